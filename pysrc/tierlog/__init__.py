@@ -1,0 +1,1 @@
+"""tierlog: tiered storage for Apache Kafka logs."""

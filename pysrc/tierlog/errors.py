@@ -1,0 +1,133 @@
+"""Every exception tierlog raises on purpose.
+
+    TierlogError
+    |- ConfigError                     unknown setting, impossible value
+    |- CorruptDataError                bytes are not what their format says
+    |- OutOfRangeError                 offset or timestamp not held here
+    |- RemoteStorageError              the store failed; retriable
+    |  `- RemoteResourceNotFoundError  the object is not there
+    |- RemoteMetadataError             illegal state change, lost update
+    |  `- MetadataNotReadyError        not loaded yet, which is not "empty"; retriable
+    `- ClosedError                     used after close
+
+A class exists only where a caller would act differently. Operating system errors on local
+files stay ``OSError``; wrong argument types and values stay ``TypeError`` and ``ValueError``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "CorruptDataError",
+    "MetadataNotReadyError",
+    "OutOfRangeError",
+    "RemoteMetadataError",
+    "RemoteResourceNotFoundError",
+    "RemoteStorageError",
+    "TierlogError",
+]
+
+
+class TierlogError(Exception):
+    """The base of all of them. ``retriable``: the same call may work later."""
+
+    retriable: bool = False
+
+
+class ConfigError(TierlogError, ValueError):
+    """A setting nobody knows, or a value it cannot have."""
+
+
+class CorruptDataError(TierlogError):
+    """Bytes that are not what their format says.
+
+    ``reason`` is a short word (``bad_crc``, ``bad_length`` ...), ``path`` the file or object
+    (None for a buffer), ``position`` the byte position in it, ``expected`` and ``found`` say
+    what a valid file would hold there and what this one holds.
+    """
+
+    def __init__(
+        self,
+        *,
+        reason: str,
+        position: int,
+        expected: str,
+        found: str,
+        path: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.reason = reason
+        self.path = path
+        self.position = position
+        self.expected = expected
+        self.found = found
+        self.hint = hint
+        super().__init__(reason, path, position, expected, found)
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return (
+            f"{where}{self.reason} at byte {self.position}: "
+            f"expected {self.expected}, found {self.found}{hint}"
+        )
+
+    def located(self, path: str, hint: str | None = None) -> CorruptDataError:
+        """The same error with the file it was found in."""
+        return CorruptDataError(
+            reason=self.reason,
+            path=path,
+            position=self.position,
+            expected=self.expected,
+            found=self.found,
+            hint=hint or self.hint,
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _corrupt_data, (
+            self.reason,
+            self.path,
+            self.position,
+            self.expected,
+            self.found,
+            self.hint,
+        )
+
+
+def _corrupt_data(
+    reason: str, path: str | None, position: int, expected: str, found: str, hint: str | None
+) -> CorruptDataError:
+    return CorruptDataError(
+        reason=reason, path=path, position=position, expected=expected, found=found, hint=hint
+    )
+
+
+class OutOfRangeError(TierlogError, LookupError):
+    """An offset or timestamp that no segment here holds."""
+
+
+class RemoteStorageError(TierlogError):
+    """The object store failed or did not answer in time."""
+
+    retriable = True
+
+
+class RemoteResourceNotFoundError(RemoteStorageError):
+    """An object that should be there is not."""
+
+    retriable = False
+
+
+class RemoteMetadataError(TierlogError):
+    """A state change that the segment's state does not allow, or one that got lost."""
+
+
+class MetadataNotReadyError(RemoteMetadataError):
+    """Metadata of this partition is not loaded yet: unknown, which is not empty."""
+
+    retriable = True
+
+
+class ClosedError(TierlogError):
+    """Used after close."""

@@ -1,0 +1,120 @@
+//! The one error type of the core: a coarse kind, the byte position, what was expected and what
+//! was found. A kind exists only where a caller would act differently.
+
+use std::fmt;
+use std::io;
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The data ends before the structure does.
+    Truncated,
+    /// A checksum does not match.
+    BadCrc,
+    /// A length field is impossible or disagrees with another one.
+    BadLength,
+    /// A version byte nobody here knows.
+    UnknownMagic,
+    /// A header field has an impossible value.
+    BadHeader,
+    /// A record inside a batch cannot be what its batch says.
+    BadRecord,
+    /// Offsets do not ascend.
+    OffsetOrder,
+    /// A compressed payload cannot be opened.
+    BadCompression,
+    /// The caller's limit would be passed.
+    TooLarge,
+    /// The caller gave an argument that no file can hold.
+    InvalidArgument,
+    /// The operating system refused.
+    Io,
+}
+
+impl ErrorKind {
+    /// The name users see as `reason`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::BadCrc => "bad_crc",
+            Self::BadLength => "bad_length",
+            Self::UnknownMagic => "unknown_magic",
+            Self::BadHeader => "bad_header",
+            Self::BadRecord => "bad_record",
+            Self::OffsetOrder => "offset_order",
+            Self::BadCompression => "bad_compression",
+            Self::TooLarge => "too_large",
+            Self::InvalidArgument => "invalid_argument",
+            Self::Io => "io",
+        }
+    }
+}
+
+/// An error with everything a person needs to find the byte.
+#[derive(Debug)]
+pub struct Error {
+    /// What went wrong.
+    pub kind: ErrorKind,
+    /// Byte position in the source (or the index of the argument row).
+    pub position: u64,
+    /// What a valid source would hold there, field first: `crc 0x1234abcd`.
+    pub expected: String,
+    /// What it holds.
+    pub found: String,
+    /// The operating system's error for [`ErrorKind::Io`].
+    pub io: Option<io::Error>,
+}
+
+/// The result of everything that can fail here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error about bytes or arguments.
+    #[cold]
+    pub fn new(
+        kind: ErrorKind,
+        position: u64,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self { kind, position, expected: expected.into(), found: found.into(), io: None }
+    }
+
+    /// An operating system error at a position.
+    #[cold]
+    pub fn io(position: u64, source: io::Error) -> Self {
+        Self {
+            kind: ErrorKind::Io,
+            position,
+            expected: "a readable source".into(),
+            found: source.to_string(),
+            io: Some(source),
+        }
+    }
+
+    /// The same error, `by` bytes further on: used when a part was decoded on its own.
+    #[must_use]
+    pub fn shifted(mut self, by: u64) -> Self {
+        self.position = self.position.saturating_add(by);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at byte {}: expected {}, found {}",
+            self.kind.name(),
+            self.position,
+            self.expected,
+            self.found
+        )
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.io.as_ref().map(|e| e as _)
+    }
+}

@@ -1,0 +1,79 @@
+//! Kafka's variable-length integers: LEB128, zig-zag for signed values, at most 5 bytes for 32
+//! and 10 for 64 bits (formats section 1).
+
+/// An unsigned value of at most 64 bits and the bytes it took; `None` when the data ends first or
+/// the encoding is longer than a `limit`-bit value can be.
+#[inline]
+fn read_unsigned(data: &[u8], limit_bits: u32) -> Option<(u64, usize)> {
+    let max_bytes = limit_bits.div_ceil(7) as usize;
+    let mut value = 0u64;
+    for (index, &byte) in data.iter().take(max_bytes).enumerate() {
+        let shift = 7 * index as u32;
+        let part = u64::from(byte & 0x7f);
+        // The last byte may only carry the bits that are left.
+        if limit_bits - shift < 7 && part >> (limit_bits - shift) != 0 {
+            return None;
+        }
+        value |= part << shift;
+        if byte < 0x80 {
+            return Some((value, index + 1));
+        }
+    }
+    None
+}
+
+/// A zig-zag `varint` (32 bits) and its size.
+#[inline]
+pub fn read_varint(data: &[u8]) -> Option<(i32, usize)> {
+    if let Some(&byte) = data.first() {
+        if byte < 0x80 {
+            let raw = i32::from(byte);
+            return Some(((raw >> 1) ^ -(raw & 1), 1));
+        }
+    }
+    let (raw, size) = read_unsigned(data, 32)?;
+    let raw = raw as u32;
+    Some((((raw >> 1) as i32) ^ -((raw & 1) as i32), size))
+}
+
+/// A zig-zag `varlong` (64 bits) and its size.
+#[inline]
+pub fn read_varlong(data: &[u8]) -> Option<(i64, usize)> {
+    if let Some(&byte) = data.first() {
+        if byte < 0x80 {
+            let raw = i64::from(byte);
+            return Some(((raw >> 1) ^ -(raw & 1), 1));
+        }
+    }
+    let (raw, size) = read_unsigned(data, 64)?;
+    Some((((raw >> 1) as i64) ^ -((raw & 1) as i64), size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zig_zag_values() {
+        for (bytes, value) in [
+            (&[0x00][..], 0),
+            (&[0x01], -1),
+            (&[0x02], 1),
+            (&[0xfe, 0xff, 0xff, 0xff, 0x0f], i32::MAX),
+            (&[0xff, 0xff, 0xff, 0xff, 0x0f], i32::MIN),
+        ] {
+            assert_eq!(read_varint(bytes), Some((value, bytes.len())));
+        }
+        let min = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert_eq!(read_varlong(&min), Some((i64::MIN, 10)));
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit_or_ends_early() {
+        assert_eq!(read_varint(&[]), None);
+        assert_eq!(read_varint(&[0x80]), None);
+        assert_eq!(read_varint(&[0xff, 0xff, 0xff, 0xff, 0x1f]), None);
+        assert_eq!(read_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x00]), None);
+        assert_eq!(read_varlong(&[0xff; 10]), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Every buffer crosses the border here, and every `unsafe` of the binding stands here.
+//!
+//! In: any C-contiguous buffer. A read-only one is used in place while a Python buffer view keeps
+//! it alive; a writable one is copied first, because another thread may change it while the
+//! interpreter lock is released. Out: [`Column`], a typed vector that numpy wraps without a copy.
+#![expect(unsafe_code, reason = "the one file of the binding that may")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Bytes given by Python.
+pub enum Input {
+    /// A read-only buffer, held by its view.
+    View(PyUntypedBuffer),
+    /// A snapshot of a writable one.
+    Copy(Vec<u8>),
+}
+
+impl Input {
+    /// Takes a buffer; writable ones are copied first.
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let view = contiguous(object)?;
+        if view.readonly() {
+            return Ok(Self::View(view));
+        }
+        Ok(Self::Copy(view_bytes(&view).to_vec()))
+    }
+
+    /// Takes a buffer in place even when it is writable: only for work that neither keeps the
+    /// bytes nor decides anything about memory by them (checksums).
+    pub fn shared(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        contiguous(object).map(Self::View)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::View(view) => view_bytes(view),
+            Self::Copy(bytes) => bytes,
+        }
+    }
+}
+
+fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let view = PyUntypedBuffer::get(object).map_err(|_| {
+        PyTypeError::new_err(format!(
+            "expected bytes or another buffer, found {}",
+            object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string())
+        ))
+    })?;
+    if !view.is_c_contiguous() {
+        return Err(PyBufferError::new_err("expected a C-contiguous buffer, found a strided one"));
+    }
+    Ok(view)
+}
+
+fn view_bytes(view: &PyUntypedBuffer) -> &[u8] {
+    if view.len_bytes() == 0 {
+        return &[];
+    }
+    // SAFETY: the view is C-contiguous and holds `len_bytes` bytes at `buf_ptr` until it is
+    // dropped, which the returned lifetime forbids before the slice is.
+    unsafe { std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) }
+}
+
+/// The vector behind a [`Column`].
+pub enum Values {
+    /// Offsets, positions, timestamps, producer ids.
+    I64(Vec<i64>),
+    /// Sizes, epochs, sequences, counts, list offsets.
+    I32(Vec<i32>),
+    /// Attributes, producer epochs.
+    I16(Vec<i16>),
+    /// Magic bytes.
+    I8(Vec<i8>),
+    /// Bytes and validity bitmaps.
+    U8(Vec<u8>),
+    /// Arrow binary views, 16 bytes each.
+    View(Vec<u128>),
+}
+
+/// A read-only, one-dimensional buffer that owns its memory.
+#[pyclass(frozen, module = "tierlog._core")]
+pub struct Column {
+    values: Values,
+    shape: [ffi::Py_ssize_t; 1],
+    strides: [ffi::Py_ssize_t; 1],
+}
+
+impl Column {
+    /// Wraps a vector.
+    pub fn new(values: Values) -> Self {
+        let (_, length, item_size, _) = describe(&values);
+        // An allocation never exceeds isize::MAX bytes, so neither does its length.
+        Self { shape: [length as isize], strides: [item_size as isize], values }
+    }
+
+    /// Wraps the column of i64 values.
+    pub fn i64(values: Vec<i64>) -> Self {
+        Self::new(Values::I64(values))
+    }
+
+    /// Wraps the column of i32 values.
+    pub fn i32(values: Vec<i32>) -> Self {
+        Self::new(Values::I32(values))
+    }
+}
+
+/// Pointer, items, item size and struct format of a column.
+fn describe(values: &Values) -> (*const c_void, usize, usize, &'static CStr) {
+    match values {
+        Values::I64(v) => (v.as_ptr().cast(), v.len(), 8, c"q"),
+        Values::I32(v) => (v.as_ptr().cast(), v.len(), 4, c"i"),
+        Values::I16(v) => (v.as_ptr().cast(), v.len(), 2, c"h"),
+        Values::I8(v) => (v.as_ptr().cast(), v.len(), 1, c"b"),
+        Values::U8(v) => (v.as_ptr().cast(), v.len(), 1, c"B"),
+        Values::View(v) => (v.as_ptr().cast(), v.len(), 16, c"16s"),
+    }
+}
+
+#[pymethods]
+impl Column {
+    fn __len__(&self) -> usize {
+        describe(&self.values).1
+    }
+
+    /// SAFETY (of the caller): CPython calls this with a valid view structure.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view given"));
+        }
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            return Err(PyBufferError::new_err("a column is read-only"));
+        }
+        let column = slf.get();
+        let (pointer, length, item_size, format) = describe(&column.values);
+        let wants = |flag: c_int| flags & flag == flag;
+        // SAFETY: `view` is valid for writes; every pointer stored lives in the frozen pyclass,
+        // which `view.obj` keeps alive until the view is released.
+        unsafe {
+            (*view).buf = pointer.cast_mut();
+            (*view).len = (length * item_size) as isize;
+            (*view).readonly = 1;
+            (*view).itemsize = item_size as isize;
+            (*view).format =
+                if wants(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { ptr::null_mut() };
+            (*view).ndim = 1;
+            (*view).shape = if wants(ffi::PyBUF_ND) {
+                column.shape.as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).strides = if wants(ffi::PyBUF_STRIDES) {
+                column.strides.as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).suboffsets = ptr::null_mut();
+            (*view).internal = ptr::null_mut();
+            (*view).obj = slf.into_ptr();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Core errors become the exceptions of `tierlog.errors`, which Python defines once.
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
+use tierlog_core::error::{Error, ErrorKind};
+
+static CORRUPT_DATA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// Maps a core error; `path` names the file when there is one.
+pub fn to_python(py: Python<'_>, error: Error, path: Option<&str>) -> PyErr {
+    match error.kind {
+        ErrorKind::Io => os_error(py, &error, path),
+        ErrorKind::InvalidArgument => PyValueError::new_err(format!(
+            "row {}: expected {}, found {}",
+            error.position, error.expected, error.found
+        )),
+        ErrorKind::Truncated
+        | ErrorKind::BadCrc
+        | ErrorKind::BadLength
+        | ErrorKind::UnknownMagic
+        | ErrorKind::BadHeader
+        | ErrorKind::BadRecord
+        | ErrorKind::OffsetOrder
+        | ErrorKind::BadCompression
+        | ErrorKind::TooLarge => {
+            corrupt_data(py, &error, path).unwrap_or_else(|failure| failure)
+        }
+    }
+}
+
+fn corrupt_data(py: Python<'_>, error: &Error, path: Option<&str>) -> PyResult<PyErr> {
+    let class = CORRUPT_DATA.import(py, "tierlog.errors", "CorruptDataError")?;
+    let fields = PyDict::new(py);
+    fields.set_item("reason", error.kind.name())?;
+    fields.set_item("path", path)?;
+    fields.set_item("position", error.position)?;
+    fields.set_item("expected", &error.expected)?;
+    fields.set_item("found", &error.found)?;
+    Ok(PyErr::from_value(class.call((), Some(&fields))?))
+}
+
+/// `OSError(errno, text, path)`, so that Python picks FileNotFoundError and the like itself.
+fn os_error(py: Python<'_>, error: &Error, path: Option<&str>) -> PyErr {
+    let code = error.io.as_ref().and_then(std::io::Error::raw_os_error);
+    match (code, path) {
+        (Some(code), path) => {
+            let text = std::io::Error::from_raw_os_error(code).to_string();
+            let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+            let path = path.map(str::to_owned).into_pyobject(py).map(Bound::unbind);
+            PyOSError::new_err((code, text, path.ok()))
+        }
+        (None, path) => PyOSError::new_err(match path {
+            Some(path) => format!("{path}: {}", error.found),
+            None => error.found.clone(),
+        }),
+    }
+}

@@ -1,0 +1,42 @@
+//! `tierlog._core`: the Python face of tierlog-core. Conversions only: take buffers and numbers,
+//! let go of the interpreter lock, call the core, hand back columns that numpy wraps in place.
+#![deny(unsafe_code)]
+
+mod buffer;
+mod error;
+
+use pyo3::prelude::*;
+
+use crate::buffer::{Column, Input};
+
+/// CRC-32C of `data`, going on from `seed`, the value of the bytes before it.
+#[pyfunction]
+#[pyo3(signature = (data, seed = 0))]
+fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
+    let input = Input::shared(data)?;
+    Ok(py.detach(|| {
+        let mut running = tierlog_core::checksum::Running::crc32c_from(seed);
+        running.update(input.bytes());
+        running.value()
+    }))
+}
+
+/// CRC-32 (zlib) of `data`, going on from `seed`.
+#[pyfunction]
+#[pyo3(signature = (data, seed = 0))]
+fn crc32(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
+    let input = Input::shared(data)?;
+    Ok(py.detach(|| {
+        let mut running = tierlog_core::checksum::Running::crc32_from(seed);
+        running.update(input.bytes());
+        running.value()
+    }))
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Column>()?;
+    module.add_function(wrap_pyfunction!(crc32c, module)?)?;
+    module.add_function(wrap_pyfunction!(crc32, module)?)?;
+    Ok(())
+}
