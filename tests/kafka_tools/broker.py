@@ -178,12 +178,13 @@ class KafkaBroker:
         timeout_s: float = 30,
     ) -> None:
         """Create a topic and wait until the broker leads all its partitions on disk."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
 
         settings = {key: str(value) for key, value in (config or {}).items()}
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        request = [NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)]
-        admin.create_topics(request, operation_timeout=timeout_s)[topic].result(timeout_s)
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+        admin.create_topics([wanted], operation_timeout=timeout_s)[topic].result(timeout_s)
         wait_until(
             lambda: all(self._has_partition(topic, p) for p in range(partitions)),
             timeout_s,
@@ -242,7 +243,7 @@ class KafkaBroker:
     def _spawn(self) -> None:
         command = java_command("kafka.Kafka", str(self.properties_path), log_level="INFO")
         self._log = self.log_path.open("ab")
-        # A session of its own: Ctrl-C in the terminal reaches the tests, which then stop the broker.
+        # A session of its own: Ctrl-C reaches the tests only, which then stop the broker.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -275,7 +276,7 @@ def answers(port: int, timeout_s: float = 2) -> bool:
         with socket.create_connection((LOOPBACK, port), timeout_s) as connection:
             connection.sendall(struct.pack(">i", len(body)) + body)
             reply = connection.makefile("rb")
-            size, _correlation_id, brokers = struct.unpack(">iii", reply.read(12))
-            return bool(size > 8 and brokers > 0)
+            _size, _correlation_id, brokers = struct.unpack(">iii", reply.read(12))
+            return bool(brokers > 0)
     except (OSError, struct.error):
         return False

@@ -44,7 +44,9 @@ def _resolve(pom: Path, cached: Path) -> str:
         PLUGIN_GOAL,
         f"-Dmdep.outputFile={fresh}",
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S)
+    result = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S
+    )
     if result.returncode != 0 or not fresh.exists():
         reason = next((x for x in result.stdout.splitlines() if "ERROR" in x), result.stderr[-300:])
         raise KafkaToolsError(f"Maven could not resolve Kafka from {pom}: {reason.strip()}")

@@ -22,7 +22,7 @@ class KafkaToolsError(RuntimeError):
 
 
 def find_program(name: str, package: str) -> str:
-    """Absolute path of `name`, from JAVA_HOME or PATH; KafkaToolsError names the package if absent."""
+    """Path of `name`, from JAVA_HOME or PATH; KafkaToolsError names the package if absent."""
     home = os.environ.get("JAVA_HOME")
     if name == "java" and home and (Path(home) / "bin" / "java").is_file():
         return str(Path(home) / "bin" / "java")

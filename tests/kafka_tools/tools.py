@@ -37,6 +37,7 @@ def run_tool(
     command = java_command(main_class, *args)
     result = subprocess.run(
         command,
+        check=False,
         cwd=cwd,
         input=input_text,
         capture_output=True,
