@@ -1,0 +1,1 @@
+"""PySpark over the same native core: bulk codecs for segments and indexes."""
