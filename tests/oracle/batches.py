@@ -1,0 +1,199 @@
+"""Walking a segment batch by batch, and the records of one batch (formats sections 2, 3 and 5).
+
+``scan`` never raises on bytes: it returns the batches it accepts, why it stopped and where.  The
+reasons, in the order in which they are looked for at a position:
+
+end           nothing is left
+zero_tail     everything that is left is zero
+torn_tail     fewer than 17 bytes are left, or fewer than the length field announces
+bad_length    the length field is below the smallest its version can have
+unknown_magic the version byte is not 0, 1 or 2
+bad_crc       the checksum does not match (only when asked to verify)
+bad_header    a header field holds what no broker writes
+offset_order  offsets do not ascend from batch to batch
+"""
+
+from __future__ import annotations
+
+import struct
+
+from . import compression, legacy
+from .model import (
+    ABORT,
+    COMMIT,
+    CRC_START,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_END,
+    MIN_LENGTH_BY_MAGIC,
+    Batch,
+    EndTransactionMarker,
+    Record,
+)
+from .primitives import I64_MAX, Cursor, OracleError, crc32, crc32c, in_i64
+
+
+def scan(data: bytes, *, start: int = 0, verify_crc: bool = True) -> tuple[list[Batch], str, int]:
+    """(batches, stop reason, position of the first byte not accepted)."""
+    batches: list[Batch] = []
+    position = start
+    while True:
+        outcome = _next_batch(data, position, verify_crc=verify_crc)
+        if isinstance(outcome, str):
+            return batches, outcome, position
+        if batches and outcome.base_offset <= batches[-1].last_offset:
+            return batches, "offset_order", position
+        batches.append(outcome)
+        position += outcome.size_bytes
+
+
+def _next_batch(data: bytes, position: int, *, verify_crc: bool) -> Batch | str:
+    left = len(data) - position
+    if left == 0:
+        return "end"
+    if not any(data[position : position + MAGIC_END]) and not any(data[position:]):
+        return "zero_tail"
+    if left < MAGIC_END:
+        return "torn_tail"
+    length, magic = struct.unpack_from(">8xi4xb", data, position)
+    if length < MIN_LENGTH_BY_MAGIC[0]:
+        return "bad_length"
+    if magic not in MIN_LENGTH_BY_MAGIC:
+        return "unknown_magic"
+    if length < MIN_LENGTH_BY_MAGIC[magic]:
+        return "bad_length"
+    if left < LOG_OVERHEAD_BYTES + length:
+        return "torn_tail"
+    whole = data[position : position + LOG_OVERHEAD_BYTES + length]
+    if verify_crc and not crc_matches(whole):
+        return "bad_crc"
+    try:
+        return parse(whole, position)
+    except OracleError as error:
+        return error.reason
+
+
+def crc_matches(whole: bytes) -> bool:
+    if whole[16] == 2:
+        (stored,) = struct.unpack_from(">I", whole, 17)
+        return bool(stored == crc32c(whole[CRC_START:]))
+    (stored,) = struct.unpack_from(">I", whole, 12)
+    return bool(stored == crc32(whole[16:]))
+
+
+def parse(whole: bytes, position: int = 0) -> Batch:
+    """The header fields of exactly one batch; bad_header for values no broker writes."""
+    if whole[16] != 2:
+        return legacy.parse(whole, position)
+    cursor = Cursor(whole)
+    base_offset, _length, leader_epoch = cursor.i64(), cursor.i32(), cursor.i32()
+    magic, crc, attributes = cursor.i8(), cursor.u32(), cursor.i16()
+    last_offset_delta = cursor.i32()
+    batch = Batch(
+        position=position,
+        data=whole,
+        magic=magic,
+        crc=crc,
+        base_offset=base_offset,
+        last_offset=base_offset + last_offset_delta,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+        base_timestamp_ms=cursor.i64(),
+        max_timestamp_ms=cursor.i64(),
+        producer_id=cursor.i64(),
+        producer_epoch=cursor.i16(),
+        base_sequence=cursor.i32(),
+        record_count=cursor.i32(),
+    )
+    _check_header(batch)
+    return batch
+
+
+def _check_header(batch: Batch) -> None:
+    delta = batch.last_offset - batch.base_offset
+    if batch.base_offset < 0 or delta < 0 or batch.last_offset > I64_MAX:
+        message = f"offsets {batch.base_offset} to {batch.last_offset}"
+        raise OracleError("bad_header", message, batch.position)
+    if not 0 <= batch.record_count <= delta + 1:
+        message = f"{batch.record_count} records in {delta + 1} offsets"
+        raise OracleError("bad_header", message, batch.position)
+    if batch.codec > compression.ZSTD:
+        raise OracleError("bad_header", f"codec {batch.codec}", batch.position)
+
+
+def records(batch: Batch, *, max_decompressed_bytes: int = 64 << 20) -> list[Record]:
+    """Every record of a batch of any version, control records too, in offset order."""
+    if batch.magic != 2:
+        return legacy.records(batch, max_decompressed_bytes=max_decompressed_bytes)
+    payload = compression.decompress(
+        batch.codec, batch.data[HEADER_BYTES:], max_bytes=max_decompressed_bytes
+    )
+    cursor = Cursor(payload)
+    found: list[Record] = []
+    try:
+        for _ in range(batch.record_count):
+            found.append(_record(cursor, batch))
+    except OracleError as error:
+        raise OracleError("bad_record", str(error), batch.position) from error
+    if cursor.left:
+        message = f"{cursor.left} bytes after the last record"
+        raise OracleError("bad_record", message, batch.position)
+    _check_offsets(batch, found)
+    return found
+
+
+def _record(cursor: Cursor, batch: Batch) -> Record:
+    """One record; its body must be used up exactly."""
+    length = cursor.varint()
+    body = Cursor(cursor.take(length))
+    body.i8()  # attributes, unused
+    timestamp_ms = batch.base_timestamp_ms + body.varlong()
+    if not in_i64(timestamp_ms):
+        raise OracleError("bad_record", "the timestamp leaves 64 bits", cursor.position)
+    if batch.is_log_append_time:
+        timestamp_ms = batch.max_timestamp_ms
+    offset = batch.base_offset + body.varint()
+    key = body.nullable(body.varint())
+    value = body.nullable(body.varint())
+    headers = _headers(body)
+    if body.left:
+        raise OracleError("bad_record", f"{body.left} bytes left in a record", cursor.position)
+    return Record(offset=offset, timestamp_ms=timestamp_ms, key=key, value=value, headers=headers)
+
+
+def _headers(body: Cursor) -> tuple[tuple[bytes, bytes | None], ...]:
+    count = body.varint()
+    if not 0 <= count <= body.left:
+        raise OracleError("bad_record", f"{count} headers in {body.left} bytes", body.position)
+    found = []
+    for _ in range(count):
+        key = body.take(body.varint())
+        found.append((key, body.nullable(body.varint())))
+    return tuple(found)
+
+
+def _check_offsets(batch: Batch, found: list[Record]) -> None:
+    """Offsets ascend strictly inside [base, last]: SEG5, a deep scan's part."""
+    before = batch.base_offset - 1
+    for record in found:
+        if not before < record.offset <= batch.last_offset:
+            message = f"record offset {record.offset} after {before}, last is {batch.last_offset}"
+            raise OracleError("bad_record", message, batch.position)
+        before = record.offset
+
+
+def end_transaction_marker(record: Record) -> EndTransactionMarker | None:
+    """What an ABORT or COMMIT control record says; None for any other control record type."""
+    if record.key is None or len(record.key) < 4:
+        raise OracleError("bad_record", "a control record's key holds at least 4 bytes")
+    version, control_type = struct.unpack_from(">hh", record.key)
+    if version < 0:
+        raise OracleError("bad_record", f"control record key version {version}")
+    if control_type not in (ABORT, COMMIT):
+        return None
+    if record.value is None or len(record.value) < 6:
+        raise OracleError("bad_record", "a transaction marker's value holds at least 6 bytes")
+    value_version, coordinator_epoch = struct.unpack_from(">hi", record.value)
+    if value_version < 0:
+        raise OracleError("bad_record", f"transaction marker value version {value_version}")
+    return EndTransactionMarker(type=control_type, coordinator_epoch=coordinator_epoch)
