@@ -1,0 +1,74 @@
+"""The only place that reads clocks. Whoever looks at time takes a `Clock` as an argument."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "ManualClock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """Time in milliseconds."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970-01-01 UTC. It may jump."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never goes back."""
+        ...
+
+    def sleep(self, duration_ms: int) -> None:
+        """Let `duration_ms` pass; none or a negative number returns at once."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep(self, duration_ms: int) -> None:
+        if duration_ms > 0:
+            time.sleep(duration_ms / 1000)
+
+
+class ManualClock:
+    """A clock that moves only when told: `sleep` and `advance` move it, nobody waits.
+
+    `jump_wall` moves the wall clock alone, as an operator or a time server does.
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def sleep(self, duration_ms: int) -> None:
+        if duration_ms > 0:
+            self.advance(duration_ms)
+
+    def advance(self, duration_ms: int) -> None:
+        """Both clocks go on by `duration_ms`. ValueError when it is negative."""
+        if duration_ms < 0:
+            raise ValueError(f"time does not go back: {duration_ms} ms")
+        with self._lock:
+            self._now_ms += duration_ms
+            self._monotonic_ms += duration_ms
+
+    def jump_wall(self, by_ms: int) -> None:
+        """The wall clock jumps by `by_ms`, forward or back; the monotonic one does not notice."""
+        with self._lock:
+            self._now_ms += by_ms

@@ -1,0 +1,116 @@
+"""The small value types that every layer shares: partition and segment identities, stop reasons.
+
+Identities hold Kafka's text form of a Uuid: 22 characters of URL-safe base64 without padding
+(``org.apache.kafka.common.Uuid.toString``). The text may start with ``-``.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "MAX_TOPIC_NAME_LENGTH",
+    "RemoteLogSegmentId",
+    "StopReason",
+    "TopicIdPartition",
+    "check_topic_name",
+    "kafka_uuid",
+    "kafka_uuid_bytes",
+    "random_kafka_uuid",
+]
+
+MAX_TOPIC_NAME_LENGTH = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+# The last character carries two bits; any other one would be a second spelling of the same id.
+_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
+_ZERO_UUID = "A" * 22
+_MAX_INT32 = 2**31 - 1
+
+
+class StopReason(StrEnum):
+    """Why a scan of record batches stopped. ``END`` is the only one without a finding."""
+
+    END = "end"
+    TORN_TAIL = "torn_tail"
+    ZERO_TAIL = "zero_tail"
+    BAD_CRC = "bad_crc"
+    BAD_LENGTH = "bad_length"
+    UNKNOWN_MAGIC = "unknown_magic"
+    BAD_HEADER = "bad_header"
+    OFFSET_ORDER = "offset_order"
+
+
+def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
+    """Kafka's 22-character text of a UUID or of its 16 bytes. ValueError for another length."""
+    raw = value.bytes if isinstance(value, uuid.UUID) else bytes(value)
+    if len(raw) != 16:
+        raise ValueError(f"a uuid has 16 bytes, not {len(raw)}")
+    return base64.urlsafe_b64encode(raw)[:22].decode("ascii")
+
+
+def kafka_uuid_bytes(text: str) -> bytes:
+    """The 16 bytes behind Kafka's text form. ValueError when it is not the canonical text."""
+    if _UUID_TEXT.fullmatch(text) is None:
+        raise ValueError(f"not a Kafka uuid (22 characters of URL-safe base64): {text[:40]!r}")
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """A new version-4 id; like Kafka's ``Uuid.randomUuid`` never one that starts with ``-``."""
+    while True:
+        text = kafka_uuid(uuid.UUID(bytes=random_bytes(16), version=4))
+        if not text.startswith("-"):
+            return text
+
+
+def check_topic_name(topic: str) -> str:
+    """`topic` itself when Kafka allows it as a name, else ValueError."""
+    if _TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
+        raise ValueError(
+            f"not a Kafka topic name (1-{MAX_TOPIC_NAME_LENGTH} of [a-zA-Z0-9._-]): {topic[:60]!r}"
+        )
+    return topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TopicIdPartition:
+    """One partition of one topic incarnation (``org.apache.kafka.common.TopicIdPartition``).
+
+    A topic that is deleted and created again keeps its name and gets another id, so the id is
+    what decides. ValueError for a name, id or number that Kafka would not give out.
+    """
+
+    topic_id: str
+    topic: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.topic)
+        kafka_uuid_bytes(self.topic_id)
+        if self.topic_id == _ZERO_UUID:
+            raise ValueError(f"topic {self.topic} has the all-zero id, which stands for no topic")
+        if not 0 <= self.partition <= _MAX_INT32:
+            raise ValueError(f"partition of {self.topic} is not in 0..2^31-1: {self.partition}")
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}:{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class RemoteLogSegmentId:
+    """One upload attempt of one segment (Kafka's ``RemoteLogSegmentId``). Ids are never reused."""
+
+    topic_id_partition: TopicIdPartition
+    id: str
+
+    def __post_init__(self) -> None:
+        kafka_uuid_bytes(self.id)
+
+    def __str__(self) -> str:
+        return f"{self.topic_id_partition}:{self.id}"
