@@ -6,7 +6,9 @@
 
 #![deny(unsafe_code)]
 
+pub mod batch_columns;
 pub mod checksum;
 pub mod error;
 pub mod record_batch;
+pub mod source;
 pub mod varint;

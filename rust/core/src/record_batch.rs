@@ -186,17 +186,26 @@ impl BatchHeader {
 /// Big-endian i64 at `at`; 0 when out of range, which callers rule out by length first.
 #[inline]
 pub fn be_i64(bytes: &[u8], at: usize) -> i64 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| i64::from_be_bytes(*chunk))
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |chunk| i64::from_be_bytes(*chunk))
 }
 
 /// Big-endian i32 at `at`; see [`be_i64`].
 #[inline]
 pub fn be_i32(bytes: &[u8], at: usize) -> i32 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| i32::from_be_bytes(*chunk))
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |chunk| i32::from_be_bytes(*chunk))
 }
 
 /// Big-endian i16 at `at`; see [`be_i64`].
 #[inline]
 pub fn be_i16(bytes: &[u8], at: usize) -> i16 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| i16::from_be_bytes(*chunk))
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |chunk| i16::from_be_bytes(*chunk))
 }

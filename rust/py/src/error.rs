@@ -24,9 +24,7 @@ pub fn to_python(py: Python<'_>, error: Error, path: Option<&str>) -> PyErr {
         | ErrorKind::BadRecord
         | ErrorKind::OffsetOrder
         | ErrorKind::BadCompression
-        | ErrorKind::TooLarge => {
-            corrupt_data(py, &error, path).unwrap_or_else(|failure| failure)
-        }
+        | ErrorKind::TooLarge => corrupt_data(py, &error, path).unwrap_or_else(|failure| failure),
     }
 }
 

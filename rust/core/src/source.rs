@@ -1,0 +1,113 @@
+//! Where segment bytes come from: a slice in memory, or a regular file read by `pread`.
+//!
+//! A file that belongs to a running broker may be truncated, renamed or removed at any moment, so
+//! it is never mapped: a map of a file that shrinks ends in SIGBUS. [`SegmentFile::map`] exists
+//! for callers who say that the file is their own.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A regular file opened for reading only, without following a symbolic link at its end.
+#[derive(Debug)]
+pub struct SegmentFile {
+    file: File,
+    size_bytes: u64,
+}
+
+impl SegmentFile {
+    /// Opens `path`; FIFOs, devices, directories and symbolic links are refused, never waited for.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(path)
+            .map_err(|error| refuse_link(path, error))?;
+        Self::from_file(file)
+    }
+
+    /// Takes an open file; its size is read once, now.
+    pub fn from_file(file: File) -> Result<Self> {
+        let metadata = file.metadata().map_err(|error| Error::io(0, error))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() {
+            let found = match () {
+                () if kind.is_dir() => "a directory",
+                () if kind.is_fifo() => "a FIFO",
+                () if kind.is_socket() => "a socket",
+                () => "a device",
+            };
+            return Err(Error::new(ErrorKind::InvalidArgument, 0, "a regular file", found));
+        }
+        Ok(Self { file, size_bytes: metadata.len() })
+    }
+
+    /// Bytes the file held when it was opened.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Fills `buffer` from `position` on as far as the file goes; fewer bytes mean its end.
+    pub fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], position + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io(position + filled as u64, error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// Reads `[start, end)`, cut at the file's end, into one buffer.
+    pub fn read_range(&self, start: u64, end: u64) -> Result<Vec<u8>> {
+        let end = end.min(self.size_bytes);
+        let length = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; length];
+        let filled = self.read_at(start, &mut bytes)?;
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    /// Maps the file. Only for files that nobody else truncates: see the head of this file.
+    #[expect(unsafe_code, reason = "mapping is only sound when the caller owns the file")]
+    pub fn map(&self) -> Result<memmap2::Mmap> {
+        // SAFETY: the caller says that the file is its own, so nobody shrinks or changes it while
+        // the map lives; this is the documented contract of `own_file`.
+        let map = unsafe { memmap2::Mmap::map(&self.file) };
+        map.map_err(|error| Error::io(0, error))
+    }
+}
+
+fn refuse_link(path: &Path, error: io::Error) -> Error {
+    if error.raw_os_error() == Some(libc::ELOOP) && path.is_symlink() {
+        return Error::new(ErrorKind::InvalidArgument, 0, "a regular file", "a symbolic link");
+    }
+    if error.raw_os_error() == Some(libc::ENXIO) {
+        return Error::new(ErrorKind::InvalidArgument, 0, "a regular file", "a socket or device");
+    }
+    Error::io(0, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_is_not_a_regular_file() {
+        let error = SegmentFile::open(Path::new("/dev/null")).err();
+        assert_eq!(
+            error.map(|e| (e.kind, e.found)),
+            Some((ErrorKind::InvalidArgument, "a device".into()))
+        );
+        let error = SegmentFile::open(Path::new("/")).err();
+        assert_eq!(error.map(|e| e.found), Some("a directory".into()));
+        let error = SegmentFile::open(Path::new("/dev/no-such-file")).err();
+        assert_eq!(error.map(|e| e.kind), Some(ErrorKind::Io));
+    }
+}
