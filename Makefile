@@ -1,0 +1,81 @@
+# make demo: the main job.  make test: every test.  Both set themselves up; a second run rebuilds
+# only what changed.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
+HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd
+STAMPS := $(VENV)/stamps
+
+.PHONY: help demo test check bench proofs fmt lock clean build
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: build  ## tier the bundled real Kafka logs, read them back, compare byte for byte
+	$(BIN)/tierlog demo
+
+test: build $(STAMPS)/test $(STAMPS)/java  ## every test
+	cargo test --locked --quiet
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets --quiet -- -D warnings
+	! cargo tree --locked -p tierlog-core -e no-dev | grep -i pyo3
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest tierlog._core tierlog._hot --mypy-config-file pyproject.toml
+	$(BIN)/lint-imports
+
+bench: build $(STAMPS)/test $(STAMPS)/java  ## ours against the peers, in the same run
+	$(BIN)/python -m benches
+
+fmt: $(STAMPS)/check  ## bring every file into shape
+	cargo fmt --all
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: build $(STAMPS)/check  ## write the lock files again, from pyproject.toml
+	$(BIN)/python requirements/lock.py
+
+clean:  ## everything that make has made
+	rm -rf target $(VENV) .cache pysrc/tierlog/*.so
+
+build: $(STAMPS)/build
+
+$(STAMPS)/tools:
+	@command -v cargo >/dev/null || { echo "tierlog needs a Rust toolchain (cargo): see https://rustup.rs" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tierlog needs Python 3.11 or newer; set PYTHON=..." >&2; exit 1; }
+	.ci/system-packages cc
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $@ && rmdir $@ && touch $@
+
+$(STAMPS)/run: requirements/run.lock $(STAMPS)/tools
+	$(BIN)/pip install -q --require-hashes -r $<
+	@touch $@
+
+$(STAMPS)/build: pyproject.toml setup.py $(RUST_SOURCES) $(HOT_SOURCES) $(STAMPS)/run
+	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(STAMPS)/test: requirements/test.lock $(STAMPS)/build
+	$(BIN)/pip install -q --require-hashes -r $<
+	@touch $@
+
+$(STAMPS)/check: requirements/check.lock $(STAMPS)/build
+	$(BIN)/pip install -q --require-hashes -r $<
+	@touch $@
+
+$(STAMPS)/java: $(STAMPS)/tools
+	.ci/system-packages java mvn
+	@touch $@
