@@ -129,10 +129,8 @@ def records(batch: Batch, *, max_decompressed_bytes: int = 64 << 20) -> list[Rec
         batch.codec, batch.data[HEADER_BYTES:], max_bytes=max_decompressed_bytes
     )
     cursor = Cursor(payload)
-    found: list[Record] = []
     try:
-        for _ in range(batch.record_count):
-            found.append(_record(cursor, batch))
+        found = [_record(cursor, batch) for _ in range(batch.record_count)]
     except OracleError as error:
         raise OracleError("bad_record", str(error), batch.position) from error
     if cursor.left:

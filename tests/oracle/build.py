@@ -137,7 +137,7 @@ def seal(payload: bytes, **fields: int) -> bytes:
 
     Keyword names are ``HEADER_FIELDS``; magic, crc and batch_length may be forced too.
     """
-    values = {name: -1 for name in HEADER_FIELDS}
+    values = dict.fromkeys(HEADER_FIELDS, -1)
     values |= {"magic": 2, "attributes": 0, "last_offset_delta": 0, "record_count": 0, "crc": 0}
     values["batch_length"] = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     values |= fields

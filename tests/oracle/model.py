@@ -76,7 +76,8 @@ class Batch:
         """The sequence of the last offset, with the wrap from 2147483647 to 0; -1 if none."""
         if self.base_sequence == -1:
             return -1
-        return (self.base_sequence + self.last_offset - self.base_offset) % (I32_MAX + 1)
+        last = self.base_sequence + self.last_offset - self.base_offset
+        return last - I32_MAX - 1 if last > I32_MAX else last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
