@@ -8,7 +8,15 @@
 
 pub mod batch_columns;
 pub mod checksum;
+pub mod compression;
 pub mod error;
+mod gzip;
+pub mod legacy;
+mod lz4_frame;
 pub mod record_batch;
+mod snappy;
 pub mod source;
 pub mod varint;
+
+#[cfg(test)]
+mod vectors;

@@ -1,0 +1,414 @@
+//! Opens the four codecs of record batches (formats section 4) into memory that a hard limit bounds.
+//!
+//! No size that a stream announces is trusted with an allocation: output grows geometrically while
+//! it is really produced, at most to the caller's limit. Decoder state is kept between batches.
+
+use flate2::Decompress;
+use zstd::zstd_safe::{self, DCtx, zstd_sys::ZSTD_ErrorCode};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record_batch::Codec;
+use crate::{gzip, lz4_frame, snappy};
+
+/// First size of an output, and the room a small stream is given at once.
+pub(crate) const FIRST_ROOM: usize = 128 << 10;
+/// What a stream's first room is: this many times its compressed size.
+const USUAL_RATIO: usize = 4;
+
+/// Memory that decoders append to. All of it is initialised, so that a decoder is given plain
+/// slices; zeroed allocations of this size come from the system untouched, not from a loop.
+#[derive(Debug, Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    used: usize,
+    /// Where the stream being opened began, and where it has to end.
+    start: usize,
+    limit: usize,
+}
+
+impl Output {
+    /// Memory of a first size; nothing may be appended before [`Decompressor::decompress`] says
+    /// how much.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { bytes: vec![0; capacity], used: 0, start: 0, limit: 0 }
+    }
+
+    /// What was appended so far.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.used).unwrap_or_default()
+    }
+
+    /// Bytes appended so far.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Nothing was appended.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Bytes that can still be appended without new memory.
+    pub fn spare(&self) -> usize {
+        self.bytes.len() - self.used
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// The content alone, without the spare memory.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.bytes.truncate(self.used);
+        self.bytes.shrink_to_fit();
+        self.bytes
+    }
+
+    /// Lets `max_bytes` more be appended.
+    fn begin(&mut self, max_bytes: usize) {
+        self.start = self.used;
+        self.limit = self.used.saturating_add(max_bytes);
+    }
+
+    /// Bytes that the limit still allows.
+    pub(crate) fn left(&self) -> usize {
+        self.limit - self.used
+    }
+
+    /// Spare memory of `wanted` bytes, or of what the limit leaves. Grows at least twofold, so
+    /// that copying stays linear.
+    pub(crate) fn room(&mut self, wanted: usize) -> &mut [u8] {
+        let end = self.used.saturating_add(wanted).min(self.limit);
+        if end > self.bytes.len() {
+            let size = self.bytes.len().saturating_mul(2).max(FIRST_ROOM).min(self.limit).max(end);
+            let mut bigger = vec![0; size];
+            bigger[..self.used].copy_from_slice(&self.bytes[..self.used]);
+            self.bytes = bigger;
+        }
+        let end = self.bytes.len().min(self.limit);
+        &mut self.bytes[self.used..end]
+    }
+
+    /// Keeps the first `count` bytes of the last [`Self::room`].
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.used = self.used.saturating_add(count).min(self.bytes.len());
+    }
+}
+
+/// Decoders that are made once and used for many batches.
+#[derive(Default)]
+pub struct Decompressor {
+    inflate: Option<Decompress>,
+    zstd: Option<DCtx<'static>>,
+    scratch: Output,
+}
+
+impl Decompressor {
+    /// Decoders are made when their codec is first met.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Memory for content that is looked at once.
+    pub(crate) fn scratch(&mut self) -> &mut Output {
+        &mut self.scratch
+    }
+
+    /// Appends what `payload` holds, at most `max_bytes`, to `output`; error positions count from
+    /// the first byte of `payload`. `magic` is the version of the batch: LZ4 frames of version 0
+    /// carry a header checksum that is wrong by design.
+    pub fn decompress(
+        &mut self,
+        codec: Codec,
+        magic: i8,
+        payload: &[u8],
+        max_bytes: usize,
+        output: &mut Output,
+    ) -> Result<()> {
+        output.begin(max_bytes);
+        match codec {
+            Codec::None => copy(payload, output),
+            Codec::Gzip => {
+                let inflate = self.inflate.get_or_insert_with(|| Decompress::new(false));
+                gzip::decompress(inflate, payload, output)
+            }
+            Codec::Snappy => snappy::decompress(payload, output),
+            Codec::Lz4 => lz4_frame::decompress(payload, magic > 0, output),
+            Codec::Zstd => self.zstd(payload, output),
+        }
+    }
+
+    /// Frames are opened in one pass: the output is the window, so a frame that announces a huge
+    /// window costs nothing. A room that proves too small is made larger and the pass repeated,
+    /// which costs a third at most since rooms grow fourfold.
+    fn zstd(&mut self, payload: &[u8], output: &mut Output) -> Result<()> {
+        const TOO_SMALL: usize =
+            (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
+        let context = match &mut self.zstd {
+            Some(context) => context,
+            empty => empty.insert(DCtx::try_create().ok_or_else(|| {
+                Error::new(ErrorKind::TooLarge, 0, "memory for a zstd decoder", "none left")
+            })?),
+        };
+        let mut wanted = payload.len().saturating_mul(USUAL_RATIO).max(FIRST_ROOM);
+        loop {
+            let room = output.room(wanted);
+            let room_size = room.len();
+            match context.decompress(room, payload) {
+                Ok(count) => {
+                    output.advance(count);
+                    return Ok(());
+                }
+                Err(TOO_SMALL) if room_size < output.left() => wanted = room_size.saturating_mul(4),
+                Err(TOO_SMALL) => return Err(too_large(output)),
+                Err(code) => return Err(bad(0, "a zstd frame", zstd_safe::get_error_name(code))),
+            }
+        }
+    }
+}
+
+fn copy(payload: &[u8], output: &mut Output) -> Result<()> {
+    let room = output.room(payload.len());
+    let Some(target) = room.get_mut(..payload.len()) else {
+        return Err(too_large(output));
+    };
+    target.copy_from_slice(payload);
+    output.advance(payload.len());
+    Ok(())
+}
+
+/// A stream that is not what its codec says.
+#[cold]
+pub(crate) fn bad(position: usize, expected: &str, found: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadCompression, position as u64, expected, found)
+}
+
+/// A stream that goes on past the caller's limit.
+#[cold]
+pub(crate) fn too_large(output: &Output) -> Error {
+    let expected = format!("at most {} decompressed bytes", output.limit - output.start);
+    Error::new(ErrorKind::TooLarge, 0, expected, "more")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record_batch::HEADER_SIZE;
+    use crate::vectors::vector;
+    use flate2::write::GzEncoder;
+    use std::io::Write;
+
+    fn open(codec: Codec, payload: &[u8], max_bytes: usize) -> Result<Vec<u8>> {
+        let mut output = Output::default();
+        Decompressor::new().decompress(codec, 2, payload, max_bytes, &mut output)?;
+        Ok(output.into_bytes())
+    }
+
+    fn kind(result: Result<Vec<u8>>) -> Option<ErrorKind> {
+        result.err().map(|error| error.kind)
+    }
+
+    fn text(size: usize) -> Vec<u8> {
+        (0..size).map(|i| (i % 251) as u8 ^ (i / 1000) as u8).collect()
+    }
+
+    fn gzip(data: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(data).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn xerial(data: &[u8], block_size: usize) -> Vec<u8> {
+        let mut stream = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
+        for block in data.chunks(block_size) {
+            let packed = snap::raw::Encoder::new().compress_vec(block).unwrap();
+            stream.extend((packed.len() as u32).to_be_bytes());
+            stream.extend(packed);
+        }
+        stream
+    }
+
+    fn zstd_stream(data: &[u8]) -> Vec<u8> {
+        zstd::encode_all(data, 3).unwrap()
+    }
+
+    fn lz4(data: &[u8], info: lz4_flex::frame::FrameInfo) -> Vec<u8> {
+        let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, Vec::new());
+        encoder.write_all(data).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn every_codec(data: &[u8]) -> Vec<(Codec, Vec<u8>)> {
+        vec![
+            (Codec::None, data.to_vec()),
+            (Codec::Gzip, gzip(data)),
+            (Codec::Snappy, xerial(data, 32 << 10)),
+            (Codec::Lz4, lz4(data, lz4_flex::frame::FrameInfo::new())),
+            (Codec::Zstd, zstd_stream(data)),
+        ]
+    }
+
+    #[test]
+    fn kafkas_own_streams() {
+        let plain = vector("v2_none")[HEADER_SIZE..].to_vec();
+        for (codec, name) in [
+            (Codec::Gzip, "v2_gzip"),
+            (Codec::Snappy, "v2_snappy"),
+            (Codec::Lz4, "v2_lz4"),
+            (Codec::Zstd, "v2_zstd"),
+        ] {
+            assert_eq!(open(codec, &vector(name)[HEADER_SIZE..], 1 << 20).unwrap(), plain);
+        }
+    }
+
+    #[test]
+    fn round_trips_with_one_set_of_decoders() {
+        let mut decoders = Decompressor::new();
+        let mut output = Output::default();
+        let mut expected = Vec::new();
+        for size in [1, 100, 16 << 10, 1 << 20, 3 << 20] {
+            let data = text(size);
+            for (codec, payload) in every_codec(&data) {
+                decoders.decompress(codec, 2, &payload, size, &mut output).unwrap();
+                expected.extend_from_slice(&data);
+                assert!(output.bytes() == expected, "{codec:?} {size}");
+            }
+        }
+        assert_eq!(output.into_bytes(), expected);
+    }
+
+    #[test]
+    fn the_limit_is_exact() {
+        let data = text(300_000);
+        for (codec, payload) in every_codec(&data) {
+            assert_eq!(open(codec, &payload, 300_000).unwrap(), data, "{codec:?}");
+            assert_eq!(
+                kind(open(codec, &payload, 299_999)),
+                Some(ErrorKind::TooLarge),
+                "{codec:?}"
+            );
+            assert_eq!(kind(open(codec, &payload, 0)), Some(ErrorKind::TooLarge), "{codec:?}");
+        }
+    }
+
+    #[test]
+    fn cut_streams_are_refused() {
+        let data = text(50_000);
+        for (codec, payload) in every_codec(&data).into_iter().skip(1) {
+            for size in (1..payload.len()).step_by(97).chain([payload.len() - 1]) {
+                // A xerial stream has no end mark: cut between blocks, it is a shorter one.
+                let opened = open(codec, &payload[..size], 1 << 20);
+                let shorter =
+                    codec == Codec::Snappy && opened.as_ref().is_ok_and(|o| o.len() < 50_000);
+                assert!(
+                    shorter || kind(opened) == Some(ErrorKind::BadCompression),
+                    "{codec:?} {size}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_after_the_stream_are_refused() {
+        for (codec, mut payload) in every_codec(&text(5000)).into_iter().skip(1) {
+            payload.extend(b"behind the end");
+            assert_eq!(
+                kind(open(codec, &payload, 1 << 20)),
+                Some(ErrorKind::BadCompression),
+                "{codec:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn gzip_members_and_headers() {
+        let mut two = gzip(b"one ");
+        two.extend(gzip(b"two"));
+        assert_eq!(open(Codec::Gzip, &two, 100).unwrap(), b"one two");
+        let mut encoder = flate2::GzBuilder::new()
+            .filename("name")
+            .comment("comment")
+            .extra(vec![1, 2, 3])
+            .write(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(b"content").unwrap();
+        assert_eq!(open(Codec::Gzip, &encoder.finish().unwrap(), 100).unwrap(), b"content");
+        let mut wrong = gzip(b"content");
+        let crc_at = wrong.len() - 8;
+        wrong[crc_at] ^= 1;
+        assert_eq!(open(Codec::Gzip, &wrong, 100).unwrap_err().position, crc_at as u64);
+    }
+
+    #[test]
+    fn snappy_variants() {
+        let data = text(100_000);
+        let raw = snap::raw::Encoder::new().compress_vec(&data).unwrap();
+        assert_eq!(open(Codec::Snappy, &raw, 1 << 20).unwrap(), data);
+        let mut twice = xerial(b"one ", 100);
+        twice.extend(xerial(b"two", 100));
+        assert_eq!(open(Codec::Snappy, &twice, 100).unwrap(), b"one two");
+        assert_eq!(open(Codec::Snappy, &xerial(b"", 100), 100).unwrap(), b"");
+        // 4 GiB announced by six bytes.
+        let lie = [0xff, 0xff, 0xff, 0xff, 0x0f, 0x00];
+        assert_eq!(kind(open(Codec::Snappy, &lie, usize::MAX)), Some(ErrorKind::BadCompression));
+    }
+
+    #[test]
+    fn lz4_variants() {
+        use lz4_flex::frame::{BlockMode, BlockSize, FrameInfo};
+        let data = text(200_000);
+        let info = FrameInfo::new()
+            .block_size(BlockSize::Max256KB)
+            .block_checksums(true)
+            .content_checksum(true)
+            .content_size(Some(200_000));
+        let frame = lz4(&data, info);
+        assert_eq!(open(Codec::Lz4, &frame, 1 << 20).unwrap(), data);
+        for at in [4, 5, 6, 14, frame.len() - 1, frame.len() - 9, frame.len() / 2] {
+            let mut wrong = frame.clone();
+            wrong[at] ^= 0x10;
+            assert_eq!(kind(open(Codec::Lz4, &wrong, 1 << 20)), Some(ErrorKind::BadCompression));
+        }
+        let linked = lz4(&data, FrameInfo::new().block_mode(BlockMode::Linked));
+        assert_eq!(
+            open(Codec::Lz4, &linked, 1 << 20).unwrap_err().expected,
+            "independent LZ4 blocks"
+        );
+    }
+
+    #[test]
+    fn lz4_header_checksum_is_ignored_in_version_0_alone() {
+        let mut frame = vector("v2_lz4")[HEADER_SIZE..].to_vec();
+        assert_eq!(frame[6], 0x82);
+        frame[6] = 0x1a;
+        let mut output = Output::default();
+        let mut decoders = Decompressor::new();
+        assert!(decoders.decompress(Codec::Lz4, 1, &frame, 1 << 20, &mut output).is_err());
+        assert!(decoders.decompress(Codec::Lz4, 0, &frame, 1 << 20, &mut output).is_ok());
+    }
+
+    #[test]
+    fn bombs_stop_at_the_limit() {
+        const LIMIT: usize = 4 << 20;
+        let zeros = vec![0; 256 << 20];
+        for (codec, payload) in every_codec(&zeros).into_iter().skip(1) {
+            let mut output = Output::default();
+            let error =
+                Decompressor::new().decompress(codec, 2, &payload, LIMIT, &mut output).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::TooLarge, "{codec:?}");
+            assert!(output.bytes.len() <= LIMIT, "{codec:?}");
+        }
+    }
+
+    #[test]
+    fn a_zstd_frame_may_announce_any_window_and_size() {
+        // Single segment with a content size of 2^62: refused without that memory.
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
+        frame.extend((1u64 << 62).to_le_bytes());
+        frame.extend([0x01, 0x00, 0x00]);
+        assert_eq!(kind(open(Codec::Zstd, &frame, 1 << 20)), Some(ErrorKind::BadCompression));
+        // A window of 3.75 TiB for one stored byte.
+        let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 0x09, 0x00, 0x00, b'x'];
+        assert!(open(Codec::Zstd, &frame, 1 << 20).is_err());
+    }
+}

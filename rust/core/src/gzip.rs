@@ -1,0 +1,114 @@
+//! gzip as RFC 1952 has it (formats section 4). The frame is read here and the deflate stream inside
+//! by the library, so that the CRC-32 runs at the speed of ours.
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use crate::checksum;
+use crate::compression::{FIRST_ROOM, Output, bad, too_large};
+use crate::error::Result;
+
+const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
+const HEADER_SIZE: usize = 10;
+const TRAILER_SIZE: usize = 8;
+
+/// The trailer's size is believed up to this many times the compressed size.
+const HINT_RATIO: usize = 16;
+
+/// Appends the content of all members: they may stand back to back, as Java reads them, and nothing
+/// follows the last.
+pub(crate) fn decompress(
+    inflate: &mut Decompress,
+    payload: &[u8],
+    output: &mut Output,
+) -> Result<()> {
+    let mut at = 0;
+    loop {
+        at = body_start(payload, at)?;
+        inflate.reset(false);
+        let start = output.len();
+        at += inflate_member(inflate, payload, at, output)?;
+        let Some(trailer) = payload[at..].first_chunk::<TRAILER_SIZE>() else {
+            return Err(bad(payload.len(), "gzip CRC-32 and size", "end of data"));
+        };
+        let [a, b, c, d, size @ ..] = *trailer;
+        let member = &output.bytes()[start..];
+        let crc = checksum::crc32(member);
+        if crc != u32::from_le_bytes([a, b, c, d]) {
+            return Err(bad(at, "gzip CRC-32 of the content", format!("{crc:#010x} computed")));
+        }
+        if member.len() as u32 != u32::from_le_bytes(size) {
+            return Err(bad(at + 4, "gzip size of the content", member.len().to_string()));
+        }
+        at += TRAILER_SIZE;
+        if at == payload.len() {
+            return Ok(());
+        }
+    }
+}
+
+/// Where the deflate stream of the gzip member at `at` starts.
+fn body_start(payload: &[u8], at: usize) -> Result<usize> {
+    const HEADER_CRC: u8 = 2;
+    const EXTRA: u8 = 4;
+    const NAME: u8 = 8;
+    const COMMENT: u8 = 16;
+    let member = &payload[at..];
+    let cut = || bad(payload.len(), "a gzip header", "end of data");
+    let header = member.first_chunk::<HEADER_SIZE>().ok_or_else(cut)?;
+    if header[..3] != MAGIC {
+        return Err(bad(at, "gzip magic 1f8b08", format!("{:02x?}", &header[..3])));
+    }
+    let flags = header[3];
+    if flags >= 32 {
+        return Err(bad(at + 3, "gzip flags below 32", flags.to_string()));
+    }
+    let mut rest = &member[HEADER_SIZE..];
+    if flags & EXTRA != 0 {
+        let (size, after) = rest.split_first_chunk().ok_or_else(cut)?;
+        rest = after.get(usize::from(u16::from_le_bytes(*size))..).ok_or_else(cut)?;
+    }
+    for text in [NAME, COMMENT] {
+        if flags & text != 0 {
+            let end = rest.iter().position(|&byte| byte == 0).ok_or_else(cut)?;
+            rest = &rest[end + 1..];
+        }
+    }
+    if flags & HEADER_CRC != 0 {
+        rest = rest.get(2..).ok_or_else(cut)?;
+    }
+    Ok(payload.len() - rest.len())
+}
+
+/// Inflates the deflate stream at `at`; the bytes it took.
+fn inflate_member(
+    inflate: &mut Decompress,
+    payload: &[u8],
+    at: usize,
+    output: &mut Output,
+) -> Result<usize> {
+    let input = &payload[at..];
+    // The trailer's size is a hint; a stream that lies about it only grows more often.
+    let hint = input.last_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
+    let mut wanted = hint.min(input.len().saturating_mul(HINT_RATIO)).max(FIRST_ROOM / 8);
+    let mut taken = 0;
+    loop {
+        let room = output.room(wanted);
+        let (room_size, out_before) = (room.len(), inflate.total_out());
+        let status = inflate
+            .decompress(&input[taken..], room, FlushDecompress::Finish)
+            .map_err(|error| bad(at + taken, "a deflate stream", error.to_string()))?;
+        taken = inflate.total_in() as usize;
+        let produced = (inflate.total_out() - out_before) as usize;
+        output.advance(produced);
+        if status == Status::StreamEnd {
+            return Ok(taken);
+        }
+        if produced < room_size {
+            return Err(bad(payload.len(), "the end of a deflate stream", "end of data"));
+        }
+        if output.left() == 0 && produced == 0 {
+            return Err(too_large(output));
+        }
+        wanted = output.len().max(FIRST_ROOM);
+    }
+}

@@ -1,0 +1,70 @@
+//! Snappy as Kafka's clients write it (formats section 4).
+//!
+//! ```text
+//! 0 82 'SNAPPY' 00   8 version i32   12 minimum compatible version i32
+//! then, to the end of the data: block length i32, one raw snappy block
+//! ```
+
+use crate::compression::{Output, bad, too_large};
+use crate::error::Result;
+use crate::record_batch::be_i32;
+
+const MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
+const HEADER_SIZE: usize = 16;
+/// A snappy element of three bytes makes at most 64, and no element makes more per byte.
+const MAX_RATIO: usize = 22;
+
+/// The xerial stream Java writes, or one raw block, which other clients write.
+pub(crate) fn decompress(payload: &[u8], output: &mut Output) -> Result<()> {
+    if payload.len() < HEADER_SIZE || !payload.starts_with(&MAGIC) {
+        return block(payload, 0, output);
+    }
+    let mut at = 0;
+    while at < payload.len() {
+        // Streams may stand back to back: each starts with the header again.
+        if payload[at..].starts_with(&MAGIC) {
+            header(payload, at)?;
+            at += HEADER_SIZE;
+            continue;
+        }
+        let rest = &payload[at..];
+        if rest.len() < 4 {
+            return Err(bad(at, "a snappy block length", "end of data"));
+        }
+        let length = be_i32(rest, 0);
+        let data = usize::try_from(length).ok().and_then(|length| rest[4..].get(..length));
+        let Some(data) = data else {
+            let found = format!("{length} with {} bytes left", rest.len() - 4);
+            return Err(bad(at, "a snappy block within the payload", found));
+        };
+        block(data, at + 4, output)?;
+        at += 4 + data.len();
+    }
+    Ok(())
+}
+
+fn header(payload: &[u8], at: usize) -> Result<()> {
+    let Some(bytes) = payload[at..].get(..HEADER_SIZE) else {
+        return Err(bad(at, "a snappy stream header of 16 bytes", "end of data"));
+    };
+    let version = be_i32(bytes, 8);
+    if version < 1 {
+        return Err(bad(at + 8, "snappy stream version >= 1", version.to_string()));
+    }
+    Ok(())
+}
+
+fn block(data: &[u8], position: usize, output: &mut Output) -> Result<()> {
+    let refuse = |error: snap::Error| bad(position, "a snappy block", error.to_string());
+    let size = snap::raw::decompress_len(data).map_err(refuse)?;
+    if size > data.len().saturating_mul(MAX_RATIO) {
+        let found = format!("{size} bytes announced by {}", data.len());
+        return Err(bad(position, "a size that a snappy block can hold", found));
+    }
+    if size > output.left() {
+        return Err(too_large(output));
+    }
+    let count = snap::raw::Decoder::new().decompress(data, output.room(size)).map_err(refuse)?;
+    output.advance(count);
+    Ok(())
+}
