@@ -1,0 +1,367 @@
+"""The small text files in a broker's log directories.
+
+    leader-epoch-checkpoint           epoch startOffset           both strictly ascending
+    replication-offset-checkpoint     topic partition offset      high watermarks
+    recovery-point-offset-checkpoint  topic partition offset      flushed up to here
+    log-start-offset-checkpoint       topic partition offset      where it lies above the first file
+    cleaner-offset-checkpoint         topic partition offset      compacted topics
+    partition.metadata                the topic's id
+    meta.properties                   cluster, node and directory id
+
+The checkpoints: line 1 the version (0), line 2 the number of entries, then one entry per line,
+fields separated by one space, every line ended by a newline. An empty file holds no entries.
+The same text, without the directory, is uploaded beside a segment as its leader epochs.
+
+Parsers take bytes from anywhere and refuse what Kafka would not have written, with a
+CorruptDataError whose position is the first byte of the bad line and whose text names the line.
+Not here: writing them into a broker's directories, which tierlog never does.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tierlog.config import parse_properties
+from tierlog.errors import ConfigError, CorruptDataError
+from tierlog.log.files import StrPath, printable, read_small
+from tierlog.types import check_topic_name, kafka_uuid_bytes
+
+__all__ = [
+    "CLEANER_OFFSETS",
+    "CLEAN_SHUTDOWN",
+    "HIGH_WATERMARKS",
+    "LEADER_EPOCHS",
+    "LOG_START_OFFSETS",
+    "META_PROPERTIES",
+    "PARTITION_METADATA",
+    "RECOVERY_POINTS",
+    "EpochEntry",
+    "LeaderEpochs",
+    "MetaProperties",
+    "TopicPartition",
+    "is_topic_id",
+    "is_topic_name",
+    "parse_leader_epochs",
+    "parse_meta_properties",
+    "parse_offset_checkpoint",
+    "parse_partition_metadata",
+    "read_leader_epochs",
+    "read_meta_properties",
+    "read_offset_checkpoint",
+    "read_partition_metadata",
+]
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+"""Present only after a clean stop; its content differs between versions and does not matter."""
+
+# Far above what a broker with hundreds of thousands of partitions writes.
+_CHECKPOINT_LIMIT_BYTES = 32 << 20
+_PROPERTIES_LIMIT_BYTES = 64 << 10
+_LINE_LIMIT_BYTES = 1024
+
+_MAX_INT32 = 2**31 - 1
+_MAX_INT64 = 2**63 - 1
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_VERSION_LINE = re.compile(r"version: (0|[1-9][0-9]{0,9})")
+_TOPIC_ID_LINE = re.compile(r"topic_id: (.*)")
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number; equal to the plain pair."""
+
+    topic: str
+    partition: int
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it; equal to the plain pair."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochs:
+    """A lineage: which leader epoch wrote which offsets.
+
+    ``entries`` ascend strictly in both parts; an epoch ends where the next one starts, the last
+    one is open. ValueError when they do not ascend or are negative.
+    """
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        entries = tuple(EpochEntry(*entry) for entry in self.entries)
+        for entry, previous in zip(entries, ((-1, -1), *entries), strict=False):
+            if entry.epoch <= previous[0] or entry.start_offset <= previous[1]:
+                raise ValueError(f"leader epochs do not ascend: {previous} then {tuple(entry)}")
+        object.__setattr__(self, "entries", entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[EpochEntry]:
+        return iter(self.entries)
+
+    def epoch_for(self, offset: int) -> int | None:
+        """The epoch that wrote ``offset``; None before the first entry: unknown."""
+        index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[index - 1].epoch if index else None
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> int | None:
+        """The first offset after ``epoch``, or None when the lineage does not hold it."""
+        index = bisect_left(self.entries, epoch, key=lambda entry: entry.epoch)
+        if index == len(self.entries) or self.entries[index].epoch != epoch:
+            return None
+        following = self.entries[index + 1 : index + 2]
+        return following[0].start_offset if following else log_end_offset
+
+    def up_to(self, next_base_offset: int) -> LeaderEpochs:
+        """The entries that start below an offset: the form uploaded with a segment ending there."""
+        end = bisect_left(self.entries, next_base_offset, key=lambda entry: entry.start_offset)
+        return LeaderEpochs(self.entries[:end])
+
+    def clipped(self, base_offset: int, next_base_offset: int) -> LeaderEpochs:
+        """The epochs of the offsets [base, next base); the first one starts at base or later."""
+        if next_base_offset <= base_offset:
+            return LeaderEpochs()
+        entries = self.up_to(next_base_offset).entries
+        first = bisect_right(entries, base_offset, key=lambda entry: entry.start_offset)
+        if first == 0:
+            return LeaderEpochs(entries)
+        clip = EpochEntry(entries[first - 1].epoch, base_offset)
+        return LeaderEpochs((clip, *entries[first:]))
+
+    def encode(self) -> bytes:
+        """The text that ``parse_leader_epochs`` reads."""
+        lines = ["0", str(len(self.entries)), *(f"{e.epoch} {e.start_offset}" for e in self)]
+        return "".join(f"{line}\n" for line in lines).encode("ascii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """Whose log directory this is; None where a version does not say."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+
+class _Line(NamedTuple):
+    """One line of a checkpoint: its number from 1, the position of its first byte, its text."""
+
+    number: int
+    position: int
+    text: str
+
+
+def _bad_line(
+    line: _Line, path: str | None, expected: str, found: str | None = None, reason: str = "bad_line"
+) -> CorruptDataError:
+    shown = printable(line.text[:200])
+    return CorruptDataError(
+        reason=reason,
+        path=path,
+        position=line.position,
+        expected=f"line {line.number}: {expected}",
+        found=repr(shown) if found is None else found,
+    )
+
+
+def _lines(data: bytes, path: str | None) -> Iterator[_Line]:
+    """Line by line, so that a hostile file costs no more than what precedes its first bad line."""
+    position, number = 0, 1
+    while position < len(data):
+        end = data.find(b"\n", position)
+        size = (len(data) if end < 0 else end) - position
+        raw = data[position : position + min(size, _LINE_LIMIT_BYTES)]
+        line = _Line(number, position, raw.removesuffix(b"\r").decode("utf-8", "backslashreplace"))
+        if size > _LINE_LIMIT_BYTES:
+            raise _bad_line(line, path, "a short line", f"one of {size} bytes", "too_large")
+        if end < 0:
+            # A number cut short by a crash still reads as a number, so the newline is the proof.
+            raise _bad_line(line, path, "a newline at the end of the line", reason="truncated")
+        yield line
+        position, number = end + 1, number + 1
+
+
+def _number(text: str, maximum: int) -> int | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if value <= maximum else None
+
+
+def _entries(data: bytes, path: str | None) -> Iterator[_Line]:
+    """The entry lines of a checkpoint, its version and count checked."""
+    if not data:
+        return
+    if len(data) > _CHECKPOINT_LIMIT_BYTES:
+        text = f"a checkpoint of at most {_CHECKPOINT_LIMIT_BYTES} bytes"
+        raise _bad_line(_Line(1, 0, ""), path, text, f"{len(data)} bytes", "too_large")
+    lines = _lines(data, path)
+    version = next(lines)
+    if version.text != "0":
+        raise _bad_line(version, path, "version 0", reason="bad_version")
+    announced = next(lines, None)
+    if announced is None:
+        end = _Line(2, len(data), "")
+        raise _bad_line(end, path, "the number of entries", "the end", "truncated")
+    count = _number(announced.text, _MAX_INT32)
+    if count is None:
+        raise _bad_line(announced, path, "the number of entries")
+    seen = 0
+    for line in lines:
+        if seen == count:
+            raise _bad_line(line, path, f"the end after {count} entries", reason="bad_count")
+        seen += 1
+        yield line
+    if seen < count:
+        end = _Line(seen + 3, len(data), "")
+        found = f"the end after {seen}"
+        raise _bad_line(end, path, f"{count} entries", found, "bad_count")
+
+
+def parse_leader_epochs(data: bytes, path: str | None = None) -> LeaderEpochs:
+    """A leader-epoch-checkpoint, or the leader epochs uploaded with a segment."""
+    entries: list[EpochEntry] = []
+    for line in _entries(data, path):
+        fields = line.text.split(" ")
+        if len(fields) != 2:
+            raise _bad_line(line, path, "'epoch startOffset'")
+        epoch, offset = _number(fields[0], _MAX_INT32), _number(fields[1], _MAX_INT64)
+        if epoch is None or offset is None:
+            raise _bad_line(line, path, "'epoch startOffset', both numbers from 0")
+        if entries and (epoch <= entries[-1].epoch or offset <= entries[-1].start_offset):
+            above = f"{entries[-1].epoch} {entries[-1].start_offset}"
+            expected = f"epoch and offset above those of '{above}'"
+            raise _bad_line(line, path, expected, reason="offset_order")
+        entries.append(EpochEntry(epoch, offset))
+    return LeaderEpochs(tuple(entries))
+
+
+def parse_offset_checkpoint(data: bytes, path: str | None = None) -> dict[TopicPartition, int]:
+    """Any of the four ``topic partition offset`` checkpoints."""
+    offsets: dict[TopicPartition, int] = {}
+    for line in _entries(data, path):
+        fields = line.text.split(" ")
+        if len(fields) != 3:
+            raise _bad_line(line, path, "'topic partition offset'")
+        partition, offset = _number(fields[1], _MAX_INT32), _number(fields[2], _MAX_INT64)
+        if not is_topic_name(fields[0]) or partition is None or offset is None:
+            raise _bad_line(line, path, "'topic partition offset', both numbers from 0")
+        key = TopicPartition(fields[0], partition)
+        if key in offsets:
+            raise _bad_line(line, path, "each partition once", reason="duplicate")
+        offsets[key] = offset
+    return offsets
+
+
+def parse_partition_metadata(data: bytes, path: str | None = None) -> str:
+    """The topic id in a partition.metadata, as 22 characters."""
+    if len(data) > _PROPERTIES_LIMIT_BYTES:
+        line = _Line(1, 0, "")
+        raise _bad_line(line, path, "two short lines", f"{len(data)} bytes", "too_large")
+    rows = data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
+    first = _Line(1, 0, rows[0])
+    second = _Line(2, len(rows[0]) + 1, rows[1] if len(rows) > 1 else "")
+    if not _VERSION_LINE.fullmatch(first.text):
+        raise _bad_line(first, path, "'version: 0'", reason="bad_version")
+    match = _TOPIC_ID_LINE.fullmatch(second.text)
+    if match is None or not is_topic_id(match[1]):
+        raise _bad_line(second, path, "'topic_id: ' and an id of 22 characters, not all zero")
+    if len(rows) > 2:
+        position = second.position + len(second.text) + 1
+        raise _bad_line(_Line(3, position, rows[2]), path, "the end of the file")
+    return match[1]
+
+
+def parse_meta_properties(data: bytes, path: str | None = None) -> MetaProperties:
+    """A meta.properties of version 0 (broker.id) or 1 (node.id)."""
+    if len(data) > _PROPERTIES_LIMIT_BYTES:
+        line = _Line(1, 0, "")
+        raise _bad_line(line, path, "a short file", f"{len(data)} bytes", "too_large")
+    try:
+        values = parse_properties(data.decode("latin-1"))
+    except ConfigError as error:
+        raise _bad_property(path, "Java properties", str(error)) from error
+    version = values.get("version", "").strip()
+    if version not in ("0", "1"):
+        raise _bad_property(path, "version=0 or version=1", _shown(version))
+    name = "node.id" if version == "1" else "broker.id"
+    node = values.get(name, "").strip()
+    node_id = _number(node, _MAX_INT32)
+    if node_id is None and (node or version == "1"):
+        raise _bad_property(path, f"{name}= and a number from 0", _shown(node))
+    directory_id = values.get("directory.id", "").strip() or None
+    if directory_id is not None and not is_topic_id(directory_id):
+        raise _bad_property(path, "directory.id= and 22 characters", _shown(directory_id))
+    cluster_id = values.get("cluster.id", "").strip() or None
+    if cluster_id is None and version == "1":
+        raise _bad_property(path, "cluster.id", "none")
+    return MetaProperties(
+        version=int(version), cluster_id=cluster_id, node_id=node_id, directory_id=directory_id
+    )
+
+
+def _shown(value: str) -> str:
+    return repr(printable(value[:100])) if value else "none"
+
+
+def _bad_property(path: str | None, expected: str, found: str) -> CorruptDataError:
+    return CorruptDataError(
+        reason="bad_properties", path=path, position=0, expected=expected, found=found
+    )
+
+
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka would allow a topic of this name; never a path out of its directory."""
+    try:
+        check_topic_name(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_topic_id(text: str) -> bool:
+    """Whether this is the text form of a Kafka Uuid other than the all-zero one."""
+    try:
+        return any(kafka_uuid_bytes(text))
+    except ValueError:
+        return False
+
+
+def read_leader_epochs(path: StrPath) -> LeaderEpochs:
+    """``parse_leader_epochs`` of a file; OSError as ``open_regular`` raises it."""
+    return parse_leader_epochs(read_small(path, _CHECKPOINT_LIMIT_BYTES), _name(path))
+
+
+def read_offset_checkpoint(path: StrPath) -> dict[TopicPartition, int]:
+    """``parse_offset_checkpoint`` of a file; OSError as ``open_regular`` raises it."""
+    return parse_offset_checkpoint(read_small(path, _CHECKPOINT_LIMIT_BYTES), _name(path))
+
+
+def read_partition_metadata(path: StrPath) -> str:
+    """``parse_partition_metadata`` of a file; OSError as ``open_regular`` raises it."""
+    return parse_partition_metadata(read_small(path, _PROPERTIES_LIMIT_BYTES), _name(path))
+
+
+def read_meta_properties(path: StrPath) -> MetaProperties:
+    """``parse_meta_properties`` of a file; OSError as ``open_regular`` raises it."""
+    return parse_meta_properties(read_small(path, _PROPERTIES_LIMIT_BYTES), _name(path))
+
+
+def _name(path: StrPath) -> str:
+    return printable(str(path))

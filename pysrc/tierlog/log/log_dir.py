@@ -1,0 +1,508 @@
+"""What lies in a broker's log directories, seen strictly read only, the broker running or not.
+
+    <log.dir>/meta.properties, *-offset-checkpoint ...
+    <log.dir>/<topic>-<partition>/<base offset>.log, .index, .timeindex, .txnindex, .snapshot
+                                  leader-epoch-checkpoint, partition.metadata
+
+A listing is a snapshot taken while the broker goes on: files may be gone by the time they are
+opened, and nothing is promised about the active segment. Whatever is not part of a log is left
+out with a reason, and a checkpoint that cannot be trusted is left out with its error: what is
+not known is None, which is not the same as empty or zero.
+
+Never here: opening for writing, locking (``.lock`` is the broker's), mapping, following symlinks
+below the directory that was named.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
+from tierlog.log import checkpoint
+from tierlog.log.checkpoint import LeaderEpochs, MetaProperties, TopicPartition
+from tierlog.log.files import (
+    FileChange,
+    FileIdentity,
+    FileKind,
+    SegmentHandle,
+    StrPath,
+    file_kind,
+    open_directory,
+    printable,
+)
+from tierlog.log.names import (
+    MAX_OFFSET,
+    Skipped,
+    SkipReason,
+    is_known_in_partition,
+    is_known_in_root,
+    parse_partition_directory,
+    parse_segment_file,
+    staged_directory,
+)
+
+__all__ = [
+    "CLUSTER_METADATA_TOPIC",
+    "FileChange",
+    "FileIdentity",
+    "Listing",
+    "LogDir",
+    "PartitionLog",
+    "SegmentFiles",
+    "SegmentHandle",
+    "SkipReason",
+    "Skipped",
+    "open_log_dir",
+    "parse_partition_directory",
+]
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFiles:
+    """One segment: its ``.log`` and the files beside it, None where there is none.
+
+    It holds the offsets [``base_offset``, ``next_base_offset``); ``next_base_offset`` is None for
+    the active segment, the last one. ``size_bytes`` is that of the ``.log`` when it was listed.
+    Snapshots are producer state: at the base offset, and at the next base offset.
+    """
+
+    base_offset: int
+    next_base_offset: int | None
+    log_path: str
+    size_bytes: int
+    offset_index_path: str | None = None
+    time_index_path: str | None = None
+    transaction_index_path: str | None = None
+    start_snapshot_path: str | None = None
+    end_snapshot_path: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the segment the broker appends to, or appended to last."""
+        return self.next_base_offset is None
+
+    def open(self) -> SegmentHandle:
+        """The ``.log`` opened for reading; OSError as ``SegmentHandle`` raises it."""
+        return SegmentHandle(self.log_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLog:
+    """One partition in one log directory.
+
+    ``segments`` ascend by base offset. None means unknown:
+
+    * ``topic_id``, ``leader_epochs``: the file is missing or damaged (``problems`` says which);
+    * ``log_start_offset``: the broker's checkpoint is damaged. Where it is sound but silent, the
+      start is the first segment's base; it may also lie below that, in the remote tier;
+    * ``high_watermark``: no trustworthy checkpoint holds one. It lags behind a running broker;
+    * ``compacted``: the cleaner's checkpoint is damaged. False means only that the cleaner has
+      not recorded this partition, as for a compacted topic it has not reached yet.
+
+    ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed here when the
+    broker goes on, so until then the segments of this partition are not settled.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    directory: str
+    segments: tuple[SegmentFiles, ...]
+    leader_epochs: LeaderEpochs | None
+    log_start_offset: int | None
+    high_watermark: int | None
+    recovery_point: int | None = None
+    compacted: bool | None = False
+    pending_swaps: tuple[int, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    problems: tuple[CorruptDataError, ...] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition, as the checkpoints name it."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def name(self) -> str:
+        """``<topic>-<partition>``."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def is_cluster_metadata(self) -> bool:
+        """Whether this is KRaft's own log, which lives by other rules and is never tiered."""
+        return self.topic == CLUSTER_METADATA_TOPIC
+
+    @property
+    def rolled_segments(self) -> tuple[SegmentFiles, ...]:
+        """All but the active one."""
+        return self.segments[:-1]
+
+    @property
+    def active_segment(self) -> SegmentFiles | None:
+        """The last segment; None when there are none."""
+        return self.segments[-1] if self.segments else None
+
+    def segment_for(self, offset: int) -> SegmentFiles:
+        """The segment whose range holds ``offset``; OutOfRangeError below the first one."""
+        for segment in reversed(self.segments):
+            if segment.base_offset <= offset:
+                return segment
+        first = self.segments[0].base_offset if self.segments else "no segment"
+        raise OutOfRangeError(f"{self.name}: offset {offset} is below the first one held, {first}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Everything found at one moment; ``problems`` and ``skipped`` are those outside partitions."""
+
+    partitions: tuple[PartitionLog, ...]
+    skipped: tuple[Skipped, ...] = ()
+    problems: tuple[CorruptDataError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """What went wrong on the way, in order."""
+
+    skipped: list[Skipped] = field(default_factory=list)
+    problems: list[CorruptDataError] = field(default_factory=list)
+
+    def skip(self, path: str, reason: SkipReason, detail: str = "") -> None:
+        self.skipped.append(Skipped(path=printable(path), reason=reason, detail=detail))
+
+    def skip_error(self, path: str, error: OSError) -> None:
+        gone = isinstance(error, FileNotFoundError)
+        reason = SkipReason.VANISHED if gone else SkipReason.UNREADABLE
+        self.skip(path, reason, "" if gone else error.strerror or str(error))
+
+    def read(self, path: str, reader: Callable[[StrPath], T], missing: T | None) -> T | None:
+        """What ``reader`` makes of a file: ``missing`` if there is none, None if it is damaged."""
+        try:
+            return reader(path)
+        except FileNotFoundError:
+            return missing
+        except CorruptDataError as error:
+            self.problems.append(error)
+        except OSError as error:
+            self.skip_error(path, error)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RootCheckpoints:
+    """The checkpoints of one log directory; None where damaged."""
+
+    high_watermarks: Mapping[TopicPartition, int] | None
+    recovery_points: Mapping[TopicPartition, int] | None
+    log_starts: Mapping[TopicPartition, int] | None
+    cleaner_offsets: Mapping[TopicPartition, int] | None
+
+    @classmethod
+    def read(cls, root: str, findings: _Findings) -> _RootCheckpoints:
+        def offsets(name: str) -> Mapping[TopicPartition, int] | None:
+            none: dict[TopicPartition, int] = {}
+            path = os.path.join(root, name)
+            return findings.read(path, checkpoint.read_offset_checkpoint, none)
+
+        return cls(
+            high_watermarks=offsets(checkpoint.HIGH_WATERMARKS),
+            recovery_points=offsets(checkpoint.RECOVERY_POINTS),
+            log_starts=offsets(checkpoint.LOG_START_OFFSETS),
+            cleaner_offsets=offsets(checkpoint.CLEANER_OFFSETS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDir:
+    """One broker's log directories. Holds no open files; every listing looks anew.
+
+    ``meta``: the meta.properties of each path, None where missing or damaged.
+    """
+
+    paths: tuple[str, ...]
+    meta: tuple[MetaProperties | None, ...]
+    allow_world_writable: bool = False
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the directories say they belong to."""
+        return next((m.cluster_id for m in self.meta if m and m.cluster_id), None)
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker that the directories say they belong to."""
+        return next((m.node_id for m in self.meta if m and m.node_id is not None), None)
+
+    @property
+    def clean_shutdown(self) -> bool:
+        """Whether every directory carries the mark of a clean stop (a running broker has none)."""
+        marks = (os.path.join(path, checkpoint.CLEAN_SHUTDOWN) for path in self.paths)
+        return all(os.path.lexists(mark) for mark in marks)
+
+    def listing(self) -> Listing:
+        """All partitions, sorted by topic and number, with everything that was left out."""
+        findings = _Findings()
+        found: dict[TopicPartition, list[PartitionLog]] = {}
+        for root in self.paths:
+            findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
+            checkpoints = _RootCheckpoints.read(root, findings)
+            for log in self._partitions_of(root, checkpoints, findings):
+                found.setdefault(log.topic_partition, []).append(log)
+        for logs in found.values():
+            for log in logs if len(logs) > 1 else ():
+                findings.skip(log.directory, SkipReason.DUPLICATE_PARTITION)
+        return Listing(
+            partitions=tuple(logs[0] for _, logs in sorted(found.items()) if len(logs) == 1),
+            skipped=tuple(findings.skipped),
+            problems=tuple(findings.problems),
+        )
+
+    def partitions(self) -> tuple[PartitionLog, ...]:
+        """The partitions of ``listing``."""
+        return self.listing().partitions
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        """One partition, looked at now; OutOfRangeError when no directory holds it."""
+        found: list[PartitionLog] = []
+        name = f"{topic}-{partition}"
+        for root in self.paths if checkpoint.is_topic_name(topic) else ():
+            findings = _Findings()
+            path = os.path.join(root, name)
+            if os.path.isdir(path):
+                checkpoints = _RootCheckpoints.read(root, findings)
+                log = self._partition(path, TopicPartition(topic, partition), checkpoints, findings)
+                found += [log] if log else []
+        if len(found) != 1:
+            where = ", ".join(printable(path) for path in self.paths)
+            count = "no" if not found else f"{len(found)} directories with"
+            raise OutOfRangeError(f"{count} partition {printable(name)} in {where}")
+        return found[0]
+
+    def _partitions_of(
+        self, root: str, checkpoints: _RootCheckpoints, findings: _Findings
+    ) -> Iterator[PartitionLog]:
+        try:
+            with open_directory(root) as fd:
+                names = sorted(os.listdir(fd))
+        except OSError as error:
+            findings.skip_error(root, error)
+            return
+        for name in names:
+            path = os.path.join(root, name)
+            topic_partition = _partition_of_entry(path, name, findings)
+            if topic_partition:
+                log = self._partition(path, topic_partition, checkpoints, findings)
+                if log:
+                    yield log
+
+    def _partition(
+        self,
+        path: str,
+        topic_partition: TopicPartition,
+        checkpoints: _RootCheckpoints,
+        findings: _Findings,
+    ) -> PartitionLog | None:
+        own = _Findings()
+        try:
+            with open_directory(path) as fd:
+                mode = os.fstat(fd).st_mode
+                if mode & stat.S_IWOTH and not self.allow_world_writable:
+                    findings.skip(path, SkipReason.WORLD_WRITABLE)
+                    return None
+                files = _DirectoryFiles.read(path, fd, own)
+        except OSError as error:
+            findings.skip_error(path, error)
+            return None
+        return _partition_log(path, topic_partition, files, checkpoints, own)
+
+
+def _read_meta(path: StrPath) -> MetaProperties | None:
+    return checkpoint.read_meta_properties(path)
+
+
+def _partition_of_entry(path: str, name: str, findings: _Findings) -> TopicPartition | None:
+    """The partition that an entry of a log directory holds; None, with a reason, if none."""
+    if is_known_in_root(name):
+        return None
+    stage = staged_directory(name)
+    if stage:
+        findings.skip(path, stage)
+        return None
+    topic_partition = parse_partition_directory(name)
+    if topic_partition is None:
+        findings.skip(path, SkipReason.UNKNOWN_NAME)
+        return None
+    try:
+        kind = file_kind(os.stat(path, follow_symlinks=False).st_mode)
+    except OSError as error:
+        findings.skip_error(path, error)
+        return None
+    if kind is not FileKind.DIRECTORY:
+        findings.skip(path, SkipReason.NOT_A_DIRECTORY, kind.value)
+        return None
+    return topic_partition
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectoryFiles:
+    """The segment files of one partition directory: path by (kind, base offset), log sizes."""
+
+    paths: dict[tuple[str, int], str] = field(default_factory=dict)
+    log_sizes: dict[int, int] = field(default_factory=dict)
+    swaps: set[int] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, directory: str, dir_fd: int, findings: _Findings) -> _DirectoryFiles:
+        files = cls()
+        with os.scandir(dir_fd) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                files._take(entry, directory, findings)
+        return files
+
+    def _take(self, entry: os.DirEntry[str], directory: str, findings: _Findings) -> None:
+        path = os.path.join(directory, entry.name)
+        file = parse_segment_file(entry.name)
+        if file is None:
+            if not is_known_in_partition(entry.name):
+                findings.skip(path, SkipReason.UNKNOWN_NAME)
+            return
+        if file.base_offset > MAX_OFFSET:
+            findings.skip(path, SkipReason.BAD_OFFSET)
+            return
+        if file.stage:
+            findings.skip(path, file.stage)
+            if file.stage is SkipReason.SWAP:
+                self.swaps.add(file.base_offset)
+            return
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            findings.skip_error(path, error)
+            return
+        if not stat.S_ISREG(status.st_mode):
+            findings.skip(path, SkipReason.NOT_A_FILE, file_kind(status.st_mode).value)
+            return
+        self._keep(file.kind, file.base_offset, path, status.st_size, findings)
+
+    def _keep(self, kind: str, base: int, path: str, size: int, findings: _Findings) -> None:
+        key = (kind, base)
+        if key in self.paths:
+            # Kafka writes twenty digits and would not look at the other.
+            kept = self.paths[key]
+            twenty = len(os.path.basename(path).partition(".")[0]) == 20
+            findings.skip(kept if twenty else path, SkipReason.DUPLICATE_BASE)
+            if not twenty:
+                return
+        self.paths[key] = path
+        if kind == "log":
+            self.log_sizes[base] = size
+
+
+def _segments(files: _DirectoryFiles, findings: _Findings) -> tuple[SegmentFiles, ...]:
+    bases = sorted(files.log_sizes)
+    for (kind, base), path in sorted(files.paths.items(), key=lambda item: item[1]):
+        if kind not in ("log", "snapshot") and base not in files.log_sizes:
+            findings.skip(path, SkipReason.ORPHAN_INDEX)
+    following: list[int | None] = [*bases[1:], None]
+    return tuple(
+        SegmentFiles(
+            base_offset=base,
+            next_base_offset=next_base,
+            log_path=files.paths["log", base],
+            size_bytes=files.log_sizes[base],
+            offset_index_path=files.paths.get(("index", base)),
+            time_index_path=files.paths.get(("timeindex", base)),
+            transaction_index_path=files.paths.get(("txnindex", base)),
+            start_snapshot_path=files.paths.get(("snapshot", base)),
+            end_snapshot_path=files.paths.get(("snapshot", -1 if next_base is None else next_base)),
+        )
+        for base, next_base in zip(bases, following[: len(bases)], strict=True)
+    )
+
+
+def _partition_log(
+    path: str,
+    topic_partition: TopicPartition,
+    files: _DirectoryFiles,
+    checkpoints: _RootCheckpoints,
+    findings: _Findings,
+) -> PartitionLog:
+    segments = _segments(files, findings)
+    epochs_path = os.path.join(path, checkpoint.LEADER_EPOCHS)
+    epochs = findings.read(epochs_path, checkpoint.read_leader_epochs, None)
+    topic_id_path = os.path.join(path, checkpoint.PARTITION_METADATA)
+    topic_id = findings.read(topic_id_path, checkpoint.read_partition_metadata, None)
+    first_base = segments[0].base_offset if segments else None
+    starts, cleaner = checkpoints.log_starts, checkpoints.cleaner_offsets
+    return PartitionLog(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        topic_id=topic_id,
+        directory=path,
+        segments=segments,
+        leader_epochs=epochs,
+        log_start_offset=None if starts is None else starts.get(topic_partition, first_base),
+        high_watermark=(checkpoints.high_watermarks or {}).get(topic_partition),
+        recovery_point=(checkpoints.recovery_points or {}).get(topic_partition),
+        compacted=None if cleaner is None else topic_partition in cleaner,
+        pending_swaps=tuple(sorted(files.swaps)),
+        skipped=tuple(findings.skipped),
+        problems=tuple(findings.problems),
+    )
+
+
+def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = False) -> LogDir:
+    """The log directories (``log.dirs``) of one broker, running or stopped.
+
+    OSError when one cannot be listed. ConfigError when one is not what it should be: the
+    directory of a single partition, another broker's or cluster's, or one that everybody may
+    write to (``allow_world_writable`` overrides that).
+    """
+    paths: list[str] = []
+    for given in (path, *more):
+        # Only here may a symlink be followed: the caller named it.
+        resolved = os.path.realpath(os.fspath(given), strict=True)
+        _require_log_dir(resolved, allow_world_writable)
+        if resolved not in paths:
+            paths.append(resolved)
+    metas = tuple(
+        _Findings().read(os.path.join(p, checkpoint.META_PROPERTIES), _read_meta, None)
+        for p in paths
+    )
+    for what, values in (
+        ("cluster.id", {m.cluster_id for m in metas if m and m.cluster_id}),
+        ("node.id", {m.node_id for m in metas if m and m.node_id is not None}),
+    ):
+        if len(values) > 1:
+            found = " and ".join(sorted(str(value) for value in values))
+            raise ConfigError(
+                f"{', '.join(map(printable, paths))}: expected one {what}, found {found}; "
+                "open the directories of one broker at a time"
+            )
+    return LogDir(paths=tuple(paths), meta=metas, allow_world_writable=allow_world_writable)
+
+
+def _require_log_dir(path: str, allow_world_writable: bool) -> None:
+    shown = printable(path)
+    with open_directory(path) as fd:
+        mode = os.fstat(fd).st_mode
+        names = os.listdir(fd)
+    if mode & stat.S_IWOTH and not allow_world_writable:
+        raise ConfigError(
+            f"{shown}: expected a directory that only its owner and group can write to, found "
+            "one that everybody can; take that right away (chmod o-w) or allow it explicitly"
+        )
+    has_segments = any(file and file.kind == "log" for file in map(parse_segment_file, names))
+    if has_segments and parse_partition_directory(os.path.basename(path)):
+        raise ConfigError(
+            f"{shown}: expected a broker's log directory, found that of one partition; "
+            f"give the directory above it, {printable(os.path.dirname(path))}"
+        )
