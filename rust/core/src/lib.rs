@@ -14,6 +14,7 @@ mod gzip;
 pub mod legacy;
 mod lz4_frame;
 pub mod record_batch;
+pub mod segment;
 mod snappy;
 pub mod source;
 pub mod varint;

@@ -4,6 +4,7 @@
 
 mod buffer;
 mod error;
+mod segment;
 
 use pyo3::prelude::*;
 
@@ -37,6 +38,8 @@ fn crc32(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Column>()?;
     module.add_function(wrap_pyfunction!(crc32c, module)?)?;
+    module.add_class::<segment::Batches>()?;
+    module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     Ok(())
 }

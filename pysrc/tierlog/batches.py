@@ -1,0 +1,132 @@
+"""The rows of a segment scan as numpy columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tierlog import _core
+from tierlog.types import StopReason
+
+__all__ = ["BatchTable", "Int8Column", "Int16Column", "Int32Column", "Int64Column"]
+
+Int64Column = npt.NDArray[np.int64]
+Int32Column = npt.NDArray[np.int32]
+Int16Column = npt.NDArray[np.int16]
+Int8Column = npt.NDArray[np.int8]
+
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
+
+
+class BatchTable:
+    """One row per record batch, in file order; read-only numpy arrays over the scanner's memory.
+
+    Attributes, all of length ``len(table)`` (Kafka's ``DefaultRecordBatch``, formats section 2):
+
+    ========================  ======  =====================================================
+    base_offset, last_offset  int64   first and last offset, inclusive, before compaction
+    position                  int64   byte position of the batch in the source
+    size_bytes                int32   bytes of the whole batch
+    base_timestamp_ms         int64   first timestamp, or the delete horizon
+    max_timestamp_ms          int64   largest timestamp, or the append time
+    leader_epoch              int32   -1 unknown
+    producer_id               int64   -1 none
+    producer_epoch            int16   -1 none
+    base_sequence             int32   -1 none
+    attributes                int16   codec and flags, see the properties below
+    record_count              int32   records present
+    magic                     int8    0, 1 or 2
+    ========================  ======  =====================================================
+
+    ``stop_reason`` says why the scan ended and ``stop_position`` is the first byte that was not
+    accepted; ``stop_expected`` and ``stop_found`` say why in words. ``range_crc32c`` is the
+    CRC-32C of the whole range when the caller asked for it and the scan reached the end.
+    """
+
+    base_offset: Int64Column
+    last_offset: Int64Column
+    position: Int64Column
+    size_bytes: Int32Column
+    base_timestamp_ms: Int64Column
+    max_timestamp_ms: Int64Column
+    leader_epoch: Int32Column
+    producer_id: Int64Column
+    producer_epoch: Int16Column
+    base_sequence: Int32Column
+    attributes: Int16Column
+    record_count: Int32Column
+    magic: Int8Column
+
+    __slots__ = (
+        "_length",
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp_ms",
+        "last_offset",
+        "leader_epoch",
+        "magic",
+        "max_timestamp_ms",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "range_crc32c",
+        "record_count",
+        "size_bytes",
+        "stop_expected",
+        "stop_found",
+        "stop_position",
+        "stop_reason",
+    )
+
+    def __init__(self, native: _core.Batches) -> None:
+        for name, column in native.columns():
+            setattr(self, name, np.asarray(column))
+        self._length = len(native)
+        self.stop_reason = StopReason(native.stop_reason)
+        self.stop_position: int = native.stop_position
+        self.stop_expected: str = native.stop_expected
+        self.stop_found: str = native.stop_found
+        self.range_crc32c: int | None = native.range_crc32c
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        offsets = f"{self.base_offset[0]}..{self.last_offset[-1]}" if self._length else "none"
+        return (
+            f"BatchTable({self._length} batches, offsets {offsets}, "
+            f"stop {self.stop_reason.value} at byte {self.stop_position})"
+        )
+
+    @property
+    def is_control(self) -> npt.NDArray[np.bool_]:
+        """Batches of transaction markers and other control records."""
+        return self._flag(_CONTROL)
+
+    @property
+    def is_transactional(self) -> npt.NDArray[np.bool_]:
+        """Batches that belong to a transaction, markers included."""
+        return self._flag(_TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> npt.NDArray[np.bool_]:
+        """Batches whose timestamps the broker set."""
+        return self._flag(_LOG_APPEND_TIME)
+
+    @property
+    def has_delete_horizon(self) -> npt.NDArray[np.bool_]:
+        """Compacted batches whose ``base_timestamp_ms`` is a delete horizon."""
+        return self._flag(_DELETE_HORIZON)
+
+    @property
+    def codec(self) -> list[str]:
+        """The codec's name for each batch: none, gzip, snappy, lz4 or zstd."""
+        return [_CODECS[attributes & 7] for attributes in self.attributes.tolist()]
+
+    def _flag(self, mask: int) -> npt.NDArray[np.bool_]:
+        flags: npt.NDArray[Any] = self.attributes & mask
+        return flags != 0

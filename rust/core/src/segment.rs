@@ -1,0 +1,563 @@
+//! Walks a log segment batch by batch and says why it stopped.
+//!
+//! A slice is walked in place. A file is read by `pread` in blocks that fit a core's second-level
+//! cache; the CRC of a batch that crosses a block border runs on through the next block, so bytes
+//! are read once, never moved, and a segment of any size costs one block of memory. Without CRC
+//! check only the headers of large batches are read. Reading never writes and never panics.
+
+use crate::batch_columns::{Batch, BatchColumns};
+use crate::checksum::{Running, crc32c};
+use crate::compression::Decompressor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::legacy;
+use crate::record_batch::{
+    BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
+};
+use crate::source::SegmentFile;
+
+/// Bytes per `pread`.
+pub const BLOCK_BYTES: usize = 512 << 10;
+/// Bytes per `pread` when only the headers of large batches are wanted.
+const HEADER_READ_BYTES: usize = 256;
+/// From this size on a header walk skips a batch's body instead of reading it.
+const SKIP_BATCH_BYTES: u64 = 4096;
+/// Batches that must be in memory as a whole (control batches, legacy messages) end here.
+const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
+/// The smallest `batchLength` of a v2 batch: its header.
+const MIN_V2_LENGTH: i32 = (HEADER_SIZE - LOG_OVERHEAD) as i32;
+/// The smallest size field of a v1 message.
+const MIN_V1_LENGTH: i32 = 22;
+
+/// Why a scan ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The end of the range, on a batch border.
+    End,
+    /// The last batch is cut off.
+    TornTail,
+    /// Only zeros are left, as after a power cut or in a pre-sized file.
+    ZeroTail,
+    /// A checksum does not match.
+    BadCrc,
+    /// A length that no batch can have.
+    BadLength,
+    /// A magic byte above 2.
+    UnknownMagic,
+    /// A header field with an impossible value, or a legacy message that cannot be opened.
+    BadHeader,
+    /// The batch does not start above the one before it.
+    OffsetOrder,
+}
+
+impl StopReason {
+    /// The name users see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::End => "end",
+            Self::TornTail => "torn_tail",
+            Self::ZeroTail => "zero_tail",
+            Self::BadCrc => "bad_crc",
+            Self::BadLength => "bad_length",
+            Self::UnknownMagic => "unknown_magic",
+            Self::BadHeader => "bad_header",
+            Self::OffsetOrder => "offset_order",
+        }
+    }
+}
+
+/// Where and why a scan ended. All bytes before `position` were accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Why.
+    pub reason: StopReason,
+    /// First byte that was not accepted.
+    pub position: u64,
+    /// What a whole segment would hold there.
+    pub expected: String,
+    /// What this one holds.
+    pub found: String,
+}
+
+impl Stop {
+    fn new(
+        reason: StopReason,
+        position: u64,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self { reason, position, expected: expected.into(), found: found.into() }
+    }
+
+    fn end(position: u64) -> Self {
+        Self::new(StopReason::End, position, "", "")
+    }
+}
+
+/// What to walk and how.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanOptions {
+    /// Byte position of the first batch.
+    pub start: u64,
+    /// Byte position to stop before; the end of the source if `None` or beyond it.
+    pub end: Option<u64>,
+    /// Check every batch's checksum.
+    pub verify_crc: bool,
+    /// Also compute the CRC-32C of every byte of the range.
+    pub hash_bytes: bool,
+    /// Limit for the inner messages of one compressed legacy message.
+    pub max_decompressed_bytes: usize,
+}
+
+impl Default for ScanOptions {
+    fn default() -> Self {
+        Self {
+            start: 0,
+            end: None,
+            verify_crc: true,
+            hash_bytes: false,
+            max_decompressed_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Takes the batches of a scan in order.
+pub trait Visitor {
+    /// `batch` starts at byte `position`. `records` are the bytes after its header when it is a
+    /// control batch, and empty otherwise.
+    fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()>;
+}
+
+impl Visitor for BatchColumns {
+    #[inline]
+    fn batch(&mut self, position: u64, batch: &Batch, _records: &[u8]) -> Result<()> {
+        self.push(position, batch);
+        Ok(())
+    }
+}
+
+/// How a scan ended.
+#[derive(Debug)]
+pub struct Scan {
+    /// Where and why.
+    pub stop: Stop,
+    /// CRC-32C of the whole range, if asked for and the scan reached its end.
+    pub range_crc32c: Option<u32>,
+}
+
+/// Walks a segment in memory.
+pub fn scan_slice<V: Visitor>(data: &[u8], options: &ScanOptions, visitor: &mut V) -> Result<Scan> {
+    let end = options.end.unwrap_or(u64::MAX).min(data.len() as u64);
+    let start = options.start.min(end);
+    let range = &data[start as usize..end as usize];
+    let mut walker = Walker::new(options, end, visitor);
+    let stop = match walker.walk(range, start)? {
+        Walk::Stopped(stop) => stop,
+        Walk::BadLength(stop) => {
+            let rest = &range[(stop.position - start) as usize..];
+            if rest.iter().all(|&byte| byte == 0) { zero_tail(&stop, end) } else { stop }
+        }
+        // The range is all there is, so an incomplete batch is a torn one.
+        Walk::Incomplete { consumed, .. } => torn(start + consumed as u64, end),
+    };
+    let whole = options.hash_bytes && stop.reason == StopReason::End;
+    Ok(Scan { stop, range_crc32c: whole.then(|| crc32c(range)) })
+}
+
+/// Walks a segment file.
+pub fn scan_file<V: Visitor>(
+    file: &SegmentFile,
+    options: &ScanOptions,
+    visitor: &mut V,
+) -> Result<Scan> {
+    let end = options.end.unwrap_or(u64::MAX).min(file.size_bytes());
+    let start = options.start.min(end);
+    let mut walker = Walker::new(options, end, visitor);
+    let mut blocks = Blocks::new(file, start, end, options.hash_bytes);
+    blocks.fill(BLOCK_BYTES)?;
+    let stop = loop {
+        walker.end = blocks.end;
+        match walker.walk(blocks.window(), blocks.window_position())? {
+            Walk::Stopped(stop) => break stop,
+            Walk::BadLength(stop) => break blocks.zeros_or(stop)?,
+            Walk::Incomplete { consumed, size_bytes } => {
+                blocks.begin += consumed;
+                if let Some(stop) = walker.cross_border(&mut blocks, size_bytes)? {
+                    break stop;
+                }
+            }
+        }
+    };
+    let whole = stop.reason == StopReason::End;
+    Ok(Scan { stop, range_crc32c: blocks.hash.filter(|_| whole).map(|hash| hash.value()) })
+}
+
+fn torn(position: u64, end: u64) -> Stop {
+    let left = end.saturating_sub(position);
+    Stop::new(StopReason::TornTail, position, "a whole batch", format!("{left} bytes of one"))
+}
+
+fn zero_tail(stop: &Stop, end: u64) -> Stop {
+    let zeros = end.saturating_sub(stop.position);
+    Stop::new(StopReason::ZeroTail, stop.position, "a batch", format!("{zeros} zero bytes"))
+}
+
+/// What a walk over one window came to.
+enum Walk {
+    Stopped(Stop),
+    /// Like `Stopped`, but the length may be part of a tail of zeros.
+    BadLength(Stop),
+    /// The batch at `consumed` goes beyond the window; its size if the window shows it.
+    Incomplete {
+        consumed: usize,
+        size_bytes: Option<u64>,
+    },
+}
+
+struct Walker<'v, V> {
+    visitor: &'v mut V,
+    verify_crc: bool,
+    max_decompressed_bytes: usize,
+    end: u64,
+    previous_last_offset: i64,
+    decompressor: Decompressor,
+}
+
+impl<'v, V: Visitor> Walker<'v, V> {
+    fn new(options: &ScanOptions, end: u64, visitor: &'v mut V) -> Self {
+        Self {
+            visitor,
+            verify_crc: options.verify_crc,
+            max_decompressed_bytes: options.max_decompressed_bytes,
+            end,
+            previous_last_offset: -1,
+            decompressor: Decompressor::default(),
+        }
+    }
+
+    /// Accepts the whole batches of `window`, which starts at byte `position` of the source.
+    fn walk(&mut self, window: &[u8], position: u64) -> Result<Walk> {
+        let mut consumed = 0;
+        loop {
+            let rest = &window[consumed..];
+            let at = position + consumed as u64;
+            let left = self.end.saturating_sub(at);
+            if left == 0 {
+                return Ok(Walk::Stopped(Stop::end(at)));
+            }
+            let Some(prefix) = rest.first_chunk::<MAGIC_END>() else {
+                if left >= MAGIC_END as u64 || (rest.len() as u64) < left {
+                    return Ok(Walk::Incomplete { consumed, size_bytes: None });
+                }
+                // Fewer bytes than any header, and all of them seen: zeros or a torn header.
+                return Ok(if rest.iter().all(|&byte| byte == 0) {
+                    Walk::BadLength(torn(at, self.end))
+                } else {
+                    Walk::Stopped(torn(at, self.end))
+                });
+            };
+            let size_bytes = match frame(prefix, at, left) {
+                Ok(size_bytes) => size_bytes,
+                Err(stop) if stop.reason == StopReason::BadLength => {
+                    return Ok(Walk::BadLength(stop));
+                }
+                Err(stop) => return Ok(Walk::Stopped(stop)),
+            };
+            let Some(batch) = rest.get(..size_bytes as usize) else {
+                return Ok(Walk::Incomplete { consumed, size_bytes: Some(size_bytes) });
+            };
+            if let Some(stop) = self.accept_whole(at, batch)? {
+                return Ok(Walk::Stopped(stop));
+            }
+            consumed += batch.len();
+        }
+    }
+
+    /// Checks and hands on a batch that is in memory as a whole.
+    #[inline]
+    fn accept_whole(&mut self, position: u64, batch: &[u8]) -> Result<Option<Stop>> {
+        match batch.first_chunk::<HEADER_SIZE>() {
+            Some(bytes) if batch[MAGIC_END - 1] == 2 => {
+                let header = BatchHeader::parse(bytes);
+                let crc = if self.verify_crc { crc32c(&batch[CRC_START..]) } else { header.crc };
+                self.accept_v2(position, &header, crc, &batch[HEADER_SIZE..])
+            }
+            _ => self.accept_legacy(position, batch),
+        }
+    }
+
+    #[inline]
+    fn accept_v2(
+        &mut self,
+        position: u64,
+        header: &BatchHeader,
+        crc: u32,
+        records: &[u8],
+    ) -> Result<Option<Stop>> {
+        if crc != header.crc {
+            return Ok(Some(Stop::new(
+                StopReason::BadCrc,
+                position,
+                format!("CRC-32C {:#010x} as the header says", header.crc),
+                format!("{crc:#010x}"),
+            )));
+        }
+        if let Err(error) = header.validate(position) {
+            return Ok(Some(stop_for(StopReason::BadHeader, position, &error)));
+        }
+        let records = if header.is_control() { records } else { &[] };
+        self.hand_on(position, &Batch { magic: 2, header: *header }, records)
+    }
+
+    fn accept_legacy(&mut self, position: u64, message: &[u8]) -> Result<Option<Stop>> {
+        let described = legacy::describe(
+            message,
+            self.verify_crc,
+            &mut self.decompressor,
+            self.max_decompressed_bytes,
+        );
+        match described {
+            Ok(header) => {
+                let magic = message[MAGIC_END - 1] as i8;
+                self.hand_on(position, &Batch { magic, header }, &[])
+            }
+            Err(error) => {
+                let reason = match error.kind {
+                    ErrorKind::BadCrc => StopReason::BadCrc,
+                    ErrorKind::BadLength => StopReason::BadLength,
+                    _ => StopReason::BadHeader,
+                };
+                Ok(Some(stop_for(reason, position, &error)))
+            }
+        }
+    }
+
+    #[inline]
+    fn hand_on(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<Option<Stop>> {
+        let base_offset = batch.header.base_offset;
+        if base_offset <= self.previous_last_offset {
+            return Ok(Some(Stop::new(
+                StopReason::OffsetOrder,
+                position,
+                format!("a base offset above {}", self.previous_last_offset),
+                base_offset.to_string(),
+            )));
+        }
+        self.previous_last_offset = batch.header.last_offset();
+        self.visitor.batch(position, batch, records)?;
+        Ok(None)
+    }
+
+    /// Deals with the batch at the start of the window, which goes beyond it.
+    fn cross_border(
+        &mut self,
+        blocks: &mut Blocks<'_>,
+        size_bytes: Option<u64>,
+    ) -> Result<Option<Stop>> {
+        let window = blocks.window();
+        let (Some(size_bytes), Some(bytes)) = (size_bytes, window.first_chunk::<HEADER_SIZE>())
+        else {
+            return blocks.extend(BLOCK_BYTES as u64);
+        };
+        let header = BatchHeader::parse(bytes);
+        if bytes[MAGIC_END - 1] != 2 || header.is_control() {
+            return self.whole_batch(blocks, size_bytes);
+        }
+        let position = blocks.window_position();
+        let crc = if self.verify_crc {
+            match blocks.crc_across(size_bytes)? {
+                Some(crc) => crc,
+                None => return Ok(Some(torn(position, blocks.end))),
+            }
+        } else {
+            blocks.skip(size_bytes)?;
+            header.crc
+        };
+        self.accept_v2(position, &header, crc, &[])
+    }
+
+    /// Brings a control batch or legacy message into memory as a whole.
+    fn whole_batch(&mut self, blocks: &mut Blocks<'_>, size_bytes: u64) -> Result<Option<Stop>> {
+        if size_bytes > MAX_WHOLE_BATCH_BYTES {
+            return Ok(Some(Stop::new(
+                StopReason::BadLength,
+                blocks.window_position(),
+                format!("at most {MAX_WHOLE_BATCH_BYTES} bytes for a control or legacy batch"),
+                size_bytes.to_string(),
+            )));
+        }
+        blocks.extend(size_bytes.max(BLOCK_BYTES as u64))
+    }
+}
+
+fn stop_for(reason: StopReason, position: u64, error: &Error) -> Stop {
+    Stop::new(reason, position, error.expected.clone(), error.found.clone())
+}
+
+/// The size of the batch whose first 17 bytes these are.
+#[inline]
+fn frame(prefix: &[u8; MAGIC_END], position: u64, left: u64) -> std::result::Result<u64, Stop> {
+    let length = be_i32(prefix, 8);
+    let magic = prefix[MAGIC_END - 1];
+    let least = match magic {
+        2 => MIN_V2_LENGTH,
+        1 => MIN_V1_LENGTH,
+        _ => MIN_BATCH_LENGTH,
+    };
+    if length < MIN_BATCH_LENGTH || (magic <= 2 && length < least) {
+        let expected = format!("batchLength >= {least}");
+        return Err(Stop::new(StopReason::BadLength, position, expected, length.to_string()));
+    }
+    if magic > 2 {
+        return Err(Stop::new(
+            StopReason::UnknownMagic,
+            position,
+            "magic 0, 1 or 2",
+            (magic as i8).to_string(),
+        ));
+    }
+    let size_bytes = LOG_OVERHEAD as u64 + length as u64;
+    if size_bytes > i32::MAX as u64 {
+        let expected = format!("batchLength <= {}", i32::MAX - LOG_OVERHEAD as i32);
+        return Err(Stop::new(StopReason::BadLength, position, expected, length.to_string()));
+    }
+    if size_bytes > left {
+        let base_offset = be_i64(prefix, 0);
+        return Err(Stop::new(
+            StopReason::TornTail,
+            position,
+            format!("{size_bytes} bytes for the batch at offset {base_offset}"),
+            format!("{left} bytes"),
+        ));
+    }
+    Ok(size_bytes)
+}
+
+/// A window of a file that moves forward.
+struct Blocks<'f> {
+    file: &'f SegmentFile,
+    buffer: Vec<u8>,
+    /// Source position of `buffer[0]`.
+    position: u64,
+    /// The window is `buffer[begin..filled]`.
+    begin: usize,
+    filled: usize,
+    end: u64,
+    hash: Option<Running>,
+}
+
+impl<'f> Blocks<'f> {
+    fn new(file: &'f SegmentFile, start: u64, end: u64, hash_bytes: bool) -> Self {
+        let room = (end - start).min(BLOCK_BYTES as u64) as usize;
+        Self {
+            file,
+            buffer: vec![0; room.max(HEADER_READ_BYTES)],
+            position: start,
+            begin: 0,
+            filled: 0,
+            end,
+            hash: hash_bytes.then(Running::crc32c),
+        }
+    }
+
+    fn window(&self) -> &[u8] {
+        &self.buffer[self.begin..self.filled]
+    }
+
+    fn window_position(&self) -> u64 {
+        self.position + self.begin as u64
+    }
+
+    /// Reads up to `most` bytes after what the buffer holds. A file that has become shorter
+    /// moves the end.
+    fn fill(&mut self, most: usize) -> Result<()> {
+        let from = self.position + self.filled as u64;
+        let left = usize::try_from(self.end.saturating_sub(from)).unwrap_or(usize::MAX);
+        let stop = self.filled + left.min(most).min(self.buffer.len() - self.filled);
+        let count = self.file.read_at(from, &mut self.buffer[self.filled..stop])?;
+        if let Some(hash) = &mut self.hash {
+            hash.update(&self.buffer[self.filled..self.filled + count]);
+        }
+        if count < stop - self.filled {
+            self.end = from + count as u64;
+        }
+        self.filled += count;
+        Ok(())
+    }
+
+    /// Goes on reading at `position`.
+    fn restart_at(&mut self, position: u64, most: usize) -> Result<()> {
+        self.position = position;
+        self.begin = 0;
+        self.filled = 0;
+        self.fill(most)
+    }
+
+    /// Makes the window `bytes` long, keeping its start; a torn tail if the file has less.
+    fn extend(&mut self, bytes: u64) -> Result<Option<Stop>> {
+        self.buffer.copy_within(self.begin..self.filled, 0);
+        self.position += self.begin as u64;
+        self.filled -= self.begin;
+        self.begin = 0;
+        let left = self.end.saturating_sub(self.position);
+        let room = usize::try_from(bytes.min(left)).unwrap_or(usize::MAX);
+        if room > self.buffer.len() {
+            self.buffer.resize(room, 0);
+        }
+        let before = self.filled;
+        self.fill(usize::MAX)?;
+        Ok((self.filled == before).then(|| torn(self.position, self.end)))
+    }
+
+    /// CRC-32C of the v2 batch at the window's start, reading on beyond it; `None` if it is cut.
+    fn crc_across(&mut self, size_bytes: u64) -> Result<Option<u32>> {
+        let mut running = Running::crc32c();
+        running.update(&self.window()[CRC_START..]);
+        let mut left = size_bytes - self.window().len() as u64;
+        while left > 0 {
+            self.restart_at(self.position + self.filled as u64, BLOCK_BYTES)?;
+            if self.filled == 0 {
+                return Ok(None);
+            }
+            let part = left.min(self.filled as u64);
+            running.update(&self.buffer[..part as usize]);
+            self.begin = part as usize;
+            left -= part;
+        }
+        Ok(Some(running.value()))
+    }
+
+    /// Goes to the batch after the one at the window's start, of which only the header is wanted.
+    fn skip(&mut self, size_bytes: u64) -> Result<()> {
+        let next = self.window_position() + size_bytes;
+        if self.hash.is_some() {
+            // Every byte counts: read on instead of jumping.
+            while self.position + (self.filled as u64) < next {
+                let from = self.position + self.filled as u64;
+                self.restart_at(from, BLOCK_BYTES)?;
+                if self.filled == 0 {
+                    return Ok(());
+                }
+            }
+            self.begin = (next - self.position) as usize;
+            return Ok(());
+        }
+        let most = if size_bytes >= SKIP_BATCH_BYTES { HEADER_READ_BYTES } else { BLOCK_BYTES };
+        self.restart_at(next.min(self.end), most)
+    }
+
+    /// Turns a bad length into a tail of zeros if nothing else follows.
+    fn zeros_or(&mut self, stop: Stop) -> Result<Stop> {
+        let mut at = stop.position;
+        while at < self.end {
+            self.restart_at(at, BLOCK_BYTES)?;
+            if self.filled == 0 {
+                break;
+            }
+            if self.window().iter().any(|&byte| byte != 0) {
+                return Ok(stop);
+            }
+            at += self.filled as u64;
+        }
+        Ok(zero_tail(&stop, self.end))
+    }
+}

@@ -1,0 +1,153 @@
+//! `scan_segment`: a source walked into columns.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use tierlog_core::batch_columns::BatchColumns;
+use tierlog_core::error::{Error, Result};
+use tierlog_core::segment::{Scan, ScanOptions, scan_file, scan_slice};
+use tierlog_core::source::SegmentFile;
+
+use crate::buffer::{Column, Input, Values};
+use crate::error::to_python;
+
+/// A path to open or bytes to use.
+pub enum Source {
+    /// A file, and whether the caller owns it.
+    Path { path: PathBuf, own_file: bool },
+    /// A buffer.
+    Bytes(Input),
+}
+
+impl Source {
+    /// `str` and `os.PathLike` are paths, everything else must be a buffer.
+    pub fn new(object: &Bound<'_, PyAny>, own_file: bool) -> PyResult<Self> {
+        if object.is_instance_of::<PyString>() || object.hasattr("__fspath__")? {
+            return Ok(Self::Path { path: object.extract()?, own_file });
+        }
+        Ok(Self::Bytes(Input::new(object)?))
+    }
+
+    /// The path as text, for errors.
+    pub fn name(&self) -> Option<String> {
+        match self {
+            Self::Path { path, .. } => Some(path.to_string_lossy().into_owned()),
+            Self::Bytes(_) => None,
+        }
+    }
+
+    /// Walks the source.
+    pub fn scan<V: tierlog_core::segment::Visitor>(
+        &self,
+        options: &ScanOptions,
+        visitor: &mut V,
+    ) -> Result<Scan> {
+        match self {
+            Self::Bytes(input) => scan_slice(input.bytes(), options, visitor),
+            Self::Path { path, own_file } => {
+                let file = SegmentFile::open(path)?;
+                if *own_file && file.size_bytes() > 0 {
+                    scan_slice(&file.map()?, options, visitor)
+                } else {
+                    scan_file(&file, options, visitor)
+                }
+            }
+        }
+    }
+
+    /// An error of the core with this source's name.
+    pub fn error(&self, py: Python<'_>, error: Error) -> PyErr {
+        to_python(py, error, self.name().as_deref())
+    }
+}
+
+/// The columns of a scan and why it stopped.
+#[pyclass(frozen, module = "tierlog._core")]
+pub struct Batches {
+    columns: Vec<(&'static str, Py<Column>)>,
+    rows: usize,
+    /// The name of the stop reason.
+    #[pyo3(get)]
+    stop_reason: &'static str,
+    /// First byte that was not accepted.
+    #[pyo3(get)]
+    stop_position: u64,
+    /// What a whole segment would hold there.
+    #[pyo3(get)]
+    stop_expected: String,
+    /// What this one holds.
+    #[pyo3(get)]
+    stop_found: String,
+    /// CRC-32C of the range, if asked for and read to its end.
+    #[pyo3(get)]
+    range_crc32c: Option<u32>,
+}
+
+#[pymethods]
+impl Batches {
+    fn __len__(&self) -> usize {
+        self.rows
+    }
+
+    /// The columns by name.
+    fn columns(&self, py: Python<'_>) -> Vec<(&'static str, Py<Column>)> {
+        self.columns.iter().map(|(name, column)| (*name, column.clone_ref(py))).collect()
+    }
+}
+
+impl Batches {
+    /// Moves the columns of a scan to Python.
+    pub fn new(py: Python<'_>, batches: BatchColumns, scan: Scan) -> PyResult<Self> {
+        let rows = batches.len();
+        let values = [
+            ("base_offset", Values::I64(batches.base_offset)),
+            ("last_offset", Values::I64(batches.last_offset)),
+            ("position", Values::I64(batches.position)),
+            ("size_bytes", Values::I32(batches.size_bytes)),
+            ("base_timestamp_ms", Values::I64(batches.base_timestamp_ms)),
+            ("max_timestamp_ms", Values::I64(batches.max_timestamp_ms)),
+            ("leader_epoch", Values::I32(batches.leader_epoch)),
+            ("producer_id", Values::I64(batches.producer_id)),
+            ("producer_epoch", Values::I16(batches.producer_epoch)),
+            ("base_sequence", Values::I32(batches.base_sequence)),
+            ("attributes", Values::I16(batches.attributes)),
+            ("record_count", Values::I32(batches.record_count)),
+            ("magic", Values::I8(batches.magic)),
+        ];
+        let mut columns = Vec::with_capacity(values.len());
+        for (name, values) in values {
+            columns.push((name, Py::new(py, Column::new(values))?));
+        }
+        Ok(Self {
+            columns,
+            rows,
+            stop_reason: scan.stop.reason.name(),
+            stop_position: scan.stop.position,
+            stop_expected: scan.stop.expected,
+            stop_found: scan.stop.found,
+            range_crc32c: scan.range_crc32c,
+        })
+    }
+}
+
+/// Walks `source` from byte `start` to `end`.
+#[pyfunction]
+#[pyo3(signature = (source, start, end, verify_crc, hash_bytes, own_file))]
+pub fn scan_segment(
+    py: Python<'_>,
+    source: &Bound<'_, PyAny>,
+    start: u64,
+    end: Option<u64>,
+    verify_crc: bool,
+    hash_bytes: bool,
+    own_file: bool,
+) -> PyResult<Batches> {
+    let source = Source::new(source, own_file)?;
+    let options = ScanOptions { start, end, verify_crc, hash_bytes, ..ScanOptions::default() };
+    let mut batches = BatchColumns::default();
+    match py.detach(|| source.scan(&options, &mut batches)) {
+        Ok(scan) => Batches::new(py, batches, scan),
+        Err(error) => Err(source.error(py, error)),
+    }
+}

@@ -1,0 +1,122 @@
+"""The wheel, built every way a user may, installed into an empty virtual environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORT_BOTH = (
+    "import tierlog._core as core, tierlog._hot, spark_udfs, tierlog;"
+    "assert core.crc32c(b'123456789') == 0xE3069283;"
+    "print(tierlog.__file__)"
+)
+
+pytestmark = pytest.mark.packaging
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tracked files, as a fresh clone has them."""
+    target = tmp_path_factory.mktemp("clone") / "tierlog"
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    for name in filter(None, listing.split("\0")):
+        if name.startswith("tests/data/") or not (ROOT / name).is_file():
+            continue
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """Builds share one cargo target folder, so that only the first compiles the dependencies."""
+    return {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target" / "packaging")}
+
+
+def new_venv(folder: Path) -> Path:
+    venv.create(folder, with_pip=True)
+    return folder / "bin" / "python"
+
+
+def run(command: list[str | Path], environment: dict[str, str], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(
+    sources: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """``pip wheel .``"""
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", target, sources]
+    run([str(part) for part in command], environment, target)
+    (built,) = target.glob("tierlog-*.whl")
+    return built
+
+
+def test_wheel_holds_both_native_modules_and_no_sources(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for wanted in ("tierlog/_core.", "tierlog/_hot.", "tierlog/_hot.pxd", "spark_udfs/__init__.py"):
+        assert any(name.startswith(wanted) for name in names), wanted
+    assert "tierlog/py.typed" in names
+    assert not [name for name in names if name.endswith((".pyx", ".c", ".rs"))]
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_wheel_names_no_path_of_the_machine_it_was_built_on(wheel: Path, sources: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            assert str(sources).encode() not in archive.read(name), name
+
+
+def test_wheel_installs_into_an_empty_environment(
+    wheel: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = new_venv(tmp_path / "venv")
+    run([python, "-m", "pip", "install", "-q", wheel], environment, tmp_path)
+    run([python, "-c", IMPORT_BOTH], environment, tmp_path)
+    assert "Usage" in run([tmp_path / "venv" / "bin" / "tierlog", "--help"], environment, tmp_path)
+
+
+def test_pip_install_of_the_folder(
+    sources: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = new_venv(tmp_path / "venv")
+    run([python, "-m", "pip", "install", "-q", sources], environment, tmp_path)
+    run([python, "-c", IMPORT_BOTH], environment, tmp_path)
+
+
+def test_editable_install_runs_the_checkout(
+    sources: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = new_venv(tmp_path / "venv")
+    run([python, "-m", "pip", "install", "-q", "-e", sources], environment, tmp_path)
+    where = run([python, "-c", IMPORT_BOTH], environment, tmp_path).strip()
+    assert Path(where).is_relative_to(sources)
+
+
+def test_wheel_from_the_source_distribution(
+    sources: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    build = "import setup, sys; print(setup.build_sdist(sys.argv[1]))"
+    run([sys.executable, "-c", build, tmp_path], environment, sources)
+    (archive,) = tmp_path.glob("tierlog-*.tar.gz")
+    with tarfile.open(archive) as members:
+        members.extractall(tmp_path / "sdist", filter="data")
+    (unpacked,) = (tmp_path / "sdist").iterdir()
+    python = new_venv(tmp_path / "venv")
+    run([python, "-m", "pip", "install", "-q", unpacked], environment, tmp_path)
+    run([python, "-c", IMPORT_BOTH], environment, tmp_path)

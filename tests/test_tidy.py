@@ -1,0 +1,111 @@
+"""The house rules that a machine can check, checked over every tracked source file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 70
+
+# Where looking at the clock, sleeping or chance is the job.
+CLOCK_OWNERS = ("pysrc/tierlog/clock.py", "pysrc/tierlog/cli.py", "benches/", "tests/")
+
+
+def tracked(*suffixes: str) -> list[str]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    names = [name for name in listing.splitlines() if (ROOT / name).is_file()]
+    return [name for name in names if name.endswith(suffixes)]
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rust_functions(source: str) -> list[tuple[str, int]]:
+    """Name and length in lines of every function that rustfmt has laid out."""
+    found = []
+    lines = source.splitlines()
+    for start, line in enumerate(lines):
+        match = re.match(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)", line)
+        if match is None:
+            continue
+        for end in range(start, len(lines)):
+            if lines[end].startswith(match[1] + "}") or lines[end].rstrip().endswith(("{}", ";")):
+                found.append((match[2], end - start + 1))
+                break
+    return found
+
+
+def python_functions(source: str) -> list[tuple[str, int]]:
+    return [
+        (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def test_files_and_functions_fit() -> None:
+    too_long = []
+    for name in tracked(".py", ".rs", ".pyx"):
+        source = text_of(name)
+        length = source.count("\n")
+        if length > MAX_FILE_LINES:
+            too_long.append(f"{name}: {length} lines")
+        functions = rust_functions(source) if name.endswith(".rs") else []
+        functions += python_functions(source) if name.endswith(".py") else []
+        too_long += [
+            f"{name}: {function} has {lines} lines"
+            for function, lines in functions
+            if lines > MAX_FUNCTION_LINES
+        ]
+    assert too_long == []
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "pattern", "allowed"),
+    [
+        ((".py", ".rs", ".pyx"), r"\b(TO" + r"DO|FIX" + r"ME|XXX|HACK)\b", ()),
+        ((".py",), r"NotImplemented" + r"Error", ()),
+        ((".py",), r"\btime\.(time|monotonic|sleep|perf_counter)\(", CLOCK_OWNERS),
+        ((".py",), r"\b(random\.|uuid4\()", ("pysrc/tierlog/types.py", "benches/", "tests/")),
+        ((".rs",), r"\b(Instant|SystemTime)::now", ("rust/core/benches/",)),
+        ((".py",), r"pytest\.(skip|xfail|importorskip)|mark\.(skip|xfail)", ("tests/test_tidy.py",)),
+    ],
+)
+def test_banned_words(
+    suffixes: tuple[str, ...], pattern: str, allowed: tuple[str, ...]
+) -> None:
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name in tracked(*suffixes)
+        if not name.startswith(allowed or "\0")
+        for number, line in enumerate(text_of(name).splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+    assert found == []
+
+
+def test_unsafe_stands_where_it_is_allowed() -> None:
+    allowed = {
+        "rust/core/src/source.rs",
+        "rust/py/src/buffer.rs",
+        "rust/py/src/capsule.rs",
+    }
+    found = {
+        name
+        for name in tracked(".rs")
+        if re.search(r"\bunsafe (\{|fn|impl|extern)", text_of(name))
+    }
+    assert found <= allowed
