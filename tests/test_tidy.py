@@ -38,7 +38,9 @@ def rust_functions(source: str) -> list[tuple[str, int]]:
     found = []
     lines = source.splitlines()
     for start, line in enumerate(lines):
-        match = re.match(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)", line)
+        match = re.match(
+            r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)", line
+        )
         if match is None:
             continue
         for end in range(start, len(lines)):
@@ -81,12 +83,14 @@ def test_files_and_functions_fit() -> None:
         ((".py",), r"\btime\.(time|monotonic|sleep|perf_counter)\(", CLOCK_OWNERS),
         ((".py",), r"\b(random\.|uuid4\()", ("pysrc/tierlog/types.py", "benches/", "tests/")),
         ((".rs",), r"\b(Instant|SystemTime)::now", ("rust/core/benches/",)),
-        ((".py",), r"pytest\.(skip|xfail|importorskip)|mark\.(skip|xfail)", ("tests/test_tidy.py",)),
+        (
+            (".py",),
+            r"pytest\.(skip|xfail|importorskip)|mark\.(skip|xfail)",
+            ("tests/test_tidy.py",),
+        ),
     ],
 )
-def test_banned_words(
-    suffixes: tuple[str, ...], pattern: str, allowed: tuple[str, ...]
-) -> None:
+def test_banned_words(suffixes: tuple[str, ...], pattern: str, allowed: tuple[str, ...]) -> None:
     found = [
         f"{name}:{number}: {line.strip()}"
         for name in tracked(*suffixes)
@@ -104,8 +108,6 @@ def test_unsafe_stands_where_it_is_allowed() -> None:
         "rust/py/src/capsule.rs",
     }
     found = {
-        name
-        for name in tracked(".rs")
-        if re.search(r"\bunsafe (\{|fn|impl|extern)", text_of(name))
+        name for name in tracked(".rs") if re.search(r"\bunsafe (\{|fn|impl|extern)", text_of(name))
     }
     assert found <= allowed

@@ -35,6 +35,4 @@ def scan_segment(
     and ``stop_position`` name it. Raises ``OSError`` when the file cannot be read and
     ``ValueError`` when it is not a regular file. Releases the interpreter lock.
     """
-    return BatchTable(
-        _core.scan_segment(source, start, end, verify_crc, hash_bytes, own_file)
-    )
+    return BatchTable(_core.scan_segment(source, start, end, verify_crc, hash_bytes, own_file))

@@ -12,10 +12,13 @@ static CORRUPT_DATA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 pub fn to_python(py: Python<'_>, error: Error, path: Option<&str>) -> PyErr {
     match error.kind {
         ErrorKind::Io => os_error(py, &error, path),
-        ErrorKind::InvalidArgument => PyValueError::new_err(format!(
-            "row {}: expected {}, found {}",
-            error.position, error.expected, error.found
-        )),
+        ErrorKind::InvalidArgument => {
+            let place = path.map_or_else(|| format!("row {}", error.position), str::to_owned);
+            PyValueError::new_err(format!(
+                "{place}: expected {}, found {}",
+                error.expected, error.found
+            ))
+        }
         ErrorKind::Truncated
         | ErrorKind::BadCrc
         | ErrorKind::BadLength
