@@ -1,6 +1,6 @@
 """Make the golden log directories anew, with a real broker: `python tests/data/make.py [SET ...]`.
 
-Run by hand, with java, mvn and confluent-kafka at hand; takes about two minutes. README.md beside
+Run by hand, with java, mvn and confluent-kafka at hand; takes about a minute. README.md beside
 this file says what comes out. Each set named (default: all) is made in a temporary directory and
 replaces `tests/data/<set>/` and its part of manifest.json only when it is complete.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -61,16 +62,16 @@ def burst(stage: workloads.Stage) -> None:
     """Write right after a checkpoint, so that the crash comes before the next one."""
     topic = next(t for t in topics.unclean_topics() if t.name == "crash-burst")
     directory = stage.broker.partition_dir(topic.name, 0).parent
-    for path in (d / "log-start-offset-checkpoint" for d in stage.broker.log_dirs):
-        wait_until(path.exists, 30, what=f"{path.name}")
+    raised = stage.broker.partition_dir("crash-deleted-records", 0).parent
+    start_offsets = raised / "log-start-offset-checkpoint"
     wait_until(
-        lambda: any(
-            "crash-deleted-records 0 290" in (d / "log-start-offset-checkpoint").read_text()
-            for d in stage.broker.log_dirs
+        lambda: (
+            start_offsets.exists() and "crash-deleted-records 0 290" in start_offsets.read_text()
         ),
         30,
         what="the raised start offset in its checkpoint",
     )
+    # The broker keeps writing it on a timer, changed or not.
     checkpoint = directory / "replication-offset-checkpoint"
     before = checkpoint.stat().st_mtime_ns
     wait_until(lambda: checkpoint.stat().st_mtime_ns != before, 30, what="a fresh checkpoint")
@@ -116,14 +117,25 @@ def write_logs(data_set: DataSet, broker: KafkaBroker) -> None:
     stage.held.clear()
 
 
+def topic_of(data_set: DataSet, directory: Path) -> workloads.Topic:
+    """The topic of a partition directory; Kafka's internal ones are known by their underscores."""
+    name, _ = capture.split_name(directory)
+    known = {topic.name: topic for topic in data_set.topics}
+    if name.startswith("__"):
+        return workloads.Topic(
+            name=name, exercises=("internal log of Kafka",), phases=(), config={}
+        )
+    return known[name]
+
+
 def partition_facts(
     data_set: DataSet, broker: KafkaBroker, directory: Path, texts: dict[str, str]
 ) -> dict[str, Any]:
     """Ask the restarted broker about a partition, and check that it and the dump texts agree."""
-    name, partition = capture.split_name(directory)
-    topic = next((t for t in data_set.topics if t.name == name), None)
-    offsets = consuming.partition_offsets(broker, name, partition)
-    rows = consuming.consume(broker, name, partition)
+    topic = topic_of(data_set, directory)
+    partition = capture.split_name(directory)[1]
+    offsets = consuming.partition_offsets(broker, topic.name, partition)
+    rows = consuming.consume(broker, topic.name, partition)
     logs = [texts[path.name] for path in sorted(directory.glob("*.log"))]
     dumped = [x for text in logs for x in capture.data_offsets(text)]
     visible = [offset for offset in dumped if offset >= offsets["log_start_offset"]]
@@ -133,58 +145,57 @@ def partition_facts(
     truth.parent.mkdir(exist_ok=True)
     truth.write_bytes(gzip.compress(consuming.as_lines(rows).encode(), 9, mtime=0))
     return {
-        "topic": name,
+        "topic": topic.name,
         "partition": partition,
         "log_dir": directory.parent.name,
-        "config": {key: str(value) for key, value in (topic.config if topic else {}).items()},
-        "exercises": list(topic.exercises) if topic else ["internal topic of Kafka"],
+        "config": {key: str(value) for key, value in topic.config.items()},
+        "exercises": list(topic.exercises),
         "record_count": len(rows),
         **offsets,
     }
 
 
 def make(data_set: DataSet, root: Path) -> dict[str, Any]:
-    """Make one set below DATA_DIR and return its part of the manifest."""
+    """Make one set, put it below DATA_DIR and return its part of the manifest."""
     broker = KafkaBroker(
-        root, log_dirs=2, properties=data_set.properties, cluster_id=CLUSTER_ID
+        root / "kafka", log_dirs=2, properties=data_set.properties, cluster_id=CLUSTER_ID
     )
-    target = DATA_DIR / data_set.name
+    copied = root / "golden" / data_set.name
     try:
         write_logs(data_set, broker)
-        capture.copy_log_dirs(broker.log_dirs, target)
-        directories = capture.partition_dirs(target)
+        capture.copy_log_dirs(broker.log_dirs, copied, controller_log=not data_set.crash)
+        directories = capture.partition_dirs(copied)
         texts = {directory: capture.dump_partition(directory) for directory in directories}
         broker.start()
-        partitions = [
-            partition_facts(data_set, broker, directory, texts[directory])
+        facts = {
+            directory: partition_facts(data_set, broker, directory, texts[directory])
             for directory in directories
-        ]
+            if capture.split_name(directory)[0] != capture.CONTROLLER_LOG
+        }
         broker.stop()
     finally:
         broker.kill()
-    by_name = {topic.name: topic for topic in data_set.topics}
+    segments = []
+    for directory in directories:
+        topic = topic_of(data_set, directory)
+        end_offset = facts[directory]["high_watermark"] if directory in facts else None
+        segments += capture.segment_rows(directory, texts[directory], topic, end_offset)
+    shutil.rmtree(DATA_DIR / data_set.name, ignore_errors=True)
+    shutil.move(copied, DATA_DIR / data_set.name)
     return {
         "stop": "kill -9" if data_set.crash else "clean",
         "kafka_version": KAFKA_VERSION,
         "cluster_id": CLUSTER_ID,
         "log_dirs": [path.name for path in broker.log_dirs],
-        "partitions": partitions,
-        "segments": [
-            row
-            for directory, facts in zip(directories, partitions, strict=True)
-            for row in capture.segment_rows(
-                directory,
-                texts[directory],
-                by_name.get(facts["topic"]),
-                facts["high_watermark"],
-            )
-        ],
+        "partitions": list(facts.values()),
+        "segments": segments,
     }
 
 
 def check_sizes() -> None:
     """Golden files are cloned by everybody: refuse to let them grow."""
-    sizes = {path: path.stat().st_size for path in DATA_DIR.rglob("*") if path.is_file()}
+    files = [path for path in DATA_DIR.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    sizes = {path: path.stat().st_size for path in files}
     total = sum(sizes.values())
     print(f"{len(sizes)} files, {total:,} bytes", file=sys.stderr)
     large = [path.name for path, size in sizes.items() if size > FILE_LIMIT_BYTES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import base64
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -119,25 +120,35 @@ class KafkaBroker:
 
     def start(self) -> None:
         """Start and return once the broker answers clients; formats the storage the first time."""
-        if self.pid is not None:
-            raise KafkaToolsError(f"the broker already runs as process {self.pid}")
-        attempts = 1 if self._ports else START_ATTEMPTS
-        for attempt in range(attempts):
-            if not self._ports:
-                self._configure()
-            self._spawn()
+        running = self.pid
+        if running is not None:
+            raise KafkaToolsError(f"the broker already runs as process {running}")
+        if self._ports:
+            self._start_once()
+            return
+        for left in reversed(range(START_ATTEMPTS)):
+            formatted = self._configure()
             try:
-                wait_until(self._up_or_gone, self._start_timeout_s, what="Kafka broker start")
-            except TimeoutError:
-                self.kill()
-                raise
-            if self.pid is not None:
+                self._start_once()
                 return
-            lost_port = "Address already in use" in tail_text(self.log_path, 200)
-            if not lost_port or attempt + 1 == attempts:
-                break
+            except KafkaToolsError:
+                lost_port = "Address already in use" in tail_text(self.log_path, 200)
+                if not lost_port or not left:
+                    raise
+            # The formatted metadata names the port that somebody else took meanwhile.
+            for path in formatted:
+                shutil.rmtree(path)
             self._ports = []
-        raise KafkaToolsError(f"Kafka broker did not start:\n{tail_text(self.log_path)}")
+
+    def _start_once(self) -> None:
+        self._spawn()
+        try:
+            wait_until(self._up_or_gone, self._start_timeout_s, what="Kafka broker start")
+        except TimeoutError:
+            self.kill()
+            raise
+        if self._process is None:
+            raise KafkaToolsError(f"Kafka broker did not start:\n{tail_text(self.log_path)}")
 
     def stop(self, timeout_s: float = 60) -> None:
         """Clean stop (SIGTERM): logs flushed, `.kafka_cleanshutdown` written. No-op when down."""
@@ -204,17 +215,19 @@ class KafkaBroker:
     def _has_partition(self, topic: str, partition: int) -> bool:
         return any((d / f"{topic}-{partition}").is_dir() for d in self.log_dirs)
 
-    def _configure(self) -> None:
-        """Choose ports, write server.properties, format what is not formatted yet."""
+    def _configure(self) -> list[Path]:
+        """Choose ports, write server.properties; format and return what is not formatted yet."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._ports = free_ports(2)
         properties = BASE_PROPERTIES | self._address_properties() | self._tiered_properties()
         properties |= self._extra
         text = "".join(f"{key}={value}\n" for key, value in properties.items())
         self.properties_path.write_text(text)
-        if not all((path / "meta.properties").exists() for path in self.log_dirs):
+        unformatted = [d for d in self.log_dirs if not (d / "meta.properties").exists()]
+        if unformatted:
             arguments = ("-t", self.cluster_id, "-c", str(self.properties_path), "--standalone")
             run_tool("kafka.tools.StorageTool", "format", "--ignore-formatted", *arguments)
+        return unformatted
 
     def _address_properties(self) -> dict[str, str]:
         client, controller = (f"{LOOPBACK}:{port}" for port in self._ports)

@@ -1,4 +1,4 @@
-"""The golden log directories of tests/data: their manifest, and Kafka's own words about each file."""
+"""The golden log directories of tests/data: manifest, and Kafka's own words on each file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from .classpath import HERE
+from .support import KafkaToolsError
 from .tools import dump_log_segments
 
 DATA_DIR = HERE.parent / "data"
 LOG_FLAGS = ("--deep-iteration", "--print-data-log")
 LINE_LIMIT_CHARS = 2_000
+EXCEPTION = 'Exception in thread "main" '
 # The tool gathers these over all its files and prints them last, so they need a run per file.
-SUMMARIES = ("Mismatches in :", "Found timestamp mismatch in :", "Found out of order timestamp in :")
-NON_CONSECUTIVE = "Non-consecutive offsets in "
+SUMMARIES = (
+    "Mismatches in :",
+    "Found timestamp mismatch in :",
+    "Found out of order timestamp in :",
+    "The following indexed offsets are not found in :",
+    "Non-consecutive offsets in ",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +67,12 @@ def manifest() -> dict[str, Any]:
 
 def golden_segments(topic: str | None = None, data_set: str | None = None) -> list[GoldenSegment]:
     """All golden segments, or those of one topic or data set, in log order."""
-    found = []
-    for name, held in manifest()["data_sets"].items():
-        if data_set not in (None, name):
-            continue
-        for row in held["segments"]:
-            if topic in (None, row["topic"]):
-                found.append(_segment(name, row))
-    return found
+    return [
+        _segment(name, row)
+        for name, held in manifest()["data_sets"].items()
+        for row in held["segments"]
+        if data_set in (None, name) and topic in (None, row["topic"])
+    ]
 
 
 def _segment(data_set: str, row: dict[str, Any]) -> GoldenSegment:
@@ -96,17 +101,17 @@ def dump_as_stored(paths: Sequence[Path]) -> dict[str, str]:
     """Run DumpLogSegments on files of one directory, and form its text as the stored one is.
 
     The answer maps file names to text. The tool runs inside the directory on bare names, so no
-    path of the machine shows; lines beyond LINE_LIMIT_CHARS are cut, saying by how much.
+    path of the machine shows; lines beyond LINE_LIMIT_CHARS are cut, saying by how much. Where
+    the tool gives up on a file, its exception is the last line.
     """
     if not paths:
         return {}
     directory = paths[0].parent
     texts: dict[str, str] = {}
     for flags, names in _by_flags(paths):
-        output = _dump(directory, names, flags)
-        if len(names) > 1 and _has_summary(output):
-            for name in names:
-                texts[name] = _dump(directory, [name], flags)
+        output, failed = _dump(directory, names, flags)
+        if len(names) > 1 and (failed or any(summary in output for summary in SUMMARIES)):
+            texts |= {name: _dump(directory, [name], flags)[0] for name in names}
         else:
             texts |= _sections(output)
     return texts
@@ -118,19 +123,22 @@ def _by_flags(paths: Sequence[Path]) -> list[tuple[tuple[str, ...], list[str]]]:
     return [(flags, names) for flags, names in ((LOG_FLAGS, logs), ((), others)) if names]
 
 
-def _dump(directory: Path, names: list[str], flags: tuple[str, ...]) -> str:
-    output = dump_log_segments(names, *flags, cwd=directory)
+def _dump(directory: Path, names: list[str], flags: tuple[str, ...]) -> tuple[str, bool]:
+    """The text, and whether the tool failed."""
+    failed = False
+    try:
+        output = dump_log_segments(names, *flags, cwd=directory)
+    except KafkaToolsError as error:
+        failed = True
+        exceptions = [x for x in error.stderr.splitlines() if x.startswith(EXCEPTION)]
+        output = error.stdout.rstrip("\n") + "\n" + "\n".join(exceptions) + "\n"
     output = output.replace(f"{directory.resolve()}/", "").replace(f"{directory}/", "")
-    return "\n".join(_cut(line) for line in output.split("\n"))
+    return "\n".join(_cut(line) for line in output.split("\n")), failed
 
 
 def _cut(line: str) -> str:
     beyond = len(line) - LINE_LIMIT_CHARS
     return line if beyond <= 0 else f"{line[:LINE_LIMIT_CHARS]} ...[{beyond} more characters]"
-
-
-def _has_summary(output: str) -> bool:
-    return any(x in output for x in SUMMARIES) or NON_CONSECUTIVE in output
 
 
 def _sections(output: str) -> dict[str, str]:

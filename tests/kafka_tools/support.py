@@ -18,7 +18,15 @@ PORT_RANGE = range(20_000, 32_000)
 
 
 class KafkaToolsError(RuntimeError):
-    """The real Kafka could not be resolved, started or run; the message says what to do."""
+    """The real Kafka could not be resolved, started or run; the message says what to do.
+
+    `stdout` and `stderr` hold what a failing tool had printed until then.
+    """
+
+    def __init__(self, message: str, *, stdout: str = "", stderr: str = "") -> None:
+        super().__init__(message)
+        self.stdout = stdout
+        self.stderr = stderr
 
 
 def find_program(name: str, package: str) -> str:

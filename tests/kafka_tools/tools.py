@@ -47,7 +47,11 @@ def run_tool(
     )
     if result.returncode != 0:
         output = (result.stderr.strip() or result.stdout.strip())[-2000:]
-        raise KafkaToolsError(f"{main_class} {' '.join(args)}: exit {result.returncode}: {output}")
+        raise KafkaToolsError(
+            f"{main_class} {' '.join(args)}: exit {result.returncode}: {output}",
+            stdout=result.stdout,
+            stderr=result.stderr,
+        )
     return result.stdout
 
 

@@ -1,1 +1,1 @@
-"""Makes the golden log directories: workloads run on a real broker, then captured with their truth."""
+"""Makes the golden log directories: workloads on a real broker, captured with their truth."""

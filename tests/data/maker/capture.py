@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.kafka_tools.golden import DATA_DIR, dump_as_stored
+from tests.kafka_tools.golden import dump_as_stored
 
 from .workloads import Topic
 
 DUMPED_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-LEFT_OUT = (".lock", "__cluster_metadata-0", "*.tmp")
+LEFT_OUT = (".lock", "*.tmp")
+# The controller's own log: in a log directory like the others, but no topic a client can ask for.
+CONTROLLER_LOG = "__cluster_metadata"
+PARTITION_NAME = re.compile(r".+-\d+$")
 PACK_ABOVE_BYTES = 16_384
 BATCH_LINE = re.compile(
     r"^baseOffset: (?P<base>\d+) lastOffset: (?P<last>\d+) count: (?P<count>\d+) .*"
@@ -25,12 +28,13 @@ BATCH_LINE = re.compile(
 )
 
 
-def copy_log_dirs(log_dirs: Iterable[Path], target: Path) -> None:
-    """Copy whole log directories, leaving out locks and the controller's own log."""
+def copy_log_dirs(log_dirs: Iterable[Path], target: Path, *, controller_log: bool) -> None:
+    """Copy whole log directories, without locks and, where unwanted, the controller's own log."""
     shutil.rmtree(target, ignore_errors=True)
+    left_out = LEFT_OUT if controller_log else (*LEFT_OUT, f"{CONTROLLER_LOG}-*")
     for log_dir in log_dirs:
         copied = target / log_dir.name
-        shutil.copytree(log_dir, copied, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        shutil.copytree(log_dir, copied, ignore=shutil.ignore_patterns(*left_out))
     for path in target.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
 
@@ -55,7 +59,8 @@ def dump_partition(directory: Path) -> dict[str, str]:
 
 
 def partition_dirs(data_set_dir: Path) -> list[Path]:
-    return sorted(path for path in data_set_dir.glob("disk*/*-*") if path.is_dir())
+    """Directories of partitions in use; `-delete` ones are copied, but not described."""
+    return sorted(path for path in data_set_dir.glob("disk*/*") if PARTITION_NAME.match(path.name))
 
 
 def split_name(directory: Path) -> tuple[str, int]:
@@ -64,23 +69,28 @@ def split_name(directory: Path) -> tuple[str, int]:
 
 
 def segment_rows(
-    directory: Path, texts: Mapping[str, str], topic: Topic | None, end_offset: int
+    directory: Path, texts: Mapping[str, str], topic: Topic, end_offset: int | None
 ) -> list[dict[str, Any]]:
-    """The manifest's rows about the segments of one partition."""
+    """The manifest's rows about the segments of one partition.
+
+    `end_offset` is the log end offset; None if there is no one to ask, then the dump tells.
+    """
     logs = sorted(directory.glob("*.log"))
     bases = [int(path.stem) for path in logs]
+    if end_offset is None:
+        end_offset = batch_facts(texts[logs[-1].name])["last_offset"] + 1
     rows = []
     for path, next_base in zip(logs, [*bases[1:], end_offset], strict=True):
         row = {
             "topic": split_name(directory)[0],
             "partition": split_name(directory)[1],
             "log_dir": directory.parent.name,
-            "path": str(path.relative_to(DATA_DIR)),
+            "path": str(path.relative_to(directory.parents[2])),
             "base_offset": int(path.stem),
             "next_base_offset": next_base,
             "rolled": path != logs[-1],
-            "exercises": list(topic.exercises) if topic else [],
-            "index_interval_bytes": _index_interval_bytes(topic),
+            "exercises": list(topic.exercises),
+            "index_interval_bytes": int(str(topic.config.get("index.interval.bytes", 4096))),
             "files": {other.name: file_facts(other) for other in _files_of(path)},
         }
         rows.append(row | batch_facts(texts[path.name]) | file_facts(path))
@@ -90,11 +100,6 @@ def segment_rows(
 def _files_of(log: Path) -> list[Path]:
     beside = sorted(log.parent.glob(f"{log.stem}.*"))
     return [path for path in beside if path.suffix in DUMPED_SUFFIXES and path != log]
-
-
-def _index_interval_bytes(topic: Topic | None) -> int:
-    value = topic.config.get("index.interval.bytes", 4096) if topic else 4096
-    return int(str(value))
 
 
 def file_facts(path: Path) -> dict[str, Any]:

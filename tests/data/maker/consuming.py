@@ -7,12 +7,25 @@ import hashlib
 import json
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.kafka_tools import KafkaBroker
+from tests.kafka_tools import KafkaBroker, wait_until
 
 WHOLE_UP_TO_BYTES = 1_024
+NOT_YET = (
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+)
 
 
 def partition_offsets(broker: KafkaBroker, topic: str, partition: int) -> dict[str, int]:
@@ -24,6 +37,16 @@ def partition_offsets(broker: KafkaBroker, topic: str, partition: int) -> dict[s
         future = admin.list_offsets({where: spec}, isolation_level=isolation)[where]
         return int(future.result(30).offset)
 
+    def leads() -> bool:
+        try:
+            return ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED) >= 0
+        except KafkaException as error:
+            # A broker just started may know of its leadership a little after its clients do.
+            if not error.args[0].retriable() and error.args[0].code() not in NOT_YET:
+                raise
+            return False
+
+    wait_until(leads, 30, what=f"leader of {topic}-{partition}")
     return {
         "log_start_offset": ask(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
         "high_watermark": ask(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
@@ -33,9 +56,7 @@ def partition_offsets(broker: KafkaBroker, topic: str, partition: int) -> dict[s
 
 def consume(broker: KafkaBroker, topic: str, partition: int) -> list[dict[str, Any]]:
     """Every record of the partition, saying which of them a read-committed consumer gets too."""
-    committed = {
-        message.offset() for message in _read(broker, topic, partition, "read_committed")
-    }
+    committed = {message.offset() for message in _read(broker, topic, partition, "read_committed")}
     return [
         _row(message) | {"read_committed": message.offset() in committed}
         for message in _read(broker, topic, partition, "read_uncommitted")

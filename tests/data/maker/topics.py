@@ -37,7 +37,7 @@ def _codec_topics() -> list[Topic]:
             name=f"broker-{codec}",
             exercises=(f"{codec} compressed by the broker (Java)",),
             phases=(w.plain(300),),
-            config=DENSE_INDEXES | {"compression.type": codec},
+            config=DENSE_INDEXES | {"compression.type": codec, "internal.segment.bytes": 16_384},
         )
         for codec in CODECS[1:]
     ]
@@ -56,7 +56,7 @@ def _shape_topics() -> list[Topic]:
             name="sizes-zstd",
             exercises=("values of 1 B to 1 MB in zstd",),
             phases=(w.sizes(1_000_000, "zstd"),),
-            config=MEGABYTE_SEGMENTS,
+            config=KEEP_FOR_EVER | {"internal.segment.bytes": 280_000},
         ),
         Topic(
             name="binary",
@@ -67,7 +67,7 @@ def _shape_topics() -> list[Topic]:
             name="headers",
             exercises=("up to 200 headers, null, empty and repeated",),
             phases=(w.many_headers,),
-            config=DENSE_INDEXES,
+            config=DENSE_INDEXES | {"internal.segment.bytes": 14_000},
         ),
         Topic(
             name="times-shuffled",
@@ -180,7 +180,6 @@ def unclean_topics() -> list[Topic]:
             exercises=("leader epochs across a crash", *zero_tailed),
             phases=(w.plain(120), w.later(120, 1)),
             config=DENSE_INDEXES,
-            partitions=1,
         ),
         Topic(
             name="crash-transactions",
@@ -193,6 +192,12 @@ def unclean_topics() -> list[Topic]:
             exercises=("log start offset inside a segment", ".deleted files awaiting removal"),
             phases=(w.nothing, w.delete_records(290)),
             config=DENSE_INDEXES | {"file.delete.delay.ms": 3_600_000},
+        ),
+        Topic(
+            name="crash-deleted-topic",
+            exercises=("a directory renamed to -delete",),
+            phases=(w.plain(60), w.delete_topic),
+            config=SMALL_SEGMENTS | {"file.delete.delay.ms": 3_600_000},
         ),
         Topic(
             name="crash-idempotent",

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from confluent_kafka.admin import AdminClient
+
 from tests.kafka_tools import KafkaBroker, run_tool, wait_until
 
 from .producing import (
@@ -75,16 +77,18 @@ def nothing(_stage: Stage, _topic: Topic) -> None:
 
 
 def sizes(largest_bytes: int, codec: str) -> Workload:
-    """Values of 1 byte up to `largest_bytes`, one per batch, then all small ones in one batch."""
+    """Values of 1 byte up to `largest_bytes`, one per batch, then all small ones in one batch.
+
+    What follows the largest makes its segment roll.
+    """
 
     def run(stage: Stage, topic: Topic) -> None:
         rng = random.Random(topic.name)
         make = noise if codec == "none" else text
-        exact = [1, 2, 127, 128, 1_000, 8_191, 8_192, 65_536, 100_000, largest_bytes]
+        exact = [1, 2, 127, 128, 1_000, 8_191, 8_192, 65_536, largest_bytes, 100_000, 65_536]
         messages = [
-            Sent(key=f"{size}".encode(), value=make(rng, size), timestamp_ms=EPOCH_MS + size)
-            for size in exact
-            if size <= largest_bytes
+            Sent(key=f"{size}".encode(), value=make(rng, size), timestamp_ms=EPOCH_MS + i)
+            for i, size in enumerate(exact)
         ]
         producer = BatchProducer(stage.broker, compression_type=codec)
         producer.send_all(topic.name, ([message] for message in messages))
@@ -310,6 +314,14 @@ def delete_records(before_offset: int) -> Workload:
         wait_until(lambda: not first.exists(), 60, what=f"deletion of {first.name}")
 
     return run
+
+
+def delete_topic(stage: Stage, topic: Topic) -> None:
+    """Delete the topic; its directory stays under a `-delete` name for file.delete.delay.ms."""
+    directory = stage.broker.partition_dir(topic.name, 0)
+    admin = AdminClient({"bootstrap.servers": stage.broker.bootstrap_servers, "log_level": 0})
+    admin.delete_topics([topic.name])[topic.name].result(30)
+    wait_until(lambda: not directory.exists(), 60, what=f"renaming of {directory.name}")
 
 
 def spread(stage: Stage, topic: Topic) -> None:
