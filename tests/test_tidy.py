@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
+RUST_FUNCTION = re.compile(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
+THIS_FILE = "tests/test_tidy.py"
 
 # Where looking at the clock, sleeping or chance is the job.
 CLOCK_OWNERS = ("pysrc/tierlog/clock.py", "pysrc/tierlog/cli.py", "benches/", "tests/")
@@ -78,8 +80,8 @@ def test_files_and_functions_fit() -> None:
 @pytest.mark.parametrize(
     ("suffixes", "pattern", "allowed"),
     [
-        ((".py", ".rs", ".pyx"), r"\b(TO" + r"DO|FIX" + r"ME|XXX|HACK)\b", ()),
-        ((".py",), r"NotImplemented" + r"Error", ()),
+        ((".py", ".rs", ".pyx"), r"\b(TODO|FIXME|XXX|HACK)\b", (THIS_FILE,)),
+        ((".py",), r"NotImplementedError", (THIS_FILE,)),
         ((".py",), r"\btime\.(time|monotonic|sleep|perf_counter)\(", CLOCK_OWNERS),
         ((".py",), r"\b(random\.|uuid4\()", ("pysrc/tierlog/types.py", "benches/", "tests/")),
         ((".rs",), r"\b(Instant|SystemTime)::now", ("rust/core/benches/",)),
