@@ -30,7 +30,7 @@ from .model import (
     EndTransactionMarker,
     Record,
 )
-from .primitives import I64_MAX, Cursor, OracleError, crc32, crc32c, in_i64
+from .primitives import I32_MAX, I64_MAX, Cursor, OracleError, crc32, crc32c, in_i64
 
 
 def scan(data: bytes, *, start: int = 0, verify_crc: bool = True) -> tuple[list[Batch], str, int]:
@@ -60,7 +60,7 @@ def _next_batch(data: bytes, position: int, *, verify_crc: bool) -> Batch | str:
         return "bad_length"
     if magic not in MIN_LENGTH_BY_MAGIC:
         return "unknown_magic"
-    if length < MIN_LENGTH_BY_MAGIC[magic]:
+    if length < MIN_LENGTH_BY_MAGIC[magic] or length > I32_MAX - LOG_OVERHEAD_BYTES:
         return "bad_length"
     if left < LOG_OVERHEAD_BYTES + length:
         return "torn_tail"
@@ -68,7 +68,7 @@ def _next_batch(data: bytes, position: int, *, verify_crc: bool) -> Batch | str:
     if verify_crc and not crc_matches(whole):
         return "bad_crc"
     try:
-        return parse(whole, position)
+        return parse(whole, position, verify_crc=verify_crc)
     except OracleError as error:
         return error.reason
 
@@ -81,10 +81,13 @@ def crc_matches(whole: bytes) -> bool:
     return bool(stored == crc32(whole[16:]))
 
 
-def parse(whole: bytes, position: int = 0) -> Batch:
-    """The header fields of exactly one batch; bad_header for values no broker writes."""
+def parse(whole: bytes, position: int = 0, *, verify_crc: bool = True) -> Batch:
+    """The header fields of exactly one batch; bad_header for values no broker writes.
+
+    ``verify_crc`` is for the messages inside a legacy wrapper, which has to be opened.
+    """
     if whole[16] != 2:
-        return legacy.parse(whole, position)
+        return legacy.parse(whole, position, verify_crc=verify_crc)
     cursor = Cursor(whole)
     base_offset, _length, leader_epoch = cursor.i64(), cursor.i32(), cursor.i32()
     magic, crc, attributes = cursor.i8(), cursor.u32(), cursor.i16()

@@ -25,7 +25,8 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
 LZ4_MAGIC = struct.pack("<I", 0x184D2204)
-ZSTD_MAGIC = struct.pack("<I", 0xFD2FB528)
+ZSTD_MAGIC = 0xFD2FB528
+ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
 
 
 def decompress(
@@ -66,70 +67,92 @@ def _too_large(max_bytes: int) -> OracleError:
 
 
 def _gunzip(payload: bytes, max_bytes: int) -> bytes:
-    reader = zlib.decompressobj(wbits=31)
-    try:
-        out = reader.decompress(payload, max_bytes + 1)
-    except zlib.error as error:
-        raise OracleError("bad_compression", str(error)) from error
-    if len(out) > max_bytes:
-        raise _too_large(max_bytes)
-    if not reader.eof:
-        raise OracleError("bad_compression", "the gzip stream ends early")
-    if reader.unused_data:
-        raise OracleError("bad_compression", f"{len(reader.unused_data)} bytes after the stream")
-    return out
+    """One member or several back to back, as Java reads them."""
+    out = bytearray()
+    rest = payload
+    while True:
+        reader = zlib.decompressobj(wbits=31)
+        try:
+            out += reader.decompress(rest, max_bytes + 1 - len(out))
+        except zlib.error as error:
+            raise OracleError("bad_compression", str(error)) from error
+        if len(out) > max_bytes:
+            raise _too_large(max_bytes)
+        if not reader.eof:
+            raise OracleError("bad_compression", "the gzip stream ends early")
+        rest = reader.unused_data
+        if not rest:
+            return bytes(out)
 
 
 def _unzstd(payload: bytes, max_bytes: int) -> bytes:
-    reader = zstandard.ZstdDecompressor().stream_reader(
-        payload, read_across_frames=False, read_size=1 << 16
-    )
+    """Every frame of the payload; skippable ones hold nothing."""
     out = bytearray()
-    try:
-        while chunk := reader.read(min(1 << 16, max_bytes + 1 - len(out))):
-            out += chunk
-            if len(out) > max_bytes:
-                raise _too_large(max_bytes)
-    except zstandard.ZstdError as error:
-        raise OracleError("bad_compression", str(error)) from error
-    _check_zstd_complete(payload)
+    cursor = Cursor(payload)
+    while cursor.left:
+        start = cursor.position
+        try:
+            skippable = _pass_zstd_frame(cursor)
+        except OracleError as error:
+            raise OracleError("bad_compression", f"zstd frame: {error}") from error
+        if not skippable:
+            out += _zstd_frame(payload[start : cursor.position], max_bytes - len(out))
     return bytes(out)
 
 
-def _check_zstd_complete(payload: bytes) -> None:
-    """Walks the one frame's blocks: a stream reader gives no sign when its input ends early."""
-    cursor = Cursor(payload)
+def _zstd_frame(frame: bytes, max_bytes: int) -> bytes:
+    """One whole frame, opened in one go: no window is allocated, so any announced one is fine."""
+    announced = zstandard.frame_content_size(frame)
+    if announced > max_bytes:
+        raise _too_large(max_bytes)
     try:
-        if cursor.take(4) != ZSTD_MAGIC:
-            raise OracleError("bad_compression", "no zstd frame magic")
-        descriptor = cursor.take(1)[0]
-        single_segment = descriptor >> 5 & 1
-        size_field = (0, 2, 4, 8)[descriptor >> 6] or single_segment
-        cursor.take((1 - single_segment) + (0, 1, 2, 4)[descriptor & 3] + size_field)
-        last = False
-        while not last:
-            header = int.from_bytes(cursor.take(3), "little")
-            last = bool(header & 1)
-            kind, size_bytes = header >> 1 & 3, header >> 3
-            cursor.take(1 if kind == 1 else size_bytes)
-        cursor.take(4 if descriptor & 4 else 0)
-    except OracleError as error:
-        raise OracleError("bad_compression", f"zstd frame: {error}") from error
-    if cursor.left:
-        raise OracleError("bad_compression", f"{cursor.left} bytes after the zstd frame")
+        out = zstandard.ZstdDecompressor().decompress(frame, max_output_size=max_bytes + 1)
+    except zstandard.ZstdError as error:
+        # The frame is known to be whole, so only the room can have been too small.
+        if "did not decompress full frame" in str(error) or "too small" in str(error):
+            raise _too_large(max_bytes) from error
+        raise OracleError("bad_compression", str(error)) from error
+    if len(out) > max_bytes:
+        raise _too_large(max_bytes)
+    return out
+
+
+def _pass_zstd_frame(cursor: Cursor) -> bool:
+    """Moves behind one frame by its block sizes; True for a skippable one."""
+    magic = int.from_bytes(cursor.take(4), "little")
+    if magic & 0xFFFFFFF0 == ZSTD_SKIPPABLE_MAGIC:
+        cursor.take(int.from_bytes(cursor.take(4), "little"))
+        return True
+    if magic != ZSTD_MAGIC:
+        raise OracleError("bad_compression", "no zstd frame magic")
+    descriptor = cursor.take(1)[0]
+    single_segment = descriptor >> 5 & 1
+    size_field = (0, 2, 4, 8)[descriptor >> 6] or single_segment
+    cursor.take((1 - single_segment) + (0, 1, 2, 4)[descriptor & 3] + size_field)
+    last = False
+    while not last:
+        header = int.from_bytes(cursor.take(3), "little")
+        last = bool(header & 1)
+        kind, size_bytes = header >> 1 & 3, header >> 3
+        cursor.take(1 if kind == 1 else size_bytes)
+    cursor.take(4 if descriptor & 4 else 0)
+    return False
 
 
 def _unsnappy(payload: bytes, max_bytes: int) -> bytes:
+    """A xerial stream, or several back to back, or one raw block where no header is."""
     if len(payload) < len(XERIAL_HEADER) or not payload.startswith(XERIAL_MAGIC):
         return _snappy_block(payload, max_bytes)
-    cursor = Cursor(payload, len(XERIAL_MAGIC))
-    version, compatible_version = cursor.i32(), cursor.i32()
-    if version < 1 or compatible_version != 1:
-        message = f"xerial version {version}, compatible with {compatible_version}"
-        raise OracleError("bad_compression", message)
+    cursor = Cursor(payload)
     out = bytearray()
     try:
         while cursor.left:
+            if payload.startswith(XERIAL_MAGIC, cursor.position):
+                cursor.take(len(XERIAL_MAGIC))
+                version, _compatible_version = cursor.i32(), cursor.i32()
+                if version < 1:
+                    raise OracleError("bad_compression", f"xerial version {version}")
+                continue
             block = cursor.take(cursor.i32())
             out += _snappy_block(block, max_bytes - len(out))
     except OracleError as error:
@@ -169,7 +192,10 @@ def _unlz4(payload: bytes, max_bytes: int, *, check_header: bool) -> bytes:
             if len(out) > max_bytes:
                 raise _too_large(max_bytes)
         if flags & 0x04:
-            cursor.take(4)  # content checksum, which Kafka does not look at either
+            stored = int.from_bytes(cursor.take(4), "little")
+            # Kafka skips the content checksum; here only magic 0, whose writer hashed wrongly.
+            if check_header and stored != xxh32(bytes(out)):
+                raise OracleError("bad_compression", "content checksum")
     except OracleError as error:
         if error.reason == "too_large":
             raise

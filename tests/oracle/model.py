@@ -26,8 +26,7 @@ class Batch:
     """One record batch, or one legacy message with the batch fields it lacks set to "unknown".
 
     ``position`` counts from the start of the scanned data; ``data`` is the whole batch, with the
-    12 bytes of offset and length.  A compressed legacy message has ``record_count`` -1 and, as its
-    first offset is only known after opening it, ``base_offset`` equal to ``last_offset``.
+    12 bytes of offset and length.
     """
 
     position: int

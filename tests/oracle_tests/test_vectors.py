@@ -118,7 +118,8 @@ def test_plain_legacy_messages(magic: int) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 def test_legacy_wrappers(magic: int, codec: str) -> None:
     [batch] = scan_all(vector(f"v{magic}_{codec}"))
-    assert (batch.last_offset, batch.record_count) == (101, -1)
+    assert (batch.base_offset, batch.last_offset, batch.record_count) == (100, 101, 2)
+    assert batch.base_timestamp_ms == (1000 if magic else -1)
     assert batch.max_timestamp_ms == (1005 if magic else -1)
     assert batches.records(batch) == legacy_records(magic)
 
