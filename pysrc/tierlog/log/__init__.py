@@ -1,9 +1,11 @@
 """Kafka's log on local disk, read only: segments, checkpoints, a broker's log directories.
 
-Modules: ``checkpoint`` (the small text files), ``files`` (opening files a broker owns),
-``log_dir`` (what lies in a broker's directories), ``eligibility`` (which segments may be copied),
-``transactions`` (which transactions are open), ``segment_checks`` (do scanned batches fit their
-segment). Nothing here writes, locks or maps a file.
+* ``segment``: the native scanner; ``segment_checks``: do scanned batches fit their segment
+* ``checkpoint``: the small text files; ``files``: opening files that a broker owns
+* ``log_dir``, with ``names`` and ``segment_files``: what lies in a broker's directories
+* ``transactions``: which transactions are open; ``eligibility``: which segments may be copied
+
+Nothing here writes, locks or maps a file.
 """
 
 from __future__ import annotations

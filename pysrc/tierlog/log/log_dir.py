@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log import checkpoint
@@ -35,15 +34,14 @@ from tierlog.log.files import (
     printable,
 )
 from tierlog.log.names import (
-    MAX_OFFSET,
     Skipped,
     SkipReason,
-    is_known_in_partition,
     is_known_in_root,
     parse_partition_directory,
     parse_segment_file,
     staged_directory,
 )
+from tierlog.log.segment_files import DirectoryFiles, Findings, SegmentFiles
 
 __all__ = [
     "CLUSTER_METADATA_TOPIC",
@@ -61,37 +59,6 @@ __all__ = [
 ]
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFiles:
-    """One segment: its ``.log`` and the files beside it, None where there is none.
-
-    It holds the offsets [``base_offset``, ``next_base_offset``); ``next_base_offset`` is None for
-    the active segment, the last one. ``size_bytes`` is that of the ``.log`` when it was listed.
-    Snapshots are producer state: at the base offset, and at the next base offset.
-    """
-
-    base_offset: int
-    next_base_offset: int | None
-    log_path: str
-    size_bytes: int
-    offset_index_path: str | None = None
-    time_index_path: str | None = None
-    transaction_index_path: str | None = None
-    start_snapshot_path: str | None = None
-    end_snapshot_path: str | None = None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether this is the segment the broker appends to, or appended to last."""
-        return self.next_base_offset is None
-
-    def open(self) -> SegmentHandle:
-        """The ``.log`` opened for reading; OSError as ``SegmentHandle`` raises it."""
-        return SegmentHandle(self.log_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,34 +135,6 @@ class Listing:
     problems: tuple[CorruptDataError, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Findings:
-    """What went wrong on the way, in order."""
-
-    skipped: list[Skipped] = field(default_factory=list)
-    problems: list[CorruptDataError] = field(default_factory=list)
-
-    def skip(self, path: str, reason: SkipReason, detail: str = "") -> None:
-        self.skipped.append(Skipped(path=printable(path), reason=reason, detail=detail))
-
-    def skip_error(self, path: str, error: OSError) -> None:
-        gone = isinstance(error, FileNotFoundError)
-        reason = SkipReason.VANISHED if gone else SkipReason.UNREADABLE
-        self.skip(path, reason, "" if gone else error.strerror or str(error))
-
-    def read(self, path: str, reader: Callable[[StrPath], T], missing: T | None) -> T | None:
-        """What ``reader`` makes of a file: ``missing`` if there is none, None if it is damaged."""
-        try:
-            return reader(path)
-        except FileNotFoundError:
-            return missing
-        except CorruptDataError as error:
-            self.problems.append(error)
-        except OSError as error:
-            self.skip_error(path, error)
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RootCheckpoints:
     """The checkpoints of one log directory; None where damaged."""
@@ -206,7 +145,7 @@ class _RootCheckpoints:
     cleaner_offsets: Mapping[TopicPartition, int] | None
 
     @classmethod
-    def read(cls, root: str, findings: _Findings) -> _RootCheckpoints:
+    def read(cls, root: str, findings: Findings) -> _RootCheckpoints:
         def offsets(name: str) -> Mapping[TopicPartition, int] | None:
             none: dict[TopicPartition, int] = {}
             path = os.path.join(root, name)
@@ -249,7 +188,7 @@ class LogDir:
 
     def listing(self) -> Listing:
         """All partitions, sorted by topic and number, with everything that was left out."""
-        findings = _Findings()
+        findings = Findings()
         found: dict[TopicPartition, list[PartitionLog]] = {}
         for root in self.paths:
             findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
@@ -271,23 +210,25 @@ class LogDir:
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
         """One partition, looked at now; OutOfRangeError when no directory holds it."""
-        found: list[PartitionLog] = []
         name = f"{topic}-{partition}"
-        for root in self.paths if checkpoint.is_topic_name(topic) else ():
-            findings = _Findings()
+        wanted = TopicPartition(topic, partition)
+        found: list[PartitionLog] = []
+        findings = Findings()
+        for root in self.paths if parse_partition_directory(name) == wanted else ():
             path = os.path.join(root, name)
-            if os.path.isdir(path):
+            if os.path.lexists(path):
                 checkpoints = _RootCheckpoints.read(root, findings)
-                log = self._partition(path, TopicPartition(topic, partition), checkpoints, findings)
+                log = self._partition(path, wanted, checkpoints, findings)
                 found += [log] if log else []
-        if len(found) != 1:
-            where = ", ".join(printable(path) for path in self.paths)
-            count = "no" if not found else f"{len(found)} directories with"
-            raise OutOfRangeError(f"{count} partition {printable(name)} in {where}")
-        return found[0]
+        if len(found) == 1:
+            return found[0]
+        count = "several directories of" if found else "no"
+        where = ", ".join(printable(path) for path in self.paths)
+        why = "".join(f"; {skipped}" for skipped in findings.skipped)
+        raise OutOfRangeError(f"{where}: {count} partition {printable(name)}{why}")
 
     def _partitions_of(
-        self, root: str, checkpoints: _RootCheckpoints, findings: _Findings
+        self, root: str, checkpoints: _RootCheckpoints, findings: Findings
     ) -> Iterator[PartitionLog]:
         try:
             with open_directory(root) as fd:
@@ -308,16 +249,16 @@ class LogDir:
         path: str,
         topic_partition: TopicPartition,
         checkpoints: _RootCheckpoints,
-        findings: _Findings,
+        findings: Findings,
     ) -> PartitionLog | None:
-        own = _Findings()
+        own = Findings()
         try:
             with open_directory(path) as fd:
                 mode = os.fstat(fd).st_mode
                 if mode & stat.S_IWOTH and not self.allow_world_writable:
                     findings.skip(path, SkipReason.WORLD_WRITABLE)
                     return None
-                files = _DirectoryFiles.read(path, fd, own)
+                files = DirectoryFiles.read(path, fd, own)
         except OSError as error:
             findings.skip_error(path, error)
             return None
@@ -328,7 +269,7 @@ def _read_meta(path: StrPath) -> MetaProperties | None:
     return checkpoint.read_meta_properties(path)
 
 
-def _partition_of_entry(path: str, name: str, findings: _Findings) -> TopicPartition | None:
+def _partition_of_entry(path: str, name: str, findings: Findings) -> TopicPartition | None:
     """The partition that an entry of a log directory holds; None, with a reason, if none."""
     if is_known_in_root(name):
         return None
@@ -351,91 +292,14 @@ def _partition_of_entry(path: str, name: str, findings: _Findings) -> TopicParti
     return topic_partition
 
 
-@dataclass(frozen=True, slots=True)
-class _DirectoryFiles:
-    """The segment files of one partition directory: path by (kind, base offset), log sizes."""
-
-    paths: dict[tuple[str, int], str] = field(default_factory=dict)
-    log_sizes: dict[int, int] = field(default_factory=dict)
-    swaps: set[int] = field(default_factory=set)
-
-    @classmethod
-    def read(cls, directory: str, dir_fd: int, findings: _Findings) -> _DirectoryFiles:
-        files = cls()
-        with os.scandir(dir_fd) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                files._take(entry, directory, findings)
-        return files
-
-    def _take(self, entry: os.DirEntry[str], directory: str, findings: _Findings) -> None:
-        path = os.path.join(directory, entry.name)
-        file = parse_segment_file(entry.name)
-        if file is None:
-            if not is_known_in_partition(entry.name):
-                findings.skip(path, SkipReason.UNKNOWN_NAME)
-            return
-        if file.base_offset > MAX_OFFSET:
-            findings.skip(path, SkipReason.BAD_OFFSET)
-            return
-        if file.stage:
-            findings.skip(path, file.stage)
-            if file.stage is SkipReason.SWAP:
-                self.swaps.add(file.base_offset)
-            return
-        try:
-            status = entry.stat(follow_symlinks=False)
-        except OSError as error:
-            findings.skip_error(path, error)
-            return
-        if not stat.S_ISREG(status.st_mode):
-            findings.skip(path, SkipReason.NOT_A_FILE, file_kind(status.st_mode).value)
-            return
-        self._keep(file.kind, file.base_offset, path, status.st_size, findings)
-
-    def _keep(self, kind: str, base: int, path: str, size: int, findings: _Findings) -> None:
-        key = (kind, base)
-        if key in self.paths:
-            # Kafka writes twenty digits and would not look at the other.
-            kept = self.paths[key]
-            twenty = len(os.path.basename(path).partition(".")[0]) == 20
-            findings.skip(kept if twenty else path, SkipReason.DUPLICATE_BASE)
-            if not twenty:
-                return
-        self.paths[key] = path
-        if kind == "log":
-            self.log_sizes[base] = size
-
-
-def _segments(files: _DirectoryFiles, findings: _Findings) -> tuple[SegmentFiles, ...]:
-    bases = sorted(files.log_sizes)
-    for (kind, base), path in sorted(files.paths.items(), key=lambda item: item[1]):
-        if kind not in ("log", "snapshot") and base not in files.log_sizes:
-            findings.skip(path, SkipReason.ORPHAN_INDEX)
-    following: list[int | None] = [*bases[1:], None]
-    return tuple(
-        SegmentFiles(
-            base_offset=base,
-            next_base_offset=next_base,
-            log_path=files.paths["log", base],
-            size_bytes=files.log_sizes[base],
-            offset_index_path=files.paths.get(("index", base)),
-            time_index_path=files.paths.get(("timeindex", base)),
-            transaction_index_path=files.paths.get(("txnindex", base)),
-            start_snapshot_path=files.paths.get(("snapshot", base)),
-            end_snapshot_path=files.paths.get(("snapshot", -1 if next_base is None else next_base)),
-        )
-        for base, next_base in zip(bases, following[: len(bases)], strict=True)
-    )
-
-
 def _partition_log(
     path: str,
     topic_partition: TopicPartition,
-    files: _DirectoryFiles,
+    files: DirectoryFiles,
     checkpoints: _RootCheckpoints,
-    findings: _Findings,
+    findings: Findings,
 ) -> PartitionLog:
-    segments = _segments(files, findings)
+    segments = files.segments(findings)
     epochs_path = os.path.join(path, checkpoint.LEADER_EPOCHS)
     epochs = findings.read(epochs_path, checkpoint.read_leader_epochs, None)
     topic_id_path = os.path.join(path, checkpoint.PARTITION_METADATA)
@@ -474,7 +338,7 @@ def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = Fal
         if resolved not in paths:
             paths.append(resolved)
     metas = tuple(
-        _Findings().read(os.path.join(p, checkpoint.META_PROPERTIES), _read_meta, None)
+        Findings().read(os.path.join(p, checkpoint.META_PROPERTIES), _read_meta, None)
         for p in paths
     )
     for what, values in (

@@ -1,0 +1,198 @@
+"""The files of a partition's segments, picked out of its directory.
+
+Only regular files count. A file that is not one, that another one of the same offset shadows or
+that vanishes meanwhile is left out with a reason, and the segment before it still ends where it
+ended: a hole in the log must not look like a longer segment.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import SegmentHandle, StrPath, file_kind, printable
+from tierlog.log.names import (
+    MAX_OFFSET,
+    Skipped,
+    SkipReason,
+    is_known_in_partition,
+    parse_segment_file,
+)
+
+__all__ = ["DirectoryFiles", "Findings", "SegmentFiles"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What went wrong on the way, in order."""
+
+    skipped: list[Skipped] = field(default_factory=list)
+    problems: list[CorruptDataError] = field(default_factory=list)
+
+    def skip(self, path: str, reason: SkipReason, detail: str = "") -> None:
+        self.skipped.append(Skipped(path=printable(path), reason=reason, detail=detail))
+
+    def skip_error(self, path: str, error: OSError) -> None:
+        gone = isinstance(error, FileNotFoundError)
+        reason = SkipReason.VANISHED if gone else SkipReason.UNREADABLE
+        self.skip(path, reason, "" if gone else error.strerror or str(error))
+
+    def read(self, path: str, reader: Callable[[StrPath], T], missing: T | None) -> T | None:
+        """What ``reader`` makes of a file: ``missing`` if there is none, None if it is damaged."""
+        try:
+            return reader(path)
+        except FileNotFoundError:
+            return missing
+        except CorruptDataError as error:
+            self.problems.append(error)
+        except OSError as error:
+            self.skip_error(path, error)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFiles:
+    """One segment: its ``.log`` and the files beside it, None where there is none.
+
+    It holds the offsets [``base_offset``, ``next_base_offset``); ``next_base_offset`` is None for
+    the active segment, the last one. ``size_bytes`` is that of the ``.log`` when it was listed.
+    Snapshots are producer state: at the base offset, and at the next base offset.
+    """
+
+    base_offset: int
+    next_base_offset: int | None
+    log_path: str
+    size_bytes: int
+    offset_index_path: str | None = None
+    time_index_path: str | None = None
+    transaction_index_path: str | None = None
+    start_snapshot_path: str | None = None
+    end_snapshot_path: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the segment the broker appends to, or appended to last."""
+        return self.next_base_offset is None
+
+    def open(self) -> SegmentHandle:
+        """The ``.log`` opened for reading; OSError as ``SegmentHandle`` raises it."""
+        return SegmentHandle(self.log_path)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFiles:
+    """The segment files of one partition directory: path by (kind, base offset), log sizes.
+
+    ``barriers``: base offsets of segments that are there but cannot be read. The segment before
+    one of them ends there, and not where the next readable one starts.
+    """
+
+    paths: dict[tuple[str, int], str] = field(default_factory=dict)
+    log_sizes: dict[int, int] = field(default_factory=dict)
+    barriers: set[int] = field(default_factory=set)
+    swaps: set[int] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, directory: str, dir_fd: int, findings: Findings) -> DirectoryFiles:
+        """What an open directory holds; ``directory`` is its path."""
+        with os.scandir(dir_fd) as entries:
+            return cls.of(entries, directory, findings)
+
+    @classmethod
+    def of(
+        cls, entries: Iterable[os.DirEntry[str]], directory: str, findings: Findings
+    ) -> DirectoryFiles:
+        """What the entries of a directory are by now; some may have vanished."""
+        files = cls()
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            files._take(entry, directory, findings)
+        return files
+
+    def _take(self, entry: os.DirEntry[str], directory: str, findings: Findings) -> None:
+        path = os.path.join(directory, entry.name)
+        file = parse_segment_file(entry.name)
+        if file is None:
+            if not is_known_in_partition(entry.name):
+                findings.skip(path, SkipReason.UNKNOWN_NAME)
+            return
+        if file.base_offset > MAX_OFFSET:
+            findings.skip(path, SkipReason.BAD_OFFSET)
+            return
+        if file.stage:
+            findings.skip(path, file.stage)
+            if file.stage is SkipReason.SWAP:
+                self.swaps.add(file.base_offset)
+            return
+        size_bytes = _size_of_regular(entry, file.kind, path, findings)
+        if size_bytes is not None:
+            self._keep(file.kind, file.base_offset, path, size_bytes, findings)
+        elif file.kind == "log":
+            self.barriers.add(file.base_offset)
+
+    def _keep(self, kind: str, base: int, path: str, size: int, findings: Findings) -> None:
+        key = (kind, base)
+        if key in self.paths:
+            # Kafka writes twenty digits and would not look at the other.
+            kept = self.paths[key]
+            twenty = len(os.path.basename(path).partition(".")[0]) == 20
+            findings.skip(kept if twenty else path, SkipReason.DUPLICATE_BASE)
+            if not twenty:
+                return
+        self.paths[key] = path
+        if kind == "log":
+            self.log_sizes[base] = size
+
+    def segments(self, findings: Findings) -> tuple[SegmentFiles, ...]:
+        """All segments by base offset, the last one active."""
+        snapshots = {base: path for (kind, base), path in self.paths.items() if kind == "snapshot"}
+        bases = sorted(self.log_sizes)
+        for (kind, base), path in sorted(self.paths.items(), key=lambda item: item[1]):
+            if kind not in ("log", "snapshot") and base not in self.log_sizes:
+                findings.skip(path, SkipReason.ORPHAN_INDEX)
+        return tuple(
+            SegmentFiles(
+                base_offset=base,
+                next_base_offset=next_base,
+                log_path=self.paths["log", base],
+                size_bytes=self.log_sizes[base],
+                offset_index_path=self.paths.get(("index", base)),
+                time_index_path=self.paths.get(("timeindex", base)),
+                transaction_index_path=self.paths.get(("txnindex", base)),
+                start_snapshot_path=snapshots.get(base),
+                end_snapshot_path=None if next_base is None else snapshots.get(next_base),
+            )
+            for base, next_base in _ranges(bases, self.barriers)
+        )
+
+
+def _size_of_regular(
+    entry: os.DirEntry[str], kind: str, path: str, findings: Findings
+) -> int | None:
+    """The size of a ``.log``, 0 for others (no stat needed); None, with a reason, if no file."""
+    try:
+        if kind != "log" and entry.is_file(follow_symlinks=False):
+            return 0
+        status = entry.stat(follow_symlinks=False)
+    except OSError as error:
+        findings.skip_error(path, error)
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        findings.skip(path, SkipReason.NOT_A_FILE, file_kind(status.st_mode).value)
+        return None
+    return status.st_size
+
+
+def _ranges(bases: Sequence[int], barriers: Set[int]) -> Iterator[tuple[int, int | None]]:
+    """Each base offset with the next one, readable or not; None for the last readable one."""
+    bounds = sorted({*bases, *barriers})
+    for base in bases[:-1]:
+        yield base, bounds[bisect_right(bounds, base)]
+    if bases:
+        yield bases[-1], None
