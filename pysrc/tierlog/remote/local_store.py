@@ -1,0 +1,397 @@
+"""`file://` store: one file per object beneath a root folder.
+
+Reads are `pread` on descriptors that stay open for a second. Writes go to a hidden name in the
+object's own folder (``.tierlog-<random>.tmp``), are fsynced, then linked to the final name, and
+the folder is fsynced: a reader sees all of an object or nothing, also after a power cut. A crash
+can leave a hidden file behind; listings pass over it and it may be deleted at any time.
+
+No path component is ever followed through a symbolic link, so nothing outside the root can be
+reached, whatever the key says. Folders that become empty stay.
+
+A store may be pickled; the copy opens its own files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.remote.object_store import (
+    HIDDEN_PREFIX,
+    HIDDEN_SUFFIX,
+    ObjectInfo,
+    already_exists,
+    check_key,
+    check_prefix,
+    check_range,
+    counted,
+    holds_exactly,
+    not_found,
+    storage_error,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["LocalStore"]
+
+_MAX_OPEN_FILES = 128
+_OPEN_MS = 1_000
+_WRITEBACK_BYTES = 8 << 20
+_WRITE_BYTES = 1 << 20
+# Up to here a read's buffer is taken at its word; above, the file's size is asked first.
+_UNCHECKED_READ_BYTES = 1 << 20
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _find_start_writeback() -> Callable[[int, int, int], None]:
+    """sync_file_range(2), or nothing where the C library has none.
+
+    Only a hint: it makes the disk busy while the next bytes are read and checksummed, so that
+    the fsync at the end finds little left to do. 1 GiB takes 0.37 instead of 0.56 s that way.
+    """
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is None:
+        return lambda _descriptor, _position, _size_bytes: None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+    def start_writeback(descriptor: int, position: int, size_bytes: int) -> None:
+        function(descriptor, position, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
+    return start_writeback
+
+
+_start_writeback = _find_start_writeback()
+
+
+class _OpenFile:
+    """A descriptor that closes when the last reader has let go of it, never under one."""
+
+    __slots__ = ("descriptor", "expires_ms")
+
+    def __init__(self, descriptor: int, expires_ms: int) -> None:
+        self.descriptor = descriptor
+        self.expires_ms = expires_ms
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class LocalStore:
+    """Objects as files beneath `root`, which the first put creates."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        max_open_files: int = _MAX_OPEN_FILES,
+    ) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+        self._monotonic_ms = (clock or SystemClock()).monotonic_ms
+        self._random_bytes = random_bytes
+        self._max_open_files = max_open_files
+        self._open_files: dict[str, _OpenFile] = {}
+        self._durable_folders: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self._root!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LocalStore, (self._root,)
+
+    @property
+    def url(self) -> str:
+        return f"file://{quote(self._root)}"
+
+    # -- reading
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+        if start_position < 0 or size_bytes <= 0:
+            check_range(start_position, size_bytes)
+        opened = self._open_files.get(key)
+        if opened is None or opened.expires_ms <= self._monotonic_ms():
+            opened = self._open_for_reading(key)
+        try:
+            if size_bytes <= _UNCHECKED_READ_BYTES:
+                data = os.pread(opened.descriptor, size_bytes, start_position)
+            else:
+                data = _read_large(opened.descriptor, start_position, size_bytes)
+        except OSError as error:
+            raise self._failed(key, error) from error
+        if not data:
+            raise self._past_the_end(key, opened, start_position)
+        return data
+
+    def _past_the_end(self, key: str, opened: _OpenFile, position: int) -> RemoteStorageError:
+        size_bytes = os.fstat(opened.descriptor).st_size
+        return storage_error(
+            f"{self.url}: read of {key} from position {position}, but it has {size_bytes} bytes",
+            retriable=False,
+        )
+
+    def _open_for_reading(self, key: str) -> _OpenFile:
+        *folders, name = check_key(key).split("/")
+        with self._errors(key), self._folder(folders) as folder:
+            descriptor = os.open(name, _FILE_FLAGS, dir_fd=folder)
+        opened = _OpenFile(descriptor, self._monotonic_ms() + _OPEN_MS)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise storage_error(f"{self.url}: {key} is not a regular file", retriable=False)
+        with self._lock:
+            # Out and in again, so that the first one in the table is the one opened longest ago.
+            self._open_files.pop(key, None)
+            self._open_files[key] = opened
+            while len(self._open_files) > self._max_open_files:
+                del self._open_files[next(iter(self._open_files))]
+        return opened
+
+    def head(self, key: str) -> ObjectInfo:
+        *folders, name = check_key(key).split("/")
+        with self._errors(key), self._folder(folders) as folder:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise not_found(self.url, key, "there is something else of that name")
+        return _object_info(key, status)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        base = check_prefix(prefix)
+        if not os.path.isdir(self._root):
+            raise not_found(self.url, prefix or "at all", "the folder itself is missing")
+        # Looking the folder up one component at a time keeps links out; then fwalk goes down.
+        try:
+            with self._errors(base), self._folder(base.split("/") if base else []) as folder:
+                yield from self._walk(folder, base)
+        except RemoteResourceNotFoundError:
+            return
+
+    def _walk(self, folder: int, base: str) -> Iterator[ObjectInfo]:
+        for path, folders, names, descriptor in os.fwalk(".", dir_fd=folder, onerror=_unless_gone):
+            folders.sort()
+            relative = os.path.normpath(os.path.join(base, path))
+            for name in sorted(names):
+                key = name if relative == "." else f"{relative}/{name}"
+                info = _regular_file(key, name, descriptor)
+                if info is not None:
+                    yield info
+
+    # -- writing
+
+    def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
+        size_bytes = memoryview(data).nbytes
+        stored = self._put(key, _slices(data), size_bytes, overwrite=overwrite)
+        if not stored and not holds_exactly(self, key, data):
+            raise already_exists(self.url, key)
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        if not self._put(key, chunks, size_bytes, overwrite=overwrite):
+            raise already_exists(self.url, key)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        return self._put(key, _slices(data), memoryview(data).nbytes, overwrite=False)
+
+    def _put(self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool) -> bool:
+        *folders, name = check_key(key).split("/")
+        temporary = f"{HIDDEN_PREFIX}{self._random_bytes(16).hex()}{HIDDEN_SUFFIX}"
+        with self._folder_for_writing(key, folders) as folder:
+            with self._errors(key):
+                descriptor = os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
+            try:
+                self._write(key, descriptor, counted(chunks, size_bytes, key))
+                with self._errors(key):
+                    os.fsync(descriptor)
+                    return _publish(temporary, name, folder, overwrite=overwrite)
+            finally:
+                os.close(descriptor)
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                with self._lock:
+                    self._open_files.pop(key, None)
+
+    def _write(self, key: str, descriptor: int, chunks: Iterable[Buffer]) -> None:
+        position = submitted = 0
+        for chunk in chunks:
+            with self._errors(key):
+                position += _write_all(descriptor, chunk)
+            if position - submitted >= _WRITEBACK_BYTES:
+                _start_writeback(descriptor, submitted, position - submitted)
+                submitted = position
+
+    def _make_folders(self, folders: Sequence[str]) -> None:
+        """Create what is missing from the root down, each one durable before the next."""
+        if "" not in self._durable_folders:
+            _make_durable_root(self._root)
+            self._durable_folders.add("")
+        for depth, name in enumerate(folders, start=1):
+            path = "/".join(folders[:depth])
+            if path in self._durable_folders:
+                continue
+            with self._folder(folders[: depth - 1]) as parent:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=parent)
+                os.fsync(parent)
+            self._durable_folders.add(path)
+
+    @contextmanager
+    def _folder_for_writing(self, key: str, folders: Sequence[str]) -> Iterator[int]:
+        with self._errors(key):
+            self._make_folders(folders)
+            try:
+                folder = self._open_folder(folders)
+            except FileNotFoundError:
+                # Somebody removed a folder this store had made: make them all again.
+                self._durable_folders.clear()
+                self._make_folders(folders)
+                folder = self._open_folder(folders)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    def delete(self, key: str) -> None:
+        *folders, name = check_key(key).split("/")
+        with self._lock:
+            self._open_files.pop(key, None)
+        try:
+            with self._errors(key), self._folder(folders) as folder:
+                os.unlink(name, dir_fd=folder)
+                os.fsync(folder)
+        except RemoteResourceNotFoundError:
+            return
+
+    # -- folders and errors
+
+    def _open_folder(self, folders: Sequence[str]) -> int:
+        # The root may be a link, that is its owner's choice; nothing below it is followed.
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in folders:
+            try:
+                below = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = below
+        return descriptor
+
+    @contextmanager
+    def _folder(self, folders: Sequence[str]) -> Iterator[int]:
+        descriptor = self._open_folder(folders)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """The one place where operating system errors become storage errors."""
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(key, error) from error
+
+    def _failed(self, key: str, error: OSError) -> RemoteStorageError:
+        if error.errno == errno.ENOENT:
+            return not_found(self.url, key)
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
+            return storage_error(
+                f"{self.url}: {key} leads through a symbolic link or is not a file "
+                f"({error.strerror}); a store holds only folders and regular files",
+                retriable=False,
+            )
+        return storage_error(f"{self.url}: {key}: {error.strerror} (errno {error.errno})")
+
+
+def _read_large(descriptor: int, start_position: int, size_bytes: int) -> bytes:
+    """A read whose length is first cut to what the file holds, in as many calls as it takes."""
+    left = min(size_bytes, os.fstat(descriptor).st_size - start_position)
+    parts: list[bytes] = []
+    while left > 0:
+        part = os.pread(descriptor, left, start_position)
+        if not part:
+            break
+        parts.append(part)
+        start_position += len(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _slices(data: Buffer) -> Iterator[memoryview]:
+    view = memoryview(data).cast("B")
+    for position in range(0, len(view), _WRITE_BYTES):
+        yield view[position : position + _WRITE_BYTES]
+
+
+def _write_all(descriptor: int, chunk: Buffer) -> int:
+    view = memoryview(chunk).cast("B")
+    written = 0
+    while written < len(view):
+        written += os.write(descriptor, view[written:])
+    return written
+
+
+def _publish(temporary: str, name: str, folder: int, *, overwrite: bool) -> bool:
+    """Give the finished file its name; False when that is taken and must stay."""
+    if overwrite:
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        try:
+            # A link fails where a rename would replace, and that even between processes.
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        os.unlink(temporary, dir_fd=folder)
+    os.fsync(folder)
+    return True
+
+
+def _make_durable_root(root: str) -> None:
+    missing = []
+    while not os.path.isdir(root):
+        missing.append(root)
+        root = os.path.dirname(root)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
+def _unless_gone(error: OSError) -> None:
+    if error.errno != errno.ENOENT:
+        raise error
+
+
+def _regular_file(key: str, name: str, folder: int) -> ObjectInfo | None:
+    """The object of that name, or None for what is none: links, pipes, half-written objects."""
+    try:
+        check_key(key)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (ValueError, FileNotFoundError):
+        return None
+    return _object_info(key, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _object_info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(
+        key=key,
+        size_bytes=status.st_size,
+        etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}",
+        last_modified_ms=status.st_mtime_ns // 1_000_000,
+    )

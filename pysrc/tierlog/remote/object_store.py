@@ -1,0 +1,236 @@
+"""The object store seam: what tierlog asks of a store, and the rules every store keeps.
+
+A key is relative to the store's URL. Keys are never reused, so no store caches what an object
+was; a put makes the whole object visible at once or nothing of it.
+
+What a store is not: a file system. There is no rename, no append, and a listing may lag.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "HIDDEN_PREFIX",
+    "HIDDEN_SUFFIX",
+    "MAX_COMPONENT_BYTES",
+    "MAX_KEY_BYTES",
+    "ObjectInfo",
+    "ObjectStore",
+    "already_exists",
+    "check_key",
+    "check_prefix",
+    "check_range",
+    "counted",
+    "file_chunks",
+    "holds_exactly",
+    "not_found",
+    "open_regular_file",
+    "storage_error",
+]
+
+MAX_KEY_BYTES = 1024
+MAX_COMPONENT_BYTES = 255
+# Half-written objects of a file store carry such a name; no key may look like one.
+HIDDEN_PREFIX = ".tierlog-"
+HIDDEN_SUFFIX = ".tmp"
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One object as a store reports it. ``etag`` changes when the bytes do; None if unknown."""
+
+    key: str
+    size_bytes: int
+    etag: str | None
+    last_modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """A flat set of immutable objects under one URL.
+
+    Every call may raise RemoteStorageError (``retriable`` says whether to try again); a key
+    that no store could hold is a ValueError.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without credentials."""
+        ...
+
+    def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
+        """Store `data` durably. Without `overwrite`, other bytes already there are an error.
+
+        The same bytes already there are none: an earlier try may have lost only its answer.
+        """
+        ...
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        """Store exactly `size_bytes` from `chunks` durably, with bounded memory.
+
+        A chunk must not change once handed over. Whatever the iterator raises comes out
+        unchanged, and then nothing of the object is visible: an iterator that checks the bytes
+        it hands out decides about the object. After any other failure all of it is there or
+        nothing.
+        """
+        ...
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        """Store `data` unless the key exists; of several callers exactly one gets True."""
+        ...
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
+        """Bytes from `start_position` on, at most `size_bytes`; fewer only at the end.
+
+        A start at or past the end is a RemoteStorageError, a missing object a
+        RemoteResourceNotFoundError.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and etag; RemoteResourceNotFoundError when there is no such object."""
+        ...
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object below the folder `prefix` (all for ``""``), page by page, in any order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object; one that is not there counts as removed."""
+        ...
+
+
+def storage_error(message: str, *, retriable: bool = True) -> RemoteStorageError:
+    """A RemoteStorageError that says whether trying again makes sense."""
+    error = RemoteStorageError(message)
+    error.retriable = retriable
+    return error
+
+
+def not_found(url: str, key: str, detail: str = "") -> RemoteResourceNotFoundError:
+    """The error for an object that is not there."""
+    return RemoteResourceNotFoundError(
+        f"{url}: no object {key}" + (f" ({detail})" if detail else "")
+    )
+
+
+def already_exists(url: str, key: str) -> RemoteStorageError:
+    """The error of a put that would have replaced an object."""
+    return storage_error(
+        f"{url}: object {key} exists already; keys are never reused", retriable=False
+    )
+
+
+def check_key(key: str) -> str:
+    """`key` itself when every store can hold it, else ValueError.
+
+    Refused: empty, absolute or ``..`` paths, empty or ``.`` components, control characters, text
+    that is not in Unicode normal form C, components above 255 and keys above 1,024 bytes, and
+    the names a file store gives to half-written objects.
+    """
+    try:
+        encoded = key.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"object key is not valid Unicode: {key[:80]!r}") from None
+    if not encoded or len(encoded) > MAX_KEY_BYTES:
+        raise ValueError(
+            f"object key must have 1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}: {key[:80]!r}"
+        )
+    if not key.isprintable() or "\\" in key:
+        raise ValueError(f"object key has an unprintable character or a backslash: {key[:80]!r}")
+    if not unicodedata.is_normalized("NFC", key):
+        raise ValueError(f"object key is not in Unicode normal form C: {key[:80]!r}")
+    for component in key.split("/"):
+        _check_component(component, key)
+    return key
+
+
+def _check_component(component: str, key: str) -> None:
+    if component in ("", ".", ".."):
+        raise ValueError(f"object key has a component {component!r}: {key[:80]!r}")
+    if len(component.encode("utf-8")) > MAX_COMPONENT_BYTES:
+        raise ValueError(
+            f"object key has a component above {MAX_COMPONENT_BYTES} bytes: {key[:80]!r}"
+        )
+    if component.startswith(HIDDEN_PREFIX) and component.endswith(HIDDEN_SUFFIX):
+        raise ValueError(f"object key looks like a half-written object: {key[:80]!r}")
+
+
+def check_prefix(prefix: str) -> str:
+    """A folder to list, without its trailing slash; ``""`` is everything. ValueError as keys."""
+    folder = prefix.removesuffix("/")
+    return check_key(folder) if folder else _refuse_slash(prefix)
+
+
+def _refuse_slash(prefix: str) -> str:
+    if prefix:
+        raise ValueError(f"prefix is absolute: {prefix!r}")
+    return ""
+
+
+def holds_exactly(store: ObjectStore, key: str, data: Buffer) -> bool:
+    """Whether there is such an object and it has just these bytes."""
+    expected = memoryview(data)
+    try:
+        if store.head(key).size_bytes != expected.nbytes:
+            return False
+        return not expected.nbytes or bytes(store.get_range(key, 0, expected.nbytes)) == expected
+    except RemoteResourceNotFoundError:
+        return False
+
+
+def check_range(start_position: int, size_bytes: int) -> None:
+    """ValueError unless the range holds at least one byte."""
+    if start_position < 0 or size_bytes <= 0:
+        raise ValueError(f"no such range: {size_bytes} bytes from position {start_position}")
+
+
+def counted(chunks: Iterable[Buffer], size_bytes: int, key: str) -> Iterator[Buffer]:
+    """The chunks, and ValueError unless they add up to `size_bytes`."""
+    total = 0
+    for chunk in chunks:
+        total += memoryview(chunk).nbytes
+        if total > size_bytes:
+            raise ValueError(f"{key}: more than the announced {size_bytes} bytes")
+        yield chunk
+    if total != size_bytes:
+        raise ValueError(f"{key}: {total} bytes instead of the announced {size_bytes}")
+
+
+def open_regular_file(path: str | os.PathLike[str]) -> int:
+    """Read-only descriptor of a regular file; OSError for symbolic links, pipes and the like."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{os.fspath(path)}: not a regular file")
+    return descriptor
+
+
+def file_chunks(
+    descriptor: int, size_bytes: int, *, chunk_bytes: int = _CHUNK_BYTES
+) -> Iterator[bytes]:
+    """The first `size_bytes` of an open file in order, a fresh buffer each time.
+
+    Ends early when the file does; the descriptor's own position is neither used nor moved.
+    """
+    position = 0
+    while position < size_bytes:
+        chunk = os.pread(descriptor, min(chunk_bytes, size_bytes - position), position)
+        if not chunk:
+            return
+        position += len(chunk)
+        yield chunk

@@ -1,0 +1,350 @@
+"""Cloud and in-memory stores, through obstore: `s3://`, `gs://`, `az://` and `memory:///`.
+
+Large objects go up in parts, a few at a time, so the memory in flight is bounded; a failure
+between parts aborts the upload. Small ones go up in one conditional request.
+
+Errors and `repr` never show credentials: of obstore's messages only the first line is kept,
+without query strings and without any value that is configured as a secret.
+
+A cloud store may be pickled: the copy opens its own connections from the URL and the options
+given here, which then include any credentials given as options. obstore does not survive a fork
+of a process that has used it (the child would hang for ever), so opening a store in such a child
+is refused: use the spawn or forkserver start method, or open stores only in the children.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore
+from obstore import exceptions as obstore_errors
+from obstore import store as obstore_stores
+
+from tierlog.errors import ConfigError, RemoteStorageError, TierlogError
+from tierlog.remote.object_store import (
+    ObjectInfo,
+    already_exists,
+    check_key,
+    check_prefix,
+    check_range,
+    counted,
+    holds_exactly,
+    not_found,
+    storage_error,
+)
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from typing_extensions import Buffer
+
+__all__ = ["ObstoreStore", "open_cloud_store", "open_memory_store"]
+
+# Four parts in flight, one being filled and one held by the caller stay below 64 MiB.
+_PART_BYTES = 8 << 20
+_PARTS_IN_FLIGHT = 4
+_LIST_PAGE = 1_000
+_MAX_MESSAGE = 400
+
+_SECRET_NAME = re.compile(r"secret|token|password|credential|account_key|access_key|sas", re.I)
+_QUERY = re.compile(r"\?[^\s\"'<>)]+")
+
+_ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
+    obstore_errors.GenericError: True,
+    obstore_errors.JoinError: True,
+    obstore_errors.BaseError: True,
+    obstore_errors.PermissionDeniedError: False,
+    obstore_errors.UnauthenticatedError: False,
+    obstore_errors.InvalidPathError: False,
+    obstore_errors.NotSupportedError: False,
+    obstore_errors.AlreadyExistsError: False,
+    obstore_errors.PreconditionError: False,
+    obstore_errors.NotModifiedError: False,
+    obstore_errors.UnknownConfigurationKeyError: False,
+}
+_Result = TypeVar("_Result")
+
+
+class _ForkGuard:
+    """Remembers that this process inherited a used obstore, whose threads are gone."""
+
+    def __init__(self) -> None:
+        self.used = False
+        self.broken = False
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.broken = self.broken or self.used
+
+    def enter(self, url: str) -> None:
+        if self.broken:
+            raise ConfigError(
+                f"{url}: this process was forked from one that had used an object store, and "
+                "would hang; start workers with the spawn or forkserver method"
+            )
+        self.used = True
+
+
+_fork_guard = _ForkGuard()
+
+
+class ObstoreStore:
+    """An obstore store behind the `ObjectStore` seam; made by `open_store`."""
+
+    def __init__(
+        self,
+        store: obstore_stores.ObjectStore,
+        url: str,
+        *,
+        secrets: Iterable[str] = (),
+        reopen: Callable[[], ObstoreStore] | None = None,
+    ) -> None:
+        self._store = store
+        self._url = url
+        self._secrets = tuple(secrets)
+        self._reopen = reopen
+
+    def __repr__(self) -> str:
+        return f"ObstoreStore({self._url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._reopen is None:
+            raise TypeError(f"{self._url} lives in this process only and cannot be pickled")
+        return self._reopen, ()
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    # -- reading
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
+        check_range(start_position, size_bytes)
+        with self._errors(check_key(key)):
+            data = obstore.get_range(
+                self._store, key, start=start_position, end=start_position + size_bytes
+            )
+        if not 0 < len(data) <= size_bytes:
+            raise storage_error(
+                f"{self._url}: {key}: asked for {size_bytes} bytes from position "
+                f"{start_position}, the store sent {len(data)}"
+            )
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._errors(check_key(key)):
+            return _object_info(obstore.head(self._store, key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        with self._errors(f"list {folder}".rstrip()):
+            pages = obstore.list(self._store, folder or None, chunk_size=_LIST_PAGE)
+        while True:
+            with self._errors(f"list {folder}".rstrip()):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from (_object_info(meta) for meta in page if _is_key(meta["path"]))
+
+    # -- writing
+
+    def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
+        with self._errors(check_key(key)):
+            try:
+                obstore.put(
+                    self._store,
+                    key,
+                    bytes(data),
+                    mode="overwrite" if overwrite else "create",
+                    use_multipart=False,
+                )
+                return
+            except obstore_errors.AlreadyExistsError:
+                pass
+        if not holds_exactly(self, key, data):
+            raise already_exists(self._url, key)
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        check_key(key)
+        checked = counted(chunks, size_bytes, key)
+        if size_bytes <= _PART_BYTES:
+            self.put_bytes(key, b"".join(checked), overwrite=overwrite)
+            return
+        # Stores know no conditional upload in parts. Keys carry a fresh uuid, so looking first
+        # only has to catch a mistake, not a race.
+        if not overwrite and self._exists(key):
+            raise already_exists(self._url, key)
+        source = _Source(checked)
+        try:
+            with self._errors(key):
+                obstore.put(
+                    self._store,
+                    key,
+                    iter(source),
+                    use_multipart=True,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_IN_FLIGHT,
+                )
+        except RemoteStorageError:
+            if source.failure is not None:
+                raise source.failure from None
+            raise
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        with self._errors(check_key(key)):
+            try:
+                obstore.put(self._store, key, bytes(data), mode="create", use_multipart=False)
+            except obstore_errors.AlreadyExistsError:
+                return False
+        return True
+
+    def delete(self, key: str) -> None:
+        with self._errors(check_key(key)):
+            try:
+                obstore.delete(self._store, key)
+            except FileNotFoundError:
+                return
+
+    def _exists(self, key: str) -> bool:
+        with self._errors(key):
+            try:
+                obstore.head(self._store, key)
+            except FileNotFoundError:
+                return False
+        return True
+
+    # -- errors
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """The one place where obstore's exceptions become ours; `what` is the key or the call."""
+        _fork_guard.enter(self._url)
+        try:
+            yield
+        except TierlogError:
+            raise
+        except FileNotFoundError as error:
+            raise not_found(self._url, what, self._clean(error)) from None
+        except (obstore_errors.BaseError, ValueError) as error:
+            raise self._failed(what, error) from None
+
+    def _failed(self, what: str, error: Exception) -> RemoteStorageError:
+        return storage_error(
+            f"{self._url}: {what}: {self._clean(error)}",
+            retriable=_ERROR_RETRIABLE.get(type(error), False),
+        )
+
+    def _clean(self, error: Exception) -> str:
+        return clean_message(str(error), chain(self._secrets, _secrets_of(os.environ)))
+
+
+def clean_message(message: str, secrets: Iterable[str]) -> str:
+    """One short line without obstore's debug dump, query strings and secret values."""
+    line = " ".join(message.split("\n\nDebug source", 1)[0].split())
+    line = _QUERY.sub("?...", line)
+    for secret in secrets:
+        line = line.replace(secret, "***")
+    return line if len(line) <= _MAX_MESSAGE else line[:_MAX_MESSAGE] + "..."
+
+
+def _secrets_of(settings: Mapping[str, object]) -> Iterator[str]:
+    for name, value in settings.items():
+        if isinstance(value, str) and len(value) >= 4 and _SECRET_NAME.search(name):
+            yield value
+
+
+class _Source:
+    """The caller's chunks on their way through obstore, and what they raised there."""
+
+    def __init__(self, chunks: Iterable[Buffer]) -> None:
+        self._chunks = chunks
+        self.failure: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Buffer]:
+        try:
+            yield from self._chunks
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def _is_key(path: str) -> bool:
+    """Whether a listed name could be ours; buckets are shared with others."""
+    try:
+        check_key(path)
+    except ValueError:
+        return False
+    return True
+
+
+def _object_info(meta: ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(
+        key=meta["path"],
+        size_bytes=meta["size"],
+        etag=meta["e_tag"],
+        last_modified_ms=int(meta["last_modified"].timestamp() * 1000),
+    )
+
+
+# -- opening
+
+_memory_stores: dict[str, ObstoreStore] = {}
+_memory_lock = threading.Lock()
+
+
+def open_memory_store(url: str) -> ObstoreStore:
+    """The store of that URL in this process: everybody who names it gets the same one."""
+    _fork_guard.enter(url)
+    with _memory_lock:
+        if url not in _memory_stores:
+            _memory_stores[url] = ObstoreStore(obstore_stores.MemoryStore(), url)
+        return _memory_stores[url]
+
+
+class _Reopen:
+    """Opens the same cloud store in another process; its repr shows no options."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._url = url
+        self._options = dict(options)
+
+    def __call__(self) -> ObstoreStore:
+        return open_cloud_store(self._url, self._options)
+
+
+def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
+    """A store on S3, GCS or Azure. `options` are obstore's (``endpoint``, ``region``,
+    ``access_key_id``, ``client_options``, ``retry_config`` ...); what is not given comes from
+    the provider's environment variables.
+
+    Every call has a deadline: 60 s per request and 60 s of retries, unless the options say
+    otherwise. ConfigError for an option or URL that obstore refuses.
+    """
+    _fork_guard.enter(url)
+    secrets = tuple(_secrets_of(options))
+    settings = dict(options)
+    settings["client_options"] = {
+        "timeout": timedelta(seconds=60),
+        "connect_timeout": timedelta(seconds=5),
+        **settings.get("client_options", {}),
+    }
+    settings["retry_config"] = {
+        "max_retries": 6,
+        "retry_timeout": timedelta(seconds=60),
+        **settings.get("retry_config", {}),
+    }
+    from_url: Callable[..., obstore_stores.ObjectStore] = obstore_stores.from_url
+    try:
+        store = from_url(url, **settings)
+    except (obstore_errors.BaseError, ValueError, TypeError) as error:
+        known = chain(secrets, _secrets_of(os.environ))
+        raise ConfigError(f"{url}: {clean_message(str(error), known)}") from None
+    return ObstoreStore(store, url, secrets=secrets, reopen=_Reopen(url, options))

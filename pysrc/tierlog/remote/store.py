@@ -1,0 +1,80 @@
+"""Where tierlog opens its object stores.
+
+| URL | Store | Keys lie beneath |
+|---|---|---|
+| ``file:///folder`` | files, see `local_store` | the folder |
+| ``memory:///name`` | this process only; the same URL is the same store | - |
+| ``s3://bucket/prefix`` | S3 and what speaks its protocol | the prefix |
+| ``gs://bucket/prefix`` | Google Cloud Storage | the prefix |
+| ``az://container/prefix`` | Azure Blob Storage; ``account_name`` is an option | the prefix |
+
+A URL holds no credentials: they come from the environment or from options, and appear in no
+error and no `repr`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from tierlog.errors import ConfigError
+from tierlog.remote.local_store import LocalStore
+from tierlog.remote.object_store import ObjectInfo, ObjectStore, check_prefix, file_chunks
+from tierlog.remote.obstore_store import ObstoreStore, open_cloud_store, open_memory_store
+
+__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "ObstoreStore", "file_chunks", "open_store"]
+
+_CLOUD_SCHEMES = ("s3", "gs", "az")
+_SCHEMES = ("file", "memory", *_CLOUD_SCHEMES)
+
+
+def open_store(url: str, **options: Any) -> ObjectStore:
+    """The store behind `url`; see the table above. ConfigError for what cannot be one.
+
+    `options` go to the cloud provider's client and are refused for the other schemes. Nothing is
+    read or written yet, so a missing folder or bucket shows on first use.
+    """
+    parts = _split(url)
+    if parts.scheme in _CLOUD_SCHEMES:
+        return open_cloud_store(url, options)
+    if options:
+        raise ConfigError(f"{url}: a {parts.scheme}: store has no options, got {sorted(options)}")
+    if parts.scheme == "memory":
+        return open_memory_store(f"memory:///{parts.path.strip('/')}")
+    return LocalStore(unquote(parts.path))
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"not a store URL: {error}") from None
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"a {parts.scheme}: store URL holds credentials; give them as options or environment"
+        )
+    if parts.scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise ConfigError(f"{url}: unknown kind of store, expected one of {known}")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{parts.scheme}://{parts.netloc}{parts.path}: no ? or # in a store URL")
+    _check_place(url, parts)
+    return parts
+
+
+def _check_place(url: str, parts: SplitResult) -> None:
+    """A local path is absolute, a bucket is named, and no path leads upwards."""
+    local = parts.scheme in ("file", "memory")
+    if local and parts.netloc not in ("", "localhost"):
+        raise ConfigError(f"{url}: write three slashes, {parts.scheme}:///...")
+    if not local and not parts.netloc:
+        raise ConfigError(f"{url}: the bucket is missing, {parts.scheme}://bucket/prefix")
+    if parts.scheme == "file" and not parts.path.startswith("/"):
+        raise ConfigError(f"{url}: the path must be absolute, file:///folder")
+    if parts.scheme != "file":
+        try:
+            check_prefix(unquote(parts.path).strip("/"))
+        except ValueError as error:
+            raise ConfigError(f"{url}: {error}") from None
+    elif "\0" in unquote(parts.path):
+        raise ConfigError(f"{url!r}: NUL in the path")
