@@ -151,7 +151,11 @@ class KafkaBroker:
             raise KafkaToolsError(f"Kafka broker did not start:\n{tail_text(self.log_path)}")
 
     def stop(self, timeout_s: float = 60) -> None:
-        """Clean stop (SIGTERM): logs flushed, `.kafka_cleanshutdown` written. No-op when down."""
+        """Clean stop (SIGTERM): logs flushed, `.kafka_cleanshutdown` written. No-op when down.
+
+        Under a second as a rule; with tiered storage at times half a minute, for Kafka's own
+        metadata consumer waits for the broker it is part of.
+        """
         if self._process is None:
             return
         self._process.terminate()
