@@ -170,5 +170,5 @@ def test_broker_with_tiered_storage_moves_segments(tmp_path: Path) -> None:
             producer.produce("cold", b"x" * 15_000, partition=0)
             producer.flush(30)
         wait_until(lambda: any(tier.rglob("*.log")), 60, what="a segment in the tier")
-        # A clean stop may wait half a minute for the metadata consumer to give up on its own broker.
+        # A clean stop may wait half a minute for the consumer of the metadata topic.
         broker.kill()
