@@ -11,7 +11,6 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -81,8 +80,13 @@ def test_every_stored_index_entry_is_one_that_replay_could_write(segment: Golden
 
 def running_maxima(log: tuple[Batch, ...]) -> set[tuple[int, int]]:
     """(largest timestamp so far, last offset of the first batch that has it) after each batch."""
-    pairs = ((batch.max_timestamp_ms, batch.last_offset) for batch in log)
-    return set(accumulate(pairs, lambda best, next_: next_ if next_[0] > best[0] else best))
+    found: set[tuple[int, int]] = set()
+    best = (-1, -1)
+    for batch in log:
+        if batch.max_timestamp_ms > best[0]:
+            best = (batch.max_timestamp_ms, batch.last_offset)
+        found.add(best)
+    return found
 
 
 @pytest.mark.parametrize(

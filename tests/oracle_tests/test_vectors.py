@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+
 import pytest
 
 from tests.oracle import (
@@ -217,6 +220,18 @@ def test_rebuild_of_an_aborted_transaction() -> None:
     assert rebuilt.last_stable_offset == 104
 
 
+def test_an_index_entry_needs_more_than_the_interval() -> None:
+    data = three_batches()
+    size = len(data) // 3
+    for interval_bytes, expected in (
+        (size - 1, [(1, size), (2, 2 * size)]),
+        (size, [(2, 2 * size)]),
+        (2 * size, []),
+    ):
+        rebuilt = rebuild.rebuild(data, index_interval_bytes=interval_bytes)
+        assert indexes.decode_offset_index(rebuilt.offset_index, 0) == expected
+
+
 def test_remote_log_index_entries() -> None:
     first, second = vector("remote_index_entry_rdi"), vector("remote_index_entry_empty_rdi")
     data = first + second
@@ -264,6 +279,49 @@ def test_remote_log_index_family() -> None:
     assert remote_index.find_offset(data, offsets, 301) is None
     assert remote_index.lookup_timestamp(entries, 2001) == entries[1]
     assert remote_index.lookup_timestamp(entries, 2501) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "value", "mend", "reason"),
+    [
+        (0, "h", 1, False, "unknown_magic"),
+        (0, "h", -1, False, "unknown_magic"),
+        (2, "h", 48, False, "bad_length"),
+        (2, "h", 50, False, "bad_length"),
+        (2, "h", -1, False, "bad_length"),
+        (44, "h", -1, True, "bad_length"),
+        (44, "h", 4, True, "bad_length"),
+        (4, "I", 0, False, "bad_crc"),
+        (8, "q", 150, True, "bad_record"),
+        (8, "q", -1, True, "bad_record"),
+        (40, "i", 0, True, "bad_record"),
+        (40, "i", -1, True, "bad_record"),
+        (32, "q", 0, True, "end"),
+    ],
+)
+def test_remote_log_index_refusals(at: int, code: str, value: int, mend: bool, reason: str) -> None:
+    whole = bytearray(vector("remote_index_entry_rdi"))
+    struct.pack_into(">" + code, whole, at, value)
+    if mend:
+        struct.pack_into(">I", whole, 4, crc32(bytes(whole[8:])))
+    assert remote_index.read(bytes(whole)).stop_reason == reason
+
+
+def test_remote_log_index_order_and_limits() -> None:
+    entry = remote_index.decode(vector("remote_index_entry_rdi"))[0]
+    twice = vector("remote_index_entry_rdi") * 2
+    outcome = remote_index.read(twice)
+    assert (len(outcome.entries), outcome.stop_reason) == (1, "offset_order")
+    largest = replace(entry, rdi=bytes(remote_index.MAX_RDI_BYTES))
+    assert len(remote_index.encode_entry(largest)) == 2**15 - 1
+    for bad in (
+        replace(entry, rdi=bytes(remote_index.MAX_RDI_BYTES + 1)),
+        replace(entry, last_offset=2**63),
+        replace(entry, data_length=2**31),
+        replace(entry, first_timestamp_ms=-(2**63) - 1),
+    ):
+        with pytest.raises(OracleError):
+            remote_index.encode_entry(bad)
 
 
 def three_batches() -> bytes:
