@@ -1,0 +1,23 @@
+"""Ours against the peers, in the same run: ``python -m benches --help``.
+
+A module ``bench_<group>`` offers ``items(bench)``, its cases and limits; ``pytest benches
+--benchmark-enable --benchmark-only`` runs the sides of the same cases one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .frame import Bench, Case, Limit
+
+GROUPS = ("scan",)
+
+
+def items_of(group: str, bench: Bench) -> Sequence[Case | Limit]:
+    """What one group measures."""
+    module = import_module(f"{__name__}.bench_{group}")
+    items: Sequence[Case | Limit] = module.items(bench)
+    return items

@@ -1,0 +1,167 @@
+"""The segments that are raced over: seeded, shaped like Kafka's, written once and kept.
+
+A shape is ``<codec>-<record bytes>-<batch bytes>``: records of that many bytes of key and value
+together (10 of them the key), as many to a batch as fit into the batch bytes before compression.
+The text looks like small JSON events; it compresses about 3:1 at 16 KiB.
+
+A few dozen different batches are built and then repeated: the base offset lies outside a batch's
+checksum, so a repetition only needs another one. How a file was written decides how fast its
+cached pages are read and mapped (large writes get large folios), so every file is written in
+``WRITE_BYTES`` pieces, and the report says so.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+
+from tests.oracle import build, compression
+from tests.oracle.model import Record
+
+VERSION = 2
+SEED = 2
+WRITE_BYTES = 4 << 20
+KEY_BYTES = 10
+FIRST_TIMESTAMP_MS = 1_760_000_000_000
+MIB = 1 << 20
+
+CODECS = {name: codec for codec, name in compression.CODEC_NAMES.items()}
+WORDS = (
+    *("order", "payment", "shipment", "refund", "basket", "visitor", "session", "search"),
+    *("created", "updated", "cancelled", "pending", "accepted", "login", "logout", "partner"),
+    *("berlin", "lisbon", "osaka", "quito", "nairobi", "mobile", "desktop", "tablet"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a segment holds. ``size_bytes`` of the file is reached, not passed by a whole block."""
+
+    codec: str
+    record_bytes: int
+    batch_bytes: int
+    size_bytes: int
+
+    @property
+    def batches_per_block(self) -> int:
+        """Different batches before they repeat: 1 MiB of them, and no fewer than 4."""
+        return max(4, MIB // self.batch_bytes)
+
+
+def _shapes() -> dict[str, Shape]:
+    shapes = {
+        f"{codec}-100-16k": Shape(
+            codec=codec, record_bytes=100, batch_bytes=16 << 10, size_bytes=48 * MIB
+        )
+        for codec in ("lz4", "zstd", "snappy", "gzip")
+    }
+    for name, record_bytes, batch_bytes, size_bytes in (
+        ("none-100-16k", 100, 16 << 10, 256 * MIB),
+        ("none-1024-16k", 1024, 16 << 10, 256 * MIB),
+        ("none-1024-1m", 1024, 1 << 20, 256 * MIB),
+        ("none-100-16k-1g", 100, 16 << 10, 1024 * MIB),
+    ):
+        shapes[name] = Shape(
+            codec="none", record_bytes=record_bytes, batch_bytes=batch_bytes, size_bytes=size_bytes
+        )
+    return shapes
+
+
+SHAPES = _shapes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpora:
+    """Segment files under ``directory``, made when first asked for; tiny ones when ``quick``."""
+
+    directory: Path
+    quick: bool = False
+
+    def path(self, name: str) -> Path:
+        """The file of that shape."""
+        shape = SHAPES[name]
+        size_bytes = min(shape.size_bytes, 2 * MIB) if self.quick else shape.size_bytes
+        path = self.directory / f"{name}-{size_bytes // MIB}m-v{VERSION}.log"
+        if not path.exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(f".{os.getpid()}.tmp")
+            _write(partial, shape, size_bytes)
+            partial.replace(path)
+        return path
+
+    def data(self, name: str) -> bytes:
+        """Its bytes; the last two shapes asked for stay in memory."""
+        return _read(self.path(name))
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _write(path: Path, shape: Shape, size_bytes: int) -> None:
+    """Full blocks until ``size_bytes``; every write but the last has ``WRITE_BYTES``."""
+    pending = bytearray()
+    with path.open("wb", buffering=0) as file:
+        for block in _rebased(_block(shape), size_bytes):
+            pending += block
+            while len(pending) >= WRITE_BYTES:
+                file.write(memoryview(pending)[:WRITE_BYTES])
+                del pending[:WRITE_BYTES]
+        file.write(pending)
+        # Dirty pages would be written back while the first rounds run.
+        os.fsync(file.fileno())
+
+
+def _rebased(batches: list[bytes], size_bytes: int) -> Iterator[bytes]:
+    """The block of these batches over and over, each time with the offsets that follow."""
+    counts = [int.from_bytes(batch[57:61], "big") for batch in batches]
+    first_offsets = list(accumulate(counts, initial=0))
+    positions = list(accumulate(map(len, batches), initial=0))
+    block = bytearray().join(batches)
+    for repetition in range(max(1, size_bytes // len(block))):
+        for position, first_offset in zip(positions[:-1], first_offsets[:-1], strict=True):
+            offset = repetition * first_offsets[-1] + first_offset
+            struct.pack_into(">q", block, position, offset)
+        yield bytes(block)
+
+
+def _block(shape: Shape) -> list[bytes]:
+    rng = random.Random(SEED)
+    # A record of n bytes takes about n + 10 in a batch, whose own header has 61.
+    count = max(1, (shape.batch_bytes - 61) // (shape.record_bytes + 9))
+    return [
+        build.batch(
+            [_record(rng, index, shape.record_bytes) for index in range(count)],
+            codec=CODECS[shape.codec],
+            base_offset=0,
+            leader_epoch=7,
+            producer_id=4711,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        for _ in range(shape.batches_per_block)
+    ]
+
+
+def _record(rng: random.Random, index: int, record_bytes: int) -> Record:
+    value_bytes = record_bytes - KEY_BYTES
+    text = ""
+    while len(text) < value_bytes:
+        text += (
+            f'{{"id":{rng.getrandbits(40)},"event":"{rng.choice(WORDS)}",'
+            f'"state":"{rng.choice(WORDS)}","from":"{rng.choice(WORDS)}",'
+            f'"amount":{rng.randrange(100_000) / 100}}}'
+        )
+    return Record(
+        offset=index,
+        timestamp_ms=FIRST_TIMESTAMP_MS + index,
+        key=b"%010d" % rng.randrange(10**10),
+        value=text[:value_bytes].encode(),
+    )

@@ -1,0 +1,248 @@
+"""What every bench shares: a case to race, a limit to keep, and how both become rows."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from .corpus import Corpora
+
+OURS = "tierlog"
+MAX_ROUNDS = 99
+
+Run = Callable[[], Any]
+# What an operation found, by name. A peer agrees when all that it says is what ours says.
+Answer = Mapping[str, object]
+
+
+class PeerMissingError(RuntimeError):
+    """A peer cannot run on this machine; the message says what it needs."""
+
+
+class DisagreementError(AssertionError):
+    """Ours and a peer saw different things in the same input: no figure counts then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What a run returns that took its own time, because it happened in another process."""
+
+    seconds: float
+    result: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long to race: every side warms up, then all take turns for at least ``rounds`` rounds
+    and ``least_s`` seconds."""
+
+    rounds: int = 9
+    least_s: float = 2.0
+    warmup_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """The settings of one run of the benches."""
+
+    corpora: Corpora
+    pace: Pace = field(default_factory=Pace)
+
+
+def nothing() -> None:
+    """The reset of a case that leaves no traces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The functions of a prepared case. A peer's run returns its `Answer` (maybe as `Timed`);
+    ours returns what it returns to users, and ``answer`` makes an `Answer` of that."""
+
+    amount: float
+    ours: Run
+    answer: Callable[[Any], Answer]
+    peers: Mapping[str, Run]
+    reset: Callable[[], None] = nothing
+
+    def runs(self) -> dict[str, Run]:
+        """Every side by name, ours first."""
+        return {OURS: self.ours, **self.peers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One operation on one shape of input, ours against peers.
+
+    ``peers`` names the goal for each: how many times its speed ours must reach, None for a figure
+    without a goal. ``unit`` is what ``Sides.amount`` counts.
+    """
+
+    operation: str
+    shape: str
+    unit: str
+    peers: Mapping[str, float | None]
+    prepare: Callable[[ExitStack], Sides]
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation}, {self.shape}"
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Whoever takes part, ours first."""
+        return (OURS, *self.peers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One figure that must stay below a bound, without a peer."""
+
+    operation: str
+    shape: str
+    unit: str
+    at_most: float
+    measure: Callable[[], float]
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation}, {self.shape}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. ``ratio`` is ours over the peer's speed; None: not measured here."""
+
+    operation: str
+    shape: str
+    unit: str
+    ours: float
+    peer_name: str = ""
+    peer: float | None = None
+    ratio: float | None = None
+    goal: str = ""
+    met: bool | None = None
+    note: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def measure(item: Case | Limit, pace: Pace) -> list[Row]:
+    """The rows of one case or limit; DisagreementError before any figure that would be wrong."""
+    if isinstance(item, Limit):
+        return [_keep(item)]
+    with ExitStack() as stack:
+        sides = item.prepare(stack)
+        missing = check(item, sides)
+        runs = {name: run for name, run in sides.runs().items() if name not in missing}
+        seconds = _race(runs, sides.reset, pace)
+    return [_row(item, sides.amount, seconds, name, missing.get(name, "")) for name in item.peers]
+
+
+def _row(case: Case, amount: float, seconds: Mapping[str, float], peer: str, note: str) -> Row:
+    goal = case.peers[peer]
+    ratio = None if note else seconds[peer] / seconds[OURS]
+    return Row(
+        operation=case.operation,
+        shape=case.shape,
+        unit=case.unit,
+        ours=amount / seconds[OURS],
+        peer_name=peer,
+        peer=None if note else amount / seconds[peer],
+        ratio=ratio,
+        goal="" if goal is None else f">= {goal:g}x",
+        met=None if goal is None or ratio is None else ratio >= goal,
+        note=note,
+    )
+
+
+class Benchmark(Protocol):
+    """What is used of pytest-benchmark's fixture."""
+
+    group: str | None
+
+    def pedantic(self, target: Run, *, setup: Run, rounds: int, warmup_rounds: int) -> object:
+        """Times `target`, after `setup`, so many times."""
+
+
+def run_side(case: Case, side: str, benchmark: Benchmark) -> None:
+    """One side of a case under pytest-benchmark, after the same comparison of what all find."""
+    with ExitStack() as stack:
+        sides = case.prepare(stack)
+        missing = check(case, sides)
+        if side in missing:
+            raise PeerMissingError(missing[side])
+        benchmark.group = case.name
+        run = sides.runs()[side]
+        benchmark.pedantic(run, setup=sides.reset, rounds=Pace().rounds, warmup_rounds=1)
+
+
+def check(case: Case, sides: Sides) -> dict[str, str]:
+    """Compares what every side finds; returns why each missing peer is missing."""
+    if sides.peers.keys() != case.peers.keys():
+        raise ValueError(f"{case.name}: goals for {[*case.peers]}, runs for {[*sides.peers]}")
+    sides.reset()
+    expected = sides.answer(sides.ours())
+    missing = {}
+    for name, run in sides.peers.items():
+        sides.reset()
+        try:
+            found = _result(run())
+        except PeerMissingError as error:
+            missing[name] = str(error)
+            continue
+        ours = {key: expected.get(key) for key in found}
+        if not found or ours != found:
+            raise DisagreementError(f"{case.name}: {OURS} found {ours}, {name} found {found}")
+    return missing
+
+
+def _keep(limit: Limit) -> Row:
+    value = limit.measure()
+    return Row(
+        operation=limit.operation,
+        shape=limit.shape,
+        unit=limit.unit,
+        ours=value,
+        goal=f"<= {limit.at_most:g} {limit.unit}",
+        met=value <= limit.at_most,
+    )
+
+
+def _race(runs: Mapping[str, Run], reset: Callable[[], None], pace: Pace) -> dict[str, float]:
+    """Median seconds of every side, taking turns."""
+    for run in runs.values():
+        until = time.perf_counter() + pace.warmup_s
+        while time.perf_counter() < until:
+            reset()
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    gc.collect()
+    gc.disable()
+    try:
+        until = time.perf_counter() + pace.least_s
+        for number in range(MAX_ROUNDS):
+            if number >= pace.rounds and time.perf_counter() >= until:
+                break
+            for name, run in runs.items():
+                reset()
+                seconds[name].append(_seconds(run))
+    finally:
+        gc.enable()
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
+
+
+def _seconds(run: Run) -> float:
+    start = time.perf_counter()
+    result = run()
+    taken = time.perf_counter() - start
+    return result.seconds if isinstance(result, Timed) else taken
+
+
+def _result(returned: object) -> Any:
+    return returned.result if isinstance(returned, Timed) else returned

@@ -1,0 +1,186 @@
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.record.internal.FileRecords;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.Record;
+import org.apache.kafka.common.record.internal.RecordBatch;
+import org.apache.kafka.common.utils.BufferSupplier;
+import org.apache.kafka.common.utils.CloseableIterator;
+import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.server.util.KafkaScheduler;
+import org.apache.kafka.storage.internals.checkpoint.LeaderEpochCheckpointFile;
+import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
+import org.apache.kafka.storage.internals.log.LogConfig;
+import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
+import org.apache.kafka.storage.internals.log.LogSegment;
+import org.apache.kafka.storage.internals.log.ProducerStateManager;
+import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
+
+/**
+ * Kafka's own classes on one segment, one operation per process:
+ * <pre>java -cp ... KafkaScan OPERATION SEGMENT WARMUP_SECONDS</pre>
+ * It warms up, then runs once for every line it reads and answers each with one line of JSON:
+ * the nanoseconds of that run, and what it saw. The caller decides when a round happens, and so
+ * can interleave it with its own.
+ */
+public final class KafkaScan {
+    private final Path segment;
+    private final BufferSupplier buffers = BufferSupplier.create();
+    private ByteBuffer memory;
+
+    private KafkaScan(Path segment) {
+        this.segment = segment;
+    }
+
+    interface Operation {
+        Map<String, Long> run() throws IOException;
+    }
+
+    public static void main(String[] args) throws IOException {
+        Operation operation = new KafkaScan(Path.of(args[1])).operation(args[0]);
+        long warmUntil = System.nanoTime() + (long) (Double.parseDouble(args[2]) * 1e9);
+        do {
+            operation.run();
+        } while (System.nanoTime() < warmUntil);
+        BufferedReader requests =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        while (requests.readLine() != null) {
+            long start = System.nanoTime();
+            Map<String, Long> seen = operation.run();
+            long nanos = System.nanoTime() - start;
+            System.out.println(json(nanos, seen));
+        }
+    }
+
+    private Operation operation(String name) throws IOException {
+        switch (name) {
+            case "scan-memory":
+                load();
+                return () -> walk(memoryBatches(), true);
+            case "headers-memory":
+                load();
+                return () -> walk(memoryBatches(), false);
+            case "records-memory":
+                load();
+                return this::records;
+            case "scan-file":
+                return () -> walkFile(true);
+            case "headers-file":
+                return () -> walkFile(false);
+            case "recover":
+                return this::recover;
+            default:
+                throw new IllegalArgumentException("no operation " + name);
+        }
+    }
+
+    private void load() throws IOException {
+        memory = ByteBuffer.wrap(Files.readAllBytes(segment));
+    }
+
+    private Iterable<? extends RecordBatch> memoryBatches() {
+        return MemoryRecords.readableRecords(memory.duplicate()).batches();
+    }
+
+    /** As log recovery reads: a small read per header, one more per batch that is checked. */
+    private Map<String, Long> walkFile(boolean verify) throws IOException {
+        try (FileRecords records = FileRecords.open(segment.toFile(), false)) {
+            return walk(records.batches(), verify);
+        }
+    }
+
+    /** Every batch: its checksum, or every field that a scan of headers hands out. */
+    private static Map<String, Long> walk(Iterable<? extends RecordBatch> batches, boolean verify) {
+        long count = 0;
+        long bytes = 0;
+        long lastOffset = -1;
+        long fields = 0;
+        for (RecordBatch batch : batches) {
+            if (verify) {
+                batch.ensureValid();
+            } else {
+                fields += batch.baseOffset() + batch.maxTimestamp() + batch.partitionLeaderEpoch()
+                    + batch.producerId() + batch.producerEpoch() + batch.baseSequence()
+                    + batch.compressionType().id + batch.countOrNull();
+            }
+            count++;
+            bytes += batch.sizeInBytes();
+            lastOffset = batch.lastOffset();
+        }
+        Map<String, Long> seen = new TreeMap<>();
+        seen.put("batches", count);
+        seen.put("bytes", bytes);
+        seen.put("last_offset", lastOffset);
+        sink = fields;
+        return seen;
+    }
+
+    /** Keeps the compiler from dropping what nobody else looks at. */
+    private static volatile long sink;
+
+    private Map<String, Long> records() {
+        long count = 0;
+        long payload = 0;
+        long offsets = 0;
+        long lastTimestamp = 0;
+        for (RecordBatch batch : memoryBatches()) {
+            try (CloseableIterator<Record> records = batch.streamingIterator(buffers)) {
+                while (records.hasNext()) {
+                    Record record = records.next();
+                    count++;
+                    offsets += record.offset();
+                    lastTimestamp = record.timestamp();
+                    payload += Math.max(record.keySize(), 0) + Math.max(record.valueSize(), 0);
+                }
+            }
+        }
+        Map<String, Long> seen = new TreeMap<>();
+        seen.put("records", count);
+        seen.put("payload_bytes", payload);
+        seen.put("offset_sum", offsets);
+        seen.put("last_timestamp_ms", lastTimestamp);
+        return seen;
+    }
+
+    /** What a broker does with a segment after a crash; SEGMENT lies in a directory of its own. */
+    private Map<String, Long> recover() throws IOException {
+        File directory = segment.getParent().toFile();
+        Time time = Time.SYSTEM;
+        TopicPartition partition = new TopicPartition("bench", 0);
+        LeaderEpochFileCache epochs = new LeaderEpochFileCache(
+            partition,
+            new LeaderEpochCheckpointFile(directory, new LogDirFailureChannel(1)),
+            new KafkaScheduler(1));
+        ProducerStateManager producers = new ProducerStateManager(
+            partition, directory, 900_000, new ProducerStateManagerConfig(86_400_000, false), time);
+        LogConfig config = new LogConfig(Map.of("segment.index.bytes", "10485760"));
+        try (LogSegment log = LogSegment.open(directory, 0, config, time, 0, false)) {
+            long truncated = log.recover(producers, epochs);
+            Map<String, Long> seen = new TreeMap<>();
+            seen.put("bytes", log.size() - truncated);
+            seen.put("offset_index_entries", (long) log.offsetIndex().entries());
+            seen.put("time_index_entries", (long) log.timeIndex().entries());
+            return seen;
+        }
+    }
+
+    private static String json(long nanos, Map<String, Long> seen) {
+        StringBuilder text = new StringBuilder("{\"nanos\": ").append(nanos).append(", \"seen\": {");
+        String comma = "";
+        for (Map.Entry<String, Long> field : seen.entrySet()) {
+            text.append(comma).append('"').append(field.getKey()).append("\": ");
+            text.append(field.getValue());
+            comma = ", ";
+        }
+        return text.append("}}").toString();
+    }
+}
