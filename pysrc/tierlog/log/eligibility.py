@@ -1,0 +1,259 @@
+"""Which segments may be copied to the remote tier, and why the others may not.
+
+A segment may be copied when it is rolled and all its offsets lie below the last stable offset:
+every record is committed, none belongs to a transaction that is still open, and nothing will be
+truncated any more. That offset is the broker's own when it answered; otherwise it is bounded by
+the checkpointed high watermark, which lags but never leads, and the transactions in the log.
+
+Pure functions over plain values. What is not known makes a segment ineligible, with a reason of
+its own: unknown is neither zero nor none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tierlog.log.log_dir import CLUSTER_METADATA_TOPIC, PartitionLog
+from tierlog.log.segment_files import SegmentFiles
+
+__all__ = [
+    "INTERNAL_TOPICS",
+    "CopyFacts",
+    "Decision",
+    "Ineligible",
+    "StableOffset",
+    "StableSource",
+    "copy_facts",
+    "decide_segments",
+    "eligible_segments",
+    "last_stable_offset",
+]
+
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__remote_log_metadata",
+        CLUSTER_METADATA_TOPIC,
+    }
+)
+
+
+class StableSource(StrEnum):
+    """Where a last stable offset comes from."""
+
+    BROKER = "the broker's answer"
+    CHECKPOINT = "the high watermark checkpoint"
+    TRANSACTIONS = "the first open transaction in the log"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableOffset:
+    """A last stable offset (exclusive), or None with the reason why it is unknown."""
+
+    value: int | None
+    source: StableSource
+    why_unknown: str = ""
+
+
+def last_stable_offset(
+    *,
+    broker_last_stable_offset: int | None,
+    high_watermark: int | None,
+    transactions_known: bool,
+    first_open_transaction_offset: int | None = None,
+) -> StableOffset:
+    """The offset below which everything is settled.
+
+    ``broker_last_stable_offset``: the answer to ListOffsets (latest, read committed) of the
+    broker that owns the log and leads the partition; None or negative when there is none.
+    Without it, ``high_watermark`` is the checkpointed one and ``first_open_transaction_offset``
+    what the log holds up to there (None: no open transaction); ``transactions_known`` says
+    whether the whole log up to the high watermark was looked at without a finding.
+    """
+    if broker_last_stable_offset is not None and broker_last_stable_offset >= 0:
+        return StableOffset(value=broker_last_stable_offset, source=StableSource.BROKER)
+    if high_watermark is None or high_watermark < 0:
+        why = "no broker answered and no checkpoint holds a high watermark"
+        return StableOffset(value=None, source=StableSource.UNKNOWN, why_unknown=why)
+    if not transactions_known:
+        why = "no broker answered and the log could not be searched for open transactions"
+        return StableOffset(value=None, source=StableSource.UNKNOWN, why_unknown=why)
+    first_open = first_open_transaction_offset
+    if first_open is not None and first_open < high_watermark:
+        return StableOffset(value=first_open, source=StableSource.TRANSACTIONS)
+    return StableOffset(value=high_watermark, source=StableSource.CHECKPOINT)
+
+
+class Ineligible(StrEnum):
+    """Why a segment may not be copied."""
+
+    CLUSTER_METADATA = "cluster_metadata"
+    INTERNAL_TOPIC = "internal_topic"
+    COMPACTED = "compacted"
+    COMPACTION_UNKNOWN = "compaction_unknown"
+    TOPIC_ID_UNKNOWN = "topic_id_unknown"
+    LEADER_EPOCHS_UNKNOWN = "leader_epochs_unknown"
+    SWAP_PENDING = "swap_pending"
+    ACTIVE = "active"
+    EMPTY = "empty"
+    LOG_START_UNKNOWN = "log_start_unknown"
+    BELOW_LOG_START = "below_log_start"
+    COPIES_UNKNOWN = "copies_unknown"
+    COPIED = "copied"
+    STABLE_OFFSET_UNKNOWN = "stable_offset_unknown"
+    NOT_STABLE = "not_stable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFacts:
+    """What is known of a partition when segments are chosen. None is unknown throughout.
+
+    ``copied``: (first, last) offsets, inclusive, of the finished remote segments of this topic
+    id that lie in this log's lineage; None while metadata is not loaded.
+    ``pending_swaps``: base offsets of unfinished cleaner output.
+    """
+
+    topic: str
+    topic_id: str | None
+    leader_epochs_known: bool
+    stable: StableOffset
+    log_start_offset: int | None
+    compacted: bool | None
+    copied: Sequence[tuple[int, int]] | None
+    pending_swaps: Sequence[int] = ()
+    include_internal: bool = False
+    include_compacted: bool = False
+
+
+def copy_facts(
+    log: PartitionLog,
+    stable: StableOffset,
+    *,
+    copied: Sequence[tuple[int, int]] | None,
+    compacted: bool | None = None,
+    include_internal: bool = False,
+    include_compacted: bool = False,
+) -> CopyFacts:
+    """The facts of a listed partition; ``compacted`` None: as its log directory says."""
+    return CopyFacts(
+        topic=log.topic,
+        topic_id=log.topic_id,
+        leader_epochs_known=log.leader_epochs is not None,
+        stable=stable,
+        log_start_offset=log.log_start_offset,
+        compacted=log.compacted if compacted is None else compacted,
+        copied=copied,
+        pending_swaps=log.pending_swaps,
+        include_internal=include_internal,
+        include_compacted=include_compacted,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether one segment may be copied; ``reason`` is None if so, ``text`` says why if not."""
+
+    segment: SegmentFiles
+    reason: Ineligible | None
+    text: str = ""
+
+    @property
+    def eligible(self) -> bool:
+        """Whether it may be copied now."""
+        return self.reason is None
+
+
+def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple[Decision, ...]:
+    """One decision per segment, in the order given. The first reason that holds is the one told."""
+    whole = _partition_reason(facts)
+    covered = _Coverage(facts.copied or ())
+    decisions: list[Decision] = []
+    for segment in segments:
+        reason = whole or _segment_reason(segment, facts, covered)
+        decisions.append(
+            Decision(segment=segment, reason=reason[0], text=reason[1])
+            if reason
+            else Decision(segment=segment, reason=None)
+        )
+    return tuple(decisions)
+
+
+def eligible_segments(
+    segments: Iterable[SegmentFiles], facts: CopyFacts
+) -> tuple[SegmentFiles, ...]:
+    """The segments that may be copied now, in the order given."""
+    return tuple(d.segment for d in decide_segments(segments, facts) if d.eligible)
+
+
+def _partition_reason(facts: CopyFacts) -> tuple[Ineligible, str] | None:
+    if facts.topic == CLUSTER_METADATA_TOPIC:
+        return Ineligible.CLUSTER_METADATA, "KRaft's own log is never tiered"
+    if facts.topic in INTERNAL_TOPICS and not facts.include_internal:
+        return Ineligible.INTERNAL_TOPIC, f"{facts.topic} is one of Kafka's internal topics"
+    if facts.compacted and not facts.include_compacted:
+        return Ineligible.COMPACTED, "compacted: the cleaner would still rewrite its segments"
+    if facts.compacted is None and not facts.include_compacted:
+        return Ineligible.COMPACTION_UNKNOWN, "cannot tell whether the topic is compacted"
+    if facts.topic_id is None:
+        return Ineligible.TOPIC_ID_UNKNOWN, "no topic id: partition.metadata missing or damaged"
+    if not facts.leader_epochs_known:
+        return Ineligible.LEADER_EPOCHS_UNKNOWN, "leader-epoch-checkpoint missing or damaged"
+    if facts.pending_swaps:
+        bases = ", ".join(map(str, facts.pending_swaps))
+        return Ineligible.SWAP_PENDING, f".swap files wait to replace segments (base {bases})"
+    if facts.copied is None:
+        return Ineligible.COPIES_UNKNOWN, "metadata not loaded: cannot tell what is copied already"
+    if facts.log_start_offset is None:
+        return Ineligible.LOG_START_UNKNOWN, "log-start-offset-checkpoint damaged"
+    return None
+
+
+def _segment_reason(
+    segment: SegmentFiles, facts: CopyFacts, covered: _Coverage
+) -> tuple[Ineligible, str] | None:
+    start = facts.log_start_offset or 0
+    end = segment.next_base_offset
+    if end is None:
+        return Ineligible.ACTIVE, "the active segment: records are still appended to it"
+    if segment.size_bytes == 0:
+        return Ineligible.EMPTY, "empty: there is nothing to copy"
+    if end <= start:
+        return Ineligible.BELOW_LOG_START, f"deleted: all offsets lie below the log start {start}"
+    if covered.holds(max(segment.base_offset, start), end - 1):
+        return Ineligible.COPIED, "copied already"
+    if facts.stable.value is None:
+        return Ineligible.STABLE_OFFSET_UNKNOWN, facts.stable.why_unknown
+    if end > facts.stable.value:
+        text = (
+            f"last offset {end - 1} is not below the last stable offset {facts.stable.value} "
+            f"(from {facts.stable.source.value})"
+        )
+        return Ineligible.NOT_STABLE, text
+    return None
+
+
+class _Coverage:
+    """Which offsets a set of inclusive ranges covers together."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for first, last in sorted(ranges):
+            if self._ends and first <= self._ends[-1] + 1:
+                self._ends[-1] = max(self._ends[-1], last)
+            elif first <= last:
+                self._starts.append(first)
+                self._ends.append(last)
+
+    def holds(self, first: int, last: int) -> bool:
+        """Whether every offset from ``first`` to ``last`` is covered."""
+        index = bisect_right(self._starts, first) - 1
+        return index >= 0 and self._ends[index] >= last

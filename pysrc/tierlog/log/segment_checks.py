@@ -1,0 +1,208 @@
+"""Do the batches of a segment belong where they are?
+
+The scanner proves that each batch is what its checksum says and that offsets ascend. But base
+offset and leader epoch lie outside of a batch's checksum, and a scan knows neither the name of
+the file nor the log around it. So whoever copies a segment compares the batches with three
+things from elsewhere: the file's base offset, the next segment's, and the leader epochs.
+
+Pure functions over the scanner's columns; all rows are compared at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tierlog.errors import CorruptDataError
+from tierlog.log.checkpoint import LeaderEpochs
+
+__all__ = ["MAX_PROBLEMS", "Problem", "check_batches"]
+
+MAX_PROBLEMS = 100
+"""No more than this many are returned: the first ones by position."""
+
+# Byte positions of header fields within a batch (formats section 2); the base offset is at 0.
+_LEADER_EPOCH_POSITION = 12
+_LAST_OFFSET_DELTA_POSITION = 23
+
+Int64Column = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Problem:
+    """One finding: the byte of the field in the segment, its name, what should and what does stand.
+
+    ``field`` is ``base_offset``, ``last_offset`` or ``leader_epoch``. For a segment without any
+    batch the position is 0.
+    """
+
+    position: int
+    field: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field} at byte {self.position}: expected {self.expected}, found {self.found}"
+
+    def as_error(self, path: str | None = None) -> CorruptDataError:
+        """The finding as an error, for who will not go on."""
+        return CorruptDataError(
+            reason="leader_epoch" if self.field == "leader_epoch" else "offset_order",
+            path=path,
+            position=self.position,
+            expected=f"{self.field} {self.expected}",
+            found=self.found,
+        )
+
+
+def check_batches(
+    *,
+    base_offset: Int64Column,
+    last_offset: Int64Column,
+    position: Int64Column,
+    leader_epoch: npt.NDArray[np.int32],
+    segment_base: int,
+    next_base: int | None,
+    lineage: LeaderEpochs | None,
+    allow_gaps: bool,
+    magic: npt.NDArray[np.int8] | None = None,
+) -> list[Problem]:
+    """Compare the batches of one segment with its name, its neighbour and the leader epochs.
+
+    The columns have one row per batch, in file order; ``position`` is in bytes. ``next_base`` is
+    the next segment's base offset, None for the active segment, whose end is open. A segment of
+    a log that was never compacted (``allow_gaps`` false) starts at its base offset, holds every
+    offset and ends right before the next segment.
+
+    Epochs are compared with ``lineage`` at the first and the last offset of each batch. Below
+    the lineage's first entry, as after deleted records, and without a lineage (None) only their
+    order is known. Batches of ``magic`` 0 and 1 have no epoch; without that column all are taken
+    for magic 2.
+    """
+    if len(base_offset) == 0:
+        return _check_empty(segment_base, next_base, allow_gaps)
+    version = np.full(len(base_offset), 2, dtype=np.int8) if magic is None else magic
+    # Messages before magic 2 begin with their last offset and say nothing else about offsets.
+    last_position = position + np.where(version >= 2, _LAST_OFFSET_DELTA_POSITION, 0)
+    problems = _check_starts(base_offset, last_offset, position, segment_base, allow_gaps)
+    problems += _check_ends(base_offset, last_offset, last_position, next_base, allow_gaps)
+    with_epoch = version >= 2
+    problems += _check_epochs(
+        base_offset[with_epoch],
+        last_offset[with_epoch],
+        position[with_epoch],
+        leader_epoch[with_epoch],
+        lineage,
+    )
+    return sorted(problems)[:MAX_PROBLEMS]
+
+
+def _check_empty(segment_base: int, next_base: int | None, allow_gaps: bool) -> list[Problem]:
+    if allow_gaps or next_base is None:
+        return []
+    expected = f"the offsets {segment_base} to {next_base - 1}"
+    return [Problem(position=0, field="base_offset", expected=expected, found="no batch")]
+
+
+def _check_starts(
+    base_offset: Int64Column,
+    last_offset: Int64Column,
+    position: Int64Column,
+    segment_base: int,
+    allow_gaps: bool,
+) -> list[Problem]:
+    """Where each batch starts: at the segment's base, then after the batch before it."""
+    previous = np.concatenate(([segment_base - 1], last_offset[:-1]))
+    bad = base_offset <= previous if allow_gaps else base_offset != previous + 1
+    return [
+        Problem(
+            position=int(position[row]),
+            field="base_offset",
+            expected=f"{int(previous[row]) + 1} {'or more' if allow_gaps else 'exactly'}",
+            found=str(base_offset[row]),
+        )
+        for row in _first_rows(bad)
+    ]
+
+
+def _check_ends(
+    base_offset: Int64Column,
+    last_offset: Int64Column,
+    last_position: Int64Column,
+    next_base: int | None,
+    allow_gaps: bool,
+) -> list[Problem]:
+    """No batch ends before it starts, none reaches into the next segment, no gap before that."""
+    limit = np.iinfo(np.int64).max if next_base is None else next_base - 1
+    bad = (last_offset < base_offset) | (last_offset > limit)
+    ends_early = next_base is not None and not allow_gaps and last_offset[-1] < limit
+    bad[-1] |= ends_early
+    problems: list[Problem] = []
+    for row in _first_rows(bad):
+        exactly = ends_early and row == len(last_offset) - 1
+        least = "" if exactly else f"{base_offset[row]} to "
+        problems.append(
+            Problem(
+                position=int(last_position[row]),
+                field="last_offset",
+                expected=f"{least}{limit}{' exactly' if exactly else ''}",
+                found=str(last_offset[row]),
+            )
+        )
+    return problems
+
+
+def _check_epochs(
+    base_offset: Int64Column,
+    last_offset: Int64Column,
+    position: Int64Column,
+    leader_epoch: npt.NDArray[np.int32],
+    lineage: LeaderEpochs | None,
+) -> list[Problem]:
+    """Each batch's epoch: the lineage's where it says one, never below the batch before it."""
+    epochs = leader_epoch.astype(np.int64)
+    entries = lineage.entries if lineage else ()
+    at_base = _epochs_at(base_offset, entries)
+    at_last = _epochs_at(last_offset, entries)
+    # Below the lineage epochs are those before its first one, or that one itself.
+    highest = entries[0].epoch if entries else int(np.iinfo(np.int32).max)
+    outside = (at_base < 0) & ((epochs < 0) | (epochs > highest))
+    wrong = ((at_base >= 0) & (epochs != at_base)) | ((at_last >= 0) & (epochs != at_last))
+    before = np.concatenate(([-1], epochs))[:-1]
+    falling = (at_base < 0) & (epochs < before)
+    problems: list[Problem] = []
+    for row in _first_rows(outside | wrong | falling):
+        if wrong[row]:
+            expected = _expected_epoch(int(at_base[row]), int(at_last[row]))
+        elif falling[row]:
+            expected = f"{before[row]} or more, as in the batch before"
+        else:
+            expected = f"0 to {highest}"
+        problems.append(
+            Problem(
+                position=int(position[row]) + _LEADER_EPOCH_POSITION,
+                field="leader_epoch",
+                expected=expected,
+                found=str(epochs[row]),
+            )
+        )
+    return problems
+
+
+def _expected_epoch(at_base: int, at_last: int) -> str:
+    if at_base < 0 or at_base == at_last:
+        return f"{at_last}, as in the leader epoch checkpoint"
+    return f"one epoch, where the leader epoch checkpoint has {at_base} and then {at_last}"
+
+
+def _epochs_at(offsets: Int64Column, entries: tuple[tuple[int, int], ...]) -> Int64Column:
+    """The lineage's epoch at each offset; -1 where it has none."""
+    pairs = np.array(entries, dtype=np.int64).reshape(-1, 2)
+    epochs = np.concatenate((np.array([-1], dtype=np.int64), pairs[:, 0]))
+    return epochs[np.searchsorted(pairs[:, 1], offsets, side="right")]
+
+
+def _first_rows(bad: npt.NDArray[np.bool_]) -> list[int]:
+    return [int(row) for row in np.flatnonzero(bad)[:MAX_PROBLEMS]]
