@@ -54,7 +54,7 @@ def message(data: bytes, position: int = 0) -> Message:
     if length < MIN_LENGTH_BY_MAGIC[0] or length > cursor.left:
         raise OracleError("bad_length", f"length {length}, {cursor.left} bytes left", position)
     cursor.end = cursor.position + length
-    crc, magic, attributes = cursor.u32(), cursor.i8(), cursor.i8() & 0xFF
+    crc, magic, attributes = cursor.u32(), cursor.i8(), cursor.i8()
     if magic not in (0, 1):
         raise OracleError("unknown_magic", f"magic {magic}", position)
     if length < MIN_LENGTH_BY_MAGIC[magic]:
