@@ -3,6 +3,7 @@
 import os
 from typing import final
 
+from _typeshed import HasFileno
 from typing_extensions import Buffer
 
 __all__ = ["Batches", "Column", "crc32", "crc32c", "scan_segment"]
@@ -34,7 +35,7 @@ class Batches:
 def crc32(data: Buffer, seed: int = 0) -> int: ...
 def crc32c(data: Buffer, seed: int = 0) -> int: ...
 def scan_segment(
-    source: str | os.PathLike[str] | Buffer,
+    source: str | os.PathLike[str] | HasFileno | Buffer,
     start: int,
     end: int | None,
     verify_crc: bool,

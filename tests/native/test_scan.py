@@ -51,7 +51,10 @@ def test_rows_are_what_kafka_says(segment: GoldenSegment) -> None:
 def test_every_way_to_read_gives_the_same_rows(segment: GoldenSegment) -> None:
     data = segment.path.read_bytes()
     by_path = scan_segment(str(segment.path))
+    with segment.path.open("rb") as file:
+        by_file = scan_segment(file)
     for other in (
+        by_file,
         scan_segment(data),
         scan_segment(memoryview(data)),
         scan_segment(bytearray(data)),

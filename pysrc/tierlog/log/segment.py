@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tierlog import _core
 from tierlog.batches import BatchTable
 
 if TYPE_CHECKING:
+    from _typeshed import HasFileno
     from typing_extensions import Buffer
 
-__all__ = ["scan_segment"]
+__all__ = ["SegmentSource", "scan_segment"]
+
+SegmentSource: TypeAlias = "str | os.PathLike[str] | HasFileno | Buffer"
 
 
 def scan_segment(
-    source: str | os.PathLike[str] | Buffer,
+    source: SegmentSource,
     start: int = 0,
     end: int | None = None,
     verify_crc: bool = True,
@@ -25,7 +28,8 @@ def scan_segment(
 ) -> BatchTable:
     """Walks a segment batch by batch and says why it stopped (formats sections 2, 3 and 5).
 
-    ``source`` is a path or any C-contiguous buffer; a writable buffer is copied first. ``start``
+    ``source`` is a path, an open file (anything with ``fileno()``; its position is not used) or
+    any C-contiguous buffer; a writable buffer is copied first. ``start``
     and ``end`` are byte positions; ``start`` must be the position of a batch. ``verify_crc``
     checks every batch's checksum (CRC-32C for magic 2, CRC-32 before); without it only the
     headers of large batches are read. ``hash_bytes`` also computes the CRC-32C of the range.

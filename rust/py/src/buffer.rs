@@ -6,6 +6,9 @@
 #![expect(unsafe_code, reason = "the one file of the binding that may")]
 
 use std::ffi::{CStr, c_int, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -44,6 +47,17 @@ impl Input {
             Self::Copy(bytes) => bytes,
         }
     }
+}
+
+/// A file of our own over the caller's descriptor, which the caller may close at any time.
+pub fn duplicate(descriptor: RawFd) -> io::Result<File> {
+    if descriptor < 0 {
+        return Err(io::Error::from_raw_os_error(9));
+    }
+    // SAFETY: the borrow ends with this call; it is not -1, and a number that is not open only
+    // makes the duplication fail.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    borrowed.try_clone_to_owned().map(File::from)
 }
 
 fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {

@@ -9,22 +9,31 @@ use tierlog_core::error::{Error, Result};
 use tierlog_core::segment::{Scan, ScanOptions, scan_file, scan_slice};
 use tierlog_core::source::SegmentFile;
 
-use crate::buffer::{Column, Input, Values};
+use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;
 
-/// A path to open or bytes to use.
+/// A path to open, an open file, or bytes to use.
 pub enum Source {
     /// A file, and whether the caller owns it.
     Path { path: PathBuf, own_file: bool },
+    /// A file that the caller has opened; its own descriptor stays with the caller.
+    File(SegmentFile),
     /// A buffer.
     Bytes(Input),
 }
 
 impl Source {
-    /// `str` and `os.PathLike` are paths, everything else must be a buffer.
+    /// `str` and `os.PathLike` are paths, what has `fileno()` is an open file, everything else
+    /// must be a buffer.
     pub fn new(object: &Bound<'_, PyAny>, own_file: bool) -> PyResult<Self> {
         if object.is_instance_of::<PyString>() || object.hasattr("__fspath__")? {
             return Ok(Self::Path { path: object.extract()?, own_file });
+        }
+        if object.hasattr("fileno")? {
+            let file = duplicate(object.call_method0("fileno")?.extract()?)?;
+            return SegmentFile::from_file(file)
+                .map(Self::File)
+                .map_err(|error| to_python(object.py(), error, None));
         }
         Ok(Self::Bytes(Input::new(object)?))
     }
@@ -33,7 +42,7 @@ impl Source {
     pub fn name(&self) -> Option<String> {
         match self {
             Self::Path { path, .. } => Some(path.to_string_lossy().into_owned()),
-            Self::Bytes(_) => None,
+            Self::File(_) | Self::Bytes(_) => None,
         }
     }
 
@@ -45,6 +54,7 @@ impl Source {
     ) -> Result<Scan> {
         match self {
             Self::Bytes(input) => scan_slice(input.bytes(), options, visitor),
+            Self::File(file) => scan_file(file, options, visitor),
             Self::Path { path, own_file } => {
                 let file = SegmentFile::open(path)?;
                 if *own_file && file.size_bytes() > 0 {
