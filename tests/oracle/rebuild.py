@@ -69,7 +69,7 @@ def rebuild(
         leader_epochs=tuple(leader_epochs(accepted)),
         bytes_per_epoch=tuple(bytes_per_epoch(accepted)),
         last_stable_offset=manager.last_stable_offset,
-        max_timestamp_ms=max((batch.max_timestamp_ms for batch in accepted), default=-1),
+        max_timestamp_ms=max([-1, *(batch.max_timestamp_ms for batch in accepted)]),
         batches=tuple(accepted),
         stop_reason=reason,
         stop_position=position,

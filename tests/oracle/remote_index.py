@@ -166,6 +166,23 @@ def decode(data: bytes, *, trailer_allowed: bool = True) -> tuple[Entry, ...]:
     return outcome.entries
 
 
+def recover(data: bytes) -> Read:
+    """The good entries before a torn append; OracleError when the damage is no torn append.
+
+    An append that a crash cut short ends early, holds only zeros, or is the last entry of the file
+    (at most a trailer follows) with a checksum that does not match.
+    """
+    outcome = read(data)
+    rest = data[outcome.stop_position :]
+    torn = outcome.stop_reason in ("end", "trailer", "torn_tail") or not any(rest)
+    if outcome.stop_reason == "bad_crc":
+        (length,) = struct.unpack_from(">h", rest, 2)
+        torn = len(rest) - length in (0, TRAILER_BYTES)
+    if not torn:
+        raise OracleError(outcome.stop_reason, "not a torn append", outcome.stop_position)
+    return outcome
+
+
 def rdi_position(rdi: bytes) -> tuple[str, int]:
     """The (object, byte position) an rdi names, split at the last colon."""
     name, colon, digits = rdi.decode("utf-8").rpartition(":")
