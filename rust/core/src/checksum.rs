@@ -9,10 +9,11 @@ pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// CRC-32 (zlib) of a whole buffer.
+/// CRC-32 (zlib) of a whole buffer. Index entries and legacy messages are short, where `crc32fast`
+/// takes a half to a sixth of the time of `crc_fast`.
 #[inline]
 pub fn crc32(data: &[u8]) -> u32 {
-    checksum(CrcAlgorithm::Crc32IsoHdlc, data) as u32
+    crc32fast::hash(data)
 }
 
 /// A checksum fed piece by piece.

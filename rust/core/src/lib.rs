@@ -7,13 +7,18 @@
 #![deny(unsafe_code)]
 
 pub mod batch_columns;
+pub mod batch_runs;
 pub mod checksum;
 pub mod compression;
 pub mod error;
 mod gzip;
 pub mod legacy;
+pub mod local_index;
 mod lz4_frame;
+pub mod producer_state;
+pub mod rebuild;
 pub mod record_batch;
+pub mod remote_index;
 pub mod segment;
 mod snappy;
 pub mod source;

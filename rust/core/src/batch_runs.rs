@@ -1,0 +1,113 @@
+//! Runs of whole batches: what one remoteLogIndex entry points at.
+
+use crate::error::Result;
+use crate::remote_index::{NewEntries, encode, refused};
+
+/// One entry per so many bytes of log, at least.
+pub const DEFAULT_GROUP_BYTES: u64 = 256 << 10;
+
+/// Batches of a segment to point at; all columns have the same length.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchRuns<'a> {
+    /// Byte position of each batch in the data object.
+    pub position: &'a [i64],
+    /// Bytes of each batch.
+    pub size_bytes: &'a [i32],
+    /// Offset of its first record.
+    pub base_offset: &'a [i64],
+    /// Offset of its last record.
+    pub last_offset: &'a [i64],
+    /// Its first timestamp.
+    pub base_timestamp_ms: &'a [i64],
+    /// Its largest timestamp.
+    pub max_timestamp_ms: &'a [i64],
+}
+
+/// One run of whole batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    position: i64,
+    data_length: i64,
+    first_offset: i64,
+    last_offset: i64,
+    first_timestamp_ms: i64,
+    last_timestamp_ms: i64,
+}
+
+impl BatchRuns<'_> {
+    fn rows(&self) -> Result<usize> {
+        let rows = self.position.len();
+        for length in [
+            self.size_bytes.len(),
+            self.base_offset.len(),
+            self.last_offset.len(),
+            self.base_timestamp_ms.len(),
+            self.max_timestamp_ms.len(),
+        ] {
+            if length != rows {
+                return Err(refused(
+                    length.min(rows),
+                    format!("{rows} rows in each column"),
+                    length,
+                ));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn batch(&self, row: usize) -> Run {
+        Run {
+            position: self.position[row],
+            data_length: self.size_bytes[row].into(),
+            first_offset: self.base_offset[row],
+            last_offset: self.last_offset[row],
+            first_timestamp_ms: self.base_timestamp_ms[row],
+            last_timestamp_ms: self.max_timestamp_ms[row],
+        }
+    }
+
+    /// Runs of at least `group_bytes`, the last one of what is left.
+    fn group(&self, group_bytes: u64) -> Result<Vec<Run>> {
+        let mut runs: Vec<Run> = Vec::new();
+        for row in 0..self.rows()? {
+            let batch = self.batch(row);
+            if batch.position < 0 || batch.data_length <= 0 {
+                return Err(refused(row, "a position >= 0 and a size >= 1", batch.data_length));
+            }
+            let Some(run) = runs.last_mut() else {
+                runs.push(batch);
+                continue;
+            };
+            let end = run.position.saturating_add(run.data_length);
+            if batch.position != end {
+                return Err(refused(row, format!("a batch at byte {end}"), batch.position));
+            }
+            let joined = run.data_length + batch.data_length;
+            if run.data_length as u64 >= group_bytes || joined > i32::MAX.into() {
+                runs.push(batch);
+                continue;
+            }
+            run.data_length = joined;
+            run.last_offset = batch.last_offset;
+            run.last_timestamp_ms = run.last_timestamp_ms.max(batch.last_timestamp_ms);
+        }
+        Ok(runs)
+    }
+
+    /// The entries of a segment whose bytes lie in the object `key`: one per run of at least
+    /// `group_bytes`, never splitting a batch, with the run's largest timestamp as the last one and
+    /// `<key>:<byte position>` as rdi.
+    pub fn encode(&self, key: &str, group_bytes: u64) -> Result<Vec<u8>> {
+        let runs = self.group(group_bytes)?;
+        let column = |field: fn(&Run) -> i64| runs.iter().map(field).collect::<Vec<_>>();
+        let rdi: Vec<String> = runs.iter().map(|run| format!("{key}:{}", run.position)).collect();
+        let entries = NewEntries {
+            first_offset: &column(|run| run.first_offset),
+            last_offset: &column(|run| run.last_offset),
+            first_timestamp_ms: &column(|run| run.first_timestamp_ms),
+            last_timestamp_ms: &column(|run| run.last_timestamp_ms),
+            data_length: &column(|run| run.data_length),
+        };
+        encode(&entries, &rdi)
+    }
+}

@@ -1,0 +1,480 @@
+//! The remoteLogIndex: where runs of log data lie in remote storage (formats section 9).
+//!
+//! ```text
+//!  0 magic i16 = 0     2 length i16, of the whole entry    4 crc u32, CRC-32 (zlib) of [8, end)
+//!  8 firstOffset i64  16 lastOffset i64  24 firstTimestamp i64  32 lastTimestamp i64
+//! 40 dataLength i32   44 rdiLength i16   46 rdi
+//! ```
+//! Entries lie back to back; last offsets ascend strictly. A file on a node ends with an 8-byte
+//! trailer, the position of its last entry, which a reader checks but never needs; a stored copy
+//! has none. Magic and length lie outside the checksum: `length == 46 + rdiLength` guards them.
+//!
+//! Timestamps are any i64: Kafka has no illegal one, and -1 means "none" as it does there. Offsets
+//! are never negative and `dataLength` is at least 1.
+
+use crate::checksum::crc32;
+use crate::error::{Error, ErrorKind, Result};
+use crate::local_index::{OffsetIndexWriter, TimeIndexWriter, lookup_offset as floor_of};
+use crate::record_batch::{be_i16, be_i32, be_i64};
+
+/// Bytes of an entry without its rdi.
+pub const FIXED_SIZE: usize = 46;
+/// The longest rdi an entry can hold.
+pub const MAX_RDI_SIZE: usize = i16::MAX as usize - FIXED_SIZE;
+/// Bytes of the trailer of a file.
+pub const TRAILER_SIZE: usize = 8;
+
+const CRC_START: usize = 8;
+/// Entries written before their checksums are computed, so that the checksum does not wait for
+/// bytes still on their way to the cache.
+const ROWS_AT_ONCE: usize = 32;
+
+/// Columns to encode; all have the same length.
+#[derive(Clone, Copy, Debug)]
+pub struct NewEntries<'a> {
+    /// Offset of the first record.
+    pub first_offset: &'a [i64],
+    /// Offset of the last record, inclusive.
+    pub last_offset: &'a [i64],
+    /// Timestamp of the first batch.
+    pub first_timestamp_ms: &'a [i64],
+    /// Largest timestamp.
+    pub last_timestamp_ms: &'a [i64],
+    /// Bytes of log data.
+    pub data_length: &'a [i64],
+}
+
+impl NewEntries<'_> {
+    /// The common length of the columns.
+    pub fn rows(&self) -> Result<usize> {
+        let rows = self.first_offset.len();
+        for (name, length) in [
+            ("last_offset", self.last_offset.len()),
+            ("first_timestamp_ms", self.first_timestamp_ms.len()),
+            ("last_timestamp_ms", self.last_timestamp_ms.len()),
+            ("data_length", self.data_length.len()),
+        ] {
+            if length != rows {
+                let expected = format!("{rows} rows in {name}, as in first_offset");
+                return Err(refused(length.min(rows), expected, length));
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Writes the fixed part of a row, all but its checksum; `before` is the last offset of the
+    /// row before.
+    #[inline]
+    fn write(
+        &self,
+        row: usize,
+        before: i64,
+        rdi: &[u8],
+        fixed: &mut [u8; FIXED_SIZE],
+    ) -> Result<()> {
+        let (first_offset, last_offset) = (self.first_offset[row], self.last_offset[row]);
+        let data_length = match i32::try_from(self.data_length[row]) {
+            Ok(length) if length > 0 => length,
+            _ => {
+                return Err(refused(
+                    row,
+                    "a dataLength from 1 to 2147483647",
+                    self.data_length[row],
+                ));
+            }
+        };
+        if first_offset < 0 || last_offset < first_offset || last_offset <= before {
+            return Err(refused_offsets(row, first_offset, last_offset, before));
+        }
+        let rdi_length = rdi_length(row, rdi)?;
+        fixed[0..2].copy_from_slice(&[0; 2]);
+        fixed[2..4].copy_from_slice(&(rdi_length + FIXED_SIZE as i16).to_be_bytes());
+        fixed[8..16].copy_from_slice(&first_offset.to_be_bytes());
+        fixed[16..24].copy_from_slice(&last_offset.to_be_bytes());
+        fixed[24..32].copy_from_slice(&self.first_timestamp_ms[row].to_be_bytes());
+        fixed[32..40].copy_from_slice(&self.last_timestamp_ms[row].to_be_bytes());
+        fixed[40..44].copy_from_slice(&data_length.to_be_bytes());
+        fixed[44..46].copy_from_slice(&rdi_length.to_be_bytes());
+        Ok(())
+    }
+}
+
+/// An argument that no entry can hold.
+#[cold]
+pub(crate) fn refused(row: usize, expected: impl Into<String>, found: impl ToString) -> Error {
+    Error::new(ErrorKind::InvalidArgument, row as u64, expected, found.to_string())
+}
+
+#[cold]
+fn refused_offsets(row: usize, first_offset: i64, last_offset: i64, before: i64) -> Error {
+    if first_offset < 0 {
+        return refused(row, "a firstOffset >= 0", first_offset);
+    }
+    if last_offset < first_offset {
+        return refused(row, format!("a lastOffset >= firstOffset {first_offset}"), last_offset);
+    }
+    refused(row, format!("a lastOffset > {before}, that of the row before"), last_offset)
+}
+
+#[inline]
+fn rdi_length(row: usize, rdi: &[u8]) -> Result<i16> {
+    match i16::try_from(rdi.len()) {
+        Ok(length) if rdi.len() <= MAX_RDI_SIZE => Ok(length),
+        _ => Err(refused(row, format!("an rdi of at most {MAX_RDI_SIZE} bytes"), rdi.len())),
+    }
+}
+
+/// Bytes that `rows` entries with these rdis take; refuses rdis that are too long.
+pub fn encoded_size<'r>(rows: usize, rdi: impl Fn(usize) -> &'r [u8]) -> Result<usize> {
+    let mut size = 0;
+    for row in 0..rows {
+        size += FIXED_SIZE + rdi_length(row, rdi(row))? as usize;
+    }
+    Ok(size)
+}
+
+/// Writes the entries into `out`, which has [`encoded_size`] bytes. Errors name the row.
+pub fn encode_into<'r>(
+    entries: &NewEntries<'_>,
+    rdi: impl Fn(usize) -> &'r [u8],
+    out: &mut [u8],
+) -> Result<()> {
+    let rows = entries.rows()?;
+    let mut rest = out;
+    let mut before = -1;
+    for start in (0..rows).step_by(ROWS_AT_ONCE) {
+        let end = rows.min(start + ROWS_AT_ONCE);
+        let mut used = 0;
+        for row in start..end {
+            let rdi = rdi(row);
+            let room = rest.get_mut(used..).unwrap_or_default();
+            let Some((fixed, tail)) = room.split_first_chunk_mut() else {
+                return Err(refused(row, "room for the entry", room.len()));
+            };
+            entries.write(row, before, rdi, fixed)?;
+            match tail.get_mut(..rdi.len()) {
+                Some(place) => place.copy_from_slice(rdi),
+                None => return Err(refused(row, "room for the rdi", tail.len())),
+            }
+            before = entries.last_offset[row];
+            used += FIXED_SIZE + rdi.len();
+        }
+        let (written, further) = std::mem::take(&mut rest).split_at_mut(used);
+        write_checksums(written);
+        rest = further;
+    }
+    Ok(())
+}
+
+/// Fills in the checksums of whole entries.
+fn write_checksums(mut entries: &mut [u8]) {
+    while entries.len() >= FIXED_SIZE {
+        let size = usize::from(be_i16(entries, 2) as u16).clamp(FIXED_SIZE, entries.len());
+        let (entry, rest) = std::mem::take(&mut entries).split_at_mut(size);
+        let crc = crc32(&entry[CRC_START..]);
+        entry[4..CRC_START].copy_from_slice(&crc.to_be_bytes());
+        entries = rest;
+    }
+}
+
+/// Encodes columns and one rdi per row.
+pub fn encode<R: AsRef<[u8]>>(entries: &NewEntries<'_>, rdi: &[R]) -> Result<Vec<u8>> {
+    let rows = entries.rows()?;
+    if rdi.len() != rows {
+        return Err(refused(rdi.len().min(rows), format!("{rows} rdis, one per row"), rdi.len()));
+    }
+    let rdi = |row: usize| rdi[row].as_ref();
+    let mut out = vec![0; encoded_size(rows, rdi)?];
+    encode_into(entries, rdi, &mut out)?;
+    Ok(out)
+}
+
+/// One verified entry where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Byte position of the entry.
+    pub position: usize,
+    /// Offset of the first record.
+    pub first_offset: i64,
+    /// Offset of the last record, inclusive.
+    pub last_offset: i64,
+    /// Timestamp of the first batch.
+    pub first_timestamp_ms: i64,
+    /// Largest timestamp; in foreign entries only a hint.
+    pub last_timestamp_ms: i64,
+    /// Bytes of log data.
+    pub data_length: i32,
+    /// Where they lie, untrusted.
+    pub rdi: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// Reads and verifies the entry at `position`; errors name that position.
+    pub fn read(data: &'a [u8], position: usize) -> Result<Self> {
+        let rest = data.get(position..).unwrap_or_default();
+        let Some((entry, fixed)) = Self::whole(rest) else {
+            return Err(not_whole(position, rest));
+        };
+        let (stored, computed) = (be_i32(fixed, 4) as u32, crc32(&entry[CRC_START..]));
+        if stored != computed {
+            let found = format!("crc {stored:#010x}");
+            return Err(bad(ErrorKind::BadCrc, position, format!("crc {computed:#010x}"), found));
+        }
+        let entry = Self::parse(position, fixed, entry);
+        if entry.is_possible() { Ok(entry) } else { Err(entry.impossible()) }
+    }
+
+    /// The bytes of the entry that `rest` starts with, and its fixed part, if its magic and
+    /// lengths are right and all of it is there.
+    #[inline]
+    fn whole(rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8; FIXED_SIZE])> {
+        let fixed = rest.first_chunk::<FIXED_SIZE>()?;
+        let rdi_length = be_i16(fixed, 44);
+        // Magic and length at once, as the one i32 they must be.
+        if rdi_length < 0 || be_i32(fixed, 0) != FIXED_SIZE as i32 + i32::from(rdi_length) {
+            return None;
+        }
+        Some((rest.get(..FIXED_SIZE + rdi_length as usize)?, fixed))
+    }
+
+    #[inline]
+    fn parse(position: usize, fixed: &[u8; FIXED_SIZE], entry: &'a [u8]) -> Self {
+        Self {
+            position,
+            first_offset: be_i64(fixed, 8),
+            last_offset: be_i64(fixed, 16),
+            first_timestamp_ms: be_i64(fixed, 24),
+            last_timestamp_ms: be_i64(fixed, 32),
+            data_length: be_i32(fixed, 40),
+            rdi: &entry[FIXED_SIZE..],
+        }
+    }
+
+    #[inline]
+    fn is_possible(&self) -> bool {
+        self.first_offset >= 0 && self.first_offset <= self.last_offset && self.data_length > 0
+    }
+
+    #[cold]
+    fn impossible(&self) -> Error {
+        let found =
+            format!("{} to {}, {} bytes", self.first_offset, self.last_offset, self.data_length);
+        let expected = "0 <= firstOffset <= lastOffset and dataLength >= 1";
+        bad(ErrorKind::BadRecord, self.position, expected, found)
+    }
+
+    /// Bytes of the entry.
+    pub fn size(&self) -> usize {
+        FIXED_SIZE + self.rdi.len()
+    }
+}
+
+#[cold]
+fn bad(kind: ErrorKind, position: usize, expected: impl Into<String>, found: String) -> Error {
+    Error::new(kind, position as u64, expected, found)
+}
+
+/// Why [`Entry::whole`] gave nothing.
+#[cold]
+fn not_whole(position: usize, rest: &[u8]) -> Error {
+    let torn = |size: usize| {
+        let found = format!("{} bytes", rest.len());
+        bad(ErrorKind::Truncated, position, format!("an entry of {size} bytes"), found)
+    };
+    if rest.len() < FIXED_SIZE {
+        return torn(FIXED_SIZE);
+    }
+    let (magic, length, rdi_length) = (be_i16(rest, 0), be_i16(rest, 2), be_i16(rest, 44));
+    if magic != 0 {
+        return bad(ErrorKind::UnknownMagic, position, "magic 0", format!("magic {magic}"));
+    }
+    if rdi_length < 0 || i32::from(length) != FIXED_SIZE as i32 + i32::from(rdi_length) {
+        let found = format!("length {length} with rdiLength {rdi_length}");
+        return bad(ErrorKind::BadLength, position, "length = 46 + rdiLength", found);
+    }
+    torn(FIXED_SIZE + rdi_length as usize)
+}
+
+/// A remoteLogIndex as columns; all but the rdis, which [`Entry::read`] gives.
+#[derive(Debug, Default)]
+pub struct RemoteLogIndex {
+    /// Byte position of each entry; its rdi lies 46 bytes further, up to the next entry.
+    pub position: Vec<i64>,
+    /// Offset of the first record.
+    pub first_offset: Vec<i64>,
+    /// Offset of the last record, inclusive; ascends strictly.
+    pub last_offset: Vec<i64>,
+    /// Timestamp of the first batch.
+    pub first_timestamp_ms: Vec<i64>,
+    /// Largest timestamp; in foreign entries only a hint.
+    pub last_timestamp_ms: Vec<i64>,
+    /// Bytes of log data.
+    pub data_length: Vec<i32>,
+    /// Bytes of all entries.
+    pub valid_length: usize,
+    /// A trailer follows them.
+    pub has_trailer: bool,
+    /// Why the bytes after them were left out: a torn append.
+    pub torn: Option<Error>,
+}
+
+impl RemoteLogIndex {
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.position.len()
+    }
+
+    /// No rows.
+    pub fn is_empty(&self) -> bool {
+        self.position.is_empty()
+    }
+
+    fn with_room_for(data: &[u8]) -> Self {
+        let first = usize::from(be_i16(data, 2) as u16).max(FIXED_SIZE);
+        let rows = data.len() / first;
+        Self {
+            position: Vec::with_capacity(rows),
+            first_offset: Vec::with_capacity(rows),
+            last_offset: Vec::with_capacity(rows),
+            first_timestamp_ms: Vec::with_capacity(rows),
+            last_timestamp_ms: Vec::with_capacity(rows),
+            data_length: Vec::with_capacity(rows),
+            ..Self::default()
+        }
+    }
+
+    /// Takes entries up to the first that is not good.
+    fn read_good_entries(&mut self, data: &[u8]) {
+        let mut before = -1;
+        let mut rest = data;
+        while let Some((entry, fixed)) = Entry::whole(rest) {
+            let row = Entry::parse(0, fixed, entry);
+            if crc32(&entry[CRC_START..]) != be_i32(fixed, 4) as u32
+                || !row.is_possible()
+                || row.last_offset <= before
+            {
+                break;
+            }
+            self.position.push((data.len() - rest.len()) as i64);
+            self.first_offset.push(row.first_offset);
+            self.last_offset.push(row.last_offset);
+            self.first_timestamp_ms.push(row.first_timestamp_ms);
+            self.last_timestamp_ms.push(row.last_timestamp_ms);
+            self.data_length.push(row.data_length);
+            before = row.last_offset;
+            rest = &rest[entry.len()..];
+        }
+        self.valid_length = data.len() - rest.len();
+    }
+
+    /// What lies after the last good entry: nothing, the trailer, or an error.
+    fn is_end(&self, data: &[u8]) -> bool {
+        let rest = data.get(self.valid_length..).unwrap_or_default();
+        rest.is_empty() || self.is_trailer(rest)
+    }
+
+    fn is_trailer(&self, rest: &[u8]) -> bool {
+        rest.len() == TRAILER_SIZE && self.position.last() == Some(&be_i64(rest, 0))
+    }
+
+    /// The remoteOffsetIndex: last offset of each entry and its position.
+    pub fn offset_index(&self, base_offset: i64) -> Result<Vec<u8>> {
+        let mut writer = OffsetIndexWriter::new(base_offset);
+        for (&offset, &position) in self.last_offset.iter().zip(&self.position) {
+            writer.append(offset, position as u64, position as u64)?;
+        }
+        Ok(writer.into_bytes())
+    }
+
+    /// The remoteTimeIndex: last timestamp and last offset of each entry that passes the maximum.
+    pub fn time_index(&self, base_offset: i64) -> Result<Vec<u8>> {
+        let mut writer = TimeIndexWriter::new(base_offset);
+        for ((&timestamp_ms, &offset), &position) in
+            self.last_timestamp_ms.iter().zip(&self.last_offset).zip(&self.position)
+        {
+            writer.maybe_append(timestamp_ms, offset, position as u64)?;
+        }
+        Ok(writer.into_bytes())
+    }
+}
+
+/// Reads and verifies a whole file, with or without a trailer. One bad byte makes the file suspect
+/// and is an error; with `recover`, a torn append at the very end is reported in
+/// [`RemoteLogIndex::torn`] instead, and everything before it is good.
+pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
+    let mut found = RemoteLogIndex::with_room_for(data);
+    found.read_good_entries(data);
+    let position = found.valid_length;
+    if found.is_end(data) {
+        found.has_trailer = position < data.len();
+        return Ok(found);
+    }
+    // What stopped the walk: a bad entry, or a good one out of order.
+    let error = match Entry::read(data, position) {
+        Ok(entry) => {
+            let expected = format!("lastOffset > {}", found.last_offset.last().unwrap_or(&-1));
+            bad(ErrorKind::OffsetOrder, position, expected, entry.last_offset.to_string())
+        }
+        Err(error) => error,
+    };
+    if recover && is_torn(data, position, error.kind) {
+        found.torn = Some(error);
+        return Ok(found);
+    }
+    Err(error)
+}
+
+/// Whether what starts at `position` can be an append that a crash cut off: it ends early, was
+/// never filled in, or is the last thing in the file.
+fn is_torn(data: &[u8], position: usize, kind: ErrorKind) -> bool {
+    let rest = data.get(position..).unwrap_or_default();
+    match kind {
+        ErrorKind::Truncated => true,
+        ErrorKind::BadCrc => {
+            let after = rest.len().saturating_sub(be_i16(rest, 2).max(0) as usize);
+            after == 0 || after == TRAILER_SIZE
+        }
+        _ => rest.iter().all(|&byte| byte == 0),
+    }
+}
+
+/// The row whose entry holds `target_offset` or what follows it: the first with a last offset that
+/// reaches it; `None` past the end. `last_offset` ascends.
+#[inline]
+pub fn lookup_offset(last_offset: &[i64], target_offset: i64) -> Option<usize> {
+    let row = last_offset.partition_point(|&offset| offset < target_offset);
+    (row < last_offset.len()).then_some(row)
+}
+
+/// The first row whose largest timestamp reaches `target_ms`; `None` when none does. Foreign
+/// entries may hold less than their largest, so the record wanted can lie in an earlier row.
+pub fn lookup_timestamp(last_timestamp_ms: &[i64], target_ms: i64) -> Option<usize> {
+    last_timestamp_ms.iter().position(|&timestamp_ms| timestamp_ms >= target_ms)
+}
+
+/// The same as [`lookup_offset`] on undecoded files: the floor in the remoteOffsetIndex, then
+/// forward from there. Verifies the entries it walks.
+pub fn find<'a>(
+    log_index: &'a [u8],
+    offset_index: &[u8],
+    base_offset: i64,
+    target_offset: i64,
+) -> Result<Option<Entry<'a>>> {
+    let (_, start) = floor_of(offset_index, base_offset, target_offset);
+    let mut position = usize::try_from(start).unwrap_or(usize::MAX);
+    let mut last_position = None;
+    loop {
+        let rest = log_index.get(position..).unwrap_or_default();
+        let is_trailer = rest.len() == TRAILER_SIZE
+            && last_position.is_some_and(|last: usize| last as i64 == be_i64(rest, 0));
+        if is_trailer || position == log_index.len() {
+            return Ok(None);
+        }
+        let entry = Entry::read(log_index, position)?;
+        if entry.last_offset >= target_offset {
+            return Ok(Some(entry));
+        }
+        last_position = Some(position);
+        position += entry.size();
+    }
+}
