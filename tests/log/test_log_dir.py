@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -513,3 +514,37 @@ def test_opening_refuses_what_is_no_file(tmp_path: Path) -> None:
 def test_printable_escapes_what_a_terminal_would_obey() -> None:
     assert printable("orders-0") == "orders-0"
     assert printable(os.fsdecode(b"a\xffb\x1b[31m\n")) == r"a\xffb\x1b[31m\n"
+
+
+def test_a_name_that_changes_its_kind_while_it_is_opened(tmp_path: Path) -> None:
+    """Checking and opening are two steps; what comes in between must neither fool nor block."""
+    name, spare = tmp_path / "1.log", tmp_path / "spare"
+    (tmp_path / "secret").write_bytes(b"secret")
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            spare.write_bytes(b"segment")
+            os.replace(spare, name)
+            spare.symlink_to(tmp_path / "secret")
+            os.replace(spare, name)
+            os.mkfifo(spare)
+            os.replace(spare, name)
+
+    name.write_bytes(b"segment")
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    read: set[bytes] = set()
+    refused: set[int | None] = set()
+    try:
+        for _ in range(3000):
+            try:
+                with SegmentHandle(name) as handle:
+                    read.add(handle.read_at(0, 100))
+            except OSError as error:
+                refused.add(error.errno)
+    finally:
+        stop.set()
+        swapper.join()
+    assert read <= {b"segment"}
+    assert refused <= {errno.ELOOP, errno.EINVAL}
