@@ -1,0 +1,231 @@
+"""What a bucket says by itself: its segments, found by listing and reading headers only.
+
+A segment is there when both of its objects are, its `.indexes` header is sound, names the key it
+lies under, and the `.log` object has the size it announces. Everything else is a `Problem`, so
+that nothing in a bucket is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.remote.indexes import IndexKind, read_indexes_header, read_sections
+from tierlog.remote.layout import (
+    CLUSTER_KEY,
+    INDEXES_SUFFIX,
+    LOG_SUFFIX,
+    indexes_key,
+    parse_key,
+)
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.segment_json import SegmentDescription
+
+__all__ = [
+    "Problem",
+    "ProblemReason",
+    "bucket_metadata",
+    "describe_segments",
+    "list_segments",
+]
+
+_PARALLEL_READS = 8
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class ProblemReason(StrEnum):
+    """What is wrong with an object."""
+
+    FOREIGN_OBJECT = "foreign_object"
+    LOG_WITHOUT_INDEXES = "log_without_indexes"
+    INDEXES_WITHOUT_LOG = "indexes_without_log"
+    CORRUPT_INDEXES = "corrupt_indexes"
+    WRONG_KEY = "wrong_key"
+    WRONG_SIZE = "wrong_size"
+    WRONG_CHECKSUM = "wrong_checksum"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One object that is not what it should be."""
+
+    key: str
+    reason: ProblemReason
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}: expected {self.expected}, found {self.found}"
+
+
+def describe_segments(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    on_problem: Callable[[Problem], None] | None = None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> Iterator[SegmentDescription]:
+    """Every complete segment below the folder `prefix`, in the order of the listing.
+
+    One small request per segment, `parallel_reads` at a time. `on_problem` is told of all other
+    objects. A store that fails is an error: what could not be read is not "nothing".
+    """
+    report = on_problem or _ignore
+    pairs = _pairs(store.list(prefix), report)
+    for outcome in _in_parallel(lambda pair: _describe(store, *pair), pairs, parallel_reads):
+        if isinstance(outcome, Problem):
+            report(outcome)
+        else:
+            yield outcome
+
+
+def list_segments(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    on_problem: Callable[[Problem], None] | None = None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """As `describe_segments`, the metadata alone; every segment is COPY_SEGMENT_FINISHED."""
+    for description in describe_segments(
+        store, prefix, on_problem=on_problem, parallel_reads=parallel_reads
+    ):
+        yield description.metadata
+
+
+def bucket_metadata(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    on_problem: Callable[[Problem], None] | None = None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> InMemoryRemoteLogMetadataManager:
+    """A metadata manager that knows what the bucket holds now; changes to it stay in memory."""
+    manager = InMemoryRemoteLogMetadataManager(ready=False)
+    manager.load(list_segments(store, prefix, on_problem=on_problem, parallel_reads=parallel_reads))
+    manager.mark_ready()
+    return manager
+
+
+def _ignore(_problem: Problem) -> None:
+    pass
+
+
+def _pairs(
+    objects: Iterable[ObjectInfo], report: Callable[[Problem], None]
+) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
+    """(`.log`, `.indexes`) of each segment that has both; holds only those that wait for one."""
+    waiting: dict[str, tuple[str, ObjectInfo]] = {}
+    for info in objects:
+        try:
+            key = parse_key(info.key)
+        except ValueError:
+            if info.key != CLUSTER_KEY:
+                report(_foreign(info))
+            continue
+        other = waiting.pop(key.stem, None)
+        if other is None:
+            waiting[key.stem] = (key.suffix, info)
+        else:
+            yield (info, other[1]) if key.suffix == LOG_SUFFIX else (other[1], info)
+    for suffix, info in waiting.values():
+        report(_alone(suffix, info))
+
+
+def _foreign(info: ObjectInfo) -> Problem:
+    return Problem(
+        key=info.key,
+        reason=ProblemReason.FOREIGN_OBJECT,
+        expected="only segment objects",
+        found=f"another object of {info.size_bytes} bytes",
+    )
+
+
+def _alone(suffix: str, info: ObjectInfo) -> Problem:
+    if suffix == INDEXES_SUFFIX:
+        reason, missing = ProblemReason.INDEXES_WITHOUT_LOG, LOG_SUFFIX
+    else:
+        reason, missing = ProblemReason.LOG_WITHOUT_INDEXES, INDEXES_SUFFIX
+    return Problem(
+        key=info.key,
+        reason=reason,
+        expected=f"a {missing} object beside it",
+        found=f"none (a copy under way, or an orphan of {info.size_bytes} bytes)",
+    )
+
+
+def _describe(
+    store: ObjectStore, log: ObjectInfo, indexes: ObjectInfo
+) -> SegmentDescription | Problem:
+    try:
+        header, first = read_indexes_header(store, indexes.key, indexes.size_bytes)
+        sections = read_sections(store, indexes.key, header, first, [IndexKind.METADATA])
+        description = header.description(sections[IndexKind.METADATA])
+    except CorruptDataError as error:
+        return corrupt_indexes(indexes.key, error)
+    except RemoteResourceNotFoundError:
+        return Problem(
+            key=indexes.key,
+            reason=ProblemReason.MISSING,
+            expected="the object that was listed",
+            found="none, it was deleted meanwhile",
+        )
+    metadata = description.metadata
+    if indexes_key(metadata) != indexes.key:
+        return wrong_key(indexes.key, metadata)
+    if metadata.segment_size_bytes != log.size_bytes:
+        return wrong_size(log, metadata.segment_size_bytes)
+    return description
+
+
+def corrupt_indexes(key: str, error: CorruptDataError) -> Problem:
+    """An `.indexes` object that cannot be read."""
+    return Problem(
+        key=key,
+        reason=ProblemReason.CORRUPT_INDEXES,
+        expected=error.expected,
+        found=f"{error.found} at byte {error.position} ({error.reason})",
+    )
+
+
+def wrong_key(key: str, found: RemoteLogSegmentMetadata) -> Problem:
+    """An `.indexes` object that describes another segment than its key says."""
+    return Problem(
+        key=key,
+        reason=ProblemReason.WRONG_KEY,
+        expected="a description of this segment",
+        found=f"one of {indexes_key(found)}",
+    )
+
+
+def wrong_size(info: ObjectInfo, expected_bytes: int) -> Problem:
+    """An object of another size than was written down."""
+    return Problem(
+        key=info.key,
+        reason=ProblemReason.WRONG_SIZE,
+        expected=f"{expected_bytes} bytes",
+        found=f"{info.size_bytes} bytes",
+    )
+
+
+def _in_parallel(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
+) -> Iterator[_Result]:
+    """`function` of every item, in order, with at most a few items taken ahead."""
+    with ThreadPoolExecutor(workers, thread_name_prefix="tierlog-list") as pool:
+        running: deque[Future[_Result]] = deque()
+        for item in items:
+            running.append(pool.submit(function, item))
+            if len(running) > 2 * workers:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()

@@ -1,0 +1,260 @@
+"""RemoteStorageManager: segments into the store, and parts of them out again (KIP-405's
+interface of that name, over the layout of `layout` and `indexes`).
+
+A segment is its `.log` object and its `.indexes` object, written in this order and removed in the
+opposite one, so an `.indexes` object always stands for a whole segment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tierlog._core import crc32c
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.remote.bucket import (
+    Problem,
+    ProblemReason,
+    corrupt_indexes,
+    wrong_key,
+    wrong_size,
+)
+from tierlog.remote.indexes import (
+    IndexesHeader,
+    IndexKind,
+    read_indexes_header,
+    read_sections,
+)
+from tierlog.remote.layout import indexes_key, log_key
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.object_store import (
+    ObjectInfo,
+    ObjectStore,
+    file_chunks,
+    open_regular_file,
+    storage_error,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["RemoteStorageManager"]
+
+_CHECK_CHUNK_BYTES = 4 << 20
+
+
+class RemoteStorageManager:
+    """Copies, fetches, deletes and verifies segments of one store. Blocking, any thread."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"RemoteStorageManager({self._store.url!r})"
+
+    # -- writing
+
+    def copy_log_segment_data(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        log: int | str | os.PathLike[str],
+        indexes: Buffer,
+        *,
+        before_chunk: Callable[[int], None] | None = None,
+    ) -> None:
+        """Store the segment: the file `log` (a path or an open descriptor), then `indexes`.
+
+        The bytes are checksummed on their way and the object only appears when size and CRC-32C
+        are those of `metadata`: CorruptDataError when the file has changed since it was scanned.
+        `before_chunk` is told the size of each piece before it goes, and may block or raise to
+        pace or stop the upload. Nothing is cleaned up here: whoever gets an error decides when
+        to `delete_log_segment_data`.
+        """
+        if metadata.log_crc32c is None:
+            raise ValueError(f"{metadata.segment_id}: no checksum to compare the copy with")
+        header = IndexesHeader.parse(indexes, path=str(metadata.segment_id))
+        section = header.read_section(IndexKind.METADATA, indexes)
+        if not _same_segment(header.description(section).metadata, metadata):
+            raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
+        with _opened(log) as (descriptor, path):
+            chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
+            self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
+        if before_chunk is not None:
+            before_chunk(memoryview(indexes).nbytes)
+        self._store.put_bytes(indexes_key(metadata), indexes)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Remove the segment's objects; may be repeated, also after a failure half way."""
+        self._store.delete(indexes_key(metadata))
+        self._store.delete(log_key(metadata))
+
+    # -- reading
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Buffer:
+        """Bytes [`start_position`, `end_position`) of the `.log` object, in one request.
+
+        The end is exclusive (Kafka's is inclusive), cut to the segment's size, and the segment's
+        end when None. Exactly those bytes come back, or a RemoteStorageError.
+        """
+        size_bytes = metadata.segment_size_bytes
+        end = size_bytes if end_position is None else min(end_position, size_bytes)
+        if not 0 <= start_position < end:
+            raise ValueError(
+                f"{metadata.segment_id}: no bytes {start_position} to {end_position} in "
+                f"{size_bytes}"
+            )
+        data = self._store.get_range(log_key(metadata), start_position, end - start_position)
+        received = memoryview(data).nbytes
+        if received != end - start_position:
+            raise storage_error(
+                f"{self._store.url}: {log_key(metadata)}: expected {end - start_position} bytes "
+                f"from position {start_position}, got {received}"
+            )
+        return data
+
+    def fetch_indexes(
+        self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
+    ) -> dict[IndexKind, memoryview]:
+        """The sections `kinds` (all when None) of the `.indexes` object, checksums compared.
+
+        One request when they lie within its first 16 KiB, else two. CorruptDataError when they
+        are damaged or belong to another segment.
+        """
+        key = indexes_key(metadata)
+        wanted = list(IndexKind) if kinds is None else list(kinds)
+        header, first = read_indexes_header(self._store, key)
+        sections = read_sections(self._store, key, header, first, {*wanted, IndexKind.METADATA})
+        described = header.description(sections[IndexKind.METADATA]).metadata
+        if not _same_segment(described, metadata):
+            raise CorruptDataError(
+                reason="wrong_segment",
+                path=header.path,
+                position=header.section(IndexKind.METADATA).position,
+                expected=f"a description of {metadata.segment_id}",
+                found=f"one of {described.segment_id}",
+            )
+        return {kind: sections[kind] for kind in wanted}
+
+    # -- verifying
+
+    def verify(
+        self, metadata: RemoteLogSegmentMetadata, *, deep: bool = False
+    ) -> tuple[Problem, ...]:
+        """What is wrong with the segment's two objects; nothing when all is well.
+
+        Sizes, the `.indexes` header and its description; with `deep` also every checksum, for
+        which all bytes are read. A store that does not answer is an error, not a problem.
+        """
+        return (*self._verify_log(metadata, deep), *self._verify_indexes(metadata, deep))
+
+    def _verify_log(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
+        info = self._head(log_key(metadata))
+        if isinstance(info, Problem):
+            yield info
+        elif info.size_bytes != metadata.segment_size_bytes:
+            yield wrong_size(info, metadata.segment_size_bytes)
+        elif deep and metadata.log_crc32c is not None:
+            computed = self._log_checksum(metadata)
+            if computed != metadata.log_crc32c:
+                yield Problem(
+                    key=info.key,
+                    reason=ProblemReason.WRONG_CHECKSUM,
+                    expected=f"CRC-32C {metadata.log_crc32c:#010x}",
+                    found=f"{computed:#010x}",
+                )
+
+    def _verify_indexes(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
+        info = self._head(indexes_key(metadata))
+        if isinstance(info, Problem):
+            yield info
+            return
+        kinds = list(IndexKind) if deep else [IndexKind.METADATA]
+        try:
+            header, first = read_indexes_header(self._store, info.key, info.size_bytes)
+            sections = read_sections(self._store, info.key, header, first, kinds)
+            described = header.description(sections[IndexKind.METADATA]).metadata
+        except CorruptDataError as error:
+            yield corrupt_indexes(info.key, error)
+            return
+        if not _same_segment(described, metadata):
+            yield wrong_key(info.key, described)
+
+    def _head(self, key: str) -> ObjectInfo | Problem:
+        try:
+            return self._store.head(key)
+        except RemoteResourceNotFoundError:
+            return Problem(
+                key=key, reason=ProblemReason.MISSING, expected="an object", found="none"
+            )
+
+    def _log_checksum(self, metadata: RemoteLogSegmentMetadata) -> int:
+        checksum = 0
+        for position in range(0, metadata.segment_size_bytes, _CHECK_CHUNK_BYTES):
+            end = position + _CHECK_CHUNK_BYTES
+            checksum = crc32c(self.fetch_log_segment(metadata, position, end), checksum)
+        return checksum
+
+
+def _same_segment(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    return (
+        one.segment_id == other.segment_id
+        and one.start_offset == other.start_offset
+        and one.end_offset == other.end_offset
+        and one.segment_size_bytes == other.segment_size_bytes
+        and (None in (one.log_crc32c, other.log_crc32c) or one.log_crc32c == other.log_crc32c)
+    )
+
+
+@contextmanager
+def _opened(log: int | str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Descriptor and name of the file to copy; a caller's own descriptor stays open."""
+    if isinstance(log, int):
+        yield log, f"descriptor {log}"
+        return
+    descriptor = open_regular_file(log)
+    try:
+        yield descriptor, os.fspath(log)
+    finally:
+        os.close(descriptor)
+
+
+def _verified_chunks(
+    descriptor: int,
+    path: str,
+    metadata: RemoteLogSegmentMetadata,
+    before_chunk: Callable[[int], None] | None,
+) -> Iterator[bytes]:
+    """The file piece by piece; CorruptDataError unless it is, to the end, what was scanned."""
+    size_bytes = metadata.segment_size_bytes
+    file_size = os.fstat(descriptor).st_size
+    if file_size != size_bytes:
+        raise _changed(path, min(file_size, size_bytes), f"{size_bytes} bytes", f"{file_size}")
+    checksum = sent = 0
+    for chunk in file_chunks(descriptor, size_bytes):
+        if before_chunk is not None:
+            before_chunk(len(chunk))
+        checksum = crc32c(chunk, checksum)
+        sent += len(chunk)
+        yield chunk
+    if sent != size_bytes:
+        raise _changed(path, sent, f"{size_bytes} bytes", "end of file")
+    if checksum != metadata.log_crc32c:
+        raise _changed(path, 0, f"CRC-32C {metadata.log_crc32c:#010x}", f"{checksum:#010x}")
+
+
+def _changed(path: str, position: int, expected: str, found: str) -> CorruptDataError:
+    return CorruptDataError(
+        reason="changed_during_copy",
+        path=path,
+        position=position,
+        expected=expected,
+        found=found,
+        hint="the file is not the one that was scanned; scan and copy it again",
+    )
