@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from . import items_of
-from .__main__ import CACHE_DIR
+from .__main__ import CACHE_DIR, QUICK
 from .corpus import Corpora
-from .frame import Bench, Case
+from .frame import Bench, Case, Pace
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,8 +26,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     group = metafunc.module.__name__.rpartition("bench_")[2]
-    corpora = Corpora(directory=CACHE_DIR, quick=metafunc.config.getoption("--bench-quick"))
-    cases = [item for item in items_of(group, Bench(corpora=corpora)) if isinstance(item, Case)]
+    quick: bool = metafunc.config.getoption("--bench-quick")
+    corpora = Corpora(directory=CACHE_DIR, quick=quick)
+    bench = Bench(corpora=corpora, pace=QUICK if quick else Pace())
+    cases = [item for item in items_of(group, bench) if isinstance(item, Case)]
     sides = [
         pytest.param(case, side, id=f"{case.name}, {side}".replace(" ", "_"))
         for case in cases

@@ -58,15 +58,21 @@ def nothing() -> None:
     """The reset of a case that leaves no traces."""
 
 
+def unchanged(found: Answer) -> Answer:
+    """The answer of a run that returns one."""
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The functions of a prepared case. A peer's run returns its `Answer` (maybe as `Timed`);
-    ours returns what it returns to users, and ``answer`` makes an `Answer` of that."""
+    """The functions of a prepared case. A peer's run returns its `Answer`, as it is, as `Timed`,
+    or as a function that works it out when no clock runs. Ours may return what it returns to
+    users, and ``answer`` makes an `Answer` of that."""
 
     amount: float
     ours: Run
-    answer: Callable[[Any], Answer]
     peers: Mapping[str, Run]
+    answer: Callable[[Any], Answer] = unchanged
     reset: Callable[[], None] = nothing
 
     def runs(self) -> dict[str, Run]:
@@ -187,7 +193,7 @@ def check(case: Case, sides: Sides) -> dict[str, str]:
     if sides.peers.keys() != case.peers.keys():
         raise ValueError(f"{case.name}: goals for {[*case.peers]}, runs for {[*sides.peers]}")
     sides.reset()
-    expected = sides.answer(sides.ours())
+    expected = sides.answer(_result(sides.ours()))
     missing = {}
     for name, run in sides.peers.items():
         sides.reset()
@@ -245,4 +251,6 @@ def _seconds(run: Run) -> float:
 
 
 def _result(returned: object) -> Any:
-    return returned.result if isinstance(returned, Timed) else returned
+    if isinstance(returned, Timed):
+        return returned.result
+    return returned() if callable(returned) else returned

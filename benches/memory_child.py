@@ -1,0 +1,36 @@
+"""One operation in a process of its own; prints by how many bytes it made the process larger.
+
+``python -m benches.memory_child scan SEGMENT`` or ``... copy SEGMENT FOLDER``. The peak comes from
+VmHWM, as ``ru_maxrss`` survives exec and so starts with the parent's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tierlog.log.segment import scan_segment
+
+
+def status_bytes(field: str) -> int:
+    """A memory figure of this process from /proc."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) << 10
+    raise LookupError(f"/proc/self/status has no {field}")
+
+
+def scan(segment: Path) -> None:
+    scan_segment(segment)
+
+
+def main(operation: str, *paths: str) -> None:
+    run = {"scan": scan}[operation]
+    before = status_bytes("VmRSS")
+    run(*map(Path, paths))
+    print(max(0, status_bytes("VmHWM") - before))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
