@@ -4,8 +4,8 @@ A shape is ``<codec>-<record bytes>-<batch bytes>``: records of that many bytes 
 together (10 of them the key), as many to a batch as fit into the batch bytes before compression.
 The text looks like small JSON events; it compresses about 3:1 at 16 KiB.
 
-A few dozen different batches are built and then repeated: the base offset lies outside a batch's
-checksum, so a repetition only needs another one. How a file was written decides how fast its
+A few dozen different batches are built and then repeated, each time with the offsets, times and
+sequences that follow and the checksum this needs. How a file was written decides how fast its
 cached pages are read and mapped (large writes get large folios), so every file is written in
 ``WRITE_BYTES`` pieces, and the report says so.
 """
@@ -18,18 +18,27 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
+
+from crc32c import crc32c
 
 from tests.oracle import build, compression
 from tests.oracle.model import Record
 
-VERSION = 2
+VERSION = 3
 SEED = 2
 WRITE_BYTES = 4 << 20
 KEY_BYTES = 10
 FIRST_TIMESTAMP_MS = 1_760_000_000_000
 MIB = 1 << 20
+
+# Fields of a batch, at their positions (formats section 2).
+BASE_OFFSET = struct.Struct(">q")
+CRC, CRC_POSITION, CRC_START = struct.Struct(">I"), 17, 21
+TIMES, TIMES_POSITION = struct.Struct(">qq"), 27
+SEQUENCE, SEQUENCE_POSITION = struct.Struct(">i"), 53
+RECORD_COUNT, RECORD_COUNT_POSITION = struct.Struct(">i"), 57
 
 CODECS = {name: codec for codec, name in compression.CODEC_NAMES.items()}
 WORDS = (
@@ -119,17 +128,22 @@ def _write(path: Path, shape: Shape, size_bytes: int) -> None:
         os.fsync(file.fileno())
 
 
-def _rebased(batches: list[bytes], size_bytes: int) -> Iterator[bytes]:
-    """The block of these batches over and over, each time with the offsets that follow."""
-    counts = [int.from_bytes(batch[57:61], "big") for batch in batches]
-    first_offsets = list(accumulate(counts, initial=0))
-    positions = list(accumulate(map(len, batches), initial=0))
+def _rebased(batches: list[bytes], size_bytes: int) -> Iterator[memoryview]:
+    """The block of these batches over and over, offsets, times and sequences going on."""
     block = bytearray().join(batches)
-    for repetition in range(max(1, size_bytes // len(block))):
-        for position, first_offset in zip(positions[:-1], first_offsets[:-1], strict=True):
-            offset = repetition * first_offsets[-1] + first_offset
-            struct.pack_into(">q", block, position, offset)
-        yield bytes(block)
+    view = memoryview(block)
+    borders = list(accumulate(map(len, batches), initial=0))
+    counts = [RECORD_COUNT.unpack_from(batch, RECORD_COUNT_POSITION)[0] for batch in batches]
+    offset = 0
+    for _ in range(max(1, size_bytes // len(block))):
+        for count, (start, end) in zip(counts, pairwise(borders), strict=True):
+            time_ms = FIRST_TIMESTAMP_MS + offset
+            BASE_OFFSET.pack_into(block, start, offset)
+            TIMES.pack_into(block, start + TIMES_POSITION, time_ms, time_ms + count - 1)
+            SEQUENCE.pack_into(block, start + SEQUENCE_POSITION, offset)
+            CRC.pack_into(block, start + CRC_POSITION, crc32c(view[start + CRC_START : end]))
+            offset += count
+        yield view
 
 
 def _block(shape: Shape) -> list[bytes]:

@@ -158,7 +158,7 @@ public final class KafkaScan {
         TopicPartition partition = new TopicPartition("bench", 0);
         LeaderEpochFileCache epochs = new LeaderEpochFileCache(
             partition,
-            new LeaderEpochCheckpointFile(directory, new LogDirFailureChannel(1)),
+            new LeaderEpochCheckpointFile(LeaderEpochCheckpointFile.newFile(directory), new LogDirFailureChannel(1)),
             new KafkaScheduler(1));
         ProducerStateManager producers = new ProducerStateManager(
             partition, directory, 900_000, new ProducerStateManagerConfig(86_400_000, false), time);
