@@ -309,12 +309,12 @@ def test_remote_log_index_refusals(at: int, code: str, value: int, mend: bool, r
 
 def test_remote_log_index_recovers_from_a_torn_append_only() -> None:
     first, second = vector("remote_index_entry_rdi"), vector("remote_index_entry_empty_rdi")
-    damaged_last = first + second[:-1] + b"\1"
+    bad_crc = second[:10] + b"\1" + second[11:]
     trailer = len(first).to_bytes(8, "big")
-    for tail in (second[:20], bytes(60), second[:-1] + b"\1", second[:-1] + b"\1" + trailer):
+    for tail in (second[:20], bytes(60), bad_crc, bad_crc + trailer):
         outcome = remote_index.recover(first + tail)
         assert (len(outcome.entries), outcome.stop_position) == (1, len(first))
-    for bad in (first[:-1] + b"1" + second, damaged_last + first, first + b"\0\1" + second[2:]):
+    for bad in (first[:-1] + b"1" + second, first + bad_crc + first, first + b"\0\1" + second[2:]):
         with pytest.raises(OracleError):
             remote_index.recover(bad)
 
