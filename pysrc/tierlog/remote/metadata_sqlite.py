@@ -120,15 +120,16 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     # -- reading
 
     def _open(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(database)
-        except sqlite3.Error as error:
-            database.close()
-            raise self._unreadable(error) from error
-        except BaseException:
-            database.close()
-            raise
+        with ExitStack() as undo:
+            try:
+                database = sqlite3.connect(
+                    self._path, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(database.close)
+                self._prepare(database)
+            except sqlite3.Error as error:
+                raise self._unreadable(error) from error
+            undo.pop_all()
         return database
 
     def _prepare(self, database: sqlite3.Connection) -> None:
