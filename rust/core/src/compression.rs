@@ -38,6 +38,11 @@ impl Output {
         self.bytes.get(..self.used).unwrap_or_default()
     }
 
+    /// What was appended so far and the initialised memory behind it.
+    pub(crate) fn memory(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Bytes appended so far.
     pub fn len(&self) -> usize {
         self.used

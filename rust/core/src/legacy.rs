@@ -46,7 +46,7 @@ pub struct Message {
 
 /// What a wrapper's inner messages say about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InnerSet {
+pub(crate) struct InnerSet {
     /// Offset to add to every inner one: 0 for magic 0.
     pub offset_shift: i64,
     /// Absolute offset of the first message.
@@ -167,19 +167,24 @@ pub fn verify_crc(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Where the compressed set of a wrapper lies.
+pub(crate) fn wrapped(wrapper: &Message) -> Result<Range<usize>> {
+    wrapper.value.clone().ok_or_else(|| {
+        let position = wrapper.size_bytes as u64 - 4;
+        Error::new(ErrorKind::BadRecord, position, "a compressed set", "null")
+    })
+}
+
 /// Appends the message set inside `wrapper` to `output`. `data` is what the wrapper was parsed
 /// from.
-pub fn open_wrapper(
+fn open_wrapper(
     data: &[u8],
     wrapper: &Message,
     decompressor: &mut Decompressor,
     max_bytes: usize,
     output: &mut Output,
 ) -> Result<()> {
-    let Some(value) = wrapper.value.clone() else {
-        let position = wrapper.size_bytes as u64 - 4;
-        return Err(Error::new(ErrorKind::BadRecord, position, "a compressed set", "null"));
-    };
+    let value = wrapped(wrapper)?;
     let start = value.start as u64;
     decompressor
         .decompress(wrapper.codec()?, wrapper.magic, &data[value], max_bytes, output)
@@ -211,7 +216,7 @@ fn next_inner(set: &[u8], at: usize, magic: i8, check_crc: bool) -> Result<Messa
 
 /// Checks a wrapper's opened set and tells where its offsets start. Error positions count from
 /// the start of the opened set.
-pub fn inner_set(wrapper: &Message, set: &[u8], check_crc: bool) -> Result<InnerSet> {
+pub(crate) fn inner_set(wrapper: &Message, set: &[u8], check_crc: bool) -> Result<InnerSet> {
     let mut at = 0;
     let mut first: Option<(i64, i64)> = None;
     let mut last = -1;
@@ -257,15 +262,15 @@ fn offset_shift(wrapper: &Message, last_inner: i64) -> Result<i64> {
 }
 
 /// Walks an opened set that [`inner_set`] has accepted.
-pub fn inner_messages(
+pub(crate) fn inner_messages(
     set: &[u8],
     magic: i8,
-    mut each: impl FnMut(usize, &Message) -> Result<()>,
+    mut each: impl FnMut(usize, &Message),
 ) -> Result<()> {
     let mut at = 0;
     while at < set.len() {
         let message = next_inner(set, at, magic, false)?;
-        each(at, &message)?;
+        each(at, &message);
         at += message.size_bytes;
     }
     Ok(())
@@ -300,7 +305,7 @@ pub fn describe(
 
 /// An error about an opened set, placed at the wrapper's value: the opened bytes have no position
 /// in the source. Whatever is wrong in there makes a bad record of the wrapper, a checksum apart.
-pub fn inside(wrapper: &Message, error: Error) -> Error {
+pub(crate) fn inside(wrapper: &Message, error: Error) -> Error {
     let kind = match error.kind {
         ErrorKind::BadCrc => ErrorKind::BadCrc,
         _ => ErrorKind::BadRecord,
@@ -311,7 +316,7 @@ pub fn inside(wrapper: &Message, error: Error) -> Error {
 }
 
 /// The header of version 2 that says the same as `message`.
-pub fn header(message: &Message, inner: Option<&InnerSet>) -> Result<BatchHeader> {
+pub(crate) fn header(message: &Message, inner: Option<&InnerSet>) -> Result<BatchHeader> {
     let refuse = |expected: &str, found: i64| {
         Err(Error::new(ErrorKind::BadHeader, 0, expected, found.to_string()))
     };

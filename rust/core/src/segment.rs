@@ -432,6 +432,28 @@ fn frame(prefix: &[u8; MAGIC_END], position: u64, left: u64) -> std::result::Res
     Ok(size_bytes)
 }
 
+/// The size of the whole batch at the start of `rest`, which goes to the end of the source; a stop
+/// if there is none.
+pub(crate) fn frame_slice(
+    rest: &[u8],
+    position: u64,
+    end: u64,
+) -> std::result::Result<usize, Stop> {
+    let Some(prefix) = rest.first_chunk::<MAGIC_END>() else {
+        return Err(match rest.iter().position(|&byte| byte != 0) {
+            None if rest.is_empty() => Stop::end(position),
+            None => zero_tail(&torn(position, end), end),
+            Some(_) => torn(position, end),
+        });
+    };
+    match frame(prefix, position, rest.len() as u64) {
+        Err(stop) if stop.reason == StopReason::BadLength && rest.iter().all(|&b| b == 0) => {
+            Err(zero_tail(&stop, end))
+        }
+        framed => framed.map(|size| size as usize),
+    }
+}
+
 /// A window of a file that moves forward.
 struct Blocks<'f> {
     file: &'f SegmentFile,

@@ -1,0 +1,190 @@
+//! Decoded records as columns. Keys, values and headers are Arrow binary views: rows of 16 bytes
+//! that hold short values themselves and point into a data buffer for longer ones.
+//!
+//! ```text
+//! 0 length i32   4 the bytes, zero-filled, if length <= 12
+//!                4 first 4 bytes   8 data buffer i32   12 position in it i32, otherwise
+//! ```
+//! All little-endian; a null is 16 zero bytes. Data buffer 0 is the source itself, the others are
+//! what compressed batches opened to. Validity is Arrow's bitmap, lowest bit first, 1 = not null.
+
+use crate::batch_columns::BatchColumns;
+use crate::segment::Stop;
+
+/// The longest value that a view holds itself.
+pub const INLINE_BYTES: usize = 12;
+
+/// Calls `use_bytes` with the bytes of a view that is not null; `None` if it points outside of
+/// `buffers`, which views made here never do.
+pub fn with_view<R>(
+    view: u128,
+    buffers: &[&[u8]],
+    use_bytes: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    let word = |shift: u32| (view >> shift) as u32 as usize;
+    let length = word(0);
+    if length <= INLINE_BYTES {
+        return view.to_le_bytes()[4..].get(..length).map(use_bytes);
+    }
+    buffers.get(word(64))?.get(word(96)..)?.get(..length).map(use_bytes)
+}
+
+/// Byte strings, some of them null.
+#[derive(Debug, Default)]
+pub(crate) struct BinaryColumn {
+    views: Vec<u128>,
+    /// Kept only from the first null on.
+    validity: Vec<u8>,
+    null_count: usize,
+    /// Rows before the first one that is not null: no memory is spent on them until then.
+    leading_nulls: usize,
+    /// Rows to make room for once there is one that is not null.
+    planned: usize,
+}
+
+/// A finished [`BinaryColumn`].
+#[derive(Debug, Default)]
+pub struct BinaryParts {
+    /// One view per row.
+    pub views: Vec<u128>,
+    /// One bit per row; `None` when nothing is null.
+    pub validity: Option<Vec<u8>>,
+    /// Nulls.
+    pub null_count: usize,
+}
+
+impl BinaryParts {
+    /// Row `row` is null; rows that do not exist are, too.
+    pub fn is_null(&self, row: usize) -> bool {
+        row >= self.views.len()
+            || self.validity.as_ref().is_some_and(|bits| bits[row / 8] >> (row % 8) & 1 == 0)
+    }
+}
+
+impl BinaryColumn {
+    /// Rows.
+    pub(crate) fn len(&self) -> usize {
+        self.views.len().max(self.leading_nulls)
+    }
+
+    /// Makes room, unless nothing but nulls was seen so far.
+    pub(crate) fn reserve(&mut self, rows: usize) {
+        self.planned = self.len() + rows;
+        if !self.views.is_empty() {
+            self.views.reserve(rows);
+        }
+    }
+
+    /// Adds rows; bit n of `nulls` says that row n is one.
+    pub(crate) fn append(&mut self, views: &[u128], nulls: &[u64]) {
+        let found: usize = nulls.iter().map(|word| word.count_ones() as usize).sum();
+        if self.views.is_empty() {
+            if found == views.len() {
+                self.leading_nulls += found;
+                return;
+            }
+            self.materialise();
+        }
+        let first = self.views.len();
+        self.views.extend_from_slice(views);
+        for (index, &word) in nulls.iter().enumerate().filter(|_| found > 0) {
+            let mut word = word;
+            while word != 0 {
+                self.set_null(first + index * 64 + word.trailing_zeros() as usize);
+                word &= word - 1;
+            }
+        }
+    }
+
+    /// Gives the leading nulls their memory, because a row follows that is not null.
+    fn materialise(&mut self) {
+        let rows = std::mem::take(&mut self.leading_nulls);
+        self.views.reserve(self.planned.max(rows));
+        if rows > 0 {
+            self.views.resize(rows, 0);
+            self.null_count = rows;
+            self.validity = vec![0; rows / 8];
+            if !rows.is_multiple_of(8) {
+                self.validity.push(0xff << (rows % 8));
+            }
+        }
+    }
+
+    /// Adds one row.
+    pub(crate) fn push(&mut self, view: Option<u128>) {
+        if self.views.is_empty() {
+            self.materialise();
+        }
+        if view.is_none() {
+            let row = self.views.len();
+            self.views.push(0);
+            self.set_null(row);
+        } else {
+            self.views.extend(view);
+        }
+    }
+
+    /// Marks a row that is in memory as null.
+    pub(crate) fn set_null(&mut self, row: usize) {
+        let bytes = self.views.len().div_ceil(8);
+        if self.validity.len() < bytes {
+            // Rows without a bit so far are not null; spare bits are set, too, and cleared at last.
+            self.validity.resize(bytes, 0xff);
+        }
+        self.validity[row / 8] &= !(1 << (row % 8));
+        self.null_count += 1;
+    }
+
+    pub(crate) fn finish(mut self) -> BinaryParts {
+        if self.views.is_empty() && self.leading_nulls > 0 {
+            // Zeroed allocations of any size cost next to nothing until they are read.
+            let rows = self.leading_nulls;
+            let validity = Some(vec![0; rows.div_ceil(8)]);
+            return BinaryParts { views: vec![0; rows], validity, null_count: rows };
+        }
+        let rows = self.views.len();
+        let validity = (self.null_count > 0).then(|| {
+            self.validity.resize(rows.div_ceil(8), 0xff);
+            if let (Some(last), true) = (self.validity.last_mut(), !rows.is_multiple_of(8)) {
+                *last &= (1 << (rows % 8)) - 1;
+            }
+            self.validity
+        });
+        BinaryParts { views: self.views, validity, null_count: self.null_count }
+    }
+}
+
+/// The headers of all records: a list per record.
+#[derive(Debug, Default)]
+pub struct HeaderColumns {
+    /// Where each record's headers start in the two columns below, and where the last one's end;
+    /// `None` when no record has any.
+    pub list_offsets: Option<Vec<i32>>,
+    /// Never null.
+    pub keys: BinaryParts,
+    /// Values.
+    pub values: BinaryParts,
+}
+
+/// Everything a decode produces.
+#[derive(Debug)]
+pub struct Records {
+    /// Offset of each record.
+    pub offset: Vec<i64>,
+    /// Timestamp of each record; -1 for messages of magic 0.
+    pub timestamp_ms: Vec<i64>,
+    /// Keys.
+    pub keys: BinaryParts,
+    /// Values.
+    pub values: BinaryParts,
+    /// Headers.
+    pub headers: HeaderColumns,
+    /// One row per batch, control batches too.
+    pub batches: BatchColumns,
+    /// First row of each batch, and the number of rows last.
+    pub batch_starts: Vec<i64>,
+    /// Data buffers 1 and up.
+    pub opened: Vec<Vec<u8>>,
+    /// Why and where the decode ended: the end, or a torn or zero tail.
+    pub stop: Stop,
+}

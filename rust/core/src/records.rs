@@ -1,0 +1,282 @@
+//! Decodes the records of a range of batches into columns, without a copy of uncompressed ones:
+//! views of keys and values point into the source itself.
+//!
+//! A batch is checked like a scan checks it and then taken apart; anything that is not exactly what
+//! the format says is an error with its byte position. Only a tail that is cut off or all zeros is
+//! no error: the decode ends before it and says so.
+
+use crate::batch_columns::{Batch, BatchColumns};
+use crate::checksum::crc32c;
+use crate::compression::{Decompressor, Output};
+use crate::error::{Error, ErrorKind, Result};
+use crate::legacy::{self, Message};
+use crate::record_batch::{BatchHeader, CRC_START, Codec, HEADER_SIZE, MAGIC_END};
+use crate::record_columns::Records;
+use crate::record_rows::{Payload, Rows};
+use crate::segment::{self, Stop, StopReason};
+
+/// A data buffer for opened batches is closed from this size on.
+const OPENED_BYTES: usize = 4 << 20;
+/// Views hold positions as i32.
+const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
+
+/// How to decode.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeOptions {
+    /// Check every batch's checksum.
+    pub verify_crc: bool,
+    /// Decode the records of control batches too.
+    pub include_control: bool,
+    /// Limit for what one batch may open to.
+    pub max_decompressed_bytes: usize,
+}
+
+impl Default for DecodeOptions {
+    fn default() -> Self {
+        Self { verify_crc: true, include_control: false, max_decompressed_bytes: 64 << 20 }
+    }
+}
+
+/// Decodes the batches of `data`, which is data buffer 0 of the columns and starts at byte
+/// `first_position` of the source.
+pub fn decode_records(
+    data: &[u8],
+    first_position: u64,
+    options: &DecodeOptions,
+) -> Result<Records> {
+    if data.len() > MAX_BUFFER_BYTES {
+        let expected = format!("a range of at most {MAX_BUFFER_BYTES} bytes");
+        return Err(Error::new(ErrorKind::TooLarge, 0, expected, data.len().to_string()));
+    }
+    let mut decoder = Decoder::new(data, first_position, options);
+    let mut at = 0;
+    let stop = loop {
+        match decoder.next_batch(at)? {
+            Next::Batch(size) => at += size,
+            Next::Stop(stop) => break stop,
+        }
+    };
+    Ok(decoder.finish(stop))
+}
+
+enum Next {
+    /// Bytes of the batch that was taken.
+    Batch(usize),
+    Stop(Stop),
+}
+
+struct Decoder<'a> {
+    data: &'a [u8],
+    first_position: u64,
+    options: &'a DecodeOptions,
+    decompressor: Decompressor,
+    rows: Rows,
+    batches: BatchColumns,
+    batch_starts: Vec<i64>,
+    previous_last_offset: i64,
+    opened: Vec<Vec<u8>>,
+    open: Output,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(data: &'a [u8], first_position: u64, options: &'a DecodeOptions) -> Self {
+        Self {
+            data,
+            first_position,
+            options,
+            decompressor: Decompressor::new(),
+            rows: Rows::default(),
+            batches: BatchColumns::default(),
+            batch_starts: Vec::new(),
+            previous_last_offset: -1,
+            opened: Vec::new(),
+            open: Output::default(),
+        }
+    }
+
+    fn finish(mut self, stop: Stop) -> Records {
+        self.rows.flush();
+        let rows = self.rows.len();
+        self.batch_starts.push(rows as i64);
+        if !self.open.is_empty() {
+            self.opened.push(self.open.into_bytes());
+        }
+        let headers = self.rows.headers;
+        Records {
+            offset: self.rows.offset,
+            timestamp_ms: self.rows.timestamp_ms,
+            keys: self.rows.keys.finish(),
+            values: self.rows.values.finish(),
+            headers: headers.finish(rows),
+            batches: self.batches,
+            batch_starts: self.batch_starts,
+            opened: self.opened,
+            stop,
+        }
+    }
+
+    /// Takes the batch at `at`, or tells why there is none.
+    fn next_batch(&mut self, at: usize) -> Result<Next> {
+        let rest = &self.data[at..];
+        let position = self.first_position + at as u64;
+        let end = self.first_position + self.data.len() as u64;
+        let size = match segment::frame_slice(rest, position, end) {
+            Ok(size) => size,
+            Err(stop) => return tail(stop).map(Next::Stop),
+        };
+        self.batch_starts.push(self.rows.len() as i64);
+        let batch = &rest[..size];
+        let magic = batch[MAGIC_END - 1] as i8;
+        let header = match batch.first_chunk() {
+            Some(bytes) if magic == 2 => {
+                let header = self.check(bytes, batch, position)?;
+                if self.options.include_control || !header.is_control() {
+                    self.records(at, size, &header)?;
+                }
+                header
+            }
+            _ => self.message(at, size).map_err(|error| error.shifted(position))?,
+        };
+        if header.base_offset <= self.previous_last_offset {
+            let expected = format!("a base offset above {}", self.previous_last_offset);
+            let found = header.base_offset.to_string();
+            return Err(Error::new(ErrorKind::OffsetOrder, position, expected, found));
+        }
+        self.previous_last_offset = header.last_offset();
+        self.batches.push(position, &Batch { magic, header });
+        self.foresee(at + size);
+        Ok(Next::Batch(size))
+    }
+
+    /// The header of a v2 batch, checked.
+    fn check(&self, bytes: &[u8; HEADER_SIZE], batch: &[u8], position: u64) -> Result<BatchHeader> {
+        let header = BatchHeader::parse(bytes);
+        if self.options.verify_crc {
+            let computed = crc32c(&batch[CRC_START..]);
+            if computed != header.crc {
+                let expected = format!("CRC-32C {:#010x} as the header says", header.crc);
+                let found = format!("{computed:#010x}");
+                return Err(Error::new(ErrorKind::BadCrc, position, expected, found));
+            }
+        }
+        header.validate(position)?;
+        Ok(header)
+    }
+
+    /// Makes room for the rows that the rest holds if it is like the first `taken` bytes: growing
+    /// step by step would move the columns many times over. Room that stays unused costs nothing,
+    /// but a guess from few bytes is kept small.
+    fn foresee(&mut self, taken: usize) {
+        const MAX_ROWS: usize = 16 << 20;
+        let rows = self.rows.len();
+        if self.rows.capacity() > rows + rows / 64 || taken == self.data.len() {
+            return;
+        }
+        let left = (self.data.len() - taken) as u128;
+        let more = (rows as u128 * left / taken as u128) as usize;
+        let more = (more + more / 32).min(MAX_ROWS.max(rows));
+        self.rows.reserve(more);
+        let batches = self.batches.len();
+        let more = (batches as u128 * left / taken as u128) as usize;
+        self.batches.reserve((more + more / 32).min(MAX_ROWS));
+    }
+
+    /// Appends the records of the v2 batch of `size` bytes at `at`.
+    fn records(&mut self, at: usize, size: usize, header: &BatchHeader) -> Result<()> {
+        let start = at + HEADER_SIZE;
+        let position = self.first_position + start as u64;
+        let codec = header.codec().unwrap_or(Codec::None);
+        if codec == Codec::None {
+            let payload = Payload { bytes: self.data, buffer: 0, start, end: at + size };
+            return self
+                .rows
+                .append(&payload, header)
+                .map_err(|error| error.shifted(self.first_position));
+        }
+        let compressed = &self.data[start..at + size];
+        if header.record_count == 0 && compressed.is_empty() {
+            return Ok(());
+        }
+        let opened = self.open(codec, 2, compressed).map_err(|error| error.shifted(position))?;
+        let payload = Payload {
+            bytes: self.open.memory(),
+            buffer: self.opened.len() as u32 + 1,
+            start: opened,
+            end: self.open.len(),
+        };
+        self.rows.append(&payload, header).map_err(|error| {
+            let inner = error.position - opened as u64;
+            let found = format!("{} (byte {inner} of the opened records)", error.found);
+            Error { position, found, ..error }
+        })
+    }
+
+    /// Opens a compressed payload into the current data buffer; where it starts there.
+    fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8]) -> Result<usize> {
+        let limit = self.options.max_decompressed_bytes.min(MAX_BUFFER_BYTES);
+        if self.open.len() + limit.min(OPENED_BYTES) > MAX_BUFFER_BYTES
+            || (!self.open.is_empty() && self.open.spare() < compressed.len().saturating_mul(4))
+        {
+            let capacity = self.open.len().max(OPENED_BYTES);
+            let full = std::mem::replace(&mut self.open, Output::with_capacity(capacity));
+            self.opened.push(full.into_bytes());
+        }
+        let start = self.open.len();
+        self.decompressor.decompress(codec, magic, compressed, limit, &mut self.open)?;
+        Ok(start)
+    }
+
+    /// Appends the message, or what the wrapper holds, at `at`. Error positions count from there.
+    fn message(&mut self, at: usize, size: usize) -> Result<BatchHeader> {
+        let source = self.data;
+        let data = &source[at..at + size];
+        if self.options.verify_crc {
+            legacy::verify_crc(data)?;
+        }
+        let message = Message::parse(data)?;
+        let codec = message.codec()?;
+        if codec != Codec::None {
+            return self.wrapper(codec, &message, data);
+        }
+        let header = legacy::header(&message, None)?;
+        let payload = Payload { bytes: source, buffer: 0, start: at, end: at + size };
+        self.rows.push_message(&payload, &message, message.offset, message.timestamp_ms);
+        Ok(header)
+    }
+
+    fn wrapper(&mut self, codec: Codec, wrapper: &Message, data: &[u8]) -> Result<BatchHeader> {
+        let value = legacy::wrapped(wrapper)?;
+        let value_position = value.start as u64;
+        let start = self
+            .open(codec, wrapper.magic, &data[value])
+            .map_err(|error| error.shifted(value_position))?;
+        let bytes = self.open.bytes();
+        let set = &bytes[start..];
+        let inside = |error| legacy::inside(wrapper, error);
+        let inner = legacy::inner_set(wrapper, set, self.options.verify_crc).map_err(inside)?;
+        let header = legacy::header(wrapper, Some(&inner))?;
+        let buffer = self.opened.len() as u32 + 1;
+        legacy::inner_messages(set, wrapper.magic, |at, message| {
+            let (start, end) = (start + at, start + at + message.size_bytes);
+            let payload = Payload { bytes, buffer, start, end };
+            let offset = message.offset + inner.offset_shift;
+            let timestamp_ms = match wrapper.is_log_append_time() {
+                true => wrapper.timestamp_ms,
+                false => message.timestamp_ms,
+            };
+            self.rows.push_message(&payload, message, offset, timestamp_ms);
+        })
+        .map_err(inside)?;
+        Ok(header)
+    }
+}
+
+/// Ends of data that are no error.
+fn tail(stop: Stop) -> Result<Stop> {
+    let kind = match stop.reason {
+        StopReason::End | StopReason::TornTail | StopReason::ZeroTail => return Ok(stop),
+        StopReason::UnknownMagic => ErrorKind::UnknownMagic,
+        _ => ErrorKind::BadLength,
+    };
+    Err(Error::new(kind, stop.position, stop.expected, stop.found))
+}
