@@ -1,4 +1,4 @@
-"""Settings."""
+"""Java's ``.properties`` text, as ``java.util.Properties.load`` reads it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,194 @@
+"""What a setting is: its names, its meaning, the values it can have, and how text becomes one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from tierlog.errors import ConfigError
+
+__all__ = [
+    "MAX_INT32",
+    "MAX_INT64",
+    "Kind",
+    "Setting",
+    "decimal",
+    "one_of",
+    "paths",
+    "rate",
+    "setting",
+    "settings",
+    "store_url",
+    "text",
+    "true_or_false",
+    "whole_number",
+]
+
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL_NUMBER = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]{0,19})?|\.[0-9]{1,19})")
+_URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of value: what to tell people, text to value (ValueError), which values are legal."""
+
+    what: str
+    parse: Callable[[str], Any]
+    accepts: Callable[[Any], bool]
+    show: Callable[[Any], str] = str
+
+
+def whole_number(minimum: int, maximum: int, *, or_off: int | None = None) -> Kind:
+    """A whole number in a range, or ``or_off``, which switches something off."""
+
+    def parse(text: str) -> int:
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise ValueError(text)
+        return int(text)
+
+    def accepts(value: Any) -> bool:
+        number = isinstance(value, int) and not isinstance(value, bool)
+        return number and (minimum <= value <= maximum or value == or_off)
+
+    off = "" if or_off is None else f" or {or_off}"
+    top = "" if maximum == MAX_INT64 else f" to {maximum}"
+    return Kind(what=f"a whole number from {minimum}{top}{off}", parse=parse, accepts=accepts)
+
+
+def rate() -> Kind:
+    """Bytes per second; Kafka's largest long is no limit at all (None)."""
+    number = whole_number(1, MAX_INT64)
+
+    def parse(text: str) -> int | None:
+        value: int = number.parse(text)
+        return None if value == MAX_INT64 else value
+
+    return Kind(
+        what=f"{number.what}; {MAX_INT64} is unlimited",
+        parse=parse,
+        accepts=lambda value: value is None or number.accepts(value),
+        show=lambda value: f"{MAX_INT64} (unlimited)" if value is None else str(value),
+    )
+
+
+def decimal(minimum: float, maximum: float) -> Kind:
+    def parse(text: str) -> float:
+        if not _DECIMAL_NUMBER.fullmatch(text):
+            raise ValueError(text)
+        return float(text)
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, float | int) and minimum <= value <= maximum
+
+    return Kind(what=f"a number from {minimum:g} to {maximum:g}", parse=parse, accepts=accepts)
+
+
+def one_of(names: type[StrEnum]) -> Kind:
+    return Kind(
+        what=" or ".join(name.value for name in names),
+        parse=lambda text: names(text.lower()),
+        accepts=lambda value: isinstance(value, names),
+        show=lambda value: str(value.value),
+    )
+
+
+def true_or_false() -> Kind:
+    def parse(text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+
+    return Kind(
+        what="true or false",
+        parse=parse,
+        accepts=lambda value: isinstance(value, bool),
+        show=lambda value: str(value).lower(),
+    )
+
+
+def text(what: str) -> Kind:
+    return Kind(
+        what=what,
+        parse=lambda text: text or None,
+        accepts=lambda value: value is None or (isinstance(value, str) and value != ""),
+        show=lambda value: value or "none",
+    )
+
+
+def store_url() -> Kind:
+    def accepts(value: Any) -> bool:
+        # Printed, logged and stored in many places: no place for a password.
+        return value is None or (isinstance(value, str) and not _URL_PASSWORD.match(value))
+
+    plain = text("a store's URL without a password in it")
+    return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
+
+
+def paths() -> Kind:
+    return Kind(
+        what="paths separated by commas",
+        parse=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+        accepts=lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value),
+        show=lambda value: ",".join(value) or "none",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting. ``aliases`` mean the same; ``fallbacks`` count where the name is not given.
+
+    ``kafka_default`` is told where Kafka's default is another one than ours. A ``private`` value
+    is never shown in an error.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    default: Any
+    aliases: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    kafka_default: str | None = None
+    private: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it can be given by, its own first."""
+        return (self.name, *self.aliases, *self.fallbacks)
+
+    def parse(self, text: str, key: str, source: str) -> Any:
+        """The value in a text; ConfigError naming source, key, what is expected and found."""
+        try:
+            value = self.kind.parse(text.strip())
+        except ValueError:
+            value = _UNREADABLE
+        if value is _UNREADABLE or not self.kind.accepts(value):
+            found = "another value" if self.private else repr(text[:100])
+            raise ConfigError(f"{source}: {key}: expected {self.kind.what}, found {found}")
+        return value
+
+    def check(self, value: Any) -> None:
+        """ConfigError when a value cannot be this setting's."""
+        if not self.kind.accepts(value):
+            found = "another value" if self.private else repr(value)
+            raise ConfigError(f"{self.name}: expected {self.kind.what}, found {found}")
+
+
+_UNREADABLE = object()
+
+
+def setting(name: str, kind: Kind, default: Any, doc: str, **more: Any) -> Any:
+    found = Setting(name=name, kind=kind, default=default, doc=doc, **more)
+    return field(default=default, metadata={"setting": found})
+
+
+def settings(section: type[Any]) -> Iterator[tuple[str, Setting]]:
+    """The fields of a concern with their settings, in order."""
+    for each in fields(section):
+        yield each.name, each.metadata["setting"]

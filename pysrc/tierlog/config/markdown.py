@@ -1,0 +1,58 @@
+"""docs/CONFIG.md, written from the settings themselves."""
+
+from __future__ import annotations
+
+from tierlog.config.kinds import Setting, settings
+from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS, environment_name
+
+__all__ = ["config_markdown"]
+
+_INTRODUCTION = """\
+# Settings
+
+<!-- Written by `python -m tierlog.config > docs/CONFIG.md`; do not edit. -->
+
+Settings come from a Kafka `server.properties`, as it is; from environment variables that start
+with `TIERLOG_`, which win over the file; and from flags, which win over both.
+
+Keys that start with `tierlog.` or `remote.` are tierlog's: an unknown one is an error that names
+the nearest known one, and so is an unknown `TIERLOG_` variable. Every other key is Kafka's and is
+passed over, unless it is so close to a name on this page that it must be a mistake. A setting
+given by two of its names with different values in one place is an error.
+"""
+
+_PASSED_ON = """\
+## Left to Kafka
+
+Known, and not used by tierlog:
+"""
+
+
+def config_markdown() -> str:
+    """The text of docs/CONFIG.md."""
+    parts = [_INTRODUCTION]
+    for section in SECTIONS.values():
+        parts.append(
+            f"## {section.__doc__ or ''}\n\nIn Python: `tierlog.config.{section.__name__}`\n"
+        )
+        parts += [_setting_markdown(name, setting) for name, setting in settings(section)]
+    passed = "\n".join(f"* `{name}`" for name in sorted(LEFT_TO_KAFKA))
+    return "\n".join([*parts, _PASSED_ON, passed, ""])
+
+
+def _setting_markdown(name: str, setting: Setting) -> str:
+    default = f"`{setting.kind.show(setting.default)}`"
+    if setting.kafka_default is not None:
+        default += f" (Kafka: `{setting.kafka_default}`)"
+    lines = [
+        f"### {setting.name}\n",
+        f"{setting.doc}\n",
+        f"* Default: {default}",
+        f"* Values: {setting.kind.what}",
+        f"* Environment: `{environment_name(setting.name)}`; field `{name}`",
+    ]
+    if setting.aliases:
+        lines.append(f"* Also known as {', '.join(f'`{alias}`' for alias in setting.aliases)}")
+    if setting.fallbacks:
+        lines.append(f"* If not given: {', '.join(f'`{name}`' for name in setting.fallbacks)}")
+    return "\n".join([*lines, ""])

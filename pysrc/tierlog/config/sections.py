@@ -1,0 +1,264 @@
+"""The settings, one frozen dataclass per concern.
+
+A field's name is its property's, dots turned into underscores and the concern's own words left
+out; each carries its ``Setting``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tierlog.config.kinds import (
+    MAX_INT32,
+    MAX_INT64,
+    decimal,
+    one_of,
+    paths,
+    rate,
+    setting,
+    settings,
+    store_url,
+    text,
+    true_or_false,
+    whole_number,
+)
+
+__all__ = [
+    "LogConfig",
+    "QuotaConfig",
+    "QuotaRateMode",
+    "RemoteIndexConfig",
+    "RemoteLogConfig",
+    "Section",
+    "TierConfig",
+]
+
+
+class Section:
+    """A concern's settings: checked however it is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, its_setting in settings(type(self)):
+            its_setting.check(getattr(self, name))
+
+
+class QuotaRateMode(StrEnum):
+    """How a rate is measured."""
+
+    WINDOW = "window"
+    ELAPSED = "elapsed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaConfig(Section):
+    """How many bytes per second go to and come from the remote tier (KIP-956)."""
+
+    copy_max_bytes_per_second: int | None = setting(
+        "remote.log.manager.copy.max.bytes.per.second",
+        rate(),
+        None,
+        "Most bytes per second copied to the remote tier.",
+        aliases=("remote.log.manager.write.quota.default",),
+    )
+    copy_quota_window_num: int = setting(
+        "remote.log.manager.copy.quota.window.num",
+        whole_number(1, MAX_INT32),
+        61,
+        "Samples kept to measure the copy rate.",
+        aliases=("remote.log.manager.write.quota.window.num",),
+        kafka_default="11",
+    )
+    copy_quota_window_size_seconds: int = setting(
+        "remote.log.manager.copy.quota.window.size.seconds",
+        whole_number(1, MAX_INT32),
+        1,
+        "Length of each sample of the copy rate.",
+        aliases=("remote.log.manager.write.quota.window.size.seconds",),
+    )
+    fetch_max_bytes_per_second: int | None = setting(
+        "remote.log.manager.fetch.max.bytes.per.second",
+        rate(),
+        None,
+        "Most bytes per second read from the remote tier.",
+        aliases=("remote.log.manager.read.quota.default",),
+    )
+    fetch_quota_window_num: int = setting(
+        "remote.log.manager.fetch.quota.window.num",
+        whole_number(1, MAX_INT32),
+        11,
+        "Samples kept to measure the fetch rate.",
+        aliases=("remote.log.manager.read.quota.window.num",),
+    )
+    fetch_quota_window_size_seconds: int = setting(
+        "remote.log.manager.fetch.quota.window.size.seconds",
+        whole_number(1, MAX_INT32),
+        1,
+        "Length of each sample of the fetch rate.",
+        aliases=("remote.log.manager.read.quota.window.size.seconds",),
+    )
+    quota_rate_mode: QuotaRateMode = setting(  # noqa: RUF009 - a field, as all others
+        "remote.log.manager.quota.rate.mode",
+        one_of(QuotaRateMode),
+        QuotaRateMode.WINDOW,
+        "How both rates are measured: over the whole window, as KIP-956 says, or over the time "
+        "since the oldest sample, as Kafka does.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogConfig(Section):
+    """Tasks and threads of the remote log manager (KIP-405)."""
+
+    manager_task_interval_ms: int = setting(
+        "remote.log.manager.task.interval.ms",
+        whole_number(1, MAX_INT64),
+        30_000,
+        "Pause between two runs of a task, counted from the end of the first.",
+    )
+    manager_copier_thread_pool_size: int = setting(
+        "remote.log.manager.copier.thread.pool.size",
+        whole_number(1, MAX_INT32),
+        10,
+        "Threads that copy segments.",
+    )
+    manager_expiration_thread_pool_size: int = setting(
+        "remote.log.manager.expiration.thread.pool.size",
+        whole_number(1, MAX_INT32),
+        10,
+        "Threads that delete expired segments.",
+    )
+    manager_follower_thread_pool_size: int = setting(
+        "remote.log.manager.follower.thread.pool.size",
+        whole_number(1, MAX_INT32),
+        2,
+        "Threads for partitions that another node leads.",
+        fallbacks=("remote.log.manager.thread.pool.size",),
+    )
+    manager_task_retry_backoff_ms: int = setting(
+        "remote.log.manager.task.retry.backoff.ms",
+        whole_number(1, MAX_INT64),
+        500,
+        "Pause after a task's first failure; it doubles with each further one.",
+    )
+    manager_task_retry_backoff_max_ms: int = setting(
+        "remote.log.manager.task.retry.backoff.max.ms",
+        whole_number(1, MAX_INT64),
+        30_000,
+        "Longest pause after a failure.",
+    )
+    manager_task_retry_jitter: float = setting(
+        "remote.log.manager.task.retry.jitter",
+        decimal(0, 0.5),
+        0.2,
+        "Part of that pause by which chance may change it.",
+    )
+    reader_threads: int = setting(
+        "remote.log.reader.threads",
+        whole_number(1, MAX_INT32),
+        10,
+        "Threads that read from the remote tier.",
+    )
+    reader_max_pending_tasks: int = setting(
+        "remote.log.reader.max.pending.tasks",
+        whole_number(1, MAX_INT32),
+        100,
+        "Reads that may wait for a thread; further ones are refused.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteIndexConfig(Section):
+    """Indexes of remote segments and their cache."""
+
+    file_cache_total_size_bytes: int = setting(
+        "remote.log.index.file.cache.total.size.bytes",
+        whole_number(1, MAX_INT64),
+        1 << 30,
+        "Most bytes of indexes kept at hand.",
+    )
+    file_cache_ttl_ms: int = setting(
+        "remote.log.index.file.cache.ttl.ms",
+        whole_number(1, MAX_INT64, or_off=-1),
+        900_000,
+        "How long an index is kept after its last use; -1 is for ever.",
+    )
+    interval_bytes: int = setting(
+        "tierlog.remote.index.interval.bytes",
+        whole_number(1, MAX_INT32),
+        256 << 10,
+        "Bytes of log that each remoteLogIndex entry but the last covers at least.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig(Section):
+    """The local log."""
+
+    dirs: tuple[str, ...] = setting(
+        "log.dirs",
+        paths(),
+        (),
+        "A broker's log directories.",
+        fallbacks=("log.dir",),
+        kafka_default="/tmp/kafka-logs",
+    )
+    index_interval_bytes: int = setting(
+        "log.index.interval.bytes",
+        whole_number(0, MAX_INT32),
+        4096,
+        "Bytes of log between two entries of a rebuilt offset index.",
+        aliases=("index.interval.bytes",),
+    )
+    segment_bytes: int = setting(
+        "log.segment.bytes",
+        whole_number(14, MAX_INT32),
+        1 << 30,
+        "Size at which a segment is rolled.",
+        aliases=("segment.bytes",),
+    )
+    batch_max_decompressed_bytes: int = setting(
+        "tierlog.batch.max.decompressed.bytes",
+        whole_number(1, MAX_INT64),
+        64 << 20,
+        "Most bytes that one compressed batch may open to; a larger one is refused.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig(Section):
+    """What `tierlog tier` copies, and where to."""
+
+    store_url: str | None = setting(
+        "tierlog.store.url",
+        store_url(),
+        None,
+        "The store that segments are copied to: file:///, s3://, gs://, az:// or memory:///.",
+        private=True,
+    )
+    state_dir: str | None = setting(
+        "tierlog.state.dir",
+        text("a path"),
+        None,
+        "Where tierlog keeps its own state; never a broker's log directory.",
+    )
+    bootstrap_servers: str | None = setting(
+        "tierlog.bootstrap.servers",
+        text("host:port, separated by commas"),
+        None,
+        "The broker to ask for last stable offsets.",
+    )
+    include_internal_topics: bool = setting(
+        "tierlog.include.internal.topics",
+        true_or_false(),
+        False,
+        "Copy Kafka's internal topics too (never KRaft's own log).",
+    )
+    include_compacted_topics: bool = setting(
+        "tierlog.include.compacted.topics",
+        true_or_false(),
+        False,
+        "Copy compacted topics too, although the cleaner may rewrite what was copied.",
+    )
