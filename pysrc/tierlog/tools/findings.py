@@ -1,0 +1,193 @@
+"""What checks found, what to do about it, and how much they looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tierlog.batches import BatchTable
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import printable
+from tierlog.tools.output import Table, human_size
+
+__all__ = ["Finding", "Report", "Severity", "Summary", "Tally", "report_text"]
+
+
+class Severity(StrEnum):
+    """``PROBLEM``: something is wrong. ``NOTE``: worth knowing, and as a healthy log may be."""
+
+    PROBLEM = "problem"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found. ``path`` is a file or an object's key, ``position`` a byte in it.
+
+    ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...), ``action`` what to do.
+    """
+
+    severity: Severity
+    path: str
+    position: int | None
+    what: str
+    expected: str
+    found: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How much was looked at, and how much was wrong. ``size_bytes`` counts segments only."""
+
+    source: str
+    partitions: int
+    segments: int
+    batches: int
+    records: int
+    size_bytes: int
+    problems: int
+    notes: int
+    deep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of one run."""
+
+    summary: Summary
+    findings: tuple[Finding, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is no problem; notes do not count."""
+        return self.summary.problems == 0
+
+    def tables(self) -> list[Table]:
+        """What a document holds."""
+        return [
+            Table(name="summary", row_type=Summary, rows=(self.summary,), single=True),
+            Table(name="findings", row_type=Finding, rows=self.findings),
+        ]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has seen so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+    def add_segment(self, size_bytes: int) -> None:
+        """Count a segment."""
+        self.segments += 1
+        self.size_bytes += size_bytes
+
+    def add_batches(self, table: BatchTable) -> None:
+        """Count what is sound in it."""
+        self.batches += len(table)
+        self.records += int(table.record_count.sum())
+
+    def problem(
+        self,
+        path: str,
+        what: str,
+        expected: str,
+        found: str,
+        action: str,
+        position: int | None = None,
+    ) -> None:
+        """Something is wrong."""
+        self._found(Severity.PROBLEM, path, position, what, expected, found, action)
+
+    def note(
+        self,
+        path: str,
+        what: str,
+        expected: str,
+        found: str,
+        action: str,
+        position: int | None = None,
+    ) -> None:
+        """Something is worth knowing."""
+        self._found(Severity.NOTE, path, position, what, expected, found, action)
+
+    def _found(
+        self,
+        severity: Severity,
+        path: str,
+        position: int | None,
+        what: str,
+        expected: str,
+        found: str,
+        action: str,
+    ) -> None:
+        self.findings.append(
+            Finding(
+                severity=severity,
+                path=printable(path),
+                position=position,
+                what=what,
+                expected=expected,
+                found=found,
+                action=action,
+            )
+        )
+
+    def error(self, error: CorruptDataError, path: str, action: str) -> None:
+        """A problem that an error describes; ``path`` where the error names none."""
+        self.problem(
+            error.path or path, error.reason, error.expected, error.found, action, error.position
+        )
+
+    def report(self, source: str, *, deep: bool) -> Report:
+        """The outcome."""
+        problems = sum(finding.severity is Severity.PROBLEM for finding in self.findings)
+        return Report(
+            summary=Summary(
+                source=source,
+                partitions=self.partitions,
+                segments=self.segments,
+                batches=self.batches,
+                records=self.records,
+                size_bytes=self.size_bytes,
+                problems=problems,
+                notes=len(self.findings) - problems,
+                deep=deep,
+            ),
+            findings=tuple(self.findings),
+        )
+
+
+def report_text(report: Report, *, with_notes: bool) -> Iterator[str]:
+    """The report for people: the findings, then one line of figures."""
+    for finding in report.findings:
+        if with_notes or finding.severity is Severity.PROBLEM:
+            yield from _finding_text(finding)
+    seen = report.summary
+    checked = (
+        f"{_counted(seen.partitions, 'partition')}, {_counted(seen.segments, 'segment')}, "
+        f"{_counted(seen.batches, 'batch', 'batches')}, {_counted(seen.records, 'record')}, "
+        f"{human_size(seen.size_bytes)}"
+    )
+    problems = _counted(seen.problems, "problem") if seen.problems else "no problems"
+    notes = "" if not seen.notes else f", {_counted(seen.notes, 'note')}"
+    where = " (--format wide shows them)" if seen.notes and not with_notes else ""
+    yield f"{checked}: {problems}{notes}{where}"
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _finding_text(finding: Finding) -> Iterator[str]:
+    """The lines for people."""
+    where = "" if finding.position is None else f" at byte {finding.position}"
+    yield f"{finding.severity.value.upper()}  {finding.path}"
+    yield f"  {finding.what}{where}: expected {finding.expected}, found {finding.found}"
+    yield f"  {finding.action}"

@@ -1,0 +1,266 @@
+"""What is there: the partitions and segments of a broker's log directory or of a store.
+
+A listing reads names, checkpoints and batch headers, no records; ``verify`` is who checks them.
+What cannot be told is None, which is not the same as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from tierlog.batches import BatchTable
+from tierlog.errors import CorruptDataError, OutOfRangeError
+from tierlog.log.files import StrPath, printable
+from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.tools.output import Table, wide_field
+
+__all__ = [
+    "Listed",
+    "PartitionRow",
+    "ProblemRow",
+    "SegmentRow",
+    "SkippedRow",
+    "list_log_dir",
+    "no_such_partition",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition: offsets [``log_start_offset``, ``log_end_offset``) in so many segments."""
+
+    topic: str
+    partition: int
+    segments: int
+    size_bytes: int
+    log_start_offset: int | None
+    log_end_offset: int | None
+    leader_epoch: int | None
+    high_watermark: int | None = wide_field()
+    compacted: bool | None = wide_field()
+    topic_id: str | None = wide_field()
+    directory: str | None = wide_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """One segment; ``last_offset`` is inclusive, None where there is no batch or no telling."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    last_offset: int | None
+    size_bytes: int
+    max_timestamp_ms: int | None
+    leader_epochs: tuple[int, ...]
+    state: str
+    batches: int | None = wide_field()
+    records: int | None = wide_field()
+    codecs: tuple[str, ...] = wide_field()
+    indexes: tuple[str, ...] = wide_field()
+    path: str = wide_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRow:
+    """A name that is no part of a log, and why."""
+
+    path: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemRow:
+    """A checkpoint that cannot be trusted; what it would have said is unknown above."""
+
+    path: str
+    position: int
+    reason: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A listing. ``segments`` is None when only partitions were asked for."""
+
+    partitions: tuple[PartitionRow, ...]
+    segments: tuple[SegmentRow, ...] | None
+    skipped: tuple[SkippedRow, ...] = ()
+    problems: tuple[ProblemRow, ...] = ()
+
+    def tables(self) -> list[Table]:
+        """What to print, in this order."""
+        if self.segments is None:
+            main = Table(name="partitions", row_type=PartitionRow, rows=self.partitions)
+        else:
+            main = Table(name="segments", row_type=SegmentRow, rows=self.segments)
+        return [
+            main,
+            Table(
+                name="skipped",
+                row_type=SkippedRow,
+                rows=self.skipped,
+                title="Not read:",
+                optional=True,
+            ),
+            Table(
+                name="problems",
+                row_type=ProblemRow,
+                rows=self.problems,
+                title="Damaged checkpoints:",
+                optional=True,
+            ),
+        ]
+
+
+def list_log_dir(
+    path: StrPath,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    segments: bool = False,
+) -> Listed:
+    """Partitions, or segments, of a broker's log directory, the broker running or not.
+
+    ``topic`` and ``partition`` choose; OutOfRangeError when there is no such. Otherwise raises
+    as ``open_log_dir``.
+    """
+    listing = open_log_dir(path).listing()
+    logs = _chosen(listing.partitions, topic, partition, printable(str(path)))
+    skipped = [
+        *(() if topic else listing.skipped),
+        *chain.from_iterable(log.skipped for log in logs),
+    ]
+    problems = [*listing.problems, *chain.from_iterable(log.problems for log in logs)]
+    return Listed(
+        partitions=tuple(_partition_row(log) for log in logs) if not segments else (),
+        segments=tuple(chain.from_iterable(map(_segment_rows, logs))) if segments else None,
+        skipped=tuple(map(_skipped_row, skipped)),
+        problems=tuple(map(_problem_row, problems)),
+    )
+
+
+def _chosen(
+    logs: Sequence[PartitionLog], topic: str | None, partition: int | None, where: str
+) -> list[PartitionLog]:
+    chosen = [
+        log for log in logs if topic in (None, log.topic) and partition in (None, log.partition)
+    ]
+    if topic is not None and not chosen:
+        raise OutOfRangeError(no_such_partition(where, topic, partition, map(_key, logs)))
+    return chosen
+
+
+def _key(log: PartitionLog) -> tuple[str, int]:
+    return log.topic, log.partition
+
+
+def no_such_partition(
+    where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
+) -> str:
+    """What to say about a partition that is not there: which ones are."""
+    topics: dict[str, list[int]] = {}
+    for name, number in held:
+        topics.setdefault(name, []).append(number)
+    if topic in topics and partition is not None:
+        numbers = ", ".join(map(str, topics[topic][:20]))
+        return f"{where}: no partition {partition} of {printable(topic)}, only {numbers}"
+    names = ", ".join(list(topics)[:20]) + (" ..." if len(topics) > 20 else "")
+    return f"{where}: no topic {printable(topic)}, only {names or 'nothing at all'}"
+
+
+def _partition_row(log: PartitionLog) -> PartitionRow:
+    epochs = log.leader_epochs.entries if log.leader_epochs else ()
+    return PartitionRow(
+        topic=log.topic,
+        partition=log.partition,
+        segments=len(log.segments),
+        size_bytes=sum(segment.size_bytes for segment in log.segments),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=_log_end_offset(log),
+        leader_epoch=epochs[-1].epoch if epochs else None,
+        high_watermark=log.high_watermark,
+        compacted=log.compacted,
+        topic_id=log.topic_id,
+        directory=printable(log.directory),
+    )
+
+
+def _log_end_offset(log: PartitionLog) -> int | None:
+    active = log.active_segment
+    table = _headers(active) if active else None
+    if active is None or table is None:
+        return None
+    return int(table.last_offset[-1]) + 1 if len(table) else active.base_offset
+
+
+def _headers(segment: SegmentFiles) -> BatchTable | None:
+    """The segment's batch headers; None when the broker has removed it meanwhile."""
+    try:
+        return scan_segment(segment.log_path, verify_crc=False)
+    except FileNotFoundError:
+        return None
+
+
+def _segment_rows(log: PartitionLog) -> Iterator[SegmentRow]:
+    for segment in log.segments:
+        table = _headers(segment)
+        yield SegmentRow(
+            topic=log.topic,
+            partition=log.partition,
+            base_offset=segment.base_offset,
+            last_offset=int(table.last_offset[-1]) if table else None,
+            size_bytes=segment.size_bytes,
+            max_timestamp_ms=int(table.max_timestamp_ms.max()) if table else None,
+            leader_epochs=tuple(np.unique(table.leader_epoch).tolist()) if table else (),
+            state=_state(segment, table),
+            batches=None if table is None else len(table),
+            records=None if table is None else int(table.record_count.sum()),
+            codecs=_codecs(table) if table else (),
+            indexes=_index_files(segment),
+            path=printable(segment.log_path),
+        )
+
+
+def _codecs(table: BatchTable) -> tuple[str, ...]:
+    """The codecs of batches with records of users; markers are never compressed."""
+    pairs = zip(table.codec, table.is_control.tolist(), strict=True)
+    return tuple(sorted({codec for codec, is_control in pairs if not is_control}))
+
+
+def _state(segment: SegmentFiles, table: BatchTable | None) -> str:
+    if table is None:
+        return "vanished"
+    return "active" if segment.is_active else "rolled"
+
+
+def _index_files(segment: SegmentFiles) -> tuple[str, ...]:
+    present = {
+        "index": segment.offset_index_path,
+        "timeindex": segment.time_index_path,
+        "txnindex": segment.transaction_index_path,
+        "snapshot": segment.start_snapshot_path,
+    }
+    return tuple(kind for kind, path in present.items() if path)
+
+
+def _skipped_row(skipped: Skipped) -> SkippedRow:
+    return SkippedRow(path=skipped.path, reason=skipped.reason.value, detail=skipped.detail)
+
+
+def _problem_row(problem: CorruptDataError) -> ProblemRow:
+    return ProblemRow(
+        path=problem.path or "",
+        position=problem.position,
+        reason=problem.reason,
+        expected=problem.expected,
+        found=problem.found,
+    )

@@ -1,0 +1,188 @@
+"""Rows of plain dataclasses as text for people and as documents for programs.
+
+A row's fields say how they are shown by their names, which carry their unit last:
+
+* ``size_bytes``: a human size in text, the exact number in documents;
+* ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
+* everything else as it is; None is ``-`` in text and null in documents.
+
+``wide_field()`` marks what only ``wide`` and the documents show. One command makes one document:
+an object with one list per table, whatever the number of tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from tierlog.log.files import printable
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["Format", "Table", "human_size", "iso_time", "render", "wide_field"]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_WIDE = {"wide": True}
+_GAP = "  "
+_MAX_DATE_MS = 253_402_300_799_999
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    TEXT = "text"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def wide_field() -> Any:
+    """A field of a row that ``text`` leaves out."""
+    return field(metadata=_WIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of one kind. ``title`` stands above it in text, when there is something to show.
+
+    ``optional`` tables are left out of ``text``, and out of ``wide`` when they have no rows.
+    A ``single`` table has one row and is an object, not a list, in documents.
+    """
+
+    name: str
+    row_type: type[DataclassInstance]
+    rows: Sequence[DataclassInstance]
+    title: str = ""
+    optional: bool = False
+    single: bool = False
+
+
+def human_size(size_bytes: int) -> str:
+    """``1.4 MiB``; exact below 1 KiB."""
+    size, unit = float(size_bytes), 0
+    while abs(size) >= 1023.95 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size_bytes} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """``2024-02-29T12:00:00.123Z``; the bare number where no calendar reaches."""
+    if not 0 <= timestamp_ms <= _MAX_DATE_MS:
+        return str(timestamp_ms)
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def render(
+    tables: Iterable[Table], shown: Format, head: Callable[[str], str] = str
+) -> Iterator[str]:
+    """The lines of all tables, without line ends. ``head`` decorates a line of column heads."""
+    if shown is Format.JSON:
+        return _json_lines(tables)
+    if shown is Format.YAML:
+        return _yaml_lines(tables)
+    return _text_lines(tables, shown is Format.WIDE, head)
+
+
+def _text_lines(tables: Iterable[Table], wide: bool, head: Callable[[str], str]) -> Iterator[str]:
+    first = True
+    for table in tables:
+        if table.optional and not (wide and table.rows):
+            continue
+        if not first:
+            yield ""
+        first = False
+        if table.title:
+            yield table.title
+        yield from _aligned(table, wide, head)
+
+
+def _aligned(table: Table, wide: bool, head: Callable[[str], str]) -> Iterator[str]:
+    names = [item.name for item in fields(table.row_type) if wide or not item.metadata.get("wide")]
+    heads = [_head(name) for name in names]
+    cells = [[_text(name, getattr(row, name)) for name in names] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    right = [_is_number(table.rows, name) for name in names]
+    yield head(_line(heads, widths, right))
+    for row in cells:
+        yield _line(row, widths, right)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    )
+    return _GAP.join(padded).rstrip()
+
+
+def _head(name: str) -> str:
+    short = name.removesuffix("_bytes")
+    short = short.removesuffix("_ms") if short.endswith("timestamp_ms") else short
+    return short.upper().replace("_", "-")
+
+
+def _is_number(rows: Sequence[DataclassInstance], name: str) -> bool:
+    values = [value for row in rows if (value := getattr(row, name)) is not None]
+    is_time = name.endswith("timestamp_ms")
+    return bool(values) and not is_time and all(type(value) in (int, float) for value in values)
+
+
+def _text(name: str, value: object) -> str:
+    if value is None or value == "" or value == ():
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name.endswith("_bytes"):
+            return human_size(value)
+        return iso_time(value) if name.endswith("timestamp_ms") else str(value)
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, tuple):
+        return ",".join(_text("", item) for item in value)
+    return printable(str(value))
+
+
+def _json_lines(tables: Iterable[Table]) -> Iterator[str]:
+    """An object with a row a line, so that documents compare and grep well."""
+    before = "{"
+    for table in tables:
+        names = [item.name for item in fields(table.row_type)]
+        rows = [_json({name: getattr(row, name) for name in names}) for row in table.rows]
+        start = f"{before}{_json(table.name)}: "
+        if table.single:
+            yield start + rows[0]
+        elif not rows:
+            yield f"{start}[]"
+        else:
+            yield f"{start}["
+            yield from (f"  {row}," for row in rows[:-1])
+            yield f"  {rows[-1]}]"
+        before = " ,"
+    yield "}" if before != "{" else "{}"
+
+
+def _yaml_lines(tables: Iterable[Table]) -> Iterator[str]:
+    """Block lists with JSON scalars, which YAML reads as they are."""
+    for table in tables:
+        names = [item.name for item in fields(table.row_type)]
+        yield f"{table.name}:" + ("" if table.rows else " []")
+        bullet = "  " if table.single else "- "
+        for row in table.rows:
+            for index, name in enumerate(names):
+                yield f"{'  ' if index else bullet}{name}: {_json(getattr(row, name))}"
+
+
+def _json(value: object) -> str:
+    # Escaped one by one: lone surrogates, from names that are no UTF-8, could not be printed,
+    # and some of the others are no text in YAML.
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

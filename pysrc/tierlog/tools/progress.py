@@ -1,0 +1,67 @@
+"""How a verb that takes long says how far it is: to nobody, or as a bar on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from rich.progress import Progress as RichProgress
+
+__all__ = ["Progress", "QuietProgress", "progress_on"]
+
+
+class Progress(Protocol):
+    """Told how many bytes there are to do, and then of each that is done."""
+
+    def start(self, total_bytes: int) -> None: ...
+
+    def advance(self, size_bytes: int, now_at: str = "") -> None: ...
+
+
+class QuietProgress:
+    """Nobody looks."""
+
+    def start(self, total_bytes: int) -> None:
+        """Nothing."""
+
+    def advance(self, size_bytes: int, now_at: str = "") -> None:
+        """Nothing."""
+
+
+class _Bar:
+    def __init__(self, bar: RichProgress, title: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(title, total=None, now_at="")
+
+    def start(self, total_bytes: int) -> None:
+        self._bar.update(self._task, total=total_bytes)
+
+    def advance(self, size_bytes: int, now_at: str = "") -> None:
+        self._bar.update(self._task, advance=size_bytes, now_at=now_at)
+
+
+@contextmanager
+def progress_on(stream: TextIO, title: str) -> Iterator[Progress]:
+    """A bar on ``stream`` while inside, gone afterwards; nothing when that is no terminal."""
+    if not stream.isatty():
+        yield QuietProgress()
+        return
+    # Loading these takes longer than most runs that nobody watches.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now_at]}", markup=False),
+    )
+    with RichProgress(*columns, console=Console(file=stream), transient=True) as bar:
+        yield _Bar(bar, escape(title))

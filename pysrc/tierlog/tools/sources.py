@@ -1,0 +1,71 @@
+"""What a verb is pointed at: a broker's log directory or a store, and which partition of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import quote
+
+from tierlog.log.files import printable
+from tierlog.types import check_topic_name
+
+__all__ = ["Source", "SourceKind", "parse_topic", "parse_topic_partition", "source_of"]
+
+# What every store has at its root; a broker never writes such a file.
+_STORE_MARKER = "cluster.json"
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+_MAX_INT32 = 2**31 - 1
+
+
+class SourceKind(StrEnum):
+    """Where records lie."""
+
+    LOG_DIR = "log directory"
+    STORE = "store"
+
+
+class Source(NamedTuple):
+    """A log directory with its path, or a store with its URL."""
+
+    kind: SourceKind
+    location: str
+
+    @property
+    def is_store(self) -> bool:
+        """Whether ``location`` is a URL."""
+        return self.kind is SourceKind.STORE
+
+
+def source_of(text: str) -> Source:
+    """A URL is a store; so is a directory that holds a store's marker. OSError if there is none."""
+    if _URL.match(text):
+        return Source(SourceKind.STORE, text)
+    if not os.path.lexists(text):
+        raise FileNotFoundError(
+            errno.ENOENT, "expected a broker's log directory or a store URL, found nothing", text
+        )
+    if os.path.isfile(os.path.join(text, _STORE_MARKER)):
+        return Source(SourceKind.STORE, "file://" + quote(os.path.realpath(text)))
+    return Source(SourceKind.LOG_DIR, text)
+
+
+def parse_topic(text: str) -> tuple[str, int | None]:
+    """``TOPIC`` or ``TOPIC:PARTITION``; ValueError says what is wrong with it."""
+    if ":" in text:
+        return parse_topic_partition(text)
+    return check_topic_name(text), None
+
+
+def parse_topic_partition(text: str) -> tuple[str, int]:
+    """``TOPIC:PARTITION``; ValueError says what is wrong with it."""
+    topic, colon, number = text.rpartition(":")
+    if not colon:
+        name, dash, digits = text.rpartition("-")
+        meant = f"; did you mean {name}:{digits}?" if dash and digits.isdecimal() else ""
+        raise ValueError(f"expected TOPIC:PARTITION, found {printable(text)!r}{meant}")
+    if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) > _MAX_INT32:
+        raise ValueError(f"expected a partition number after the colon, found {printable(text)!r}")
+    return check_topic_name(topic), int(number)

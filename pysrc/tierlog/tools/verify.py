@@ -1,0 +1,18 @@
+"""Is everything what it should be, on a disk or in a store? Reads all of it, changes nothing."""
+
+from __future__ import annotations
+
+from tierlog.tools.findings import Report
+from tierlog.tools.progress import Progress
+from tierlog.tools.sources import Source
+from tierlog.tools.verify_log_dir import verify_log_dir
+
+__all__ = ["verify"]
+
+
+def verify(source: Source, *, deep: bool = False, progress: Progress | None = None) -> Report:
+    """Check a log directory or a store; see `verify_log_dir` and `verify_store`.
+
+    What is wrong is a finding; an error is raised only when there is nothing to look at.
+    """
+    return verify_log_dir(source.location, deep=deep, progress=progress)

@@ -1,0 +1,245 @@
+"""Do the index files of a segment agree with its batches? (formats sections 7.1 to 7.4)
+
+How densely a broker writes entries has changed between versions, so what counts is that entries
+ascend and that each one tells the truth about the log, not that a rebuilt index has the same
+bytes. Pure functions over bytes and the scanner's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tierlog import _core
+from tierlog.batches import BatchTable
+
+__all__ = [
+    "IndexFault",
+    "check_offset_index",
+    "check_snapshot",
+    "check_time_index",
+    "check_txn_index",
+    "indexed_positions",
+]
+
+MAX_FAULTS = 5
+"""No more than this many are returned for one file."""
+
+_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_TXN_ENTRY = np.dtype(
+    [("version", ">i2"), ("producer", ">i8"), ("first", ">i8"), ("last", ">i8"), ("stable", ">i8")]
+)
+_SNAPSHOT_HEADER_BYTES = 10
+_SNAPSHOT_ENTRY_BYTES = 46
+
+Rows = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFault:
+    """One entry that is wrong; ``position`` is its first byte in the index file.
+
+    ``is_tail``: it points past the end of the log, or is an unused slot.
+    """
+
+    position: int
+    what: str
+    expected: str
+    found: str
+    is_tail: bool = False
+
+
+def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
+    """The batch positions in a ``.index``, whether they are right or not."""
+    entries, _ = _entries(data, _OFFSET_ENTRY)
+    return np.sort(entries["position"].astype(np.int64))
+
+
+def check_offset_index(data: bytes, table: BatchTable, base_offset: int) -> list[IndexFault]:
+    """A ``.index``: entries ascend, and each names a batch and the last offset from there on."""
+    entries, faults = _entries(data, _OFFSET_ENTRY)
+    offsets = entries["offset"].astype(np.int64) + base_offset
+    positions = entries["position"].astype(np.int64)
+    ascend = _not_above_previous(offsets) | _not_above_previous(positions)
+    beyond = ~ascend & (positions >= table.stop_position)
+    rows = np.minimum(np.searchsorted(table.position, positions), max(len(table) - 1, 0))
+    inside = ~ascend & ~beyond
+    no_batch = inside & (len(table) == 0)
+    if len(table):
+        no_batch = inside & (table.position[rows] != positions)
+        ends = np.isin(offsets, table.last_offset) & (offsets >= table.last_offset[rows])
+        wrong = inside & ~no_batch & ~ends
+    else:
+        wrong = np.zeros(len(entries), dtype=np.bool_)
+
+    def shown(row: int) -> str:
+        return f"offset {offsets[row]}, position {positions[row]}"
+
+    for bad, what, expected, is_tail in (
+        (ascend, "entry_order", "offset and position above those before", False),
+        (beyond, "past_the_log", f"a position below {table.stop_position}", True),
+        (no_batch, "no_batch_there", "the position of a batch", False),
+        (wrong, "wrong_offset", "the last offset of the batch at this position", False),
+    ):
+        faults += [
+            IndexFault(
+                position=row * _OFFSET_ENTRY.itemsize,
+                what=what,
+                expected=expected,
+                found=shown(row),
+                is_tail=is_tail,
+            )
+            for row in _first(bad)
+        ]
+    return _sorted(faults)
+
+
+def check_time_index(data: bytes, table: BatchTable, base_offset: int) -> list[IndexFault]:
+    """A ``.timeindex``: entries ascend, and no batch up to an entry's offset is newer than it."""
+    entries, faults = _entries(data, _TIME_ENTRY)
+    timestamps = entries["timestamp"].astype(np.int64)
+    offsets = entries["offset"].astype(np.int64) + base_offset
+    falling = _not_above_previous(timestamps)
+    falling[1:] |= offsets[1:] < offsets[:-1]
+    end = int(table.last_offset[-1]) if len(table) else base_offset - 1
+    outside = ~falling & ((offsets < base_offset) | (offsets > end))
+    newest = np.concatenate(
+        ([np.iinfo(np.int64).min], np.maximum.accumulate(table.max_timestamp_ms))
+    )
+    before = newest[np.searchsorted(table.last_offset, offsets, side="right")]
+    older = ~falling & ~outside & (before > timestamps)
+
+    def shown(row: int) -> str:
+        return f"timestamp {timestamps[row]}, offset {offsets[row]}"
+
+    for bad, what, is_tail in (
+        (falling, "entry_order", False),
+        (outside, "past_the_log", True),
+        (older, "wrong_timestamp", False),
+    ):
+        for row in _first(bad):
+            expected = {
+                "entry_order": "a timestamp above the one before, an offset not below it",
+                "past_the_log": f"an offset from {base_offset} to {end}",
+                "wrong_timestamp": f"{before[row]} or more, as in a batch up to that offset",
+            }[what]
+            faults.append(
+                IndexFault(
+                    position=row * _TIME_ENTRY.itemsize,
+                    what=what,
+                    expected=expected,
+                    found=shown(row),
+                    is_tail=is_tail,
+                )
+            )
+    return _sorted(faults)
+
+
+def check_txn_index(data: bytes, table: BatchTable) -> list[IndexFault]:
+    """A ``.txnindex``: version 0, entries ascend, each ends at a marker of its producer."""
+    entries, faults = _entries(data, _TXN_ENTRY, padded=False)
+    producers, last = entries["producer"].astype(np.int64), entries["last"].astype(np.int64)
+    markers = table.is_control & table.is_transactional
+    offsets, owners = table.base_offset[markers], table.producer_id[markers]
+    at = np.searchsorted(offsets, last)
+    in_reach = np.minimum(at, max(len(offsets) - 1, 0))
+    if len(offsets):
+        is_marker = (offsets[in_reach] == last) & (owners[in_reach] == producers)
+    else:
+        is_marker = np.zeros(len(entries), dtype=np.bool_)
+    version = entries["version"] != 0
+    order = ~version & (_not_above_previous(last) | (entries["first"] > last))
+    beyond = ~version & ~order & (last > (table.last_offset[-1] if len(table) else -1))
+    wrong = ~version & ~order & ~beyond & ~is_marker
+
+    for bad, what, expected, is_tail in (
+        (version, "bad_version", "version 0", False),
+        (order, "entry_order", "a last offset above the one before and the first offset", False),
+        (beyond, "past_the_log", "a last offset within the segment", True),
+        (wrong, "no_marker_there", "the offset of this producer's marker", False),
+    ):
+        faults += [
+            IndexFault(
+                position=row * _TXN_ENTRY.itemsize,
+                what=what,
+                expected=expected,
+                found=(
+                    f"version {entries['version'][row]}, producer {producers[row]}, "
+                    f"offsets {entries['first'][row]} to {last[row]}"
+                ),
+                is_tail=is_tail,
+            )
+            for row in _first(bad)
+        ]
+    return _sorted(faults)
+
+
+def check_snapshot(data: bytes) -> list[IndexFault]:
+    """A ``.snapshot``: version 1, its checksum, and as many entries as it says."""
+    if len(data) < _SNAPSHOT_HEADER_BYTES:
+        expected = f"at least {_SNAPSHOT_HEADER_BYTES} bytes"
+        return [_fault(0, "truncated", expected, f"{len(data)} bytes")]
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if version != 1:
+        return [_fault(0, "bad_version", "version 1", str(version))]
+    stored, computed = int.from_bytes(data[2:6], "big"), _core.crc32c(data[6:])
+    if stored != computed:
+        return [_fault(2, "bad_crc", f"CRC-32C {computed:08x}", f"{stored:08x}")]
+    count = int.from_bytes(data[6:10], "big", signed=True)
+    size_bytes = _SNAPSHOT_HEADER_BYTES + count * _SNAPSHOT_ENTRY_BYTES
+    if count < 0 or size_bytes != len(data):
+        return [_fault(6, "bad_count", f"{len(data)} bytes for {count} entries", str(size_bytes))]
+    return []
+
+
+def _fault(position: int, what: str, expected: str, found: str) -> IndexFault:
+    return IndexFault(position=position, what=what, expected=expected, found=found)
+
+
+def _entries(
+    data: bytes, entry: np.dtype[np.void], *, padded: bool = True
+) -> tuple[npt.NDArray[np.void], list[IndexFault]]:
+    """The entries before the unused slots at the end, which are all zero in an active index."""
+    faults: list[IndexFault] = []
+    whole = len(data) - len(data) % entry.itemsize
+    if whole != len(data):
+        expected = f"entries of {entry.itemsize} bytes each"
+        found = f"{len(data) - whole} bytes after the last one"
+        faults.append(_fault(whole, "bad_length", expected, found))
+    entries = np.frombuffer(data, dtype=entry, count=whole // entry.itemsize)
+    if not padded:
+        return entries, faults
+    used = -(-len(data[:whole].rstrip(b"\0")) // entry.itemsize)
+    # One entry of zeros may be true: the very first record, written in 1970.
+    unused = len(entries) - used
+    if unused > 1 or (unused and used):
+        found = f"{unused} unused slots"
+        position = used * entry.itemsize
+        faults.append(
+            IndexFault(
+                position=position,
+                what="zero_tail",
+                expected="the end of the index",
+                found=found,
+                is_tail=True,
+            )
+        )
+    return entries[:used], faults
+
+
+def _not_above_previous(column: npt.NDArray[np.int64]) -> Rows:
+    bad = np.zeros(len(column), dtype=np.bool_)
+    bad[1:] = column[1:] <= column[:-1]
+    return bad
+
+
+def _first(bad: Rows) -> Iterator[int]:
+    return iter(np.flatnonzero(bad)[:MAX_FAULTS].tolist())
+
+
+def _sorted(faults: list[IndexFault]) -> list[IndexFault]:
+    return sorted(faults, key=lambda fault: fault.position)[:MAX_FAULTS]

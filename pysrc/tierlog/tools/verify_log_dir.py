@@ -1,0 +1,249 @@
+"""Is a broker's log directory what it should be? Reads all of it and changes nothing.
+
+Checked are every batch's checksum, offsets against file names and neighbours, leader epochs
+against their checkpoint, the index files against the batches, the checkpoints themselves, and
+the log's end against the high watermark. Behind a damaged batch the offset index says where to
+go on, so that one bad batch does not hide the next.
+
+The broker may be running: what it appends, renames or removes meanwhile is noted, not a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tierlog.batches import BatchTable
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import StrPath, printable, read_small
+from tierlog.log.log_dir import PartitionLog, Skipped, SkipReason, open_log_dir
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_checks import Problem, check_batches
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.tools.findings import Report, Tally
+from tierlog.tools.progress import Progress, QuietProgress
+from tierlog.tools.verify_indexes import (
+    IndexFault,
+    check_offset_index,
+    check_snapshot,
+    check_time_index,
+    check_txn_index,
+    indexed_positions,
+)
+from tierlog.types import StopReason
+
+__all__ = ["verify_log_dir"]
+
+# A broker refuses segment.index.bytes above 2^31 - 1; nobody uses a hundredth of that.
+_INDEX_LIMIT_BYTES = 256 << 20
+
+_RESTORE = (
+    "what stands before this byte is sound; restore the segment from another replica or from "
+    "the remote tier"
+)
+_TAIL = "nothing to do: a running broker is still writing, a stopped one cuts it off when it starts"
+_REBUILD = "stop the broker, remove this file and start it again: it rebuilds indexes from the log"
+_INDEX_TAIL = "nothing to do: the broker rebuilds the index when it starts after a crash"
+_CHECKPOINT = "restore the file from a backup, or remove it with the broker stopped"
+_LOOK_AGAIN = "nothing to do: run verify again if the broker is running"
+
+# More damage than this in one segment is not worth a line each.
+_MAX_SCANS = 50
+_LAST_STOPS = frozenset({StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
+
+# Left out of a log, and no harm in it.
+_HARMLESS = frozenset({SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY})
+
+
+def verify_log_dir(
+    path: StrPath, *, deep: bool = False, progress: Progress | None = None
+) -> Report:
+    """Check a broker's log directory. Raises as ``open_log_dir``; everything else is a finding."""
+    watching = progress or QuietProgress()
+    listing = open_log_dir(path).listing()
+    tally = Tally()
+    _skips(listing.skipped, tally)
+    _damaged_checkpoints(listing.problems, tally)
+    watching.start(
+        sum(segment.size_bytes for log in listing.partitions for segment in log.segments)
+    )
+    for log in listing.partitions:
+        tally.partitions += 1
+        _skips(log.skipped, tally)
+        _damaged_checkpoints(log.problems, tally)
+        end_offset = None
+        for segment in log.segments:
+            end_offset = _verify_segment(log, segment, tally)
+            watching.advance(segment.size_bytes, log.name)
+        _check_end(log, end_offset, tally)
+    return tally.report(printable(str(path)), deep=deep)
+
+
+def _skips(skipped: Iterable[Skipped], tally: Tally) -> None:
+    for skip in skipped:
+        harmless = skip.reason.routine or skip.reason in _HARMLESS
+        say = tally.note if harmless else tally.problem
+        say(
+            skip.path,
+            skip.reason.name.lower(),
+            "files of a log only",
+            skip.reason.value + (f" ({skip.detail})" if skip.detail else ""),
+            "nothing to do" if harmless else "find out who made it and move it away",
+        )
+
+
+def _damaged_checkpoints(problems: Iterable[CorruptDataError], tally: Tally) -> None:
+    for problem in problems:
+        tally.error(problem, "", _CHECKPOINT)
+
+
+def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
+    """Records that consumers have been given must still be there."""
+    if end_offset is None or log.high_watermark is None or log.high_watermark <= end_offset:
+        return
+    tally.problem(
+        log.directory,
+        "log_too_short",
+        f"a log that reaches its high watermark {log.high_watermark}",
+        f"one that ends at offset {end_offset}",
+        "records that were committed are missing: restore the log from another replica",
+    )
+
+
+def _verify_segment(log: PartitionLog, segment: SegmentFiles, tally: Tally) -> int | None:
+    """Check one segment with its indexes.
+
+    Returns the offset after its last batch; None, with a finding, when it could not be read.
+    """
+    try:
+        # Indexes first: what an entry points at is already in the log by then.
+        indexes = {kind: (path, data) for kind, path, data in _read_indexes(segment, tally)}
+        tables = _scan(segment, indexes["index"][1] if "index" in indexes else b"")
+    except FileNotFoundError:
+        _vanished(segment.log_path, tally)
+        return None
+    except OSError as error:
+        tally.problem(
+            segment.log_path,
+            "unreadable",
+            "a file that can be read",
+            error.strerror or str(error),
+            "look at the file and the disk, then run verify again",
+        )
+        return None
+    tally.add_segment(segment.size_bytes)
+    _check_stops(segment, tables, tally)
+    for problem in _misplaced(log, segment, tables[0]):
+        tally.problem(
+            segment.log_path,
+            problem.field,
+            problem.expected,
+            problem.found,
+            "compare with another replica: the segment, its name or a checkpoint is not this log's",
+            problem.position,
+        )
+    for kind, (path, data) in indexes.items():
+        faults = _faults(kind, data, tables[0], segment.base_offset)
+        _report_faults(path, faults, segment, tables[0], tally)
+    ends = [int(table.last_offset[-1]) + 1 for table in tables if len(table)]
+    return max(ends, default=segment.base_offset)
+
+
+def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
+    """The segment from its start, and from the next indexed batch behind each damaged one."""
+    tables = [scan_segment(segment.log_path)]
+    positions = indexed_positions(offset_index)
+    while tables[-1].stop_reason not in _LAST_STOPS and len(tables) < _MAX_SCANS:
+        behind = positions[positions > tables[-1].stop_position]
+        if len(behind) == 0:
+            break
+        tables.append(scan_segment(segment.log_path, start=int(behind[0])))
+    return tables
+
+
+def _vanished(path: str, tally: Tally) -> None:
+    tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
+
+
+def _check_stops(segment: SegmentFiles, tables: Sequence[BatchTable], tally: Tally) -> None:
+    """Say why each scan stopped, and where the next one found batches again."""
+    for table, following in zip(tables, (*tables[1:], None), strict=True):
+        tally.add_batches(table)
+        reason = table.stop_reason
+        if reason is StopReason.END:
+            continue
+        unfinished = reason in _LAST_STOPS and segment.is_active
+        say, action = (tally.note, _TAIL) if unfinished else (tally.problem, _RESTORE)
+        if following is not None and len(following):
+            action += (
+                f"; sound again from byte {following.position[0]}, "
+                f"offset {following.base_offset[0]}"
+            )
+        say(
+            segment.log_path,
+            reason.value,
+            table.stop_expected,
+            table.stop_found,
+            action,
+            table.stop_position,
+        )
+
+
+def _misplaced(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> Iterator[Problem]:
+    # Where the scan stopped early, offsets are missing for a reason already told.
+    stopped_early = table.stop_reason is not StopReason.END
+    yield from check_batches(
+        base_offset=table.base_offset,
+        last_offset=table.last_offset,
+        position=table.position,
+        leader_epoch=table.leader_epoch,
+        segment_base=segment.base_offset,
+        next_base=None if stopped_early else segment.next_base_offset,
+        lineage=log.leader_epochs,
+        allow_gaps=log.compacted is not False,
+        magic=table.magic,
+    )
+
+
+def _read_indexes(segment: SegmentFiles, tally: Tally) -> Iterator[tuple[str, str, bytes]]:
+    """Kind, path and bytes of each index file; a finding for one that is missing or unreadable."""
+    paths = {
+        "index": segment.offset_index_path,
+        "timeindex": segment.time_index_path,
+        "txnindex": segment.transaction_index_path,
+        "snapshot": segment.start_snapshot_path,
+    }
+    for kind, path in paths.items():
+        if path is None:
+            if kind in ("index", "timeindex"):
+                name = f"{segment.log_path.removesuffix('.log')}.{kind}"
+                tally.note(name, "missing", "an index", "none", _INDEX_TAIL)
+            continue
+        try:
+            yield kind, path, read_small(path, _INDEX_LIMIT_BYTES)
+        except FileNotFoundError:
+            _vanished(path, tally)
+        except CorruptDataError as error:
+            tally.error(error, path, _REBUILD)
+
+
+def _faults(kind: str, data: bytes, table: BatchTable, base_offset: int) -> list[IndexFault]:
+    if kind == "index":
+        return check_offset_index(data, table, base_offset)
+    if kind == "timeindex":
+        return check_time_index(data, table, base_offset)
+    return check_txn_index(data, table) if kind == "txnindex" else check_snapshot(data)
+
+
+def _report_faults(
+    path: str, faults: list[IndexFault], segment: SegmentFiles, table: BatchTable, tally: Tally
+) -> None:
+    for fault in faults:
+        if segment.is_active and fault.what == "zero_tail":
+            continue
+        # Of what lies behind a damaged batch the index may well be right.
+        if fault.what == "past_the_log" and table.stop_reason is not StopReason.END:
+            continue
+        # A crash leaves the tail of an active index in any state.
+        after_crash = segment.is_active and fault.is_tail
+        say, action = (tally.note, _INDEX_TAIL) if after_crash else (tally.problem, _REBUILD)
+        say(path, fault.what, fault.expected, fault.found, action, fault.position)
