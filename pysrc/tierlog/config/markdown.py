@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
+
 from tierlog.config.kinds import Setting, settings
 from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS, environment_name
 
@@ -32,9 +34,9 @@ def config_markdown() -> str:
     """The text of docs/CONFIG.md."""
     parts = [_INTRODUCTION]
     for section in SECTIONS.values():
-        parts.append(
-            f"## {section.__doc__ or ''}\n\nIn Python: `tierlog.config.{section.__name__}`\n"
-        )
+        heading, _, text = cleandoc(section.__doc__ or "").partition("\n")
+        about = f"In Python: `tierlog.config.{section.__name__}`. {text.strip()}".rstrip()
+        parts.append(f"## {heading.removesuffix('.')}\n\n{about}\n")
         parts += [_setting_markdown(name, setting) for name, setting in settings(section)]
     passed = "\n".join(f"* `{name}`" for name in sorted(LEFT_TO_KAFKA))
     return "\n".join([*parts, _PASSED_ON, passed, ""])

@@ -54,7 +54,10 @@ class QuotaRateMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaConfig(Section):
-    """How many bytes per second go to and come from the remote tier (KIP-956)."""
+    """How many bytes per second go to and come from the remote tier (KIP-956).
+
+    Read and checked, not enforced yet.
+    """
 
     copy_max_bytes_per_second: int | None = setting(
         "remote.log.manager.copy.max.bytes.per.second",
@@ -110,7 +113,10 @@ class QuotaConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogConfig(Section):
-    """Tasks and threads of the remote log manager (KIP-405)."""
+    """Tasks and threads of the remote log manager (KIP-405).
+
+    Read and checked; there are no such tasks yet.
+    """
 
     manager_task_interval_ms: int = setting(
         "remote.log.manager.task.interval.ms",
@@ -171,7 +177,10 @@ class RemoteLogConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIndexConfig(Section):
-    """Indexes of remote segments and their cache."""
+    """Indexes of remote segments and their cache.
+
+    The cache's settings are read and checked; there is no such cache yet.
+    """
 
     file_cache_total_size_bytes: int = setting(
         "remote.log.index.file.cache.total.size.bytes",
