@@ -74,10 +74,7 @@ class RemoteStorageManager:
         """
         if metadata.log_crc32c is None:
             raise ValueError(f"{metadata.segment_id}: no checksum to compare the copy with")
-        header = IndexesHeader.parse(indexes, path=str(metadata.segment_id))
-        section = header.read_section(IndexKind.METADATA, indexes)
-        if not _same_segment(header.description(section).metadata, metadata):
-            raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
+        _check_indexes(metadata, indexes)
         with _opened(log) as (descriptor, path):
             chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
             self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
@@ -200,6 +197,18 @@ class RemoteStorageManager:
             end = position + _CHECK_CHUNK_BYTES
             checksum = crc32c(self.fetch_log_segment(metadata, position, end), checksum)
         return checksum
+
+
+def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
+    """The last look at what is about to be stored: whole, sound and of this segment."""
+    header = IndexesHeader.parse(
+        indexes,
+        path=f"indexes of {metadata.segment_id}",
+        object_size_bytes=memoryview(indexes).nbytes,
+    )
+    sections = {kind: header.read_section(kind, indexes) for kind in IndexKind}
+    if not _same_segment(header.description(sections[IndexKind.METADATA]).metadata, metadata):
+        raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
 
 
 def _same_segment(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
