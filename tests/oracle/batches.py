@@ -143,6 +143,21 @@ def records(batch: Batch, *, max_decompressed_bytes: int = 64 << 20) -> list[Rec
     return found
 
 
+def first_record(batch: Batch) -> Record | None:
+    """The first record of a v2 batch, None in an emptied one; what Kafka looks at in a marker.
+
+    Plain batches are read only so far, but a single record must be all there is.
+    """
+    if not batch.record_count:
+        return None
+    if batch.codec or batch.record_count == 1:
+        return records(batch)[0]
+    try:
+        return _record(Cursor(batch.data, HEADER_BYTES), batch)
+    except OracleError as error:
+        raise OracleError("bad_record", str(error), batch.position) from error
+
+
 def _record(cursor: Cursor, batch: Batch) -> Record:
     """One record; its body must be used up exactly."""
     length = cursor.varint()

@@ -24,10 +24,11 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-def relative(offset: int, base_offset: int) -> int:
+def relative(offset: int, base_offset: int, position: int | None = None) -> int:
     """The i32 an index stores; offset_order when the offset cannot be told from this base."""
     if not 0 <= offset - base_offset <= I32_MAX:
-        raise OracleError("offset_order", f"offset {offset} does not fit an index of {base_offset}")
+        message = f"offset {offset} does not fit an index of {base_offset}"
+        raise OracleError("offset_order", message, position)
     return offset - base_offset
 
 

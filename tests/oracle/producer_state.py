@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from . import batches
 from .indexes import AbortedTransaction
-from .model import ABORT, Batch
+from .model import ABORT, Batch, EndTransactionMarker, Record
 from .primitives import I32_MAX, OracleError, crc32c
 
 BATCHES_TO_KEEP = 5
@@ -160,20 +160,27 @@ class ProducerStateManager:
 
     def _append_control(self, batch: Batch) -> None:
         producer = self._producer(batch.producer_id)
-        found = batches.records(batch)
-        if not found:
+        record = batches.first_record(batch)
+        if record is None:
             return
-        marker = batches.end_transaction_marker(found[0])
-        if marker is None:
-            message = "a producer's control record that is neither ABORT nor COMMIT"
-            raise OracleError("bad_record", message, batch.position)
+        marker = self._marker(batch, record)
         first_offset = producer.current_txn_first_offset
         producer.set_epoch(batch.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
-        producer.timestamp_ms = found[0].timestamp_ms
+        producer.timestamp_ms = record.timestamp_ms
         producer.current_txn_first_offset = None
         if first_offset is not None:
             self._complete(batch, first_offset, aborted=marker.type == ABORT)
+
+    def _marker(self, batch: Batch, record: Record) -> EndTransactionMarker:
+        try:
+            marker = batches.end_transaction_marker(record)
+        except OracleError as error:
+            raise OracleError(error.reason, str(error), batch.position) from error
+        if marker is None:
+            message = "a producer's control record that is neither ABORT nor COMMIT"
+            raise OracleError("bad_record", message, batch.position)
+        return marker
 
     def _complete(self, batch: Batch, first_offset: int, *, aborted: bool) -> None:
         """Closes a transaction; the marker's own offset is its last one."""

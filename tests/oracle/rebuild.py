@@ -28,6 +28,7 @@ class Rebuilt:
     producer_snapshot: bytes
     leader_epochs: tuple[tuple[int, int], ...]
     bytes_per_epoch: tuple[tuple[int, int], ...]
+    end_offset: int
     last_stable_offset: int
     max_timestamp_ms: int
     batches: tuple[Batch, ...]
@@ -48,8 +49,6 @@ def rebuild(
     at that offset (default: no producers).
     """
     accepted, reason, position = batches.scan(data)
-    if reason not in TAIL_REASONS:
-        raise OracleError(reason, "the segment does not scan clean", position)
     if base_offset is None:
         base_offset = accepted[0].base_offset if accepted else 0
     entries = producer_state.decode_snapshot(producer_snapshot) if producer_snapshot else []
@@ -61,6 +60,8 @@ def rebuild(
         else:
             manager.end_offset = batch.last_offset + 1
     offset_entries, time_entries = local_indexes(accepted, index_interval_bytes, base_offset)
+    if reason not in TAIL_REASONS:
+        raise OracleError(reason, "the segment does not scan clean", position)
     return Rebuilt(
         offset_index=indexes.encode_offset_index(offset_entries, base_offset),
         time_index=indexes.encode_time_index(time_entries, base_offset),
@@ -68,6 +69,7 @@ def rebuild(
         producer_snapshot=manager.snapshot(),
         leader_epochs=tuple(leader_epochs(accepted)),
         bytes_per_epoch=tuple(bytes_per_epoch(accepted)),
+        end_offset=manager.end_offset,
         last_stable_offset=manager.last_stable_offset,
         max_timestamp_ms=max([-1, *(batch.max_timestamp_ms for batch in accepted)]),
         batches=tuple(accepted),
@@ -85,7 +87,7 @@ def local_indexes(
     max_timestamp_ms, max_offset = indexes.NO_TIMESTAMP, base_offset
     indexed_position = 0
     for batch in accepted:
-        indexes.relative(batch.last_offset, base_offset)
+        indexes.relative(batch.last_offset, base_offset, batch.position)
         if batch.max_timestamp_ms > max_timestamp_ms:
             max_timestamp_ms, max_offset = batch.max_timestamp_ms, batch.last_offset
         if batch.position - indexed_position > index_interval_bytes:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from . import indexes
+from .model import Batch
 from .primitives import I32_MAX, I64_MAX, OracleError, crc32, in_i64
 
 FIXED_BYTES = 46
@@ -181,6 +182,28 @@ def recover(data: bytes) -> Read:
     if not torn:
         raise OracleError(outcome.stop_reason, "not a torn append", outcome.stop_position)
     return outcome
+
+
+def group(batches: Sequence[Batch], key: str, group_bytes: int) -> list[Entry]:
+    """One entry per run of whole batches of at least ``group_bytes``, and one for the rest."""
+    runs: list[list[Batch]] = []
+    for batch in batches:
+        if not runs or sum(item.size_bytes for item in runs[-1]) >= group_bytes:
+            runs.append([])
+        runs[-1].append(batch)
+    entries: list[Entry] = []
+    for run in runs:
+        entry = Entry(
+            first_offset=run[0].base_offset,
+            last_offset=run[-1].last_offset,
+            first_timestamp_ms=run[0].base_timestamp_ms,
+            last_timestamp_ms=max(batch.max_timestamp_ms for batch in run),
+            data_length=sum(batch.size_bytes for batch in run),
+            rdi=f"{key}:{run[0].position}".encode(),
+            position=entries[-1].position + entries[-1].size_bytes if entries else 0,
+        )
+        entries.append(entry)
+    return entries
 
 
 def rdi_position(rdi: bytes) -> tuple[str, int]:
