@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
-    "HIDDEN_PREFIX",
-    "HIDDEN_SUFFIX",
     "MAX_COMPONENT_BYTES",
     "MAX_KEY_BYTES",
     "ObjectInfo",
@@ -42,8 +40,8 @@ __all__ = [
 MAX_KEY_BYTES = 1024
 MAX_COMPONENT_BYTES = 255
 # Half-written objects of a file store carry such a name; no key may look like one.
-HIDDEN_PREFIX = ".tierlog-"
-HIDDEN_SUFFIX = ".tmp"
+TEMPORARY_PREFIX = ".tierlog-"
+TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -165,7 +163,7 @@ def _check_component(component: str, key: str) -> None:
         raise ValueError(
             f"object key has a component above {MAX_COMPONENT_BYTES} bytes: {key[:80]!r}"
         )
-    if component.startswith(HIDDEN_PREFIX) and component.endswith(HIDDEN_SUFFIX):
+    if component.startswith(TEMPORARY_PREFIX) and component.endswith(TEMPORARY_SUFFIX):
         raise ValueError(f"object key looks like a half-written object: {key[:80]!r}")
 
 
