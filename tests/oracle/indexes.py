@@ -38,8 +38,13 @@ def encode_offset_index(entries: Sequence[tuple[int, int]], base_offset: int) ->
     )
 
 
-def decode_offset_index(data: bytes, base_offset: int) -> list[tuple[int, int]]:
-    """(offset, position) entries up to the first slot that does not ascend (a live file's tail)."""
+def decode_offset_index(
+    data: bytes, base_offset: int, *, presized: bool = True
+) -> list[tuple[int, int]]:
+    """(offset, position) entries up to the first slot that does not ascend (a live file's tail).
+
+    Zeros alone are one entry (base, 0) or none: none where files are ``presized``.
+    """
     _check_multiple(data, OFFSET_ENTRY_BYTES)
     found: list[tuple[int, int]] = []
     for relative_offset, position in struct.iter_unpack(">ii", data):
@@ -47,7 +52,7 @@ def decode_offset_index(data: bytes, base_offset: int) -> list[tuple[int, int]]:
         if base_offset + relative_offset <= before[0] or position <= before[1]:
             break
         found.append((base_offset + relative_offset, position))
-    if found == [(base_offset, 0)] and not any(data):
+    if presized and not any(data):
         return []
     return found
 
@@ -59,8 +64,13 @@ def encode_time_index(entries: Sequence[tuple[int, int]], base_offset: int) -> b
     )
 
 
-def decode_time_index(data: bytes, base_offset: int) -> list[tuple[int, int]]:
-    """(timestamp, offset) entries up to the first slot whose timestamp does not ascend."""
+def decode_time_index(
+    data: bytes, base_offset: int, *, presized: bool = True
+) -> list[tuple[int, int]]:
+    """(timestamp, offset) entries up to the first slot whose timestamp does not ascend.
+
+    Zeros alone are one entry (0, base) or none: none where files are ``presized``.
+    """
     _check_multiple(data, TIME_ENTRY_BYTES)
     found: list[tuple[int, int]] = []
     for timestamp_ms, relative_offset in struct.iter_unpack(">qi", data):
@@ -68,7 +78,7 @@ def decode_time_index(data: bytes, base_offset: int) -> list[tuple[int, int]]:
         if timestamp_ms <= before[0] or base_offset + relative_offset < before[1]:
             break
         found.append((timestamp_ms, base_offset + relative_offset))
-    if found == [(0, base_offset)] and not any(data):
+    if presized and not any(data):
         return []
     return found
 

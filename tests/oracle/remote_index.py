@@ -253,12 +253,12 @@ def time_index(entries: Sequence[Entry], base_offset: int) -> bytes:
 
 def decode_offset_index(data: bytes, base_offset: int) -> list[tuple[int, int]]:
     """(last offset, position in the remoteLogIndex) entries of a remoteOffsetIndex."""
-    return indexes.decode_offset_index(data, base_offset)
+    return indexes.decode_offset_index(data, base_offset, presized=False)
 
 
 def decode_time_index(data: bytes, base_offset: int) -> list[tuple[int, int]]:
     """(last timestamp, last offset) entries of a remoteTimeIndex."""
-    return indexes.decode_time_index(data, base_offset)
+    return indexes.decode_time_index(data, base_offset, presized=False)
 
 
 def find_offset(
