@@ -6,7 +6,16 @@ from typing import final
 from _typeshed import HasFileno
 from typing_extensions import Buffer
 
-__all__ = ["Batches", "Column", "crc32", "crc32c", "scan_segment"]
+__all__ = [
+    "Batches",
+    "Column",
+    "Records",
+    "Views",
+    "crc32",
+    "crc32c",
+    "decode_records",
+    "scan_segment",
+]
 
 @final
 class Column:
@@ -32,6 +41,45 @@ class Batches:
     @property
     def range_crc32c(self) -> int | None: ...
 
+@final
+class Views:
+    """A column of byte strings in Arrow's binary view layout."""
+
+    def __len__(self) -> int: ...
+    @property
+    def views(self) -> Column: ...
+    @property
+    def validity(self) -> Column | None: ...
+    @property
+    def null_count(self) -> int: ...
+    def to_list(self, buffers: list[Buffer], start: int, end: int) -> list[bytes | None]: ...
+    def item(self, buffers: list[Buffer], row: int) -> bytes | None: ...
+
+@final
+class Records:
+    """The columns of a decode."""
+
+    @property
+    def offset(self) -> Column: ...
+    @property
+    def timestamp_ms(self) -> Column: ...
+    @property
+    def keys(self) -> Views: ...
+    @property
+    def values(self) -> Views: ...
+    @property
+    def header_list_offsets(self) -> Column | None: ...
+    @property
+    def header_keys(self) -> Views: ...
+    @property
+    def header_values(self) -> Views: ...
+    @property
+    def batches(self) -> Batches: ...
+    @property
+    def batch_starts(self) -> Column: ...
+    @property
+    def data_buffers(self) -> list[Buffer]: ...
+
 def crc32(data: Buffer, seed: int = 0) -> int: ...
 def crc32c(data: Buffer, seed: int = 0) -> int: ...
 def scan_segment(
@@ -42,3 +90,11 @@ def scan_segment(
     hash_bytes: bool,
     own_file: bool,
 ) -> Batches: ...
+def decode_records(
+    source: str | os.PathLike[str] | HasFileno | Buffer,
+    start: int,
+    end: int | None,
+    verify_crc: bool,
+    include_control: bool,
+    max_decompressed_bytes: int,
+) -> Records: ...

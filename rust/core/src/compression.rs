@@ -7,6 +7,7 @@ use flate2::Decompress;
 use zstd::zstd_safe::{self, DCtx, zstd_sys::ZSTD_ErrorCode};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::prefer_large_pages;
 use crate::record_batch::Codec;
 use crate::{gzip, lz4_frame, snappy};
 
@@ -30,7 +31,9 @@ impl Output {
     /// Memory of a first size; nothing may be appended before [`Decompressor::decompress`] says
     /// how much.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { bytes: vec![0; capacity], used: 0, start: 0, limit: 0 }
+        let bytes = vec![0; capacity];
+        prefer_large_pages(&bytes);
+        Self { bytes, used: 0, start: 0, limit: 0 }
     }
 
     /// What was appended so far.
@@ -88,6 +91,7 @@ impl Output {
         if end > self.bytes.len() {
             let size = self.bytes.len().saturating_mul(2).max(FIRST_ROOM).min(self.limit).max(end);
             let mut bigger = vec![0; size];
+            prefer_large_pages(&bigger);
             bigger[..self.used].copy_from_slice(&self.bytes[..self.used]);
             self.bytes = bigger;
         }

@@ -9,6 +9,7 @@
 //! what compressed batches opened to. Validity is Arrow's bitmap, lowest bit first, 1 = not null.
 
 use crate::batch_columns::BatchColumns;
+use crate::memory::{LARGE_PAGE_BYTES, prefer_large_pages};
 use crate::segment::Stop;
 
 /// The longest value that a view holds itself.
@@ -27,6 +28,11 @@ pub fn with_view<R>(
         return view.to_le_bytes()[4..].get(..length).map(use_bytes);
     }
     buffers.get(word(64))?.get(word(96)..)?.get(..length).map(use_bytes)
+}
+
+/// The data buffer that a view points into, if it does.
+pub fn buffer_of(view: u128) -> Option<usize> {
+    (view as u32 as usize > INLINE_BYTES).then_some((view >> 64) as u32 as usize)
 }
 
 /// Byte strings, some of them null.
@@ -71,7 +77,7 @@ impl BinaryColumn {
     pub(crate) fn reserve(&mut self, rows: usize) {
         self.planned = self.len() + rows;
         if !self.views.is_empty() {
-            self.views.reserve(rows);
+            reserve(&mut self.views, rows);
         }
     }
 
@@ -99,7 +105,7 @@ impl BinaryColumn {
     /// Gives the leading nulls their memory, because a row follows that is not null.
     fn materialise(&mut self) {
         let rows = std::mem::take(&mut self.leading_nulls);
-        self.views.reserve(self.planned.max(rows));
+        reserve(&mut self.views, self.planned.max(rows));
         if rows > 0 {
             self.views.resize(rows, 0);
             self.null_count = rows;
@@ -152,6 +158,18 @@ impl BinaryColumn {
         });
         BinaryParts { views: self.views, validity, null_count: self.null_count }
     }
+}
+
+/// Makes room for `rows` more; of large columns, for whole large pages.
+pub(crate) fn reserve<T>(column: &mut Vec<T>, rows: usize) {
+    let row_bytes = size_of::<T>();
+    let bytes = (column.len() + rows).saturating_mul(row_bytes);
+    if bytes < LARGE_PAGE_BYTES {
+        return column.reserve(rows);
+    }
+    let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
+    column.reserve_exact(bytes / row_bytes - column.len());
+    prefer_large_pages(column.spare_capacity_mut());
 }
 
 /// The headers of all records: a list per record.

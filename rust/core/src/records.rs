@@ -17,8 +17,9 @@ use crate::segment::{self, Stop, StopReason};
 
 /// A data buffer for opened batches is closed from this size on.
 const OPENED_BYTES: usize = 4 << 20;
-/// Views hold positions as i32.
-const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
+/// The most that can be decoded at once, and the most of one data buffer: views hold positions
+/// as i32.
+pub const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
 
 /// How to decode.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +188,9 @@ impl<'a> Decoder<'a> {
         let position = self.first_position + start as u64;
         let codec = header.codec().unwrap_or(Codec::None);
         if codec == Codec::None {
-            let payload = Payload { bytes: self.data, buffer: 0, start, end: at + size };
+            let is_checked = self.options.verify_crc;
+            let payload =
+                Payload { bytes: self.data, buffer: 0, start, end: at + size, is_checked };
             return self
                 .rows
                 .append(&payload, header)
@@ -203,6 +206,7 @@ impl<'a> Decoder<'a> {
             buffer: self.opened.len() as u32 + 1,
             start: opened,
             end: self.open.len(),
+            is_checked: false,
         };
         self.rows.append(&payload, header).map_err(|error| {
             let inner = error.position - opened as u64;
@@ -239,7 +243,8 @@ impl<'a> Decoder<'a> {
             return self.wrapper(codec, &message, data);
         }
         let header = legacy::header(&message, None)?;
-        let payload = Payload { bytes: source, buffer: 0, start: at, end: at + size };
+        let payload =
+            Payload { bytes: source, buffer: 0, start: at, end: at + size, is_checked: true };
         self.rows.push_message(&payload, &message, message.offset, message.timestamp_ms);
         Ok(header)
     }
@@ -258,7 +263,7 @@ impl<'a> Decoder<'a> {
         let buffer = self.opened.len() as u32 + 1;
         legacy::inner_messages(set, wrapper.magic, |at, message| {
             let (start, end) = (start + at, start + at + message.size_bytes);
-            let payload = Payload { bytes, buffer, start, end };
+            let payload = Payload { bytes, buffer, start, end, is_checked: false };
             let offset = message.offset + inner.offset_shift;
             let timestamp_ms = match wrapper.is_log_append_time() {
                 true => wrapper.timestamp_ms,

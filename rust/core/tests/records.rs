@@ -170,9 +170,9 @@ fn every_kind_of_row_in_every_codec() {
         let mut wanted = Vec::new();
         let mut starts = vec![0];
         // Batches that end before, on and after the borders of the blocks rows are staged in.
-        for (index, count) in [1, 2, 60, 193, 1, 255, 256, 257, 1000, 3].into_iter().enumerate() {
+        for (index, count) in [1, 2, 60, 961, 1, 1023, 1024, 1025, 12_000, 3].into_iter().enumerate() {
             let records = many(count);
-            let base_offset = index as i64 * 10_000;
+            let base_offset = index as i64 * 100_000;
             data.extend(batch(base_offset, codec, &records));
             wanted.extend(expected(base_offset, &records));
             starts.push(wanted.len() as i64);
@@ -195,7 +195,7 @@ fn keys_that_start_late_or_never() {
         };
         (0..count).map(record).collect()
     };
-    for before in [1, 7, 8, 9, 255, 256, 257, 1000] {
+    for before in [1, 7, 8, 9, 1023, 1024, 1025, 3000] {
         let keyless = plain(before, None);
         let mut data = batch(0, 0, &keyless);
         let records = decode(&data);

@@ -114,6 +114,22 @@ impl Column {
         Self { shape: [length as isize], strides: [item_size as isize], values }
     }
 
+    /// The views of a column of them; nothing for another column.
+    pub fn views(&self) -> &[u128] {
+        match &self.values {
+            Values::View(views) => views,
+            _ => &[],
+        }
+    }
+
+    /// The bytes of a column of them; nothing for another column.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.values {
+            Values::U8(bytes) => bytes,
+            _ => &[],
+        }
+    }
+
     /// Wraps the column of i64 values.
     pub fn i64(values: Vec<i64>) -> Self {
         Self::new(Values::I64(values))

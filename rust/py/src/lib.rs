@@ -4,6 +4,7 @@
 
 mod buffer;
 mod error;
+mod records;
 mod segment;
 
 use pyo3::prelude::*;
@@ -40,6 +41,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(crc32c, module)?)?;
     module.add_class::<segment::Batches>()?;
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
+    module.add_class::<records::Records>()?;
+    module.add_class::<records::Views>()?;
+    module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     Ok(())
 }

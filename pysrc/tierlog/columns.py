@@ -1,0 +1,224 @@
+"""Decoded records as columns: numpy for numbers, Arrow binary views for keys, values and headers.
+
+Nothing is copied on the way: numbers are numpy arrays over the decoder's memory, and the views of
+uncompressed records point into the source itself, which therefore stays alive (and, if it is a
+large buffer, in memory) as long as the columns do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from tierlog import _core
+from tierlog.batches import BatchTable, Int32Column, Int64Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BinaryColumn", "HeaderColumn", "RecordColumns"]
+
+_VIEW_BYTES = 16
+# Rows that an iterator turns into bytes at a time.
+_ITERATION_ROWS = 4096
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise ImportError("to_arrow needs pyarrow: pip install 'tierlog[arrow]'") from error
+    return pa
+
+
+class BinaryColumn(Sequence["bytes | None"]):
+    """Byte strings, some of them null, in Arrow's binary view layout.
+
+    ``column[i]`` is ``bytes`` or None and a slice is a list of them; both copy. Without a copy:
+    ``lengths``, ``is_null``, the raw ``views``, ``validity`` and ``data_buffers``, and
+    ``to_arrow()``. A view is 16 bytes, little-endian: i32 length, then up to 12 bytes of the value
+    itself, or its first 4 bytes, i32 index of a data buffer and i32 position in it. A null is all
+    zeros; ``validity`` has one bit per row, lowest first, 1 = not null, and is None without nulls.
+    """
+
+    __slots__ = ("_buffers", "_native")
+
+    def __init__(self, native: _core.Views, data_buffers: list[Any]) -> None:
+        self._native = native
+        self._buffers = data_buffers
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes | None]: ...
+    def __getitem__(self, index: int | slice) -> bytes | None | list[bytes | None]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                return self._native.to_list(self._buffers, start, max(start, stop))
+            return [self._native.item(self._buffers, row) for row in range(start, stop, step)]
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} of a column of {len(self)} rows")
+        return self._native.item(self._buffers, row)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        for start in range(0, len(self), _ITERATION_ROWS):
+            yield from self[start : start + _ITERATION_ROWS]
+
+    def __repr__(self) -> str:
+        return f"BinaryColumn({len(self)} rows, {self.null_count} null)"
+
+    @property
+    def null_count(self) -> int:
+        """Rows that are null."""
+        return self._native.null_count
+
+    @property
+    def lengths(self) -> Int32Column:
+        """Bytes of each row, 0 for a null; a strided array over the views."""
+        return np.asarray(self._native.views).view(np.int32).reshape(-1, _VIEW_BYTES // 4)[:, 0]
+
+    @property
+    def is_null(self) -> npt.NDArray[np.bool_]:
+        """Which rows are null."""
+        validity = self.validity
+        if validity is None:
+            return np.zeros(len(self), np.bool_)
+        return np.unpackbits(validity, count=len(self), bitorder="little") == 0
+
+    @property
+    def views(self) -> npt.NDArray[np.void]:
+        """The 16-byte views."""
+        return np.asarray(self._native.views).view(np.dtype((np.void, _VIEW_BYTES)))
+
+    @property
+    def validity(self) -> npt.NDArray[np.uint8] | None:
+        """The validity bitmap; None when no row is null."""
+        native = self._native.validity
+        return None if native is None else np.asarray(native)
+
+    @property
+    def data_buffers(self) -> list[Any]:
+        """What views point into: the decoded range of the source, then opened batches."""
+        return list(self._buffers)
+
+    def to_list(self) -> list[bytes | None]:
+        """Every row as bytes or None."""
+        return self[:]
+
+    def to_arrow(self) -> pa.Array:
+        """A ``pyarrow`` array of type ``binary_view`` over the same memory."""
+        pa = _pyarrow()
+        validity = self._native.validity
+        buffers = [
+            None if validity is None else pa.py_buffer(validity),
+            pa.py_buffer(self._native.views),
+            *map(pa.py_buffer, self._buffers),
+        ]
+        return pa.Array.from_buffers(pa.binary_view(), len(self), buffers, self.null_count)
+
+
+class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
+    """The headers of each record: ``column[i]`` is a list of (key, value), values may be None.
+
+    ``keys`` and ``values`` hold the headers of all records one after the other; those of record i
+    are rows ``list_offsets[i]`` to ``list_offsets[i + 1]``. Keys are UTF-8 and never null.
+    """
+
+    __slots__ = ("_native_offsets", "_rows", "keys", "values")
+
+    def __init__(self, native: _core.Records, rows: int, data_buffers: list[Any]) -> None:
+        self._native_offsets = native.header_list_offsets
+        self._rows = rows
+        self.keys = BinaryColumn(native.header_keys, data_buffers)
+        self.values = BinaryColumn(native.header_values, data_buffers)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @overload
+    def __getitem__(self, index: int) -> list[tuple[bytes, bytes | None]]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[tuple[bytes, bytes | None]]]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> list[tuple[bytes, bytes | None]] | list[list[tuple[bytes, bytes | None]]]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(self._rows))]
+        row = index + self._rows if index < 0 else index
+        if not 0 <= row < self._rows:
+            raise IndexError(f"row {index} of a column of {self._rows} rows")
+        if self._native_offsets is None:
+            return []
+        start, end = self.list_offsets[row : row + 2].tolist()
+        keys = [key or b"" for key in self.keys[start:end]]
+        return list(zip(keys, self.values[start:end], strict=True))
+
+    def __repr__(self) -> str:
+        return f"HeaderColumn({self._rows} rows, {len(self.keys)} headers)"
+
+    @property
+    def list_offsets(self) -> Int32Column:
+        """int32, one more than there are records."""
+        if self._native_offsets is None:
+            return np.zeros(self._rows + 1, np.int32)
+        return np.asarray(self._native_offsets)
+
+    def to_arrow(self) -> pa.Array:
+        """A ``pyarrow`` list of structs (key, value), both of type ``binary_view``."""
+        pa = _pyarrow()
+        keys, values = self.keys.to_arrow(), self.values.to_arrow()
+        key_field = pa.field("key", pa.binary_view(), nullable=False)
+        fields = [key_field, pa.field("value", pa.binary_view())]
+        headers = pa.StructArray.from_arrays([keys, values], fields=fields)
+        return pa.ListArray.from_arrays(pa.array(self.list_offsets), headers)
+
+
+class RecordColumns:
+    """The records of a range of batches, one row per record.
+
+    ``offset`` and ``timestamp_ms`` are int64 (timestamp -1 for messages of magic 0), ``keys`` and
+    ``values`` are `BinaryColumn`, ``headers`` is a `HeaderColumn`. ``batches`` has one row per
+    batch, control batches too, and says by ``stop_reason`` and ``stop_position`` where the decode
+    ended; rows ``batch_starts[i]`` to ``batch_starts[i + 1]`` are the records of batch i.
+    """
+
+    __slots__ = ("batch_starts", "batches", "headers", "keys", "offset", "timestamp_ms", "values")
+
+    def __init__(self, native: _core.Records) -> None:
+        buffers = native.data_buffers
+        self.offset: Int64Column = np.asarray(native.offset)
+        self.timestamp_ms: Int64Column = np.asarray(native.timestamp_ms)
+        self.keys = BinaryColumn(native.keys, buffers)
+        self.values = BinaryColumn(native.values, buffers)
+        self.headers = HeaderColumn(native, len(self.offset), buffers)
+        self.batches = BatchTable(native.batches)
+        self.batch_starts: Int64Column = np.asarray(native.batch_starts)
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def __repr__(self) -> str:
+        offsets = f"{self.offset[0]}..{self.offset[-1]}" if len(self) else "none"
+        return f"RecordColumns({len(self)} records, offsets {offsets}, {len(self.batches)} batches)"
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """A ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC), key,
+        value and headers, over the same memory."""
+        pa = _pyarrow()
+        timestamp = pa.array(self.timestamp_ms).view(pa.timestamp("ms", tz="UTC"))
+        columns = {
+            "offset": pa.array(self.offset),
+            "timestamp": timestamp,
+            "key": self.keys.to_arrow(),
+            "value": self.values.to_arrow(),
+            "headers": self.headers.to_arrow(),
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -1,0 +1,40 @@
+"""The records of a segment, or of a part of one."""
+
+from __future__ import annotations
+
+from tierlog import _core
+from tierlog.columns import RecordColumns
+from tierlog.log.segment import SegmentSource
+
+__all__ = ["MAX_DECOMPRESSED_BYTES", "decode_records"]
+
+MAX_DECOMPRESSED_BYTES = 64 << 20
+
+
+def decode_records(
+    source: SegmentSource,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    verify_crc: bool = True,
+    include_control: bool = False,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> RecordColumns:
+    """Decodes record batches of magic 0 to 2 and every codec into columns (formats 2 to 4).
+
+    ``source`` is a path, an open file (anything with ``fileno()``) or any C-contiguous buffer; a
+    writable buffer is copied first, a read-only one must not change while the columns are in use.
+    ``start`` and ``end`` are byte positions, ``start`` that of a batch; at most 2 GiB at once.
+    ``verify_crc`` checks every batch's checksum, ``include_control`` adds the records of control
+    batches, ``max_decompressed_bytes`` bounds what one batch may open to.
+
+    A batch that is cut off by the end, and a tail of zeros, end the decode: the columns hold what
+    is before, ``batches.stop_reason`` says so. Everything else that is not exactly what the format
+    says raises ``CorruptDataError`` with its byte position. Raises ``OSError`` when a file cannot
+    be read and ``ValueError`` when it is not a regular file. Releases the interpreter lock.
+    """
+    return RecordColumns(
+        _core.decode_records(
+            source, start, end, verify_crc, include_control, max_decompressed_bytes
+        )
+    )

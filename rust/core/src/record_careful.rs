@@ -1,0 +1,185 @@
+//! One record of a v2 batch, any record, with errors that say what is wrong and where.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record_batch::BatchHeader;
+use crate::record_columns::{BinaryColumn, HeaderColumns};
+use crate::record_rows::Payload;
+use crate::varint::{read_varint, read_varlong};
+
+/// Headers so far; empty until the first record that has any.
+#[derive(Default)]
+pub(crate) struct HeaderRows {
+    /// Where the headers of each row up to the last one with headers end.
+    pub(crate) ends: Vec<i32>,
+    pub(crate) keys: BinaryColumn,
+    pub(crate) values: BinaryColumn,
+}
+
+/// One record, parsed.
+pub(crate) struct Record {
+    pub(crate) timestamp_delta: i64,
+    pub(crate) offset_delta: i32,
+    pub(crate) key: Option<u128>,
+    pub(crate) value: Option<u128>,
+    /// Where the next one starts.
+    pub(crate) next: usize,
+}
+
+/// Any record, with errors that say what is wrong; keeps its headers.
+#[cold]
+#[inline(never)]
+pub(crate) fn careful(
+    payload: &Payload<'_>,
+    start: usize,
+    row: usize,
+    header: &BatchHeader,
+    headers: &mut HeaderRows,
+) -> Result<Record> {
+    let bytes = &payload.bytes[..payload.end];
+    let (length, size) = varint(bytes, start, "a record length")?;
+    let at = start + size;
+    let end = match usize::try_from(length) {
+        Ok(length) if length <= bytes.len() - at => at + length,
+        _ => {
+            let found = format!("{length} with {} bytes left", bytes.len() - at);
+            return Err(bad(start, "a record within its payload", found));
+        }
+    };
+    let mut body = Body { bytes: &bytes[..end], at: at + 1 };
+    let Some((timestamp_delta, size)) = bytes[..end].get(at + 1..).and_then(read_varlong) else {
+        return Err(bad(at + 1, "a timestamp delta", "no varlong in the record"));
+    };
+    body.at += size;
+    if header.base_timestamp_ms.checked_add(timestamp_delta).is_none() {
+        let expected = "a timestamp within 64 bits";
+        return Err(bad(at + 1, expected, format!("delta {timestamp_delta}")));
+    }
+    let from = body.at;
+    let offset_delta = body.varint("an offset delta")?;
+    if offset_delta > header.last_offset_delta || offset_delta < 0 {
+        let expected = format!("an offset delta of 0 to {}", header.last_offset_delta);
+        return Err(bad(from, &expected, offset_delta.to_string()));
+    }
+    let key = body.field("a key")?.map(|(at, size)| payload.view(at, size));
+    let value = body.field("a value")?.map(|(at, size)| payload.view(at, size));
+    body.headers(payload, row, headers)?;
+    if body.at != end {
+        let found = format!("{} more bytes", end - body.at);
+        return Err(bad(body.at, "the end of the record", found));
+    }
+    Ok(Record { timestamp_delta, offset_delta, key, value, next: end })
+}
+
+/// The error in a payload that the quick way let pass.
+#[cold]
+pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
+    let mut at = payload.start;
+    while at < payload.end {
+        match careful(payload, at, 0, header, &mut HeaderRows::default()) {
+            Ok(record) => at = record.next,
+            Err(error) => return error,
+        }
+    }
+    bad(payload.end, "offset deltas within the batch", "one beyond")
+}
+
+/// What is left of a record.
+struct Body<'a> {
+    /// The payload up to the record's end.
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Body<'_> {
+    fn varint(&mut self, what: &str) -> Result<i32> {
+        let (value, size) = varint(self.bytes, self.at, what)?;
+        self.at += size;
+        Ok(value)
+    }
+
+    /// Position and size of a nullable field.
+    fn field(&mut self, what: &str) -> Result<Option<(usize, usize)>> {
+        let from = self.at;
+        let length = self.varint(what)?;
+        let (start, left) = (self.at, self.bytes.len() - self.at);
+        match usize::try_from(length) {
+            Ok(length) if length <= left => {
+                self.at += length;
+                Ok(Some((start, length)))
+            }
+            Err(_) if length == -1 => Ok(None),
+            _ => {
+                let expected = format!("{what} within its record");
+                Err(bad(from, &expected, format!("length {length} with {left} bytes left")))
+            }
+        }
+    }
+
+    fn headers(
+        &mut self,
+        payload: &Payload<'_>,
+        row: usize,
+        headers: &mut HeaderRows,
+    ) -> Result<()> {
+        let from = self.at;
+        let count = self.varint("a header count")?;
+        let left = self.bytes.len() - self.at;
+        if usize::try_from(count).is_ok_and(|count| count <= left / 2) {
+            return match count {
+                0 => Ok(()),
+                _ => headers.append(self, payload, row, count),
+            };
+        }
+        let found = format!("{count} with {left} bytes left");
+        Err(bad(from, "a header count that fits", found))
+    }
+}
+
+impl HeaderRows {
+    pub(crate) fn finish(mut self, rows: usize) -> HeaderColumns {
+        let list_offsets = self.ends.last().copied().map(|end| {
+            self.ends.resize(rows, end);
+            self.ends.insert(0, 0);
+            self.ends
+        });
+        HeaderColumns { list_offsets, keys: self.keys.finish(), values: self.values.finish() }
+    }
+
+    fn append(
+        &mut self,
+        body: &mut Body<'_>,
+        payload: &Payload<'_>,
+        row: usize,
+        count: i32,
+    ) -> Result<()> {
+        let before = self.ends.last().copied().unwrap_or(0);
+        self.ends.resize(row, before);
+        for _ in 0..count {
+            let from = body.at;
+            let Some((at, size)) = body.field("a header key")? else {
+                return Err(bad(from, "a header key", "null"));
+            };
+            self.keys.push(Some(payload.view(at, size)));
+            let value = body.field("a header value")?;
+            self.values.push(value.map(|(at, size)| payload.view(at, size)));
+        }
+        let Some(end) = before.checked_add(count) else {
+            let expected = "at most 2^31 - 1 headers in one decode";
+            return Err(Error::new(ErrorKind::TooLarge, body.at as u64, expected, "more"));
+        };
+        self.ends.push(end);
+        Ok(())
+    }
+}
+
+fn varint(bytes: &[u8], at: usize, what: &str) -> Result<(i32, usize)> {
+    match bytes.get(at..).and_then(read_varint) {
+        Some(read) => Ok(read),
+        None => Err(bad(at, what, "no varint before the end")),
+    }
+}
+
+#[cold]
+pub(crate) fn bad(position: usize, expected: &str, found: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadRecord, position as u64, expected, found)
+}
