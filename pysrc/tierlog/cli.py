@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,11 @@ import click
 from tierlog.errors import ConfigError, TierlogError
 
 if TYPE_CHECKING:
+    from tierlog.sidecar import Progress as TierProgress
+    from tierlog.sidecar import TierReport, TierRow
     from tierlog.tools.output import Table
+    from tierlog.tools.progress import Progress
+    from tierlog.tools.record_format import Formatter
 
 __all__ = ["main"]
 
@@ -110,6 +115,12 @@ def _topic(text: str) -> tuple[str, int | None]:
     return parse_topic(text)
 
 
+def _topic_partition(text: str) -> tuple[str, int]:
+    from tierlog.tools.sources import parse_topic_partition
+
+    return parse_topic_partition(text)
+
+
 def _format_option(*formats: str) -> Callable[[Any], Any]:
     return click.option(
         "--format",
@@ -177,12 +188,12 @@ def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown:
     tierlog ls /var/lib/kafka/data orders:0 --format wide
     tierlog ls s3://bucket/kafka orders --segments
     """
-    from tierlog.tools.ls import list_log_dir
+    from tierlog.tools.ls import list_source
     from tierlog.tools.sources import source_of
 
     name, partition = topic or (None, None)
-    listed = list_log_dir(
-        source_of(source).location,
+    listed = list_source(
+        source_of(source),
         topic=name,
         partition=partition,
         segments=segments or partition is not None,
@@ -203,6 +214,80 @@ def _hint_at_left_out(skipped: int, problems: int) -> None:
 
 @tierlog.command()
 @click.argument("source")
+@click.argument("partition", type=_Parsed("partition", _topic_partition), metavar="TOPIC:PARTITION")
+@click.option(
+    "-o",
+    "offsets",
+    multiple=True,
+    metavar="OFFSET",
+    help="Where to start and stop: beginning, end, N, -N, N:M, s@ms, e@ms, @-2h:end, "
+    "@2024-02-29T12:00:00Z:1h. Ends are not included. Default: all.",
+)
+@click.option("-c", "count", type=click.IntRange(min=0), metavar="N", help="At most N records.")
+@click.option("-e", "say_end", is_flag=True, help="Say on stderr where the end was reached.")
+@click.option("-f", "template", metavar="FORMAT", help="kcat's tokens: %k %s %S %o %T %h ...")
+@click.option("-J", "as_json", is_flag=True, help="One JSON object a line, with kcat's keys.")
+def cat(
+    source: str,
+    partition: tuple[str, int],
+    offsets: tuple[str, ...],
+    count: int | None,
+    say_end: bool,
+    template: str | None,
+    as_json: bool,
+) -> None:
+    """Print the records of one partition of SOURCE.
+
+    tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
+    are {"base64": "..."} instead of a string.
+
+    \b
+    tierlog cat /var/lib/kafka/data orders:0 -o -10
+    tierlog cat s3://bucket/kafka orders:0 -o @-2h:end -J
+    tierlog cat s3://bucket/kafka orders:0 -c 5 -f '%o %T %k=%s\\n'
+    """
+    from tierlog.clock import SystemClock
+    from tierlog.tools.cat import format_records, select_records
+    from tierlog.tools.offsets import parse_offsets
+    from tierlog.tools.sources import source_of
+
+    if as_json and template is not None:
+        raise click.UsageError("-f and -J exclude each other")
+    with _usage_errors("-o"):
+        wanted = parse_offsets(offsets, SystemClock().now_ms())
+    with _usage_errors("-f"):
+        formatter = _formatter(as_json, template)
+    topic, number = partition
+    selection = select_records(source_of(source).location, topic, number, wanted)
+    if selection.hint:
+        _hint(selection.hint)
+    out = sys.stdout.buffer
+    for records in selection.records(count):
+        out.writelines(format_records(records, topic, number, formatter))
+    out.flush()
+    if say_end:
+        _hint(f"reached the end of {topic}:{number} at offset {selection.end}")
+
+
+def _formatter(as_json: bool, template: str | None) -> Formatter:
+    from tierlog.tools.record_format import format_as_json, format_by
+
+    if as_json:
+        return format_as_json
+    return format_by(r"%s\n" if template is None else template)
+
+
+@contextmanager
+def _usage_errors(option: str) -> Iterator[None]:
+    """A value that cannot be parsed is wrong usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+@tierlog.command()
+@click.argument("source")
 @click.option("--deep", is_flag=True, help="Also decode every record, or read every object whole.")
 @click.option(
     "--json",
@@ -211,8 +296,7 @@ def _hint_at_left_out(skipped: int, problems: int) -> None:
     help="Also write the report to this file.",
 )
 @_format_option(*_FORMATS)
-@click.pass_context
-def verify(ctx: click.Context, source: str, deep: bool, json_file: Any, shown: str) -> int:
+def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
     """Check all of SOURCE and change nothing. Exit code 1 if something is wrong.
 
     \b
@@ -235,3 +319,146 @@ def verify(ctx: click.Context, source: str, deep: bool, json_file: Any, shown: s
     else:
         click.echo("\n".join(report_text(report, with_notes=shown == "wide")))
     return 0 if report.sound else _EXIT_PROBLEMS
+
+
+@tierlog.command()
+@click.argument("log_dirs", nargs=-1, required=True, metavar="LOGDIR...")
+@click.option("--to", "url", required=True, metavar="URL", help="The store to copy to.")
+@click.option("--once", is_flag=True, help="One pass instead of one every --interval.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two passes.",
+)
+@click.option("--state-dir", metavar="DIR", help="Where to remember what is copied.")
+@click.option("--bootstrap", metavar="HOST:PORT", help="The broker to ask what may be copied.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic, or these.")
+@click.option("--include-compacted", is_flag=True, help="Compacted topics too.")
+@click.option("--include-internal", is_flag=True, help="Kafka's internal topics too.")
+@_format_option(*_FORMATS)
+def tier(
+    log_dirs: tuple[str, ...],
+    url: str,
+    once: bool,
+    interval_s: float,
+    state_dir: str | None,
+    shown: str,
+    **choices: Any,
+) -> int:
+    """Copy finished segments of a broker's LOGDIRs to a store.
+
+    Strictly read only towards the broker, which may be running or stopped. Exit code 1 if a
+    segment was refused or could not be copied; the others are copied all the same.
+
+    \b
+    tierlog tier /data1/kafka /data2/kafka --to s3://bucket/kafka --bootstrap broker:9092
+    tierlog tier /var/lib/kafka/data --to file:///mnt/archive --once
+    """
+    from tierlog.clock import SystemClock
+    from tierlog.sidecar import Sidecar, default_state_dir
+    from tierlog.tools.progress import progress_on
+
+    clock = SystemClock()
+    state = state_dir or default_state_dir(_state_home(), url)
+    with Sidecar(log_dirs, url, state_dir=state, clock=clock, **choices) as sidecar:
+        while True:
+            with progress_on(sys.stderr, f"tier to {url}") as bar:
+                report = sidecar.run_once(_Watched(bar))
+            _print_tier_report(report, shown)
+            if once:
+                return 0 if report.ok else _EXIT_PROBLEMS
+            clock.sleep(int(interval_s * 1000))
+
+
+def _state_home() -> str:
+    """Where programs keep state, by the XDG base directory specification."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(home, "tierlog")
+
+
+class _Watched:
+    """A tiering pass told to a progress bar."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._total_bytes = self._done_bytes = 0
+
+    def __call__(self, progress: TierProgress) -> None:
+        if progress.total_bytes != self._total_bytes:
+            self._total_bytes = progress.total_bytes
+            self._bar.start(progress.total_bytes)
+        row = progress.row
+        name = f"{row.topic}:{row.partition}" if row else ""
+        self._bar.advance(progress.done_bytes - self._done_bytes, name)
+        self._done_bytes = progress.done_bytes
+
+
+def _print_tier_report(report: TierReport, shown: str) -> None:
+    from tierlog.sidecar import Outcome, TierRow
+    from tierlog.tools.output import Table
+
+    skipped = report.of(Outcome.SKIPPED)
+    rows = report.rows
+    if shown == "text":
+        rows = tuple(row for row in rows if row.outcome is not Outcome.SKIPPED)
+    if rows or shown != "text":
+        _print_tables([Table(name="segments", row_type=TierRow, rows=rows)], shown)
+    for warning in (*report.warnings, *map(str, report.problems)):
+        _hint(f"warning: {warning}")
+    _hint(_tier_summary(len(report.of(Outcome.COPIED)), [row.reason for row in skipped]))
+
+
+def _tier_summary(copied: int, skipped: Sequence[str]) -> str:
+    from collections import Counter
+
+    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(skipped).most_common())
+    left = f"; {len(skipped)} not copied: {reasons} (--format wide says why)" if skipped else ""
+    return f"{copied} segment{'' if copied == 1 else 's'} copied{left}"
+
+
+@tierlog.command()
+@click.argument("log_dirs", nargs=-1, metavar="[LOGDIR]...")
+@click.option("--to", "folder", metavar="DIR", help="An empty folder; default: a temporary one.")
+def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
+    """Tier real Kafka logs, read them back, compare byte for byte.
+
+    Without LOGDIRs: the logs that come with tierlog's sources. Makes a store, a summary and an
+    HTML report; exit code 1 if anything came back different.
+
+    \b
+    tierlog demo
+    tierlog demo /var/lib/kafka/data --to /tmp/demo
+    """
+    import time
+    from pathlib import Path
+
+    from tierlog.clock import SystemClock
+    from tierlog.tools.demo import bundled_log_dirs, empty_folder, run_demo
+    from tierlog.tools.demo_report import next_commands, report_html, summary_text
+    from tierlog.tools.output import iso_time
+    from tierlog.tools.progress import progress_on
+
+    clock = SystemClock()
+    sources = list(log_dirs) or bundled_log_dirs()
+    place = empty_folder(folder)
+    url = (place / "store").as_uri()
+    with progress_on(sys.stderr, "demo") as bar:
+
+        def copy(sources: Sequence[str], url: str) -> Iterable[TierRow]:
+            from tierlog.sidecar import Sidecar
+
+            with Sidecar(sources, url, state_dir=str(place / "state"), clock=clock) as sidecar:
+                return sidecar.run_once(_Watched(bar)).rows
+
+        result = run_demo(sources, url, tier=copy, timer_ns=time.perf_counter_ns)
+    report = place / "report.html"
+    Path(report).write_text(report_html(result, iso_time(clock.now_ms())), encoding="utf-8")
+    click.echo("\n".join(summary_text(result)))
+    _hint("\nTry next:\n" + "".join(f"  {command}\n" for command in next_commands(result)))
+    _hint(f"Report: {report.as_uri()}")
+    _hint(f"All of it lies in {place}; remove that folder when you are done.")
+    return 0 if result.passed else _EXIT_PROBLEMS

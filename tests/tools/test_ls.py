@@ -19,7 +19,7 @@ LOG_DIRS = [
 
 @pytest.mark.parametrize(("data_set", "disk"), LOG_DIRS)
 def test_partitions_are_those_of_the_broker(data_set: str, disk: str) -> None:
-    listed = list_log_dir(DATA_DIR / data_set / disk)
+    listed = list_log_dir(str(DATA_DIR / data_set / disk))
     partitions = [
         row for row in manifest()["data_sets"][data_set]["partitions"] if row["log_dir"] == disk
     ]
@@ -38,7 +38,7 @@ def test_partitions_are_those_of_the_broker(data_set: str, disk: str) -> None:
 @pytest.mark.parametrize(("data_set", "disk"), LOG_DIRS)
 def test_segments_are_those_of_the_tools(data_set: str, disk: str) -> None:
     expected = [s for s in golden_segments(data_set=data_set) if s.log_dir == disk]
-    listed = list_log_dir(DATA_DIR / data_set / disk, segments=True)
+    listed = list_log_dir(str(DATA_DIR / data_set / disk), segments=True)
     assert listed.segments is not None
     rows = {(row.topic, row.partition, row.base_offset): row for row in listed.segments}
     for segment in expected:
@@ -60,35 +60,35 @@ def newest(segment: GoldenSegment) -> int | None:
 
 
 def test_one_partition_and_one_topic() -> None:
-    one = list_log_dir(DATA_DIR / "clean/disk1", topic="orders.eu-west_1", partition=1)
+    one = list_log_dir(str(DATA_DIR / "clean/disk1"), topic="orders.eu-west_1", partition=1)
     assert [(row.topic, row.partition) for row in one.partitions] == [("orders.eu-west_1", 1)]
-    both = list_log_dir(DATA_DIR / "clean/disk1", topic="orders.eu-west_1")
+    both = list_log_dir(str(DATA_DIR / "clean/disk1"), topic="orders.eu-west_1")
     assert [row.partition for row in both.partitions] == [0, 1]
 
 
 def test_what_is_not_there_is_said_with_what_is() -> None:
     with pytest.raises(OutOfRangeError, match=r"no partition 7 of orders\.eu-west_1, only 0, 1"):
-        list_log_dir(DATA_DIR / "clean/disk1", topic="orders.eu-west_1", partition=7)
+        list_log_dir(str(DATA_DIR / "clean/disk1"), topic="orders.eu-west_1", partition=7)
     with pytest.raises(OutOfRangeError, match=r"no topic orders, only .*epochs"):
-        list_log_dir(DATA_DIR / "clean/disk1", topic="orders")
+        list_log_dir(str(DATA_DIR / "clean/disk1"), topic="orders")
 
 
 def test_skipped_files_have_reasons() -> None:
-    listed = list_log_dir(DATA_DIR / "unclean/disk1", topic="crash-deleted-records")
+    listed = list_log_dir(str(DATA_DIR / "unclean/disk1"), topic="crash-deleted-records")
     reasons = {Path(row.path).name: row.reason for row in listed.skipped}
     deleted = "deleted by the broker, which removes it after a delay"
     assert reasons["00000000000000000000.log.deleted"] == deleted
-    stages = list_log_dir(DATA_DIR / "unclean/disk2").skipped
+    stages = list_log_dir(str(DATA_DIR / "unclean/disk2")).skipped
     assert any(row.reason.startswith("partition deleted") for row in stages)
 
 
 def test_a_damaged_checkpoint_leaves_its_value_unknown(tmp_path: Path) -> None:
     log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
     overwrite(log_dir / "log-start-offset-checkpoint", 0, b"9")
-    listed = list_log_dir(log_dir)
+    listed = list_log_dir(str(log_dir))
     assert [row.log_start_offset for row in listed.partitions] == [None]
     assert [row.reason for row in listed.problems] == ["bad_version"]
 
 
 def test_an_empty_directory_lists_nothing(tmp_path: Path) -> None:
-    assert list_log_dir(tmp_path).partitions == ()
+    assert list_log_dir(str(tmp_path)).partitions == ()

@@ -1,7 +1,7 @@
 """What is there: the partitions and segments of a broker's log directory or of a store.
 
-A listing reads names, checkpoints and batch headers, no records; ``verify`` is who checks them.
-What cannot be told is None, which is not the same as zero.
+A listing reads names, checkpoints and headers, no records; ``verify`` is who checks them. What
+cannot be told is None, which is not the same as zero.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ import numpy as np
 
 from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError, OutOfRangeError
-from tierlog.log.files import StrPath, printable
+from tierlog.log.files import printable
 from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.bucket import Problem, describe_segments
+from tierlog.remote.layout import log_key, partition_prefix
+from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.store import open_store
 from tierlog.tools.output import Table, wide_field
+from tierlog.tools.sources import Source
+from tierlog.types import TopicIdPartition
 
 __all__ = [
     "Listed",
@@ -27,6 +33,8 @@ __all__ = [
     "SegmentRow",
     "SkippedRow",
     "list_log_dir",
+    "list_source",
+    "list_store",
     "no_such_partition",
 ]
 
@@ -45,7 +53,7 @@ class PartitionRow:
     high_watermark: int | None = wide_field()
     compacted: bool | None = wide_field()
     topic_id: str | None = wide_field()
-    directory: str | None = wide_field()
+    location: str = wide_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +70,9 @@ class SegmentRow:
     state: str
     batches: int | None = wide_field()
     records: int | None = wide_field()
-    codecs: tuple[str, ...] = wide_field()
-    indexes: tuple[str, ...] = wide_field()
-    path: str = wide_field()
+    codecs: tuple[str, ...] | None = wide_field()
+    indexes: tuple[str, ...] | None = wide_field()
+    location: str = wide_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,20 +129,32 @@ class Listed:
         ]
 
 
-def list_log_dir(
-    path: StrPath,
+def list_source(
+    source: Source,
     *,
     topic: str | None = None,
     partition: int | None = None,
     segments: bool = False,
 ) -> Listed:
-    """Partitions, or segments, of a broker's log directory, the broker running or not.
+    """Partitions, or segments, of a log directory or a store.
 
     ``topic`` and ``partition`` choose; OutOfRangeError when there is no such. Otherwise raises
-    as ``open_log_dir``.
+    as ``open_log_dir`` and ``open_store`` do.
     """
+    listing = list_store if source.is_store else list_log_dir
+    return listing(source.location, topic=topic, partition=partition, segments=segments)
+
+
+def list_log_dir(
+    path: str,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    segments: bool = False,
+) -> Listed:
+    """`list_source` of a broker's log directory, the broker running or not."""
     listing = open_log_dir(path).listing()
-    logs = _chosen(listing.partitions, topic, partition, printable(str(path)))
+    logs = _chosen(listing.partitions, topic, partition, printable(path))
     skipped = [
         *(() if topic else listing.skipped),
         *chain.from_iterable(log.skipped for log in logs),
@@ -145,6 +165,86 @@ def list_log_dir(
         segments=tuple(chain.from_iterable(map(_segment_rows, logs))) if segments else None,
         skipped=tuple(map(_skipped_row, skipped)),
         problems=tuple(map(_problem_row, problems)),
+    )
+
+
+def list_store(
+    url: str,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    segments: bool = False,
+) -> Listed:
+    """`list_source` of a store, by its own words: one small request per segment."""
+    store = open_store(url)
+    problems: list[Problem] = []
+    held: dict[TopicIdPartition, list[SegmentDescription]] = {}
+    for description in describe_segments(store, on_problem=problems.append):
+        held.setdefault(description.metadata.topic_id_partition, []).append(description)
+    chosen = [
+        one
+        for one in sorted(held, key=lambda one: (one.topic, one.partition, one.topic_id))
+        if topic in (None, one.topic, one.topic_id) and partition in (None, one.partition)
+    ]
+    if topic is not None and not chosen:
+        pairs = sorted((one.topic, one.partition) for one in held)
+        raise OutOfRangeError(no_such_partition(store.url, topic, partition, pairs))
+    rows = chain.from_iterable(map(_stored_segment_row, _by_offset(held[one])) for one in chosen)
+    return Listed(
+        partitions=tuple(_stored_partition_row(one, held[one]) for one in chosen)
+        if not segments
+        else (),
+        segments=tuple(rows) if segments else None,
+        skipped=tuple(
+            SkippedRow(
+                path=printable(problem.key),
+                reason=problem.reason.value,
+                detail=f"expected {problem.expected}, found {problem.found}",
+            )
+            for problem in problems
+        ),
+    )
+
+
+def _by_offset(descriptions: Iterable[SegmentDescription]) -> list[SegmentDescription]:
+    return sorted(descriptions, key=lambda one: one.metadata.start_offset)
+
+
+def _stored_partition_row(
+    partition: TopicIdPartition, descriptions: Sequence[SegmentDescription]
+) -> PartitionRow:
+    held = [description.metadata for description in descriptions]
+    return PartitionRow(
+        topic=partition.topic,
+        partition=partition.partition,
+        segments=len(held),
+        size_bytes=sum(one.segment_size_bytes for one in held),
+        log_start_offset=min(one.start_offset for one in held),
+        log_end_offset=max(one.end_offset for one in held) + 1,
+        leader_epoch=max(one.leader_epochs[-1][0] for one in held),
+        high_watermark=None,
+        compacted=None,
+        topic_id=partition.topic_id,
+        location=partition_prefix(partition),
+    )
+
+
+def _stored_segment_row(description: SegmentDescription) -> SegmentRow:
+    metadata = description.metadata
+    return SegmentRow(
+        topic=metadata.topic_id_partition.topic,
+        partition=metadata.topic_id_partition.partition,
+        base_offset=metadata.start_offset,
+        last_offset=metadata.end_offset,
+        size_bytes=metadata.segment_size_bytes,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        leader_epochs=tuple(epoch for epoch, _ in metadata.leader_epochs),
+        state=metadata.state.name,
+        batches=description.batch_count if description.batch_count >= 0 else None,
+        records=description.record_count if description.record_count >= 0 else None,
+        codecs=None,
+        indexes=None,
+        location=log_key(metadata),
     )
 
 
@@ -167,11 +267,11 @@ def no_such_partition(
     where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
 ) -> str:
     """What to say about a partition that is not there: which ones are."""
-    topics: dict[str, list[int]] = {}
+    topics: dict[str, dict[int, None]] = {}
     for name, number in held:
-        topics.setdefault(name, []).append(number)
+        topics.setdefault(name, {})[number] = None
     if topic in topics and partition is not None:
-        numbers = ", ".join(map(str, topics[topic][:20]))
+        numbers = ", ".join(map(str, list(topics[topic])[:20]))
         return f"{where}: no partition {partition} of {printable(topic)}, only {numbers}"
     names = ", ".join(list(topics)[:20]) + (" ..." if len(topics) > 20 else "")
     return f"{where}: no topic {printable(topic)}, only {names or 'nothing at all'}"
@@ -190,7 +290,7 @@ def _partition_row(log: PartitionLog) -> PartitionRow:
         high_watermark=log.high_watermark,
         compacted=log.compacted,
         topic_id=log.topic_id,
-        directory=printable(log.directory),
+        location=printable(log.directory),
     )
 
 
@@ -226,7 +326,7 @@ def _segment_rows(log: PartitionLog) -> Iterator[SegmentRow]:
             records=None if table is None else int(table.record_count.sum()),
             codecs=_codecs(table) if table else (),
             indexes=_index_files(segment),
-            path=printable(segment.log_path),
+            location=printable(segment.log_path),
         )
 
 

@@ -10,12 +10,11 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from tierlog.log.files import printable
+from tierlog.remote.layout import CLUSTER_KEY
 from tierlog.types import check_topic_name
 
 __all__ = ["Source", "SourceKind", "parse_topic", "parse_topic_partition", "source_of"]
 
-# What every store has at its root; a broker never writes such a file.
-_STORE_MARKER = "cluster.json"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 _MAX_INT32 = 2**31 - 1
 
@@ -47,7 +46,7 @@ def source_of(text: str) -> Source:
         raise FileNotFoundError(
             errno.ENOENT, "expected a broker's log directory or a store URL, found nothing", text
         )
-    if os.path.isfile(os.path.join(text, _STORE_MARKER)):
+    if os.path.isfile(os.path.join(text, CLUSTER_KEY)):
         return Source(SourceKind.STORE, "file://" + quote(os.path.realpath(text)))
     return Source(SourceKind.LOG_DIR, text)
 

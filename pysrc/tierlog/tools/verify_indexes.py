@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tierlog import _core
-from tierlog.batches import BatchTable
 
 __all__ = [
+    "Batches",
     "IndexFault",
     "check_offset_index",
     "check_snapshot",
@@ -37,6 +38,29 @@ _SNAPSHOT_HEADER_BYTES = 10
 _SNAPSHOT_ENTRY_BYTES = 46
 
 Rows = npt.NDArray[np.bool_]
+Int64Column = npt.NDArray[np.int64]
+
+
+class Batches(Protocol):
+    """The columns of a scan that matter here; one row per batch, ascending."""
+
+    @property
+    def base_offset(self) -> Int64Column: ...
+    @property
+    def last_offset(self) -> Int64Column: ...
+    @property
+    def position(self) -> Int64Column: ...
+    @property
+    def max_timestamp_ms(self) -> Int64Column: ...
+    @property
+    def producer_id(self) -> Int64Column: ...
+    @property
+    def is_control(self) -> Rows: ...
+    @property
+    def is_transactional(self) -> Rows: ...
+    @property
+    def stop_position(self) -> int: ...
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +83,7 @@ def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
     return np.sort(entries["position"].astype(np.int64))
 
 
-def check_offset_index(data: bytes, table: BatchTable, base_offset: int) -> list[IndexFault]:
+def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[IndexFault]:
     """A ``.index``: entries ascend, and each names a batch and the last offset from there on."""
     entries, faults = _entries(data, _OFFSET_ENTRY)
     offsets = entries["offset"].astype(np.int64) + base_offset
@@ -98,7 +122,7 @@ def check_offset_index(data: bytes, table: BatchTable, base_offset: int) -> list
     return _sorted(faults)
 
 
-def check_time_index(data: bytes, table: BatchTable, base_offset: int) -> list[IndexFault]:
+def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[IndexFault]:
     """A ``.timeindex``: entries ascend, and no batch up to an entry's offset is newer than it."""
     entries, faults = _entries(data, _TIME_ENTRY)
     timestamps = entries["timestamp"].astype(np.int64)
@@ -139,7 +163,7 @@ def check_time_index(data: bytes, table: BatchTable, base_offset: int) -> list[I
     return _sorted(faults)
 
 
-def check_txn_index(data: bytes, table: BatchTable) -> list[IndexFault]:
+def check_txn_index(data: bytes, table: Batches) -> list[IndexFault]:
     """A ``.txnindex``: version 0, entries ascend, each ends at a marker of its producer."""
     entries, faults = _entries(data, _TXN_ENTRY, padded=False)
     producers, last = entries["producer"].astype(np.int64), entries["last"].astype(np.int64)
