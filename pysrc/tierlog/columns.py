@@ -8,6 +8,7 @@ large buffer, in memory) as long as the columns do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -44,14 +45,22 @@ class BinaryColumn(Sequence["bytes | None"]):
     zeros; ``validity`` has one bit per row, lowest first, 1 = not null, and is None without nulls.
     """
 
-    __slots__ = ("_buffers", "_native")
+    __slots__ = ("_buffers", "_count", "_first", "_native")
 
-    def __init__(self, native: _core.Views, data_buffers: list[Any]) -> None:
+    def __init__(
+        self, native: _core.Views, data_buffers: list[Any], first: int = 0, count: int | None = None
+    ) -> None:
         self._native = native
         self._buffers = data_buffers
+        self._first = first
+        self._count = len(native) - first if count is None else count
 
     def __len__(self) -> int:
-        return len(self._native)
+        return self._count
+
+    def rows(self, first: int, last: int) -> BinaryColumn:
+        """Rows `first` to, not including, `last` as a column over the same memory."""
+        return BinaryColumn(self._native, self._buffers, self._first + first, last - first)
 
     @overload
     def __getitem__(self, index: int) -> bytes | None: ...
@@ -61,12 +70,13 @@ class BinaryColumn(Sequence["bytes | None"]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
-                return self._native.to_list(self._buffers, start, max(start, stop))
-            return [self._native.item(self._buffers, row) for row in range(start, stop, step)]
+                end = self._first + max(start, stop)
+                return self._native.to_list(self._buffers, self._first + start, end)
+            return [self[row] for row in range(start, stop, step)]
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of a column of {len(self)} rows")
-        return self._native.item(self._buffers, row)
+        return self._native.item(self._buffers, self._first + row)
 
     def __iter__(self) -> Iterator[bytes | None]:
         for start in range(0, len(self), _ITERATION_ROWS):
@@ -78,31 +88,37 @@ class BinaryColumn(Sequence["bytes | None"]):
     @property
     def null_count(self) -> int:
         """Rows that are null."""
-        return self._native.null_count
+        if self._count == len(self._native):
+            return self._native.null_count
+        return int(np.count_nonzero(self.is_null))
 
     @property
     def lengths(self) -> Int32Column:
         """Bytes of each row, 0 for a null; a strided array over the views."""
-        return np.asarray(self._native.views).view(np.int32).reshape(-1, _VIEW_BYTES // 4)[:, 0]
+        return self.views.view(np.int32).reshape(-1, _VIEW_BYTES // 4)[:, 0]
 
     @property
     def is_null(self) -> npt.NDArray[np.bool_]:
         """Which rows are null."""
-        validity = self.validity
-        if validity is None:
+        native = self._native.validity
+        if native is None:
             return np.zeros(len(self), np.bool_)
-        return np.unpackbits(validity, count=len(self), bitorder="little") == 0
+        end = self._first + self._count
+        return np.unpackbits(np.asarray(native), count=end, bitorder="little")[self._first :] == 0
 
     @property
     def views(self) -> npt.NDArray[np.void]:
         """The 16-byte views."""
-        return np.asarray(self._native.views).view(np.dtype((np.void, _VIEW_BYTES)))
+        whole = np.asarray(self._native.views).view(np.dtype((np.void, _VIEW_BYTES)))
+        return whole[self._first : self._first + self._count]
 
     @property
     def validity(self) -> npt.NDArray[np.uint8] | None:
-        """The validity bitmap; None when no row is null."""
+        """The validity bitmap; None when no row is null. Copied for a part of a column."""
         native = self._native.validity
-        return None if native is None else np.asarray(native)
+        if native is None or self._count == len(self._native):
+            return None if native is None else np.asarray(native)
+        return np.packbits(~self.is_null, bitorder="little")
 
     @property
     def data_buffers(self) -> list[Any]:
@@ -122,7 +138,9 @@ class BinaryColumn(Sequence["bytes | None"]):
             pa.py_buffer(self._native.views),
             *map(pa.py_buffer, self._buffers),
         ]
-        return pa.Array.from_buffers(pa.binary_view(), len(self), buffers, self.null_count)
+        nulls = self._native.null_count
+        whole = pa.Array.from_buffers(pa.binary_view(), len(self._native), buffers, nulls)
+        return whole.slice(self._first, self._count)
 
 
 class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
@@ -132,16 +150,24 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
     are rows ``list_offsets[i]`` to ``list_offsets[i + 1]``. Keys are UTF-8 and never null.
     """
 
-    __slots__ = ("_native_offsets", "_rows", "keys", "values")
+    __slots__ = ("_list_offsets", "_rows", "keys", "values")
 
-    def __init__(self, native: _core.Records, rows: int, data_buffers: list[Any]) -> None:
-        self._native_offsets = native.header_list_offsets
+    def __init__(
+        self, list_offsets: Int32Column | None, rows: int, keys: BinaryColumn, values: BinaryColumn
+    ) -> None:
+        self._list_offsets = list_offsets
         self._rows = rows
-        self.keys = BinaryColumn(native.header_keys, data_buffers)
-        self.values = BinaryColumn(native.header_values, data_buffers)
+        self.keys = keys
+        self.values = values
 
     def __len__(self) -> int:
         return self._rows
+
+    def rows(self, first: int, last: int) -> HeaderColumn:
+        """Rows `first` to, not including, `last` as a column over the same memory."""
+        offsets = self._list_offsets
+        part = None if offsets is None else offsets[first : last + 1]
+        return HeaderColumn(part, last - first, self.keys, self.values)
 
     @overload
     def __getitem__(self, index: int) -> list[tuple[bytes, bytes | None]]: ...
@@ -155,7 +181,7 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
         row = index + self._rows if index < 0 else index
         if not 0 <= row < self._rows:
             raise IndexError(f"row {index} of a column of {self._rows} rows")
-        if self._native_offsets is None:
+        if self._list_offsets is None:
             return []
         start, end = self.list_offsets[row : row + 2].tolist()
         keys = [key or b"" for key in self.keys[start:end]]
@@ -167,9 +193,9 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
     @property
     def list_offsets(self) -> Int32Column:
         """int32, one more than there are records."""
-        if self._native_offsets is None:
+        if self._list_offsets is None:
             return np.zeros(self._rows + 1, np.int32)
-        return np.asarray(self._native_offsets)
+        return self._list_offsets
 
     def to_arrow(self) -> pa.Array:
         """A ``pyarrow`` list of structs (key, value), both of type ``binary_view``."""
@@ -181,6 +207,7 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
         return pa.ListArray.from_arrays(pa.array(self.list_offsets), headers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RecordColumns:
     """The records of a range of batches, one row per record.
 
@@ -190,17 +217,34 @@ class RecordColumns:
     ended; rows ``batch_starts[i]`` to ``batch_starts[i + 1]`` are the records of batch i.
     """
 
-    __slots__ = ("batch_starts", "batches", "headers", "keys", "offset", "timestamp_ms", "values")
+    offset: Int64Column
+    timestamp_ms: Int64Column
+    keys: BinaryColumn
+    values: BinaryColumn
+    headers: HeaderColumn
+    batches: BatchTable
+    batch_starts: Int64Column
 
-    def __init__(self, native: _core.Records) -> None:
+    @classmethod
+    def from_native(cls, native: _core.Records) -> RecordColumns:
+        """Wraps what the native decoder made."""
         buffers = native.data_buffers
-        self.offset: Int64Column = np.asarray(native.offset)
-        self.timestamp_ms: Int64Column = np.asarray(native.timestamp_ms)
-        self.keys = BinaryColumn(native.keys, buffers)
-        self.values = BinaryColumn(native.values, buffers)
-        self.headers = HeaderColumn(native, len(self.offset), buffers)
-        self.batches = BatchTable(native.batches)
-        self.batch_starts: Int64Column = np.asarray(native.batch_starts)
+        offset: Int64Column = np.asarray(native.offset)
+        list_offsets = native.header_list_offsets
+        return cls(
+            offset=offset,
+            timestamp_ms=np.asarray(native.timestamp_ms),
+            keys=BinaryColumn(native.keys, buffers),
+            values=BinaryColumn(native.values, buffers),
+            headers=HeaderColumn(
+                None if list_offsets is None else np.asarray(list_offsets),
+                len(offset),
+                BinaryColumn(native.header_keys, buffers),
+                BinaryColumn(native.header_values, buffers),
+            ),
+            batches=BatchTable(native.batches),
+            batch_starts=np.asarray(native.batch_starts),
+        )
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -208,6 +252,20 @@ class RecordColumns:
     def __repr__(self) -> str:
         offsets = f"{self.offset[0]}..{self.offset[-1]}" if len(self) else "none"
         return f"RecordColumns({len(self)} records, offsets {offsets}, {len(self.batches)} batches)"
+
+    def rows(self, first: int, last: int) -> RecordColumns:
+        """Rows `first` to, not including, `last` over the same memory; ``batches`` stays whole."""
+        if not 0 <= first <= last <= len(self):
+            raise IndexError(f"rows {first} to {last} of {len(self)}")
+        return RecordColumns(
+            offset=self.offset[first:last],
+            timestamp_ms=self.timestamp_ms[first:last],
+            keys=self.keys.rows(first, last),
+            values=self.values.rows(first, last),
+            headers=self.headers.rows(first, last),
+            batches=self.batches,
+            batch_starts=np.clip(self.batch_starts, first, last) - first,
+        )
 
     def to_arrow(self) -> pa.RecordBatch:
         """A ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC), key,

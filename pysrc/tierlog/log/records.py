@@ -33,7 +33,7 @@ def decode_records(
     says raises ``CorruptDataError`` with its byte position. Raises ``OSError`` when a file cannot
     be read and ``ValueError`` when it is not a regular file. Releases the interpreter lock.
     """
-    return RecordColumns(
+    return RecordColumns.from_native(
         _core.decode_records(
             source, start, end, verify_crc, include_control, max_decompressed_bytes
         )
