@@ -1,1 +1,110 @@
-"""tierlog: tiered storage for Apache Kafka logs."""
+"""tierlog: tiered storage for Apache Kafka logs.
+
+Scan, decode and rebuild log segments; tier them to an object store; read them back with or
+without a broker. ``docs/ARCHITECTURE.md`` has the map, ``tierlog --help`` the command.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tierlog.batches import BatchTable
+    from tierlog.columns import BinaryColumn, HeaderColumn, RecordColumns
+    from tierlog.errors import (
+        ClosedError,
+        ConfigError,
+        CorruptDataError,
+        MetadataNotReadyError,
+        OutOfRangeError,
+        RemoteMetadataError,
+        RemoteResourceNotFoundError,
+        RemoteStorageError,
+        TierlogError,
+    )
+    from tierlog.log.log_dir import open_log_dir
+    from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
+    from tierlog.log.records import decode_records
+    from tierlog.log.segment import scan_segment
+    from tierlog.remote.log_index import (
+        RemoteLogIndexEntries,
+        decode_remote_log_index,
+        encode_remote_log_index,
+    )
+    from tierlog.remote.storage import RemoteStorageManager
+    from tierlog.remote.store import open_store
+    from tierlog.tiering.reader import open_reader, read
+    from tierlog.types import StopReason
+
+__all__ = [
+    "BatchTable",
+    "BinaryColumn",
+    "ClosedError",
+    "ConfigError",
+    "CorruptDataError",
+    "HeaderColumn",
+    "MetadataNotReadyError",
+    "OutOfRangeError",
+    "RebuiltIndexes",
+    "RecordColumns",
+    "RemoteLogIndexEntries",
+    "RemoteMetadataError",
+    "RemoteResourceNotFoundError",
+    "RemoteStorageError",
+    "RemoteStorageManager",
+    "StopReason",
+    "TierlogError",
+    "decode_records",
+    "decode_remote_log_index",
+    "encode_remote_log_index",
+    "open_log_dir",
+    "open_reader",
+    "open_store",
+    "read",
+    "rebuild_indexes",
+    "scan_segment",
+]
+
+# Where each name lives. Loaded when first asked for: the command must not pay for numpy and the
+# object store client before it knows that it needs them.
+_HOMES = {
+    "BatchTable": "batches",
+    "BinaryColumn": "columns",
+    "ClosedError": "errors",
+    "ConfigError": "errors",
+    "CorruptDataError": "errors",
+    "HeaderColumn": "columns",
+    "MetadataNotReadyError": "errors",
+    "OutOfRangeError": "errors",
+    "RebuiltIndexes": "log.rebuild",
+    "RecordColumns": "columns",
+    "RemoteLogIndexEntries": "remote.log_index",
+    "RemoteMetadataError": "errors",
+    "RemoteResourceNotFoundError": "errors",
+    "RemoteStorageError": "errors",
+    "RemoteStorageManager": "remote.storage",
+    "StopReason": "types",
+    "TierlogError": "errors",
+    "decode_records": "log.records",
+    "decode_remote_log_index": "remote.log_index",
+    "encode_remote_log_index": "remote.log_index",
+    "open_log_dir": "log.log_dir",
+    "open_reader": "tiering.reader",
+    "open_store": "remote.store",
+    "read": "tiering.reader",
+    "rebuild_indexes": "log.rebuild",
+    "scan_segment": "log.segment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tierlog' has no attribute {name!r}")
+    value = getattr(import_module(f"tierlog.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -93,6 +93,7 @@ def last_stable_offset(
 class Ineligible(StrEnum):
     """Why a segment may not be copied."""
 
+    NOT_LEADER = "not_leader"
     CLUSTER_METADATA = "cluster_metadata"
     INTERNAL_TOPIC = "internal_topic"
     COMPACTED = "compacted"

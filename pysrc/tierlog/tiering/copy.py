@@ -1,0 +1,298 @@
+"""Copies one rolled segment of a broker's directory to the remote tier.
+
+    scan + rebuild -> COPY_SEGMENT_STARTED -> .log -> .indexes -> verify -> COPY_SEGMENT_FINISHED
+
+A copy begins only when the segment scans clean and fits its name, its neighbour and the leader
+epochs; the bytes sent are hashed again and must be those that were scanned. Until
+COPY_SEGMENT_FINISHED nobody reads the objects, and a copy that fails removes what it wrote. What a
+crash leaves behind, `SegmentCopier.resume` finishes or removes.
+
+Kafka's ``RemoteLogManager.RLMCopyTask`` is the model; unlike it, all indexes are rebuilt from the
+log here, so a damaged index file beside a good log is never tiered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tierlog.batches import BatchTable
+from tierlog.clock import Clock
+from tierlog.errors import CorruptDataError, RemoteStorageError, TierlogError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.files import FileChange, SegmentHandle
+from tierlog.log.log_dir import PartitionLog
+from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes, rebuild_indexes
+from tierlog.log.segment_checks import check_batches
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.indexes import IndexKind, encode_indexes
+from tierlog.remote.layout import log_key
+from tierlog.remote.log_index import DEFAULT_GROUP_BYTES, group_batches
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.types import (
+    RemoteLogSegmentId,
+    StopReason,
+    TopicIdPartition,
+    random_kafka_uuid,
+)
+
+__all__ = ["CopyFailedError", "PreparedSegment", "SegmentCopier", "SegmentRefusedError", "prepare"]
+
+
+class SegmentRefusedError(TierlogError):
+    """A segment that must not be copied: damaged, or not what its name and epochs say.
+
+    ``findings`` are lines that name byte, field, expected and found value.
+    """
+
+    def __init__(self, path: str, findings: list[str]) -> None:
+        self.path = path
+        self.findings = findings
+        more = f" (and {len(findings) - 3} more)" if len(findings) > 3 else ""
+        super().__init__(f"{path}: not copied: {'; '.join(findings[:3])}{more}")
+
+
+class CopyFailedError(TierlogError):
+    """The store or the metadata manager failed; what was written is removed or will be."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedSegment:
+    """A segment that scanned clean, and what was found on the way.
+
+    ``leader_epochs`` is the lineage from its beginning up to the segment's end, as Kafka uploads
+    it. ``rebuilt`` holds the indexes and the producer state the next segment starts from.
+    """
+
+    partition: TopicIdPartition
+    segment: SegmentFiles
+    end_offset: int
+    rebuilt: RebuiltIndexes
+    leader_epochs: LeaderEpochs
+    log_crc32c: int
+    size_bytes: int
+
+    def metadata(
+        self, segment_id: str, *, broker_id: int, event_timestamp_ms: int
+    ) -> RemoteLogSegmentMetadata:
+        """The segment as COPY_SEGMENT_STARTED announces it, under a new id."""
+        base_offset = self.segment.base_offset
+        epochs = self._epochs()
+        sizes = self.rebuilt.bytes_per_epoch
+        known = {epoch for epoch, _ in epochs}
+        return RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(topic_id_partition=self.partition, id=segment_id),
+            start_offset=base_offset,
+            end_offset=self.end_offset,
+            max_timestamp_ms=self.rebuilt.max_timestamp_ms,
+            broker_id=broker_id,
+            event_timestamp_ms=event_timestamp_ms,
+            segment_size_bytes=self.size_bytes,
+            leader_epochs=epochs,
+            txn_index_empty=not self.rebuilt.transaction_index,
+            # Batches older than leader epochs belong to none: then nobody counted.
+            bytes_per_epoch=sizes if known.issuperset(epoch for epoch, _ in sizes) else None,
+            log_crc32c=self.log_crc32c,
+        )
+
+    def _epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset) over the whole segment: the lineage, and before its beginning,
+        where records were deleted, what the batches themselves say."""
+        base_offset = self.segment.base_offset
+        lineage = [
+            (entry.epoch, entry.start_offset)
+            for entry in self.leader_epochs.clipped(base_offset, self.end_offset + 1)
+        ]
+        begin = lineage[0][1] if lineage else self.end_offset + 1
+        before = [(epoch, start) for epoch, start in self.rebuilt.leader_epochs if start < begin]
+        told = {epoch for epoch, _ in before}
+        return (*before, *(entry for entry in lineage if entry[0] not in told))
+
+
+def prepare(
+    log: PartitionLog,
+    segment: SegmentFiles,
+    handle: SegmentHandle,
+    *,
+    producer_snapshot: bytes | None = None,
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    allow_gaps: bool = False,
+) -> PreparedSegment:
+    """Scans an open segment and rebuilds its indexes; SegmentRefusedError when it is not sound.
+
+    ``producer_snapshot`` is the producer state at the segment's base offset. ``allow_gaps``: the
+    topic is compacted, so offsets may be missing.
+    """
+    path = segment.log_path
+    if log.topic_id is None or log.leader_epochs is None or segment.next_base_offset is None:
+        raise SegmentRefusedError(path, ["topic id, leader epochs or end offset unknown"])
+    try:
+        rebuilt = rebuild_indexes(
+            handle,
+            index_interval_bytes,
+            base_offset=segment.base_offset,
+            producer_snapshot=producer_snapshot,
+            accept_damage=True,
+            hash_bytes=True,
+        )
+    except CorruptDataError as error:
+        raise SegmentRefusedError(path, [str(error)]) from None
+    table = rebuilt.table
+    findings = _findings(table, log, segment, allow_gaps)
+    change = handle.recheck()
+    if change not in (FileChange.UNCHANGED, FileChange.GONE):
+        findings.append(f"the file was {change.value} while it was read")
+    if findings or table.range_crc32c is None:
+        raise SegmentRefusedError(path, findings)
+    return PreparedSegment(
+        partition=TopicIdPartition(topic_id=log.topic_id, topic=log.topic, partition=log.partition),
+        segment=segment,
+        end_offset=segment.next_base_offset - 1,
+        rebuilt=rebuilt,
+        leader_epochs=log.leader_epochs.up_to(segment.next_base_offset),
+        log_crc32c=table.range_crc32c,
+        size_bytes=table.stop_position,
+    )
+
+
+def _findings(
+    table: BatchTable, log: PartitionLog, segment: SegmentFiles, allow_gaps: bool
+) -> list[str]:
+    """What is wrong with a scanned segment, line by line."""
+    if table.stop_reason is not StopReason.END:
+        where = f"{table.stop_reason} at byte {table.stop_position}"
+        return [f"{where}: expected {table.stop_expected}, found {table.stop_found}"]
+    if len(table) == 0:
+        return ["no batches"]
+    problems = check_batches(
+        base_offset=table.base_offset,
+        last_offset=table.last_offset,
+        position=table.position,
+        leader_epoch=table.leader_epoch,
+        segment_base=segment.base_offset,
+        next_base=segment.next_base_offset,
+        lineage=log.leader_epochs,
+        allow_gaps=allow_gaps,
+        magic=table.magic,
+    )
+    return [str(problem) for problem in problems]
+
+
+class SegmentCopier:
+    """Copies prepared segments into one store. Blocking; one segment per call, any thread.
+
+    ``gate`` is told the size of each piece before it is sent and may block (copy quota).
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        *,
+        clock: Clock,
+        broker_id: int,
+        cluster_id: str = "",
+        remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
+        gate: Callable[[int], None] | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._clock = clock
+        self._broker_id = broker_id
+        self._cluster_id = cluster_id
+        self._remote_index_interval_bytes = remote_index_interval_bytes
+        self._gate = gate
+        self._random_bytes = random_bytes
+
+    def copy(self, prepared: PreparedSegment, handle: SegmentHandle) -> RemoteLogSegmentMetadata:
+        """Copies the segment behind `handle`; returns it as COPY_SEGMENT_FINISHED.
+
+        CorruptDataError when the file has changed since it was scanned, CopyFailedError when the
+        store fails or does not hold what was sent; then the objects are removed again.
+        """
+        started = prepared.metadata(
+            random_kafka_uuid(self._random_bytes),
+            broker_id=self._broker_id,
+            event_timestamp_ms=self._clock.now_ms(),
+        )
+        indexes = self._encode_indexes(prepared, started)
+        self._metadata.add(started)
+        try:
+            self._storage.copy_log_segment_data(
+                started, handle.fileno(), indexes, before_chunk=self._gate
+            )
+            self._require_whole(started)
+        except CorruptDataError as error:
+            self._remove(started)
+            raise error.located(handle.path) from None
+        except RemoteStorageError as error:
+            self._remove(started)
+            raise CopyFailedError(f"{handle.path}: {error}") from error
+        return self._advance(started, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+
+    def resume(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """Settles what an interrupted run left: finished if both objects are whole, else removed.
+
+        Returns the finished segment or None. RemoteStorageError when the store cannot tell.
+        """
+        if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            if not self._storage.verify(metadata, deep=True):
+                return self._advance(metadata, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+            metadata = self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            self._storage.delete_log_segment_data(metadata)
+            self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        return None
+
+    def _encode_indexes(
+        self, prepared: PreparedSegment, metadata: RemoteLogSegmentMetadata
+    ) -> bytes:
+        rebuilt, table = prepared.rebuilt, prepared.rebuilt.table
+        description = SegmentDescription(
+            metadata=metadata,
+            record_count=int(table.record_count.sum(dtype="int64")),
+            batch_count=len(table),
+            cluster_id=self._cluster_id,
+        )
+        sections = {
+            IndexKind.OFFSET: rebuilt.offset_index,
+            IndexKind.TIME: rebuilt.time_index,
+            IndexKind.TRANSACTION: rebuilt.transaction_index,
+            IndexKind.PRODUCER_SNAPSHOT: rebuilt.producer_snapshot,
+            IndexKind.LEADER_EPOCH: prepared.leader_epochs.encode(),
+            IndexKind.REMOTE_LOG: group_batches(
+                table, log_key(metadata), group_bytes=self._remote_index_interval_bytes
+            ),
+        }
+        return encode_indexes(description, sections)
+
+    def _require_whole(self, metadata: RemoteLogSegmentMetadata) -> None:
+        problems = self._storage.verify(metadata)
+        if problems:
+            raise RemoteStorageError("; ".join(map(str, problems)))
+
+    def _remove(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Takes a failed copy back; what the store refuses now is left for `resume`."""
+        deleting = self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        try:
+            self._storage.delete_log_segment_data(deleting)
+        except RemoteStorageError:
+            return
+        self._advance(deleting, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+
+    def _advance(
+        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
+    ) -> RemoteLogSegmentMetadata:
+        update = metadata.update_to(state, event_timestamp_ms=self._clock.now_ms())
+        self._metadata.update(update)
+        return replace(metadata, state=state, event_timestamp_ms=update.event_timestamp_ms)

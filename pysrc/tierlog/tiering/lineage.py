@@ -1,0 +1,32 @@
+"""Which offsets of a remote segment belong to a log's history.
+
+A leader that was deposed may have gone on writing where its successor wrote too; what it uploaded
+from there on is not part of the log (kafka-behaviour, "inside the lineage", is Kafka's test for a
+whole segment; a segment is cut here, not dropped).
+"""
+
+from __future__ import annotations
+
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+
+__all__ = ["ranges_in_lineage"]
+
+
+def ranges_in_lineage(
+    segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs
+) -> list[tuple[int, int]]:
+    """The inclusive offset ranges of `segment` written in the epochs that `lineage` names."""
+    starts = {entry.epoch: entry.start_offset for entry in lineage}
+    ranges: list[tuple[int, int]] = []
+    for epoch, start, end in segment.epoch_ranges():
+        after = lineage.end_offset(epoch, end + 1)
+        if after is None:
+            continue
+        # A lineage that begins inside the segment: what is before it was deleted.
+        first, last = max(start, starts[epoch]), min(end, after - 1)
+        if ranges and ranges[-1][1] + 1 == first:
+            ranges[-1] = (ranges[-1][0], last)
+        elif first <= last:
+            ranges.append((first, last))
+    return ranges

@@ -1,0 +1,21 @@
+"""Fixtures that several folders share."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.kafka_tools.golden import DATA_DIR
+
+
+@pytest.fixture
+def broker_copy(tmp_path: Path) -> list[str]:
+    """The log directories of the cleanly stopped golden broker, copied: a test may damage them."""
+    copies = []
+    for name in ("disk1", "disk2"):
+        target = tmp_path / "broker" / name
+        shutil.copytree(DATA_DIR / "clean" / name, target)
+        copies.append(str(target))
+    return copies
