@@ -122,9 +122,7 @@ def last_stable_offset(broker: KafkaBroker, topic: str) -> int:
 
 
 def stored(store_dir: Path, topic: str) -> list[RemoteLogSegmentMetadata]:
-    found = [
-        description.metadata for description in describe_segments(open_store(store_dir.as_uri()))
-    ]
+    found = list_segments(open_store(store_dir.as_uri()))
     wanted = [one for one in found if one.topic_id_partition.topic == topic]
     return sorted(wanted, key=lambda one: one.start_offset)
 
