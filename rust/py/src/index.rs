@@ -9,8 +9,8 @@ use tierlog_core::local_index::{
     self, AbortedTransaction, OffsetIndexWriter, Tail, TimeIndexWriter,
 };
 use tierlog_core::producer_state::{Expiry, ProducerEntry, ProducerState, parse_snapshot};
-use tierlog_core::rebuild::{self, RebuildVisitor, Rebuilder};
-use tierlog_core::segment::{Scan, ScanOptions};
+use tierlog_core::rebuild::{RebuildVisitor, Rebuilder};
+use tierlog_core::segment::ScanOptions;
 
 use crate::buffer::{Column, Input, Values};
 use crate::error::to_python;
@@ -19,6 +19,8 @@ use crate::segment::{Batches, Source};
 
 /// Columns by name.
 type Named = Vec<(&'static str, Py<Column>)>;
+/// Producer id, first, last and last stable offset.
+type AbortedFields = (i64, i64, i64, i64);
 /// Two columns and the bytes their entries take.
 type Pair = (Py<Column>, Py<Column>, usize);
 
@@ -62,7 +64,7 @@ fn parse(
 /// A `.index` as (offset, position, bytes used); `tail` says what may follow the entries.
 #[pyfunction]
 #[pyo3(signature = (data, base_offset, tail = "zeros"))]
-pub fn parse_offset_index(
+fn parse_offset_index(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,
     base_offset: i64,
@@ -74,7 +76,7 @@ pub fn parse_offset_index(
 /// A `.timeindex` as (timestamp, offset, bytes used).
 #[pyfunction]
 #[pyo3(signature = (data, base_offset, tail = "zeros"))]
-pub fn parse_time_index(
+fn parse_time_index(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,
     base_offset: i64,
@@ -95,7 +97,7 @@ fn aborted(
 
 /// A `.txnindex` as columns.
 #[pyfunction]
-pub fn parse_transaction_index(
+fn parse_transaction_index(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,
     base_offset: i64,
@@ -117,16 +119,15 @@ pub fn parse_transaction_index(
 /// The aborted transactions of [from, upper bound) as (producer id, first, last, last stable
 /// offset), and whether that is all of them.
 #[pyfunction]
-pub fn collect_aborted(
+fn collect_aborted(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,
     base_offset: i64,
     from_offset: i64,
     upper_bound_offset: i64,
-) -> PyResult<(Vec<(i64, i64, i64, i64)>, bool)> {
+) -> PyResult<(Vec<AbortedFields>, bool)> {
     let entries = aborted(py, data, base_offset)?;
-    let (found, complete) =
-        local_index::collect_aborted(&entries, from_offset, upper_bound_offset);
+    let (found, complete) = local_index::collect_aborted(&entries, from_offset, upper_bound_offset);
     let fields = |entry: AbortedTransaction| {
         (entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
     };
@@ -135,11 +136,10 @@ pub fn collect_aborted(
 
 /// A producer `.snapshot` as columns; -1 is unknown.
 #[pyfunction]
-pub fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Named> {
+fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Named> {
     let input = Input::new(data)?;
-    let found = py
-        .detach(|| parse_snapshot(input.bytes()))
-        .map_err(|error| to_python(py, error, None))?;
+    let found =
+        py.detach(|| parse_snapshot(input.bytes())).map_err(|error| to_python(py, error, None))?;
     let long = |field: fn(&ProducerEntry) -> i64| Values::I64(found.iter().map(field).collect());
     let int = |field: fn(&ProducerEntry) -> i32| Values::I32(found.iter().map(field).collect());
     named(
@@ -165,7 +165,7 @@ pub fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyRes
 
 /// The largest entry at or below an offset, as (offset, position); (base, 0) when there is none.
 #[pyfunction]
-pub fn lookup_offset_index(
+fn lookup_offset_index(
     data: &Bound<'_, PyAny>,
     base_offset: i64,
     target_offset: i64,
@@ -176,7 +176,7 @@ pub fn lookup_offset_index(
 
 /// The first entry at or past a position, as (offset, position); None beyond the last.
 #[pyfunction]
-pub fn lookup_upper_bound(
+fn lookup_upper_bound(
     data: &Bound<'_, PyAny>,
     base_offset: i64,
     end_position: i64,
@@ -188,7 +188,7 @@ pub fn lookup_upper_bound(
 /// The largest entry at or below a timestamp, as (timestamp, offset); (-1, base) when there is
 /// none.
 #[pyfunction]
-pub fn lookup_time_index(
+fn lookup_time_index(
     data: &Bound<'_, PyAny>,
     base_offset: i64,
     target_ms: i64,
@@ -203,7 +203,7 @@ fn encoded<'py>(py: Python<'py>, bytes: Result<Vec<u8>>) -> PyResult<Bound<'py, 
 
 /// A `.index` or remoteOffsetIndex of (offset, position) columns.
 #[pyfunction]
-pub fn encode_offset_index<'py>(
+fn encode_offset_index<'py>(
     py: Python<'py>,
     offset: &Bound<'py, PyAny>,
     position: &Bound<'py, PyAny>,
@@ -224,7 +224,7 @@ pub fn encode_offset_index<'py>(
 /// A `.timeindex` or remoteTimeIndex of (timestamp, offset) columns; rows whose timestamp does
 /// not pass the largest before are left out.
 #[pyfunction]
-pub fn encode_time_index<'py>(
+fn encode_time_index<'py>(
     py: Python<'py>,
     timestamp_ms: &Bound<'py, PyAny>,
     offset: &Bound<'py, PyAny>,
@@ -249,7 +249,9 @@ fn pairs<'a>(
 ) -> PyResult<impl Iterator<Item = (i64, i64)> + Send + 'a> {
     if first.len() != second.len() {
         let found = format!("{} and {}", first.len(), second.len());
-        return Err(PyValueError::new_err(format!("expected columns of one length, found {found}")));
+        return Err(PyValueError::new_err(format!(
+            "expected columns of one length, found {found}"
+        )));
     }
     Ok(first.iter().copied().zip(second.iter().copied()))
 }
@@ -283,35 +285,15 @@ pub struct Rebuilt {
     batches: Py<Batches>,
 }
 
-fn run(
-    source: &Source,
-    snapshot: Option<&[u8]>,
-    expiry: Option<Expiry>,
-    base_offset: Option<i64>,
-    index_interval_bytes: u64,
-) -> Result<(Scan, BatchColumns, rebuild::Rebuilt)> {
-    let producers = match snapshot {
-        Some(data) => ProducerState::from_snapshot(data, expiry)?,
-        None => ProducerState::default(),
-    };
-    let mut visitor = RebuildVisitor {
-        rebuilder: Rebuilder::new(base_offset, index_interval_bytes, producers),
-        batches: BatchColumns::default(),
-    };
-    let scan = source.scan(&ScanOptions::default(), &mut visitor)?;
-    let (rebuilt, _producers) = visitor.rebuilder.finish(expiry)?;
-    Ok((scan, visitor.batches, rebuilt))
-}
-
 /// Rebuilds the indexes of a whole segment, from the producer state that `producer_snapshot`
 /// holds. With `now_ms`, producers silent for `producer_id_expiration_ms` are left out.
 #[pyfunction]
 #[pyo3(signature = (
     source, index_interval_bytes, base_offset, producer_snapshot, now_ms,
-    producer_id_expiration_ms, own_file,
+    producer_id_expiration_ms, hash_bytes, own_file,
 ))]
 #[expect(clippy::too_many_arguments, reason = "settings of a rebuild")]
-pub fn rebuild_indexes(
+fn rebuild_indexes(
     py: Python<'_>,
     source: &Bound<'_, PyAny>,
     index_interval_bytes: u64,
@@ -319,17 +301,27 @@ pub fn rebuild_indexes(
     producer_snapshot: Option<&Bound<'_, PyAny>>,
     now_ms: Option<i64>,
     producer_id_expiration_ms: i64,
+    hash_bytes: bool,
     own_file: bool,
 ) -> PyResult<Rebuilt> {
     let source = Source::new(source, own_file)?;
-    let snapshot = producer_snapshot.map(Input::new).transpose()?;
     let expiry = now_ms.map(|now_ms| Expiry { now_ms, expiration_ms: producer_id_expiration_ms });
-    let work = || {
-        let snapshot = snapshot.as_ref().map(Input::bytes);
-        run(&source, snapshot, expiry, base_offset, index_interval_bytes)
+    let producers = match producer_snapshot {
+        Some(data) => ProducerState::from_snapshot(Input::new(data)?.bytes(), expiry)
+            .map_err(|error| to_python(py, error, Some("producer_snapshot")))?,
+        None => ProducerState::default(),
     };
-    let (scan, batches, rebuilt) =
-        py.detach(work).map_err(|error| source.error(py, error))?;
+    let options = ScanOptions { hash_bytes, ..ScanOptions::default() };
+    let mut visitor = RebuildVisitor {
+        rebuilder: Rebuilder::new(base_offset, index_interval_bytes, producers),
+        batches: BatchColumns::default(),
+    };
+    let work = || {
+        let scan = source.scan(&options, &mut visitor)?;
+        let (rebuilt, _producers) = visitor.rebuilder.finish(expiry)?;
+        Ok((scan, visitor.batches, rebuilt))
+    };
+    let (scan, batches, rebuilt) = py.detach(work).map_err(|error| source.error(py, error))?;
     let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
     Ok(Rebuilt {
         offset_index: bytes(&rebuilt.offset_index),
@@ -345,4 +337,20 @@ pub fn rebuild_indexes(
         max_timestamp_offset: rebuilt.max_timestamp_offset,
         batches: Py::new(py, Batches::new(py, batches, scan)?)?,
     })
+}
+
+/// Puts what Python calls into the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Rebuilt>()?;
+    module.add_function(wrap_pyfunction!(parse_offset_index, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_time_index, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_transaction_index, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_producer_snapshot, module)?)?;
+    module.add_function(wrap_pyfunction!(collect_aborted, module)?)?;
+    module.add_function(wrap_pyfunction!(lookup_offset_index, module)?)?;
+    module.add_function(wrap_pyfunction!(lookup_upper_bound, module)?)?;
+    module.add_function(wrap_pyfunction!(lookup_time_index, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_offset_index, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_time_index, module)?)?;
+    module.add_function(wrap_pyfunction!(rebuild_indexes, module)?)
 }

@@ -3,7 +3,10 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod capsule;
 mod error;
+mod index;
+mod remote_index;
 mod segment;
 
 use pyo3::prelude::*;
@@ -41,5 +44,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<segment::Batches>()?;
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
-    Ok(())
+    remote_index::register(module)?;
+    index::register(module)?;
+    capsule::register(module)
 }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use tierlog_core::batch_runs::BatchRuns;
 use tierlog_core::error::{Error, ErrorKind, Result};
-use tierlog_core::remote_index::{self, NewEntries, decode, encode_into, encoded_size};
+use tierlog_core::remote_index::{self, Entry, NewEntries, decode, encode_into, encoded_size};
 
 use crate::buffer::{Column, Input, Values};
 use crate::error::to_python;
@@ -21,58 +21,27 @@ pub fn column<T: Element>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec
     view.to_vec(object.py())
 }
 
-/// One rdi per row.
-enum Rdis<'a> {
-    /// Python bytes, which a tuple keeps alive.
-    Objects(Vec<&'a [u8]>),
-    /// Parts of one buffer.
-    Parts { data: &'a [u8], start: Vec<i64>, length: Vec<i64> },
-}
-
-impl Rdis<'_> {
-    fn rows(&self) -> usize {
-        match self {
-            Self::Objects(rdis) => rdis.len(),
-            Self::Parts { start, .. } => start.len(),
-        }
+/// The parts of a buffer that each row points at.
+fn parts<'a>(data: &'a [u8], start: &[i64], length: &[i64]) -> Result<Vec<&'a [u8]>> {
+    let refuse = |row: usize, expected: String, found: String| {
+        Error::new(ErrorKind::InvalidArgument, row as u64, expected, found)
+    };
+    if start.len() != length.len() {
+        let expected = format!("{} rdi lengths, one per start", start.len());
+        return Err(refuse(0, expected, length.len().to_string()));
     }
-
-    fn check(&self, rows: usize) -> Result<()> {
-        let refuse = |row: usize, expected: String, found: String| {
-            Err(Error::new(ErrorKind::InvalidArgument, row as u64, expected, found))
-        };
-        if self.rows() != rows {
-            let expected = format!("{rows} rdis, one per row");
-            return refuse(rows.min(self.rows()), expected, self.rows().to_string());
-        }
-        let Self::Parts { data, start, length } = self else {
-            return Ok(());
-        };
-        if length.len() != rows {
-            return refuse(rows, format!("{rows} rdi lengths"), length.len().to_string());
-        }
-        for (row, (&start, &length)) in start.iter().zip(length).enumerate() {
-            if part(data, start, length).is_none() {
-                let expected = format!("an rdi within its {} bytes", data.len());
-                return refuse(row, expected, format!("{length} bytes at {start}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn get(&self, row: usize) -> &[u8] {
-        match self {
-            Self::Objects(rdis) => rdis[row],
-            Self::Parts { data, start, length } => {
-                part(data, start[row], length[row]).unwrap_or_default()
+    let mut rdis = Vec::with_capacity(start.len());
+    for (row, (&start, &length)) in start.iter().zip(length).enumerate() {
+        let part = usize::try_from(start).ok().and_then(|start| data.get(start..));
+        match part.zip(usize::try_from(length).ok()).and_then(|(part, length)| part.get(..length)) {
+            Some(rdi) => rdis.push(rdi),
+            None => {
+                let expected = format!("an rdi within {} bytes", data.len());
+                return Err(refuse(row, expected, format!("{length} bytes at {start}")));
             }
         }
     }
-}
-
-fn part(data: &[u8], start: i64, length: i64) -> Option<&[u8]> {
-    let start = usize::try_from(start).ok()?;
-    data.get(start..)?.get(..usize::try_from(length).ok()?)
+    Ok(rdis)
 }
 
 /// The items of a list or tuple as a tuple, which nobody can change.
@@ -81,7 +50,9 @@ fn frozen<'py>(rdi: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         return Ok(list.to_tuple());
     }
     rdi.cast::<PyTuple>().cloned().map_err(|_| {
-        PyTypeError::new_err("rdi: expected a list or tuple of bytes, or a buffer with start and length")
+        PyTypeError::new_err(
+            "rdi: expected a list or tuple of bytes, or a buffer with start and length",
+        )
     })
 }
 
@@ -92,7 +63,9 @@ fn bytes_of<'a>(items: &'a Bound<'_, PyTuple>) -> PyResult<Vec<&'a [u8]>> {
             Ok(bytes) => rdis.push(bytes.as_bytes()),
             Err(_) => {
                 let found = item.get_type().name()?;
-                return Err(PyTypeError::new_err(format!("rdi: row {row}: expected bytes, found {found}")));
+                return Err(PyTypeError::new_err(format!(
+                    "rdi: row {row}: expected bytes, found {found}"
+                )));
             }
         }
     }
@@ -104,20 +77,17 @@ struct Numbers([Vec<i64>; 5]);
 
 impl Numbers {
     fn entries(&self) -> NewEntries<'_> {
-        let [first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length] = &self.0;
+        let [first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length] =
+            &self.0;
         NewEntries { first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length }
     }
 
-    fn encode<'py>(&self, py: Python<'py>, rdis: &Rdis<'_>) -> PyResult<Bound<'py, PyBytes>> {
+    fn encode<'py>(&self, py: Python<'py>, rdis: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
         let entries = self.entries();
-        let size = py.detach(|| {
-            let rows = entries.rows()?;
-            rdis.check(rows)?;
-            encoded_size(rows, |row| rdis.get(row))
-        });
+        let size = py.detach(|| encoded_size(&entries, rdis));
         let size = size.map_err(|error| to_python(py, error, None))?;
         PyBytes::new_with(py, size, |out| {
-            py.detach(|| encode_into(&entries, |row| rdis.get(row), out))
+            py.detach(|| encode_into(&entries, rdis, out))
                 .map_err(|error| to_python(py, error, None))
         })
     }
@@ -131,7 +101,7 @@ impl Numbers {
     rdi_start = None, rdi_length = None,
 ))]
 #[expect(clippy::too_many_arguments, reason = "the columns of the format")]
-pub fn encode_remote_log_index<'py>(
+fn encode_remote_log_index<'py>(
     py: Python<'py>,
     first_offset: &Bound<'py, PyAny>,
     last_offset: &Bound<'py, PyAny>,
@@ -153,11 +123,12 @@ pub fn encode_remote_log_index<'py>(
         (Some(start), Some(length)) => {
             let data = Input::new(rdi)?;
             let (start, length) = (column(start, "rdi_start")?, column(length, "rdi_length")?);
-            numbers.encode(py, &Rdis::Parts { data: data.bytes(), start, length })
+            let rdis = py.detach(|| parts(data.bytes(), &start, &length));
+            numbers.encode(py, &rdis.map_err(|error| to_python(py, error, None))?)
         }
         (None, None) => {
             let items = frozen(rdi)?;
-            numbers.encode(py, &Rdis::Objects(bytes_of(&items)?))
+            numbers.encode(py, &bytes_of(&items)?)
         }
         _ => Err(PyTypeError::new_err("rdi_start and rdi_length belong together")),
     }
@@ -167,7 +138,7 @@ pub fn encode_remote_log_index<'py>(
 /// `group_bytes`, with the rdi `<key>:<byte position>`.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the columns of a scan")]
-pub fn encode_batch_runs<'py>(
+fn encode_batch_runs<'py>(
     py: Python<'py>,
     position: &Bound<'py, PyAny>,
     size_bytes: &Bound<'py, PyAny>,
@@ -227,21 +198,39 @@ impl RemoteLogIndex {
     fn columns(&self, py: Python<'_>) -> Vec<(&'static str, Py<Column>)> {
         self.columns.iter().map(|(name, column)| (*name, column.clone_ref(py))).collect()
     }
+
+    /// The row of the first entry whose last offset reaches `target_offset`; -1 past the end.
+    fn lookup_offset(&self, target_offset: i64) -> i64 {
+        let row = remote_index::lookup_offset(self.values("last_offset"), target_offset);
+        row.map_or(-1, |row| row as i64)
+    }
+
+    /// The row of the first entry whose last timestamp reaches `target_ms`; -1 when none does.
+    fn lookup_timestamp(&self, target_ms: i64) -> i64 {
+        let row = remote_index::lookup_timestamp(self.values("last_timestamp_ms"), target_ms);
+        row.map_or(-1, |row| row as i64)
+    }
+}
+
+impl RemoteLogIndex {
+    fn values(&self, name: &str) -> &[i64] {
+        let column = self.columns.iter().find(|(column, _)| *column == name);
+        column.map_or(&[], |(_, column)| column.get().i64_values())
+    }
 }
 
 /// Reads and verifies a whole remoteLogIndex. With `recover`, a torn append at its end is
 /// reported instead of refused.
 #[pyfunction]
 #[pyo3(signature = (data, recover = false))]
-pub fn decode_remote_log_index(
+fn decode_remote_log_index(
     py: Python<'_>,
     data: &Bound<'_, PyAny>,
     recover: bool,
 ) -> PyResult<RemoteLogIndex> {
     let input = Input::new(data)?;
-    let found = py
-        .detach(|| decode(input.bytes(), recover))
-        .map_err(|error| to_python(py, error, None))?;
+    let found =
+        py.detach(|| decode(input.bytes(), recover)).map_err(|error| to_python(py, error, None))?;
     let rows = found.len();
     let values = [
         ("position", Values::I64(found.position)),
@@ -268,10 +257,34 @@ pub fn decode_remote_log_index(
 /// data length, rdi.
 type EntryFields<'py> = (usize, i64, i64, i64, i64, i32, Bound<'py, PyBytes>);
 
+fn fields<'py>(py: Python<'py>, entry: &Entry<'_>) -> EntryFields<'py> {
+    (
+        entry.position,
+        entry.first_offset,
+        entry.last_offset,
+        entry.first_timestamp_ms,
+        entry.last_timestamp_ms,
+        entry.data_length,
+        PyBytes::new(py, entry.rdi),
+    )
+}
+
+/// The entry at `position`, verified.
+#[pyfunction]
+fn read_remote_entry<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    position: usize,
+) -> PyResult<EntryFields<'py>> {
+    let input = Input::new(data)?;
+    let entry = Entry::read(input.bytes(), position).map_err(|error| to_python(py, error, None))?;
+    Ok(fields(py, &entry))
+}
+
 /// The entry of `target_offset` in undecoded files, by way of the remoteOffsetIndex; None past
 /// the end.
 #[pyfunction]
-pub fn find_remote_offset<'py>(
+fn find_remote_offset<'py>(
     py: Python<'py>,
     log_index: &Bound<'py, PyAny>,
     offset_index: &Bound<'py, PyAny>,
@@ -282,15 +295,15 @@ pub fn find_remote_offset<'py>(
     let entry =
         remote_index::find(log_index.bytes(), offset_index.bytes(), base_offset, target_offset)
             .map_err(|error| to_python(py, error, None))?;
-    Ok(entry.map(|entry| {
-        (
-            entry.position,
-            entry.first_offset,
-            entry.last_offset,
-            entry.first_timestamp_ms,
-            entry.last_timestamp_ms,
-            entry.data_length,
-            PyBytes::new(py, entry.rdi),
-        )
-    }))
+    Ok(entry.map(|entry| fields(py, &entry)))
+}
+
+/// Puts what Python calls into the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<RemoteLogIndex>()?;
+    module.add_function(wrap_pyfunction!(encode_remote_log_index, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_batch_runs, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_remote_log_index, module)?)?;
+    module.add_function(wrap_pyfunction!(read_remote_entry, module)?)?;
+    module.add_function(wrap_pyfunction!(find_remote_offset, module)?)
 }
