@@ -1,21 +1,47 @@
 """The native core. Users reach it through the modules that wrap it in numpy columns."""
 
 import os
-from typing import final
+from typing import TypeAlias, final, overload
 
+import numpy as np
+import numpy.typing as npt
 from _typeshed import HasFileno
-from typing_extensions import Buffer
+from typing_extensions import Buffer, CapsuleType
 
 __all__ = [
+    "_C_API",
     "Batches",
     "Column",
+    "Rebuilt",
     "Records",
+    "RemoteLogIndex",
     "Views",
+    "collect_aborted",
     "crc32",
     "crc32c",
     "decode_records",
+    "decode_remote_log_index",
+    "encode_batch_runs",
+    "encode_offset_index",
+    "encode_remote_log_index",
+    "encode_time_index",
+    "find_remote_offset",
+    "lookup_offset_index",
+    "lookup_time_index",
+    "lookup_upper_bound",
+    "parse_offset_index",
+    "parse_producer_snapshot",
+    "parse_time_index",
+    "parse_transaction_index",
+    "read_remote_entry",
+    "rebuild_indexes",
     "scan_segment",
 ]
+
+_Longs: TypeAlias = Buffer | npt.NDArray[np.int64]
+_Ints: TypeAlias = Buffer | npt.NDArray[np.int32]
+
+_C_API: CapsuleType
 
 @final
 class Column:
@@ -98,3 +124,115 @@ def decode_records(
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Records: ...
+
+@final
+class RemoteLogIndex:
+    """A verified remoteLogIndex as columns."""
+
+    def __len__(self) -> int: ...
+    def columns(self) -> list[tuple[str, Column]]: ...
+    def lookup_offset(self, target_offset: int) -> int: ...
+    def lookup_timestamp(self, target_ms: int) -> int: ...
+    @property
+    def valid_length(self) -> int: ...
+    @property
+    def has_trailer(self) -> bool: ...
+    @property
+    def torn(self) -> tuple[str, str, str] | None: ...
+
+@final
+class Rebuilt:
+    """Every index of a segment as bytes, and what else its batches tell."""
+
+    @property
+    def offset_index(self) -> bytes: ...
+    @property
+    def time_index(self) -> bytes: ...
+    @property
+    def transaction_index(self) -> bytes: ...
+    @property
+    def producer_snapshot(self) -> bytes: ...
+    @property
+    def leader_epochs(self) -> list[tuple[int, int]]: ...
+    @property
+    def bytes_per_epoch(self) -> list[tuple[int, int]]: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def first_open_transaction_offset(self) -> int | None: ...
+    @property
+    def max_timestamp_ms(self) -> int: ...
+    @property
+    def max_timestamp_offset(self) -> int: ...
+    @property
+    def batches(self) -> Batches: ...
+
+@overload
+def encode_remote_log_index(
+    first_offset: _Longs,
+    last_offset: _Longs,
+    first_timestamp_ms: _Longs,
+    last_timestamp_ms: _Longs,
+    data_length: _Longs,
+    rdi: list[bytes] | tuple[bytes, ...],
+    rdi_start: None = None,
+    rdi_length: None = None,
+) -> bytes: ...
+@overload
+def encode_remote_log_index(
+    first_offset: _Longs,
+    last_offset: _Longs,
+    first_timestamp_ms: _Longs,
+    last_timestamp_ms: _Longs,
+    data_length: _Longs,
+    rdi: Buffer,
+    rdi_start: _Longs,
+    rdi_length: _Longs,
+) -> bytes: ...
+def encode_batch_runs(
+    position: _Longs,
+    size_bytes: _Ints,
+    base_offset: _Longs,
+    last_offset: _Longs,
+    base_timestamp_ms: _Longs,
+    max_timestamp_ms: _Longs,
+    key: str,
+    group_bytes: int,
+) -> bytes: ...
+def decode_remote_log_index(data: Buffer, recover: bool = False) -> RemoteLogIndex: ...
+def read_remote_entry(
+    data: Buffer, position: int
+) -> tuple[int, int, int, int, int, int, bytes]: ...
+def find_remote_offset(
+    log_index: Buffer, offset_index: Buffer, base_offset: int, target_offset: int
+) -> tuple[int, int, int, int, int, int, bytes] | None: ...
+def parse_offset_index(
+    data: Buffer, base_offset: int, tail: str = "zeros"
+) -> tuple[Column, Column, int]: ...
+def parse_time_index(
+    data: Buffer, base_offset: int, tail: str = "zeros"
+) -> tuple[Column, Column, int]: ...
+def parse_transaction_index(data: Buffer, base_offset: int) -> list[tuple[str, Column]]: ...
+def parse_producer_snapshot(data: Buffer) -> list[tuple[str, Column]]: ...
+def collect_aborted(
+    data: Buffer, base_offset: int, from_offset: int, upper_bound_offset: int
+) -> tuple[list[tuple[int, int, int, int]], bool]: ...
+def lookup_offset_index(data: Buffer, base_offset: int, target_offset: int) -> tuple[int, int]: ...
+def lookup_upper_bound(
+    data: Buffer, base_offset: int, end_position: int
+) -> tuple[int, int] | None: ...
+def lookup_time_index(data: Buffer, base_offset: int, target_ms: int) -> tuple[int, int]: ...
+def encode_offset_index(offset: _Longs, position: _Longs, base_offset: int) -> bytes: ...
+def encode_time_index(timestamp_ms: _Longs, offset: _Longs, base_offset: int) -> bytes: ...
+def rebuild_indexes(
+    source: str | os.PathLike[str] | HasFileno | Buffer,
+    index_interval_bytes: int,
+    base_offset: int | None,
+    producer_snapshot: Buffer | None,
+    now_ms: int | None,
+    producer_id_expiration_ms: int,
+    hash_bytes: bool,
+    own_file: bool,
+) -> Rebuilt: ...

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tierlog import _core
 from tierlog.batches import BatchTable
+from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
     from typing_extensions import Buffer
 
-__all__ = ["SegmentSource", "scan_segment"]
+__all__ = ["RebuiltIndexes", "SegmentSource", "rebuild_indexes", "scan_segment"]
 
 SegmentSource: TypeAlias = "str | os.PathLike[str] | HasFileno | Buffer"
 

@@ -10,6 +10,8 @@ pub mod batch_columns;
 pub mod batch_runs;
 pub mod checksum;
 pub mod compression;
+#[cfg(target_arch = "x86_64")]
+mod crc32_short;
 pub mod error;
 mod gzip;
 pub mod legacy;

@@ -12,7 +12,7 @@ use crate::batch_columns::{Batch, BatchColumns};
 use crate::compression::{Decompressor, Output};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local_index::{NO_TIMESTAMP, OffsetIndexWriter, TimeIndexWriter, relative_offset};
-use crate::producer_state::ProducerState;
+use crate::producer_state::{Expiry, ProducerState};
 use crate::record_batch::{BatchHeader, Codec, HEADER_SIZE};
 use crate::segment::Visitor;
 
@@ -165,9 +165,13 @@ impl Rebuilder {
         }
     }
 
-    /// The indexes, and the producer state that the next segment starts from.
-    pub fn finish(mut self) -> Result<(Rebuilt, ProducerState)> {
+    /// The indexes, and the producer state that the next segment starts from, without the
+    /// producers that have expired.
+    pub fn finish(mut self, expiry: Option<Expiry>) -> Result<(Rebuilt, ProducerState)> {
         self.append_time(self.last_indexed_position)?;
+        if let Some(expiry) = expiry {
+            self.producers.expire(expiry);
+        }
         let end_offset = match self.last_offset {
             Some(last_offset) => last_offset.saturating_add(1),
             None => self.base_offset.unwrap_or(0),
@@ -219,7 +223,7 @@ impl Visitor for RebuildVisitor {
 mod tests {
     use super::*;
     use crate::local_index::{Tail, parse_offset_index, parse_time_index, parse_transaction_index};
-    use crate::producer_state::{Expiry, LastBatch, parse_snapshot};
+    use crate::producer_state::{LastBatch, parse_snapshot};
     use crate::vectors::vector;
 
     const TRANSACTIONAL: i16 = 0x10;
@@ -270,7 +274,7 @@ mod tests {
             let header = batch(100 + 10 * row, 10, timestamp_ms);
             rebuilder.push(1000 * row as u64, 2, &header, None).unwrap();
         }
-        let (rebuilt, _) = rebuilder.finish().unwrap();
+        let (rebuilt, _) = rebuilder.finish(None).unwrap();
         let offsets = parse_offset_index(&rebuilt.offset_index, 100, Tail::Empty).unwrap();
         assert_eq!((offsets.key, offsets.value), (vec![159, 209], vec![5000, 10_000]));
         let times = parse_time_index(&rebuilt.time_index, 100, Tail::Empty).unwrap();
@@ -286,10 +290,10 @@ mod tests {
         let mut rebuilder = Rebuilder::new(None, 0, ProducerState::default());
         rebuilder.push(0, 2, &batch(500, 1, 1), None).unwrap();
         rebuilder.push(1000, 2, &batch(501, 1, 2), None).unwrap();
-        let (rebuilt, _) = rebuilder.finish().unwrap();
+        let (rebuilt, _) = rebuilder.finish(None).unwrap();
         assert_eq!(rebuilt.offset_index, [0, 0, 0, 1, 0, 0, 3, 232]);
         assert_eq!(rebuilt.time_index.len(), 12);
-        let (empty, _) = Rebuilder::new(None, 0, ProducerState::default()).finish().unwrap();
+        let (empty, _) = Rebuilder::new(None, 0, ProducerState::default()).finish(None).unwrap();
         assert_eq!((empty.end_offset, empty.max_timestamp_ms), (0, -1));
         assert!(empty.time_index.is_empty());
     }
@@ -305,7 +309,7 @@ mod tests {
         rebuilder.push(2000, 2, &end(106, 2), Some(&marker(0))).unwrap();
         rebuilder.push(3000, 2, &end(107, 1), Some(&marker(0))).unwrap();
         rebuilder.push(4000, 2, &of_producer(108, 2, TRANSACTIONAL), None).unwrap();
-        let (rebuilt, producers) = rebuilder.finish().unwrap();
+        let (rebuilt, producers) = rebuilder.finish(None).unwrap();
         let aborted = parse_transaction_index(&rebuilt.transaction_index, 100).unwrap();
         let fields = |i: usize| {
             (aborted[i].first_offset, aborted[i].last_offset, aborted[i].last_stable_offset)
@@ -326,13 +330,13 @@ mod tests {
     fn state_goes_on_in_the_next_segment() {
         let mut first = rebuilder();
         first.push(0, 2, &of_producer(100, 9, TRANSACTIONAL), None).unwrap();
-        let (rebuilt, state) = first.finish().unwrap();
+        let (rebuilt, state) = first.finish(None).unwrap();
         let reloaded = ProducerState::from_snapshot(&rebuilt.producer_snapshot, None).unwrap();
         for producers in [state, reloaded] {
             let mut second = Rebuilder::new(Some(103), 4096, producers);
             let header = of_producer(103, 9, TRANSACTIONAL | CONTROL);
             second.push(0, 2, &header, Some(&marker(0))).unwrap();
-            let (rebuilt, _) = second.finish().unwrap();
+            let (rebuilt, _) = second.finish(None).unwrap();
             let aborted = parse_transaction_index(&rebuilt.transaction_index, 103).unwrap();
             assert_eq!((aborted[0].first_offset, aborted[0].last_offset), (100, 103));
         }
@@ -350,7 +354,7 @@ mod tests {
         rebuilder.push(2000, 2, &commit, Some(&marker(1))).unwrap();
         let entry = rebuilder.producers.producers()[0];
         assert_eq!((entry.last_batch, entry.producer_epoch), (None, 4));
-        let (rebuilt, _) = rebuilder.finish().unwrap();
+        let (rebuilt, _) = rebuilder.finish(None).unwrap();
         assert!(rebuilt.transaction_index.is_empty());
     }
 
@@ -393,7 +397,7 @@ mod tests {
         let header = BatchHeader { leader_epoch: -1, ..batch(0, 1, 50) };
         rebuilder.push(0, 1, &header, None).unwrap();
         rebuilder.push(100, 1, &BatchHeader { base_offset: 1, ..header }, None).unwrap();
-        let (rebuilt, producers) = rebuilder.finish().unwrap();
+        let (rebuilt, producers) = rebuilder.finish(None).unwrap();
         assert_eq!((rebuilt.offset_index.len(), rebuilt.time_index.len()), (8, 12));
         assert!(rebuilt.leader_epochs.is_empty() && producers.producers().is_empty());
         assert_eq!(rebuilt.bytes_per_epoch, [(-1, 2000)]);
@@ -409,7 +413,7 @@ mod tests {
             let control = &bytes[at + HEADER_SIZE..end];
             rebuilder.push(at as u64, 2, &header, Some(control)).unwrap();
         }
-        let (rebuilt, _) = rebuilder.finish().unwrap();
+        let (rebuilt, _) = rebuilder.finish(None).unwrap();
         let aborted = parse_transaction_index(&rebuilt.transaction_index, 100).unwrap();
         assert_eq!((aborted[0].first_offset, aborted[0].last_offset), (100, 103));
         let entry = parse_snapshot(&rebuilt.producer_snapshot).unwrap()[0];
@@ -422,7 +426,7 @@ mod tests {
         let mut rebuilder = rebuilder();
         rebuilder.push(0, 2, &of_producer(100, 1, 0), None).unwrap();
         rebuilder.push(1000, 2, &of_producer(103, 2, TRANSACTIONAL), None).unwrap();
-        let (rebuilt, mut state) = rebuilder.finish().unwrap();
+        let (rebuilt, mut state) = rebuilder.finish(None).unwrap();
         let expiry = Expiry { now_ms: 2000, expiration_ms: 1000 };
         let reloaded = ProducerState::from_snapshot(&rebuilt.producer_snapshot, Some(expiry));
         state.expire(expiry);

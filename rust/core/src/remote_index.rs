@@ -124,29 +124,34 @@ fn rdi_length(row: usize, rdi: &[u8]) -> Result<i16> {
     }
 }
 
-/// Bytes that `rows` entries with these rdis take; refuses rdis that are too long.
-pub fn encoded_size<'r>(rows: usize, rdi: impl Fn(usize) -> &'r [u8]) -> Result<usize> {
+/// Bytes that the entries take, with one rdi per row; refuses rdis that are too long.
+pub fn encoded_size<R: AsRef<[u8]>>(entries: &NewEntries<'_>, rdis: &[R]) -> Result<usize> {
+    let rows = entries.rows()?;
+    if rdis.len() != rows {
+        let expected = format!("{rows} rdis, one per row");
+        return Err(refused(rdis.len().min(rows), expected, rdis.len()));
+    }
     let mut size = 0;
-    for row in 0..rows {
-        size += FIXED_SIZE + rdi_length(row, rdi(row))? as usize;
+    for (row, rdi) in rdis.iter().enumerate() {
+        size += FIXED_SIZE + rdi_length(row, rdi.as_ref())? as usize;
     }
     Ok(size)
 }
 
 /// Writes the entries into `out`, which has [`encoded_size`] bytes. Errors name the row.
-pub fn encode_into<'r>(
+pub fn encode_into<R: AsRef<[u8]>>(
     entries: &NewEntries<'_>,
-    rdi: impl Fn(usize) -> &'r [u8],
+    rdis: &[R],
     out: &mut [u8],
 ) -> Result<()> {
-    let rows = entries.rows()?;
+    let rows = entries.rows()?.min(rdis.len());
     let mut rest = out;
     let mut before = -1;
     for start in (0..rows).step_by(ROWS_AT_ONCE) {
         let end = rows.min(start + ROWS_AT_ONCE);
         let mut used = 0;
         for row in start..end {
-            let rdi = rdi(row);
+            let rdi = rdis[row].as_ref();
             let room = rest.get_mut(used..).unwrap_or_default();
             let Some((fixed, tail)) = room.split_first_chunk_mut() else {
                 return Err(refused(row, "room for the entry", room.len()));
@@ -178,14 +183,9 @@ fn write_checksums(mut entries: &mut [u8]) {
 }
 
 /// Encodes columns and one rdi per row.
-pub fn encode<R: AsRef<[u8]>>(entries: &NewEntries<'_>, rdi: &[R]) -> Result<Vec<u8>> {
-    let rows = entries.rows()?;
-    if rdi.len() != rows {
-        return Err(refused(rdi.len().min(rows), format!("{rows} rdis, one per row"), rdi.len()));
-    }
-    let rdi = |row: usize| rdi[row].as_ref();
-    let mut out = vec![0; encoded_size(rows, rdi)?];
-    encode_into(entries, rdi, &mut out)?;
+pub fn encode<R: AsRef<[u8]>>(entries: &NewEntries<'_>, rdis: &[R]) -> Result<Vec<u8>> {
+    let mut out = vec![0; encoded_size(entries, rdis)?];
+    encode_into(entries, rdis, &mut out)?;
     Ok(out)
 }
 

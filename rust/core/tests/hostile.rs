@@ -437,7 +437,7 @@ proptest! {
                 break;
             }
         }
-        if let Ok((rebuilt, _)) = rebuilder.finish() {
+        if let Ok((rebuilt, _)) = rebuilder.finish(None) {
             prop_assert!(parse_snapshot(&rebuilt.producer_snapshot).is_ok());
         }
     }

@@ -170,7 +170,9 @@ fn every_kind_of_row_in_every_codec() {
         let mut wanted = Vec::new();
         let mut starts = vec![0];
         // Batches that end before, on and after the borders of the blocks rows are staged in.
-        for (index, count) in [1, 2, 60, 961, 1, 1023, 1024, 1025, 12_000, 3].into_iter().enumerate() {
+        for (index, count) in
+            [1, 2, 60, 961, 1, 1023, 1024, 1025, 12_000, 3].into_iter().enumerate()
+        {
             let records = many(count);
             let base_offset = index as i64 * 100_000;
             data.extend(batch(base_offset, codec, &records));

@@ -130,6 +130,14 @@ impl Column {
         }
     }
 
+    /// The values of a column of i64; none of any other.
+    pub fn i64_values(&self) -> &[i64] {
+        match &self.values {
+            Values::I64(values) => values,
+            _ => &[],
+        }
+    }
+
     /// Wraps the column of i64 values.
     pub fn i64(values: Vec<i64>) -> Self {
         Self::new(Values::I64(values))

@@ -3,8 +3,11 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod capsule;
 mod error;
+mod index;
 mod records;
+mod remote_index;
 mod segment;
 
 use pyo3::prelude::*;
@@ -45,5 +48,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
-    Ok(())
+    remote_index::register(module)?;
+    index::register(module)?;
+    capsule::register(module)
 }

@@ -1,0 +1,186 @@
+"""Kafka's index files beside a segment as numpy columns (formats section 7).
+
+Offset and time indexes of an active segment are pre-sized and end in zeros; ``tail`` says what may
+follow the last entry: ``"empty"`` nothing, ``"zeros"`` zeros, ``"anything"`` whatever a broker is
+writing at this moment. Anything else, and anything that does not ascend, is ``CorruptDataError``
+with the byte position.
+
+Not here: the files themselves; bytes come in, nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from tierlog import _core
+from tierlog.batches import Int16Column, Int32Column, Int64Column
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "AbortedTransaction",
+    "OffsetIndex",
+    "ProducerSnapshot",
+    "Tail",
+    "TimeIndex",
+    "TransactionIndex",
+    "read_offset_index",
+    "read_producer_snapshot",
+    "read_time_index",
+    "read_transaction_index",
+]
+
+Tail = Literal["empty", "zeros", "anything"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetIndex:
+    """A ``.index``: last offset of a batch and the byte position where it starts, both ascending.
+
+    ``data`` is the entries without the file's tail.
+    """
+
+    base_offset: int
+    offset: Int64Column
+    position: Int64Column
+    data: bytes
+
+    def lookup(self, target_offset: int) -> tuple[int, int]:
+        """(offset, position) of the largest entry at or below an offset, else (base offset, 0).
+
+        The batch may end before the target: scan forward (Kafka's ``OffsetIndex.lookup``).
+        """
+        return _core.lookup_offset_index(self.data, self.base_offset, target_offset)
+
+    def lookup_upper_bound(self, end_position: int) -> tuple[int, int] | None:
+        """(offset, position) of the first entry at or past a byte position; None past the last.
+
+        Its offset lies outside a fetch that ends there (``OffsetIndex.fetchUpperBoundOffset``).
+        """
+        return _core.lookup_upper_bound(self.data, self.base_offset, end_position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeIndex:
+    """A ``.timeindex``: a record with a larger timestamp (ms) has a larger offset than its entry's.
+
+    ``data`` is the entries without the file's tail.
+    """
+
+    base_offset: int
+    timestamp_ms: Int64Column
+    offset: Int64Column
+    data: bytes
+
+    def lookup(self, target_ms: int) -> tuple[int, int]:
+        """(timestamp, offset) of the largest entry at or below a time, else (-1, base offset)."""
+        return _core.lookup_time_index(self.data, self.base_offset, target_ms)
+
+
+class AbortedTransaction(NamedTuple):
+    """One aborted transaction: its offsets, inclusive, and the last stable offset at its end."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionIndex:
+    """A ``.txnindex``: int64 columns, one row per aborted transaction, ordered by last offset."""
+
+    base_offset: int
+    producer_id: Int64Column
+    first_offset: Int64Column
+    last_offset: Int64Column
+    last_stable_offset: Int64Column
+    data: bytes
+
+    def collect(
+        self, from_offset: int, upper_bound_offset: int
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        """The aborts a reader of [from, upper bound) must know, and whether that is all of them.
+
+        If not, the next segment's index goes on (Kafka's ``TransactionIndex.collectAbortedTxns``).
+        """
+        found, complete = _core.collect_aborted(
+            self.data, self.base_offset, from_offset, upper_bound_offset
+        )
+        return tuple(AbortedTransaction(*entry) for entry in found), complete
+
+
+class ProducerSnapshot:
+    """A producer ``.snapshot`` as columns, one row per producer in the file's order; -1 is unknown.
+
+    producer_id, last_offset, timestamp_ms, current_txn_first_offset int64; last_sequence,
+    offset_delta, coordinator_epoch int32; producer_epoch int16.
+    """
+
+    producer_id: Int64Column
+    producer_epoch: Int16Column
+    last_sequence: Int32Column
+    last_offset: Int64Column
+    offset_delta: Int32Column
+    timestamp_ms: Int64Column
+    coordinator_epoch: Int32Column
+    current_txn_first_offset: Int64Column
+
+    __slots__ = (
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_offset",
+        "last_sequence",
+        "offset_delta",
+        "producer_epoch",
+        "producer_id",
+        "timestamp_ms",
+    )
+
+    def __init__(self, columns: list[tuple[str, _core.Column]]) -> None:
+        for name, column in columns:
+            setattr(self, name, np.asarray(column))
+
+    def __len__(self) -> int:
+        return len(self.producer_id)
+
+
+def read_offset_index(data: Buffer, base_offset: int, *, tail: Tail = "zeros") -> OffsetIndex:
+    """Reads a ``.index`` of the segment that starts at ``base_offset``."""
+    frozen = bytes(data)
+    offset, position, valid_bytes = _core.parse_offset_index(frozen, base_offset, tail)
+    return OffsetIndex(
+        base_offset=base_offset,
+        offset=np.asarray(offset),
+        position=np.asarray(position),
+        data=frozen[:valid_bytes],
+    )
+
+
+def read_time_index(data: Buffer, base_offset: int, *, tail: Tail = "zeros") -> TimeIndex:
+    """Reads a ``.timeindex`` of the segment that starts at ``base_offset``."""
+    frozen = bytes(data)
+    timestamp_ms, offset, valid_bytes = _core.parse_time_index(frozen, base_offset, tail)
+    return TimeIndex(
+        base_offset=base_offset,
+        timestamp_ms=np.asarray(timestamp_ms),
+        offset=np.asarray(offset),
+        data=frozen[:valid_bytes],
+    )
+
+
+def read_transaction_index(data: Buffer, base_offset: int) -> TransactionIndex:
+    """Reads a ``.txnindex``; an absent file is ``b""``. Last offsets start at the base."""
+    frozen = bytes(data)
+    native = _core.parse_transaction_index(frozen, base_offset)
+    columns = {name: np.asarray(column) for name, column in native}
+    return TransactionIndex(base_offset=base_offset, data=frozen, **columns)
+
+
+def read_producer_snapshot(data: Buffer) -> ProducerSnapshot:
+    """Reads and verifies a producer ``.snapshot``."""
+    return ProducerSnapshot(_core.parse_producer_snapshot(data))

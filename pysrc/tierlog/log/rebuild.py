@@ -1,0 +1,117 @@
+"""The indexes of a segment, rebuilt from its batches as a broker's own recovery does."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tierlog import _core
+from tierlog.batches import BatchTable
+from tierlog.errors import CorruptDataError
+from tierlog.types import StopReason
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
+    from typing_extensions import Buffer
+
+__all__ = [
+    "DEFAULT_INDEX_INTERVAL_BYTES",
+    "DEFAULT_PRODUCER_ID_EXPIRATION_MS",
+    "RebuiltIndexes",
+    "rebuild_indexes",
+]
+
+DEFAULT_INDEX_INTERVAL_BYTES = 4096
+DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
+_WHOLE = frozenset({StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltIndexes:
+    """The index files of a segment as bytes, and what else its batches tell.
+
+    ``transaction_index`` is empty without aborts, and then a broker has no file.
+    ``producer_snapshot`` is the state at ``end_offset``, the offset after the last batch; give it
+    to the rebuild of the next segment. ``leader_epochs`` holds (epoch, start offset) wherever the
+    epoch rises, ``bytes_per_epoch`` (epoch, bytes of its batches), -1 for batches without one.
+    ``last_stable_offset`` is the first offset of the oldest open transaction, else the end offset.
+    ``max_timestamp_ms`` is -1 without any; ``max_timestamp_offset`` is the last offset of the first
+    batch that has it. ``table`` holds the batches and why the scan stopped.
+    """
+
+    offset_index: bytes
+    time_index: bytes
+    transaction_index: bytes
+    producer_snapshot: bytes
+    leader_epochs: tuple[tuple[int, int], ...]
+    bytes_per_epoch: tuple[tuple[int, int], ...]
+    end_offset: int
+    last_stable_offset: int
+    first_open_transaction_offset: int | None
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+    table: BatchTable
+
+
+def rebuild_indexes(
+    source: str | os.PathLike[str] | HasFileno | Buffer,
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    *,
+    base_offset: int | None = None,
+    producer_snapshot: Buffer | None = None,
+    now_ms: int | None = None,
+    producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+    accept_damage: bool = False,
+    hash_bytes: bool = False,
+    own_file: bool = False,
+) -> RebuiltIndexes:
+    """Rebuilds every index of a whole segment (Kafka's ``LogSegment.recover``).
+
+    ``source``, ``hash_bytes`` and ``own_file`` are those of `scan_segment`; every checksum is
+    checked. ``base_offset`` is the segment's, by default its first batch's. ``producer_snapshot``
+    holds the producer state at that offset, by default none. With ``now_ms``, producers without an
+    open transaction that were silent for ``producer_id_expiration_ms`` are left out.
+
+    A torn or zero tail is fine, and `RebuiltIndexes.table` says so. Damage anywhere else raises
+    ``CorruptDataError``, unless ``accept_damage`` takes the batches before it for the whole, as a
+    broker would when it truncates. So do batches no broker would have appended, and a bad snapshot.
+    Releases the interpreter lock.
+    """
+    native = _core.rebuild_indexes(
+        source,
+        index_interval_bytes,
+        base_offset,
+        producer_snapshot,
+        now_ms,
+        producer_id_expiration_ms,
+        hash_bytes,
+        own_file,
+    )
+    table = BatchTable(native.batches)
+    if table.stop_reason not in _WHOLE and not accept_damage:
+        raise CorruptDataError(
+            reason=table.stop_reason.value,
+            path=_path_of(source),
+            position=table.stop_position,
+            expected=table.stop_expected,
+            found=table.stop_found,
+        )
+    return RebuiltIndexes(
+        offset_index=native.offset_index,
+        time_index=native.time_index,
+        transaction_index=native.transaction_index,
+        producer_snapshot=native.producer_snapshot,
+        leader_epochs=tuple(native.leader_epochs),
+        bytes_per_epoch=tuple(native.bytes_per_epoch),
+        end_offset=native.end_offset,
+        last_stable_offset=native.last_stable_offset,
+        first_open_transaction_offset=native.first_open_transaction_offset,
+        max_timestamp_ms=native.max_timestamp_ms,
+        max_timestamp_offset=native.max_timestamp_offset,
+        table=table,
+    )
+
+
+def _path_of(source: object) -> str | None:
+    return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
