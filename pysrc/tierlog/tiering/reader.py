@@ -219,11 +219,11 @@ class StoreReader:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `LogReader`."""
-        segments = self._finished(self._partition(topic, partition))
-        return (
-            min(segment.start_offset for segment in segments),
-            max(segment.end_offset for segment in segments) + 1,
-        )
+        wanted = self._partition(topic, partition)
+        segments = self._finished(wanted)
+        first = min(segment.start_offset for segment in segments)
+        begin = min(entry.start_offset for entry in self._lineage(wanted))
+        return max(first, begin), max(segment.end_offset for segment in segments) + 1
 
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
@@ -302,7 +302,9 @@ class StoreReader:
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> tuple[RemoteLogSegmentMetadata, int] | None:
         """The segment of the lineage that holds `offset`, or the next one after a gap."""
-        starts = [one.start_offset for one in self._finished(partition)]
+        # A lineage may begin inside a segment: the records before were deleted.
+        starts = {one.start_offset for one in self._finished(partition)}
+        starts |= {entry.start_offset for entry in lineage}
         for candidate in [offset, *sorted(start for start in starts if start > offset)]:
             epoch = lineage.epoch_for(candidate)
             if epoch is not None:
