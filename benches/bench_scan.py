@@ -10,15 +10,13 @@ from pathlib import Path
 from tierlog.batches import BatchTable
 from tierlog.log.segment import scan_segment
 
-from .frame import Answer, Bench, Benchmark, Case, Run, Sides, run_side
+from .frame import Answer, Bench, Benchmark, Case, Goals, Run, Sides, run_side
 from .peers.kafka import kafka_peer
 from .peers.python import aiokafka_batches, bare_crc_pass, struct_loop
 
 GB = 1e9
 # A compressed batch is smaller, so that the same bytes are more headers.
 COMPRESSED = 0.7
-
-Goals = Mapping[str, float | None]
 
 
 def items(bench: Bench) -> Sequence[Case]:
@@ -146,6 +144,7 @@ def two_threads(bench: Bench, shape: str) -> Case:
         unit="GB",
         peers={"one thread": 1.5},
         prepare=prepare,
+        one_thread=False,
     )
 
 

@@ -1,4 +1,4 @@
-"""The segments that are raced over: seeded, shaped like Kafka's, written once and kept.
+"""The segments that are raced over: seeded, shaped like Kafka's, written anew in every run.
 
 A shape is ``<codec>-<record bytes>-<batch bytes>``: records of that many bytes of key and value
 together (10 of them the key), as many to a batch as fit into the batch bytes before compression.
@@ -6,8 +6,9 @@ The text looks like small JSON events; it compresses about 3:1 at 16 KiB.
 
 A few dozen different batches are built and then repeated, each time with the offsets, times and
 sequences that follow and the checksum this needs. How a file was written decides how fast its
-cached pages are read and mapped (large writes get large folios), so every file is written in
-``WRITE_BYTES`` pieces, and the report says so.
+cached pages are read and mapped (large writes get large folios, pages that were evicted and read
+again do not), so every file is written in ``WRITE_BYTES`` pieces by the process that measures,
+and the report says so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from crc32c import crc32c
 from tests.oracle import build, compression
 from tests.oracle.model import Record
 
-VERSION = 3
 SEED = 2
 WRITE_BYTES = 4 << 20
 KEY_BYTES = 10
@@ -96,17 +96,19 @@ class Corpora:
         """The file of that shape."""
         shape = SHAPES[name]
         size_bytes = min(shape.size_bytes, 2 * MIB) if self.quick else shape.size_bytes
-        path = self.directory / f"{name}-{size_bytes // MIB}m-v{VERSION}.log"
-        if not path.exists():
-            self.directory.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(f".{os.getpid()}.tmp")
-            _write(partial, shape, size_bytes)
-            partial.replace(path)
-        return path
+        return _made(self.directory / f"{name}-{size_bytes // MIB}m.log", shape, size_bytes)
 
     def data(self, name: str) -> bytes:
         """Its bytes; the last two shapes asked for stay in memory."""
         return _read(self.path(name))
+
+
+@cache
+def _made(path: Path, shape: Shape, size_bytes: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.tmp")
+    _write(partial, shape, size_bytes)
+    return partial.replace(path)
 
 
 @lru_cache(maxsize=2)

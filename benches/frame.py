@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from .corpus import Corpora
@@ -18,6 +18,8 @@ MAX_ROUNDS = 99
 Run = Callable[[], Any]
 # What an operation found, by name. A peer agrees when all that it says is what ours says.
 Answer = Mapping[str, object]
+# For each peer: how many times its speed ours must reach, None for a figure without a goal.
+Goals = Mapping[str, float | None]
 
 
 class PeerMissingError(RuntimeError):
@@ -33,17 +35,20 @@ class Timed:
     """What a run returns that took its own time, because it happened in another process."""
 
     seconds: float
+    cpu_seconds: float
     result: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How long to race: every side warms up, then all take turns for at least ``rounds`` rounds
-    and ``least_s`` seconds."""
+    and ``least_s`` seconds. ``cpu_time`` counts what the calling thread spends on a core: steadier
+    on a machine that others use too."""
 
     rounds: int = 9
     least_s: float = 2.0
     warmup_s: float = 0.5
+    cpu_time: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +89,16 @@ class Sides:
 class Case:
     """One operation on one shape of input, ours against peers.
 
-    ``peers`` names the goal for each: how many times its speed ours must reach, None for a figure
-    without a goal. ``unit`` is what ``Sides.amount`` counts.
+    ``peers`` holds the goal for each. ``unit`` is what ``Sides.amount`` counts. ``one_thread`` is
+    False when a run waits, or works anywhere else than in the thread that calls it.
     """
 
     operation: str
     shape: str
     unit: str
-    peers: Mapping[str, float | None]
+    peers: Goals
     prepare: Callable[[ExitStack], Sides]
+    one_thread: bool = True
 
     @property
     def name(self) -> str:
@@ -146,6 +152,8 @@ def measure(item: Case | Limit, pace: Pace) -> list[Row]:
         sides = item.prepare(stack)
         missing = check(item, sides)
         runs = {name: run for name, run in sides.runs().items() if name not in missing}
+        if not item.one_thread:
+            pace = replace(pace, cpu_time=False)
         seconds = _race(runs, sides.reset, pace)
     return [_row(item, sides.amount, seconds, name, missing.get(name, "")) for name in item.peers]
 
@@ -237,17 +245,20 @@ def _race(runs: Mapping[str, Run], reset: Callable[[], None], pace: Pace) -> dic
                 break
             for name, run in runs.items():
                 reset()
-                seconds[name].append(_seconds(run))
+                seconds[name].append(_seconds(run, pace.cpu_time))
     finally:
         gc.enable()
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
-def _seconds(run: Run) -> float:
-    start = time.perf_counter()
+def _seconds(run: Run, cpu_time: bool) -> float:
+    clock = time.thread_time if cpu_time else time.perf_counter
+    start = clock()
     result = run()
-    taken = time.perf_counter() - start
-    return result.seconds if isinstance(result, Timed) else taken
+    taken = clock() - start
+    if isinstance(result, Timed):
+        return result.cpu_seconds if cpu_time else result.seconds
+    return taken
 
 
 def _result(returned: object) -> Any:

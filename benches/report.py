@@ -25,7 +25,7 @@ def machine_facts() -> dict[str, str]:
         "load average": load,
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "segments": f"seeded, written in {WRITE_BYTES >> 10} KiB pieces, page cache warm",
+        "segments": f"seeded, just written in {WRITE_BYTES >> 20} MiB pieces, page cache warm",
     }
 
 

@@ -42,7 +42,7 @@ def case_of(ours: Run, peer: Run, *, goal: float | None = 0.5, amount: float = 6
 
 
 def timed(seconds: float) -> Run:
-    return lambda: Timed(seconds=seconds, result={"bytes": 7})
+    return lambda: Timed(seconds=seconds, cpu_seconds=0.5, result={"bytes": 7})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_every_side_of_every_case_agrees(corpora: Corpora, tmp_path: Path) -> No
 def test_a_ratio_is_of_medians_in_the_same_run() -> None:
     def alternating(*seconds: float) -> Run:
         taken: Iterator[float] = iter(seconds)
-        return lambda: Timed(seconds=next(taken), result={"bytes": 7})
+        return lambda: Timed(seconds=next(taken), cpu_seconds=0.5, result={"bytes": 7})
 
     ours, peer = alternating(9, 2.0, 100.0, 3.0), alternating(9, 5.0, 6.0, 0.1)
     (row,) = measure(case_of(ours, peer, goal=1.5), replace(QUICK, rounds=3))
@@ -87,6 +87,13 @@ def test_a_ratio_is_of_medians_in_the_same_run() -> None:
 def test_a_goal_is_a_floor(goal: float | None, met: bool | None) -> None:
     (row,) = measure(case_of(timed(1), timed(2), goal=goal), QUICK)
     assert row.met is met
+
+
+def test_time_on_a_core_only_where_one_thread_does_it_all() -> None:
+    case = case_of(timed(1), timed(2), amount=1.0)
+    on_core = replace(QUICK, cpu_time=True)
+    assert [row.ours for row in measure(case, on_core)] == [2.0]
+    assert [row.ours for row in measure(replace(case, one_thread=False), on_core)] == [1.0]
 
 
 @pytest.mark.parametrize("found", [{"bytes": 8}, {"rows": 7}, {}])
@@ -141,7 +148,9 @@ def test_the_markdown_block_is_a_table() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_segments_are_sound_and_the_same_every_time(name: str, corpora: Corpora) -> None:
+def test_segments_are_sound_and_the_same_every_time(
+    name: str, corpora: Corpora, tmp_path: Path
+) -> None:
     data = corpora.data(name)
     found, reason, position = oracle.scan(data)
     assert (reason, position) == ("end", len(data))
@@ -152,6 +161,4 @@ def test_segments_are_sound_and_the_same_every_time(name: str, corpora: Corpora)
         assert record.value is not None
         assert len(record.key) == KEY_BYTES
         assert len(record.key + record.value) == shape.record_bytes
-    path = corpora.path(name)
-    path.unlink()
-    assert corpora.path(name).read_bytes() == data
+    assert replace(corpora, directory=tmp_path).data(name) == data

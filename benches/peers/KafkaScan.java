@@ -2,12 +2,15 @@ import java.io.BufferedReader;
 import java.io.File;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.stream.Collectors;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.record.internal.FileRecords;
 import org.apache.kafka.common.record.internal.MemoryRecords;
@@ -29,7 +32,7 @@ import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
  * Kafka's own classes on one segment, one operation per process:
  * <pre>java -cp ... KafkaScan OPERATION SEGMENT WARMUP_SECONDS</pre>
  * It warms up, then runs once for every line it reads and answers each with one line of JSON:
- * the nanoseconds of that run, and what it saw. The caller decides when a round happens, and so
+ * the nanoseconds of that run, those its thread spent on a core, and what it saw. The caller decides when a round happens, and so
  * can interleave it with its own.
  */
 public final class KafkaScan {
@@ -51,13 +54,17 @@ public final class KafkaScan {
         do {
             operation.run();
         } while (System.nanoTime() < warmUntil);
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
         BufferedReader requests =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         while (requests.readLine() != null) {
             long start = System.nanoTime();
+            long cpuStart = threads.getCurrentThreadCpuTime();
             Map<String, Long> seen = operation.run();
+            long cpuNanos = threads.getCurrentThreadCpuTime() - cpuStart;
             long nanos = System.nanoTime() - start;
-            System.out.println(json(nanos, seen));
+            System.out.printf(
+                "{\"nanos\": %d, \"cpu_nanos\": %d, \"seen\": %s}%n", nanos, cpuNanos, json(seen));
         }
     }
 
@@ -173,14 +180,9 @@ public final class KafkaScan {
         }
     }
 
-    private static String json(long nanos, Map<String, Long> seen) {
-        StringBuilder text = new StringBuilder("{\"nanos\": ").append(nanos).append(", \"seen\": {");
-        String comma = "";
-        for (Map.Entry<String, Long> field : seen.entrySet()) {
-            text.append(comma).append('"').append(field.getKey()).append("\": ");
-            text.append(field.getValue());
-            comma = ", ";
-        }
-        return text.append("}}").toString();
+    private static String json(Map<String, Long> seen) {
+        return seen.entrySet().stream()
+            .map(field -> "\"" + field.getKey() + "\": " + field.getValue())
+            .collect(Collectors.joining(", ", "{", "}"));
     }
 }

@@ -75,7 +75,11 @@ class _Jvm:
         if not line:
             raise PeerMissingError(f"the JVM ended: {self._last_words()}")
         answer = json.loads(line)
-        return Timed(seconds=answer["nanos"] / 1e9, result=answer["seen"])
+        return Timed(
+            seconds=answer["nanos"] / 1e9,
+            cpu_seconds=answer["cpu_nanos"] / 1e9,
+            result=answer["seen"],
+        )
 
     def close(self) -> None:
         if self._process.returncode is None:
