@@ -289,6 +289,11 @@ class TestDescriptionFromOutside:
         fields["added_later"] = {"by": "somebody"}
         assert decode_segment(json.dumps(fields).encode(), path="x", position=0) == DESCRIPTION
 
+    def test_a_key_that_stands_there_twice(self) -> None:
+        text = encode_segment(DESCRIPTION).replace(b"{", b'{"partition":0,', 1)
+        with pytest.raises(CorruptDataError, match="twice"):
+            decode_segment(text, path="x", position=0)
+
     @pytest.mark.parametrize(
         "text",
         [
@@ -298,7 +303,6 @@ class TestDescriptionFromOutside:
             b"\xff",
             b"{" * 5_000,
             b"[" * 100_000,
-            b'{"topic": 1, "topic": 2}',
             b'{"partition": NaN}',
             b'{"partition": ' + b"9" * 5_000 + b"}",
         ],

@@ -123,7 +123,7 @@ class TestValues:
         assert metadata.epoch_ranges() == ((1, 0, 3), (2, 4, 7), (3, 8, 9))
 
     def test_the_epoch_table_is_clipped_to_the_segment(self) -> None:
-        metadata = segment("a", 10, 19, epochs=((1, 0), (2, 5), (3, 15), (4, 20)))
+        metadata = segment("a", 10, 19, epochs=((1, 0), (2, 5), (3, 15), (4, 30)))
         assert metadata.epoch_ranges() == ((2, 10, 14), (3, 15, 19))
         assert metadata.size_per_epoch() == ((3, 100),)
 
@@ -241,6 +241,23 @@ class TestSqliteOnly:
         assert second.highest_offset_for_epoch(PARTITION, 0) == 299
         assert second.remote_log_size(PARTITION, 3) == 40
         second.close()
+
+    def test_the_highest_offset_outlives_its_segment(self, path: Path) -> None:
+        first = SqliteRemoteLogMetadataManager(path)
+        longer = segment("longer", 0, 99)
+        finish(first, longer)
+        move(first, longer, DELETING, GONE)
+        finish(first, segment("shorter", 0, 49))
+        first.close()
+        second = SqliteRemoteLogMetadataManager(path)
+        assert second.highest_offset_for_epoch(PARTITION, 0) == 99
+        second.close()
+
+    def test_commits_wait_for_the_disk(self, path: Path) -> None:
+        manager = SqliteRemoteLogMetadataManager(path)
+        assert manager._database.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert manager._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        manager.close()
 
     def test_load_is_durable(self, path: Path) -> None:
         first = SqliteRemoteLogMetadataManager(path)
