@@ -150,7 +150,9 @@ def test_the_brokers_index_files_read_as_dumped(segment: GoldenSegment) -> None:
         assert where[offset] == position
     times = read_time_index(stored(segment, "timeindex"), segment.base_offset)
     largest = dict(zip(table.last_offset.tolist(), table.max_timestamp_ms.tolist(), strict=True))
-    for timestamp_ms, offset in zip(times.timestamp_ms.tolist(), times.offset.tolist(), strict=True):
+    for timestamp_ms, offset in zip(
+        times.timestamp_ms.tolist(), times.offset.tolist(), strict=True
+    ):
         assert largest[offset] == timestamp_ms
 
 

@@ -148,10 +148,10 @@ pub fn encode_into<R: AsRef<[u8]>>(
     let mut rest = out;
     let mut before = -1;
     for start in (0..rows).step_by(ROWS_AT_ONCE) {
-        let end = rows.min(start + ROWS_AT_ONCE);
+        let some = &rdis[start..rows.min(start + ROWS_AT_ONCE)];
         let mut used = 0;
-        for row in start..end {
-            let rdi = rdis[row].as_ref();
+        for (row, rdi) in (start..).zip(some) {
+            let rdi = rdi.as_ref();
             let room = rest.get_mut(used..).unwrap_or_default();
             let Some((fixed, tail)) = room.split_first_chunk_mut() else {
                 return Err(refused(row, "room for the entry", room.len()));

@@ -1,9 +1,9 @@
 """Makes recovered.json.gz: what Kafka's own recovery writes for every golden segment.
 
-    python -m tests.native.recovered.make        needs a JDK and Maven; run it when tests/data changes
+    python -m tests.native.recovered.make       needs a JDK and Maven; run when tests/data changes
 
-Each segment starts from the producer state that Kafka's recovery found at the end of the one before,
-the first one from the snapshot at its base offset, if the broker left one.
+Each segment starts from the producer state that Kafka's recovery found at the end of the one
+before, the first one from the snapshot at its base offset, if the broker left one.
 """
 
 from __future__ import annotations
