@@ -1,7 +1,7 @@
 """The native core. Users reach it through the modules that wrap it in numpy columns."""
 
 import os
-from typing import TypeAlias, final, overload
+from typing import Any, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +109,7 @@ class Records:
 def crc32(data: Buffer, seed: int = 0) -> int: ...
 def crc32c(data: Buffer, seed: int = 0) -> int: ...
 def scan_segment(
-    source: str | os.PathLike[str] | HasFileno | Buffer,
+    source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
     start: int,
     end: int | None,
     verify_crc: bool,
@@ -117,7 +117,7 @@ def scan_segment(
     own_file: bool,
 ) -> Batches: ...
 def decode_records(
-    source: str | os.PathLike[str] | HasFileno | Buffer,
+    source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
     start: int,
     end: int | None,
     verify_crc: bool,
@@ -227,7 +227,7 @@ def lookup_time_index(data: Buffer, base_offset: int, target_ms: int) -> tuple[i
 def encode_offset_index(offset: _Longs, position: _Longs, base_offset: int) -> bytes: ...
 def encode_time_index(timestamp_ms: _Longs, offset: _Longs, base_offset: int) -> bytes: ...
 def rebuild_indexes(
-    source: str | os.PathLike[str] | HasFileno | Buffer,
+    source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
     index_interval_bytes: int,
     base_offset: int | None,
     producer_snapshot: Buffer | None,

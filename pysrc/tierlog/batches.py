@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -128,5 +126,4 @@ class BatchTable:
         return [_CODECS[attributes & 7] for attributes in self.attributes.tolist()]
 
     def _flag(self, mask: int) -> npt.NDArray[np.bool_]:
-        flags: npt.NDArray[Any] = self.attributes & mask
-        return flags != 0
+        return (self.attributes & mask).astype(np.bool_)

@@ -104,7 +104,8 @@ class BinaryColumn(Sequence["bytes | None"]):
         if native is None:
             return np.zeros(len(self), np.bool_)
         end = self._first + self._count
-        return np.unpackbits(np.asarray(native), count=end, bitorder="little")[self._first :] == 0
+        bits = np.unpackbits(np.asarray(native), count=end, bitorder="little")
+        return ~bits[self._first :].astype(np.bool_)
 
     @property
     def views(self) -> npt.NDArray[np.void]:

@@ -16,6 +16,7 @@ from tests.dump_text import parse_log_dump
 from tests.kafka_tools import KafkaBroker, dump_log_segments
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.bucket import list_segments
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager

@@ -242,7 +242,7 @@ def test_a_store_that_fails_leaves_nothing_behind(
     verb: str, after: bool, log: PartitionLog, tmp_path: Path
 ) -> None:
     real = open_store((tmp_path / "store").as_uri())
-    tier = Tier(tmp_path / "store", FailingStore(real, verb, 1, after=after))  # type: ignore[arg-type]
+    tier = Tier(tmp_path / "store", FailingStore(real, verb, 1, after=after))
     with pytest.raises(CopyFailedError):
         tier.copy(log, log.rolled_segments[0])
     assert list(real.list()) == []

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tierlog import _core
 from tierlog.batches import BatchTable
 from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from _typeshed import HasFileno
     from typing_extensions import Buffer
 
 __all__ = ["RebuiltIndexes", "SegmentSource", "rebuild_indexes", "scan_segment"]
 
-SegmentSource: TypeAlias = "str | os.PathLike[str] | HasFileno | Buffer"
+SegmentSource: TypeAlias = "str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any]"
 
 
 def scan_segment(
