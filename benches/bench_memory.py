@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .frame import Bench, Limit
 
@@ -15,14 +16,16 @@ ROOT = Path(__file__).parents[1]
 
 
 def items(bench: Bench) -> Sequence[Limit]:
-    return [growth(bench, "scan")]
+    return [growth(bench, "scan"), growth(bench, "copy")]
 
 
 def growth(bench: Bench, operation: str) -> Limit:
     def measure() -> float:
         segment = bench.corpora.path(SHAPE).absolute()
-        command = [sys.executable, "-m", "benches.memory_child", operation, str(segment)]
-        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        with TemporaryDirectory(dir=segment.parent) as folder:
+            paths = [str(segment), folder] if operation == "copy" else [str(segment)]
+            command = [sys.executable, "-m", "benches.memory_child", operation, *paths]
+            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         return int(done.stdout) / (1 << 20)
 
     return Limit(

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from tierlog.batches import BatchTable
-from tierlog.log.segment import scan_segment
+from tierlog import BatchTable, scan_segment
 
 from .frame import Answer, Bench, Benchmark, Case, Goals, Run, Sides, run_side
 from .peers.kafka import kafka_peer

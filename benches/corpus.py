@@ -30,6 +30,7 @@ from tests.oracle.model import Record
 SEED = 2
 WRITE_BYTES = 4 << 20
 KEY_BYTES = 10
+LEADER_EPOCH = 7
 FIRST_TIMESTAMP_MS = 1_760_000_000_000
 MIB = 1 << 20
 
@@ -157,7 +158,7 @@ def _block(shape: Shape) -> list[bytes]:
             [_record(rng, index, shape.record_bytes) for index in range(count)],
             codec=CODECS[shape.codec],
             base_offset=0,
-            leader_epoch=7,
+            leader_epoch=LEADER_EPOCH,
             producer_id=4711,
             producer_epoch=0,
             base_sequence=0,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tierlog.log.segment import scan_segment
+from tierlog import scan_segment
+
+from .copying import Copying
 
 
 def status_bytes(field: str) -> int:
@@ -21,14 +23,12 @@ def status_bytes(field: str) -> int:
     raise LookupError(f"/proc/self/status has no {field}")
 
 
-def scan(segment: Path) -> None:
-    scan_segment(segment)
-
-
-def main(operation: str, *paths: str) -> None:
-    run = {"scan": scan}[operation]
+def main(operation: str, segment: str, folder: str = "") -> None:
     before = status_bytes("VmRSS")
-    run(*map(Path, paths))
+    if operation == "scan":
+        scan_segment(segment)
+    else:
+        Copying.of(Path(segment), Path(folder)).run()
     print(max(0, status_bytes("VmHWM") - before))
 
 

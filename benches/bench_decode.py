@@ -1,0 +1,77 @@
+"""Records of a segment into columns, for every codec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from tierlog.columns import RecordColumns
+from tierlog.log.records import decode_records
+
+from .frame import Answer, Bench, Benchmark, Case, Goals, Sides, run_side
+from .peers.kafka import kafka_peer
+from .peers.python import aiokafka_decode, aiokafka_records
+
+KAFKA = "Kafka streamingIterator"
+# Goals over Kafka's iterator for 100-byte records; opening a batch is most of the work.
+COMPRESSED = {"lz4": 1.4, "zstd": 1.3, "snappy": 1.5, "gzip": 1.05}
+
+
+def items(bench: Bench) -> Sequence[Case]:
+    return [
+        records(bench, "none-100-16k", {"aiokafka": 10.0, KAFKA: 3.0}),
+        records(bench, "none-100-16k", {"aiokafka": None, KAFKA: 1.5}, verify_crc=True),
+        records(bench, "none-1024-16k", {"aiokafka": 5.0, KAFKA: 1.5}),
+        *(
+            records(bench, f"{codec}-100-16k", {"aiokafka": None, KAFKA: goal})
+            for codec, goal in COMPRESSED.items()
+        ),
+    ]
+
+
+def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
+    run_side(case, side, benchmark)
+
+
+def records(bench: Bench, shape: str, goals: Goals, *, verify_crc: bool = False) -> Case:
+    """Neither peer checks checksums. aiokafka makes objects of the records and touches nothing
+    while the clock runs; Kafka's iterator touches offset, timestamp and both sizes."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        data = bench.corpora.data(shape)
+        count = int(decode_records(data).batches.record_count.sum())
+
+        def aiokafka() -> object:
+            aiokafka_decode(data)
+            return lambda: aiokafka_records(data)
+
+        return Sides(
+            amount=count / 1e6,
+            ours=lambda: decode_records(data, verify_crc=verify_crc),
+            answer=seen,
+            peers={
+                "aiokafka": aiokafka,
+                KAFKA: kafka_peer(stack, bench, "records-memory", bench.corpora.path(shape)),
+            },
+        )
+
+    return Case(
+        operation=f"records to columns{' + CRC' if verify_crc else ''}",
+        shape=shape,
+        unit="M records",
+        peers=goals,
+        prepare=prepare,
+    )
+
+
+def seen(columns: RecordColumns) -> Answer:
+    """What every decoder must find."""
+    payload_bytes = columns.keys.lengths.sum(dtype="int64") + columns.values.lengths.sum(
+        dtype="int64"
+    )
+    return {
+        "records": len(columns),
+        "payload_bytes": int(payload_bytes),
+        "offset_sum": int(columns.offset.sum()),
+        "last_timestamp_ms": int(columns.timestamp_ms[-1]),
+    }

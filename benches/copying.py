@@ -1,0 +1,63 @@
+"""The copy of one segment as ``tierlog tier`` makes it, ready to be run again and again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tierlog import scan_segment
+from tierlog.clock import SystemClock
+from tierlog.log.files import SegmentHandle
+from tierlog.log.log_dir import PartitionLog, open_log_dir
+from tierlog.remote.layout import log_key
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
+from tierlog.tiering.copy import SegmentCopier, prepare
+
+from .corpus import LEADER_EPOCH
+
+META_PROPERTIES = "version=1\ncluster.id=dGllcmxvZy1iZW5jaGVzLTE\nnode.id=1\n"
+PARTITION_METADATA = "version: 0\ntopic_id: qza3daxmQBmJiMVKA5kDaQ\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """A partition whose only rolled segment goes to a ``file://`` store."""
+
+    log: PartitionLog
+    store: Path
+
+    @classmethod
+    def of(cls, segment: Path, folder: Path) -> Copying:
+        """Links `segment`, which starts at offset 0, into a log directory made in `folder`."""
+        next_offset = int(scan_segment(segment, verify_crc=False).last_offset[-1]) + 1
+        partition = folder / "disk" / "bench-0"
+        partition.mkdir(parents=True)
+        (folder / "disk" / "meta.properties").write_text(META_PROPERTIES)
+        (partition / "partition.metadata").write_text(PARTITION_METADATA)
+        (partition / "leader-epoch-checkpoint").write_text(f"0\n1\n{LEADER_EPOCH} 0\n")
+        os.link(segment, partition / f"{0:020}.log")
+        (partition / f"{next_offset:020}.log").touch()
+        (log,) = open_log_dir(folder / "disk").listing().partitions
+        return cls(log=log, store=folder / "store")
+
+    def run(self) -> Path:
+        """Scan, rebuild, copy, verify; returns the stored `.log` object."""
+        (segment,) = self.log.rolled_segments
+        copier = SegmentCopier(
+            RemoteStorageManager(open_store(self.store.as_uri())),
+            InMemoryRemoteLogMetadataManager(),
+            clock=SystemClock(),
+            broker_id=1,
+        )
+        with SegmentHandle(segment.log_path) as handle:
+            finished = copier.copy(prepare(self.log, segment, handle), handle)
+        return self.store / log_key(finished)
+
+    def forget(self) -> None:
+        """Removes what the last run stored."""
+        if self.store.exists():
+            shutil.rmtree(self.store)
