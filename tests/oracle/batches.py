@@ -128,34 +128,42 @@ def records(batch: Batch, *, max_decompressed_bytes: int = 64 << 20) -> list[Rec
     """Every record of a batch of any version, control records too, in offset order."""
     if batch.magic != 2:
         return legacy.records(batch, max_decompressed_bytes=max_decompressed_bytes)
-    payload = compression.decompress(
-        batch.codec, batch.data[HEADER_BYTES:], max_bytes=max_decompressed_bytes
-    )
-    cursor = Cursor(payload)
-    try:
-        found = [_record(cursor, batch) for _ in range(batch.record_count)]
-    except OracleError as error:
-        raise OracleError("bad_record", str(error), batch.position) from error
-    if cursor.left:
-        message = f"{cursor.left} bytes after the last record"
-        raise OracleError("bad_record", message, batch.position)
+    cursor = Cursor(_payload(batch, max_decompressed_bytes))
+    found = _records(cursor, batch, batch.record_count)
     _check_offsets(batch, found)
     return found
 
 
 def first_record(batch: Batch) -> Record | None:
-    """The first record of a v2 batch, None in an emptied one; what Kafka looks at in a marker.
+    """The first record of a v2 control batch, None in an emptied one.
 
-    Plain batches are read only so far, but a single record must be all there is.
+    As far as Kafka's recovery looks: the record must be whole, and alone if the header says so;
+    of a compressed batch all records must be. Where its offset lies does not matter.
     """
     if not batch.record_count:
         return None
-    if batch.codec or batch.record_count == 1:
-        return records(batch)[0]
+    cursor = Cursor(_payload(batch, 1 << 20))
+    count = batch.record_count if batch.codec else min(batch.record_count, 1)
+    return _records(cursor, batch, count)[0]
+
+
+def _payload(batch: Batch, max_bytes: int) -> bytes:
     try:
-        return _record(Cursor(batch.data, HEADER_BYTES), batch)
+        return compression.decompress(batch.codec, batch.data[HEADER_BYTES:], max_bytes=max_bytes)
+    except OracleError as error:
+        raise OracleError(error.reason, str(error), batch.position) from error
+
+
+def _records(cursor: Cursor, batch: Batch, count: int) -> list[Record]:
+    """That many records; nothing may follow the batch's last one."""
+    try:
+        found = [_record(cursor, batch) for _ in range(count)]
     except OracleError as error:
         raise OracleError("bad_record", str(error), batch.position) from error
+    if count == batch.record_count and cursor.left:
+        message = f"{cursor.left} bytes after the last record"
+        raise OracleError("bad_record", message, batch.position)
+    return found
 
 
 def _record(cursor: Cursor, batch: Batch) -> Record:
