@@ -66,7 +66,7 @@ class BinaryColumn(Sequence["bytes | None"]):
     def __getitem__(self, index: int) -> bytes | None: ...
     @overload
     def __getitem__(self, index: slice) -> list[bytes | None]: ...
-    def __getitem__(self, index: int | slice) -> bytes | None | list[bytes | None]:
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes | None] | None:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:

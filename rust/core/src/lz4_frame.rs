@@ -108,7 +108,7 @@ fn block(
     output: &mut Output,
 ) -> Result<usize> {
     let length = (size & !STORED) as usize;
-    let data = payload[at..].get(..length).filter(|_| length <= frame.max_block);
+    let data = payload[at..].get(..length).filter(|_| (1..=frame.max_block).contains(&length));
     let Some(data) = data else {
         let found = format!("{length} with {} bytes left", payload.len() - at);
         return Err(bad(at - 4, "an LZ4 block within frame and block size", found));

@@ -197,9 +197,6 @@ impl<'a> Decoder<'a> {
                 .map_err(|error| error.shifted(self.first_position));
         }
         let compressed = &self.data[start..at + size];
-        if header.record_count == 0 && compressed.is_empty() {
-            return Ok(());
-        }
         let opened = self.open(codec, 2, compressed).map_err(|error| error.shifted(position))?;
         let payload = Payload {
             bytes: self.open.memory(),
