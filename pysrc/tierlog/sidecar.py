@@ -24,7 +24,6 @@ from tierlog.errors import ConfigError, CorruptDataError, TierlogError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.eligibility import (
     Decision,
-    Ineligible,
     StableOffset,
     copy_facts,
     decide_segments,
@@ -298,20 +297,15 @@ class Sidecar:
     ) -> _Plan:
         answer = answers.get(log.topic_partition) if answers is not None else None
         stable = self._stable_offset(log, answer)
-        node_id = self._logs.node_id
-        if answer is not None and node_id is not None and answer.leader_id not in (None, node_id):
-            why = f"broker {answer.leader_id} leads this partition and tiers it"
-            decisions = tuple(
-                Decision(segment=segment, reason=Ineligible.NOT_LEADER, text=why)
-                for segment in log.segments
-            )
-            return _Plan(log=log, decisions=decisions, compacted=False)
+        leader_id = answer.leader_id if answer is not None else None
+        elsewhere = leader_id is not None and leader_id != self._logs.node_id
         compacted = answer.compacted if answer is not None else None
         facts = copy_facts(
             log,
             stable,
             copied=self._copied(log),
             compacted=compacted,
+            led_by=leader_id if elsewhere else None,
             include_internal=self._include_internal,
             include_compacted=self._include_compacted,
         )

@@ -109,6 +109,7 @@ CASES: list[tuple[str, dict[str, Any], list[Ineligible | None]]] = [
     ("no topic id", {"topic_id": None}, [R.TOPIC_ID_UNKNOWN] * 4),
     ("no leader epochs", {"leader_epochs_known": False}, [R.LEADER_EPOCHS_UNKNOWN] * 4),
     ("swaps wait", {"pending_swaps": (100,)}, [R.SWAP_PENDING] * 4),
+    ("led by another broker", {"led_by": 2}, [R.NOT_LEADER] * 4),
 ]
 
 

@@ -117,7 +117,8 @@ class CopyFacts:
 
     ``copied``: (first, last) offsets, inclusive, of the finished remote segments of this topic
     id that lie in this log's lineage; None while metadata is not loaded.
-    ``pending_swaps``: base offsets of unfinished cleaner output.
+    ``pending_swaps``: base offsets of unfinished cleaner output. ``led_by``: the broker that
+    leads the partition when it is not the one that owns this log.
     """
 
     topic: str
@@ -128,6 +129,7 @@ class CopyFacts:
     compacted: bool | None
     copied: Sequence[tuple[int, int]] | None
     pending_swaps: Sequence[int] = ()
+    led_by: int | None = None
     include_internal: bool = False
     include_compacted: bool = False
 
@@ -138,6 +140,7 @@ def copy_facts(
     *,
     copied: Sequence[tuple[int, int]] | None,
     compacted: bool | None = None,
+    led_by: int | None = None,
     include_internal: bool = False,
     include_compacted: bool = False,
 ) -> CopyFacts:
@@ -151,6 +154,7 @@ def copy_facts(
         compacted=log.compacted if compacted is None else compacted,
         copied=copied,
         pending_swaps=log.pending_swaps,
+        led_by=led_by,
         include_internal=include_internal,
         include_compacted=include_compacted,
     )
@@ -193,6 +197,8 @@ def eligible_segments(
 
 
 def _partition_reason(facts: CopyFacts) -> tuple[Ineligible, str] | None:
+    if facts.led_by is not None:
+        return Ineligible.NOT_LEADER, f"broker {facts.led_by} leads this partition and tiers it"
     if facts.topic == CLUSTER_METADATA_TOPIC:
         return Ineligible.CLUSTER_METADATA, "KRaft's own log is never tiered"
     if facts.topic in INTERNAL_TOPICS and not facts.include_internal:
