@@ -19,6 +19,7 @@ __all__ = [
     "RemoteLogSegmentId",
     "StopReason",
     "TopicIdPartition",
+    "check_kafka_uuid",
     "check_topic_name",
     "kafka_uuid",
     "kafka_uuid_bytes",
@@ -54,11 +55,16 @@ def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
     return base64.urlsafe_b64encode(raw)[:22].decode("ascii")
 
 
-def kafka_uuid_bytes(text: str) -> bytes:
-    """The 16 bytes behind Kafka's text form. ValueError when it is not the canonical text."""
+def check_kafka_uuid(text: str) -> str:
+    """`text` itself when it is the canonical text of an id, else ValueError."""
     if _UUID_TEXT.fullmatch(text) is None:
         raise ValueError(f"not a Kafka uuid (22 characters of URL-safe base64): {text[:40]!r}")
-    return base64.urlsafe_b64decode(text + "==")
+    return text
+
+
+def kafka_uuid_bytes(text: str) -> bytes:
+    """The 16 bytes behind Kafka's text form. ValueError when it is not the canonical text."""
+    return base64.urlsafe_b64decode(check_kafka_uuid(text) + "==")
 
 
 def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -92,7 +98,7 @@ class TopicIdPartition:
 
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
-        kafka_uuid_bytes(self.topic_id)
+        check_kafka_uuid(self.topic_id)
         if self.topic_id == _ZERO_UUID:
             raise ValueError(f"topic {self.topic} has the all-zero id, which stands for no topic")
         if not 0 <= self.partition <= _MAX_INT32:
@@ -110,7 +116,7 @@ class RemoteLogSegmentId:
     id: str
 
     def __post_init__(self) -> None:
-        kafka_uuid_bytes(self.id)
+        check_kafka_uuid(self.id)
 
     def __str__(self) -> str:
         return f"{self.topic_id_partition}:{self.id}"

@@ -89,6 +89,25 @@ class TestOpenStore:
         with pytest.raises(ConfigError, match="az://container"):
             open_store("az://container/prefix", account_key="not-shown-either")
 
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"timeout": "1s"},
+            {"aws_timeout": "1s"},
+            {"AWS_ALLOW_HTTP": True},
+            {"config": {"timeout": "1s"}},
+            {"client_options": {"bogus": 1}},
+            {"client_options": 7},
+            {"retry_config": {"bogus": 1}},
+            {"retry_config": 5},
+            {"client_options": {"timeout": "soon"}},
+        ],
+        ids=repr,
+    )
+    def test_misplaced_options(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="s3://bucket/x"):
+            open_store("s3://bucket/x", **options)
+
     def test_memory_stores_go_by_name(self) -> None:
         name = f"shared-{next(_numbers)}"
         open_store(f"memory:///{name}").put_bytes("k", b"1")
@@ -343,6 +362,20 @@ class TestS3Only:
         client = s3_server.client()
         assert client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
         assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+    def test_the_environment_alone_is_enough(
+        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        place = f"s3://{s3_server.new_bucket()}/p"
+        with pytest.raises(RemoteStorageError):
+            open_store(place, retry_config={"max_retries": 0}).put_bytes("k", b"1")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        open_store(place).put_bytes("k", b"1")
+        assert bytes(open_store(place).get_range("k", 0, 1)) == b"1"
 
     def test_keys_lie_beneath_the_prefix(self, s3_server: S3Server) -> None:
         bucket = s3_server.new_bucket()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from tierlog.errors import ConfigError, CorruptDataError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectStore
-from tierlog.types import TopicIdPartition, check_topic_name, kafka_uuid_bytes
+from tierlog.types import TopicIdPartition, check_kafka_uuid, check_topic_name
 
 __all__ = [
     "CLUSTER_KEY",
@@ -122,7 +122,7 @@ def parse_key(key: str) -> ObjectKey:
         suffix=match["suffix"],
     )
     # Refuses names and ids that no partition has, so that only our own keys parse.
-    kafka_uuid_bytes(parsed.segment_id)
+    check_kafka_uuid(parsed.segment_id)
     TopicIdPartition(
         topic_id=parsed.topic_id,
         topic=check_topic_name(parsed.topic_label),

@@ -22,7 +22,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from operator import attrgetter
 
 from tierlog.errors import CorruptDataError, RemoteMetadataError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -163,7 +163,8 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def _load_all(self) -> None:
         try:
             rows = self._database.execute("SELECT * FROM segment")
-            super().load(self._segment(row) for row in rows)
+            # In the order of their offsets each one goes to the end of its epoch's list.
+            super().load(sorted(map(self._segment, rows), key=attrgetter("start_offset")))
             for row in self._database.execute("SELECT * FROM highest_offset"):
                 topic_id, topic, number, epoch, offset = row
                 partition = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
@@ -175,11 +176,15 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     def _segment(self, row: tuple[object, ...]) -> RemoteLogSegmentMetadata:
         """The segment of one row. ValueError or CorruptDataError when it is damaged."""
-        topic_id, topic, partition, segment_id, description, state, *rest = row
+        topic_id, topic, partition, segment_id, description, state, *changes = row
         if not isinstance(description, bytes) or not isinstance(state, int):
             raise ValueError(f"segment {segment_id}: columns of another type")
         known = decode_segment(
-            description, path=self._path, position=0, state=RemoteLogSegmentState(state)
+            description,
+            path=self._path,
+            position=0,
+            state=RemoteLogSegmentState(state),
+            changes=_checked_changes(segment_id, changes),
         ).metadata
         name = known.topic_id_partition
         if (topic_id, topic, partition, segment_id) != (
@@ -189,7 +194,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             known.segment_id.id,
         ):
             raise ValueError(f"segment {segment_id}: its description names {known.segment_id}")
-        return _with_changes(known, rest)
+        return known
 
     def _bad_row(self, found: str) -> CorruptDataError:
         return CorruptDataError(
@@ -268,20 +273,17 @@ def _write(database: sqlite3.Connection, metadata: RemoteLogSegmentMetadata) -> 
             database.execute(_RAISE_HIGHEST, (*identity, epoch, end_offset))
 
 
-def _with_changes(
-    known: RemoteLogSegmentMetadata, changes: list[object]
-) -> RemoteLogSegmentMetadata:
-    event_timestamp_ms, broker_id, custom_metadata = changes
+def _checked_changes(segment_id: object, columns: list[object]) -> dict[str, object]:
+    event_timestamp_ms, broker_id, custom_metadata = columns
     if not isinstance(event_timestamp_ms, int) or not isinstance(broker_id, int):
-        raise ValueError(f"segment {known.segment_id}: columns of another type")
+        raise ValueError(f"segment {segment_id}: columns of another type")
     if custom_metadata is not None and not isinstance(custom_metadata, bytes):
-        raise ValueError(f"segment {known.segment_id}: custom metadata is no blob")
-    return replace(
-        known,
-        event_timestamp_ms=event_timestamp_ms,
-        broker_id=broker_id,
-        custom_metadata=custom_metadata,
-    )
+        raise ValueError(f"segment {segment_id}: custom metadata is no blob")
+    return {
+        "event_timestamp_ms": event_timestamp_ms,
+        "broker_id": broker_id,
+        "custom_metadata": custom_metadata,
+    }
 
 
 def _take_lock(path: str) -> int:

@@ -320,6 +320,35 @@ class _Reopen:
         return open_cloud_store(self._url, self._options)
 
 
+# The environment variables that obstore reads begin so; the part behind it is the option's name.
+_ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)
+_RETRY_OPTIONS = frozenset({"backoff", "max_retries", "retry_timeout"})
+
+
 def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
     """A store on S3, GCS or Azure. `options` are obstore's (``endpoint``, ``region``,
     ``access_key_id``, ``client_options``, ``retry_config`` ...); what is not given comes from
@@ -330,17 +359,7 @@ def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
     """
     _fork_guard.enter(url)
     secrets = tuple(_secrets_of(options))
-    settings = dict(options)
-    settings["client_options"] = {
-        "timeout": timedelta(seconds=60),
-        "connect_timeout": timedelta(seconds=5),
-        **settings.get("client_options", {}),
-    }
-    settings["retry_config"] = {
-        "max_retries": 6,
-        "retry_timeout": timedelta(seconds=60),
-        **settings.get("retry_config", {}),
-    }
+    settings = _settings(url, options)
     from_url: Callable[..., obstore_stores.ObjectStore] = obstore_stores.from_url
     try:
         store = from_url(url, **settings)
@@ -348,3 +367,43 @@ def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
         known = chain(secrets, _secrets_of(os.environ))
         raise ConfigError(f"{url}: {clean_message(str(error), known)}") from None
     return ObstoreStore(store, url, secrets=secrets, reopen=_Reopen(url, options))
+
+
+def _settings(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` over the environment's client options over our deadlines."""
+    for name in options:
+        plain = name.lower().removeprefix(_prefix(url).lower())
+        # obstore panics on these at the top level instead of refusing them.
+        if plain in _CLIENT_OPTIONS or plain == "config":
+            raise ConfigError(f"{url}: {name} belongs into client_options")
+    client = {"timeout": timedelta(seconds=60), "connect_timeout": timedelta(seconds=5)}
+    retry = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+    return {
+        **options,
+        "client_options": {
+            **client,
+            **_client_options_of_the_environment(url),
+            **_table(url, options, "client_options", _CLIENT_OPTIONS),
+        },
+        "retry_config": {**retry, **_table(url, options, "retry_config", _RETRY_OPTIONS)},
+    }
+
+
+def _prefix(url: str) -> str:
+    return _ENVIRONMENT[url.partition(":")[0]]
+
+
+def _client_options_of_the_environment(url: str) -> dict[str, str]:
+    """Given any client options, obstore no longer reads these variables itself."""
+    prefix = _prefix(url)
+    names = {name: os.environ.get(prefix + name.upper()) for name in _CLIENT_OPTIONS}
+    return {name: value for name, value in names.items() if value is not None}
+
+
+def _table(
+    url: str, options: Mapping[str, Any], name: str, known: frozenset[str]
+) -> Mapping[str, Any]:
+    table = options.get(name, {})
+    if not isinstance(table, Mapping) or not known.issuperset(table):
+        raise ConfigError(f"{url}: {name} is a table with some of {sorted(known)}")
+    return table

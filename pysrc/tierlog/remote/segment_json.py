@@ -24,8 +24,9 @@ Unknown keys are ignored; a key twice, another type or another version is an err
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 from tierlog.errors import CorruptDataError
@@ -84,14 +85,16 @@ def decode_segment(
     path: str,
     position: int,
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    changes: Mapping[str, Any] | None = None,
 ) -> SegmentDescription:
     """The description in `data`, which lies at `position` of `path` and may be anything.
 
+    `state` and `changes` (fields of RemoteLogSegmentMetadata, known from elsewhere) come on top.
     CorruptDataError for whatever does not describe a segment.
     """
     try:
         fields = _Fields(json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant))
-        return fields.description(state)
+        return fields.description({"state": state, **(changes or {})})
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(
             reason="bad_metadata",
@@ -110,29 +113,27 @@ class _Fields:
             raise ValueError(f"a JSON {type(value).__name__} instead of an object")
         self._values: dict[str, Any] = value
 
-    def description(self, state: RemoteLogSegmentState) -> SegmentDescription:
+    def description(self, changes: Mapping[str, Any]) -> SegmentDescription:
         version = self.integer("format_version")
         if version != FORMAT_VERSION:
             raise ValueError(f"format version {version}")
-        partition = TopicIdPartition(
-            topic_id=self.text("topic_id"),
-            topic=self.text("topic"),
-            partition=self.integer("partition"),
-        )
-        metadata = RemoteLogSegmentMetadata(
-            segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=self.text("segment_id")),
-            start_offset=self.integer("start_offset"),
-            end_offset=self.integer("end_offset"),
-            max_timestamp_ms=self.integer("max_timestamp_ms"),
-            broker_id=self.integer("broker_id"),
-            event_timestamp_ms=self.integer("created_ms"),
-            segment_size_bytes=self.integer("log_size_bytes"),
-            leader_epochs=self.pairs("leader_epochs"),
-            state=state,
-            txn_index_empty=self.truth("txn_index_empty"),
-            bytes_per_epoch=self._or_null("bytes_per_epoch", self.pairs),
-            log_crc32c=self._or_null("log_crc32c", self.integer),
-        )
+        partition = _partition(self.text("topic_id"), self.text("topic"), self.integer("partition"))
+        values: dict[str, Any] = {
+            "segment_id": RemoteLogSegmentId(
+                topic_id_partition=partition, id=self.text("segment_id")
+            ),
+            "start_offset": self.integer("start_offset"),
+            "end_offset": self.integer("end_offset"),
+            "max_timestamp_ms": self.integer("max_timestamp_ms"),
+            "broker_id": self.integer("broker_id"),
+            "event_timestamp_ms": self.integer("created_ms"),
+            "segment_size_bytes": self.integer("log_size_bytes"),
+            "leader_epochs": self.pairs("leader_epochs"),
+            "txn_index_empty": self.truth("txn_index_empty"),
+            "bytes_per_epoch": self._or_null("bytes_per_epoch", self.pairs),
+            "log_crc32c": self._or_null("log_crc32c", self.integer),
+        }
+        metadata = RemoteLogSegmentMetadata(**{**values, **changes})
         return SegmentDescription(
             metadata=metadata,
             record_count=self.integer("record_count"),
@@ -168,6 +169,12 @@ class _Fields:
         if name not in self._values:
             raise ValueError(f"{name} is missing")
         return self._values[name]
+
+
+@lru_cache(maxsize=4096)
+def _partition(topic_id: str, topic: str, number: int) -> TopicIdPartition:
+    """One object per partition, however many of its segments are read."""
+    return TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
 
 
 def _integer(value: object, name: str) -> int:
