@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .frame import Bench, Case, Limit
 
-GROUPS = ("scan", "decode", "rebuild", "copy", "read", "memory")
+GROUPS = ("scan", "records", "rebuild", "copy", "read", "memory")
 
 
 def items_of(group: str, bench: Bench) -> Sequence[Case | Limit]:

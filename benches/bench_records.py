@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 
-from tierlog.columns import RecordColumns
-from tierlog.log.records import decode_records
+import numpy as np
+
+from tierlog import RecordColumns, decode_records, scan_segment
 
 from .frame import Answer, Bench, Benchmark, Case, Goals, Sides, run_side
 from .peers.kafka import kafka_peer
 from .peers.python import aiokafka_decode, aiokafka_records
 
 KAFKA = "Kafka streamingIterator"
+PIECE_BYTES = 4 << 20
 # Goals over Kafka's iterator for 100-byte records; opening a batch is most of the work.
 COMPRESSED = {"lz4": 1.4, "zstd": 1.3, "snappy": 1.5, "gzip": 1.05}
 
@@ -26,6 +29,8 @@ def items(bench: Bench) -> Sequence[Case]:
             records(bench, f"{codec}-100-16k", {"aiokafka": None, KAFKA: goal})
             for codec, goal in COMPRESSED.items()
         ),
+        records_by_piece(bench, "none-100-16k"),
+        records_by_piece(bench, "lz4-100-16k"),
     ]
 
 
@@ -60,6 +65,30 @@ def records(bench: Bench, shape: str, goals: Goals, *, verify_crc: bool = False)
         shape=shape,
         unit="M records",
         peers=goals,
+        prepare=prepare,
+    )
+
+
+def records_by_piece(bench: Bench, shape: str) -> Case:
+    """As readers decode a segment: a few MiB at a time, columns dropped when they were used."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        data = bench.corpora.data(shape)
+        table = scan_segment(data, verify_crc=False)
+        firsts = np.flatnonzero(np.diff(table.position // PIECE_BYTES, prepend=-1))
+        ranges = [*pairwise([*table.position[firsts].tolist(), len(data)])]
+        return Sides(
+            amount=int(table.record_count.sum()) / 1e6,
+            ours=lambda: sum(len(decode_records(data, *piece)) for piece in ranges),
+            answer=lambda count: {"records": count},
+            peers={"whole segment": lambda: {"records": len(decode_records(data))}},
+        )
+
+    return Case(
+        operation="records to columns + CRC, 4 MiB pieces",
+        shape=shape,
+        unit="M records",
+        peers={"whole segment": None},
         prepare=prepare,
     )
 
