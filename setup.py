@@ -96,7 +96,7 @@ def build_editable(
 
 
 def add_root_to_path(wheel: Path) -> None:
-    """Puts this folder on the path of an editable install: ``spark_udfs`` lies here, not in pysrc."""
+    """Puts this folder on the path of an editable install: ``spark_udfs`` lies here."""
     with zipfile.ZipFile(wheel) as archive:
         members = {info: archive.read(info) for info in archive.infolist()}
     record = next(info for info in members if info.filename.endswith(".dist-info/RECORD"))

@@ -130,8 +130,7 @@ VECTORS: dict[str, str] = {
     ),
     # broker 3, event timestamp 2000000002
     "metadata_partition_delete_marked": (
-        "01020007746f70696331959eafbe66a34d62830544d5e92400b50000002a00000000030000000077"
-        "3594020000"
+        "01020007746f70696331959eafbe66a34d62830544d5e92400b50000002a000000000300000000773594020000"
     ),
     # offsets 100-149, timestamps 1000-2000, dataLength 4096, rdi "k:0"
     "remote_index_entry_rdi": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,12 +37,12 @@ def test_rows_of_every_column(one: int, other: int) -> None:
     assert [[(one["key"], one["value"]) for one in row] for row in headers] == part.headers[:]
     counts = [max(0, min(end, last) - max(start, first)) for start, end in row_ranges()]
     starts = part.batch_starts.tolist()
-    assert [end - start for start, end in zip(starts, starts[1:], strict=False)] == counts
+    assert [end - start for start, end in itertools.pairwise(starts)] == counts
 
 
 def row_ranges() -> list[tuple[int, int]]:
     starts = WHOLE.batch_starts.tolist()
-    return list(zip(starts, starts[1:], strict=False))
+    return list(itertools.pairwise(starts))
 
 
 def test_rows_of_rows() -> None:
