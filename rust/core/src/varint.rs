@@ -25,11 +25,11 @@ fn read_unsigned(data: &[u8], limit_bits: u32) -> Option<(u64, usize)> {
 /// A zig-zag `varint` (32 bits) and its size.
 #[inline]
 pub fn read_varint(data: &[u8]) -> Option<(i32, usize)> {
-    if let Some(&byte) = data.first() {
-        if byte < 0x80 {
-            let raw = i32::from(byte);
-            return Some(((raw >> 1) ^ -(raw & 1), 1));
-        }
+    if let Some(&byte) = data.first()
+        && byte < 0x80
+    {
+        let raw = i32::from(byte);
+        return Some(((raw >> 1) ^ -(raw & 1), 1));
     }
     let (raw, size) = read_unsigned(data, 32)?;
     let raw = raw as u32;
@@ -39,11 +39,11 @@ pub fn read_varint(data: &[u8]) -> Option<(i32, usize)> {
 /// A zig-zag `varlong` (64 bits) and its size.
 #[inline]
 pub fn read_varlong(data: &[u8]) -> Option<(i64, usize)> {
-    if let Some(&byte) = data.first() {
-        if byte < 0x80 {
-            let raw = i64::from(byte);
-            return Some(((raw >> 1) ^ -(raw & 1), 1));
-        }
+    if let Some(&byte) = data.first()
+        && byte < 0x80
+    {
+        let raw = i64::from(byte);
+        return Some(((raw >> 1) ^ -(raw & 1), 1));
     }
     let (raw, size) = read_unsigned(data, 64)?;
     Some((((raw >> 1) as i64) ^ -((raw & 1) as i64), size))

@@ -1,5 +1,7 @@
 //! The scanner over files and slices: same rows, same stop, whatever the block borders cut.
 
+#![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
