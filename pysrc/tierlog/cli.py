@@ -303,6 +303,7 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
     tierlog verify /var/lib/kafka/data
     tierlog verify s3://bucket/kafka --deep --json report.json
     """
+    from tierlog.clock import SystemClock
     from tierlog.tools.findings import report_text
     from tierlog.tools.output import Format, render
     from tierlog.tools.progress import progress_on
@@ -311,7 +312,8 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
 
     place = source_of(source)
     with progress_on(sys.stderr, f"verify {place.location}") as progress:
-        report = check(place, deep=deep, progress=progress)
+        now_ms = SystemClock().now_ms()
+        report = check(place, now_ms=now_ms, deep=deep, progress=progress)
     if json_file:
         json_file.writelines(f"{line}\n" for line in render(report.tables(), Format.JSON))
     if shown in ("json", "yaml"):

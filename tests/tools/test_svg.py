@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.svg import Bar, Dot, bar_chart, nice_ticks, strip_chart
+from tierlog.tools.svg import Bar, Dot, bar_chart, log_ticks, nice_ticks, strip_chart
 
 NASTY = "<script>&\"'"
 
@@ -34,6 +34,26 @@ def test_ticks_reach_the_limit_in_a_few_round_steps(limit: float) -> None:
     assert ticks[0] == 0
     assert ticks[-1] >= limit * (1 - 1e-9)
     assert 2 <= len(ticks) <= 7
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "ticks"),
+    [
+        (0.3, 2.2, [0.2, 0.5, 1, 2, 5]),
+        (1, 1, [1, 2]),
+        (0.05, 0.06, [0.05, 0.1]),
+        (0, 0, [0.1, 1]),
+    ],
+)
+def test_logarithmic_ticks(lowest: float, highest: float, ticks: list[float]) -> None:
+    assert log_ticks(lowest, highest) == ticks
+
+
+@given(st.floats(min_value=1e-9, max_value=1e9), st.floats(min_value=1, max_value=1e6))
+def test_logarithmic_ticks_enclose_the_values(lowest: float, factor: float) -> None:
+    ticks = log_ticks(lowest, lowest * factor)
+    assert ticks[0] <= lowest
+    assert ticks[-1] >= lowest * factor
 
 
 def test_bars_are_to_scale() -> None:

@@ -140,9 +140,14 @@ class Tally:
         )
 
     def error(self, error: CorruptDataError, path: str, action: str) -> None:
-        """A problem that an error describes; ``path`` where the error names none."""
+        """A problem that an error describes; its own path where ``path`` is empty."""
         self.problem(
-            error.path or path, error.reason, error.expected, error.found, action, error.position
+            path or error.path or "",
+            error.reason,
+            error.expected,
+            error.found,
+            action,
+            error.position,
         )
 
     def report(self, source: str, *, deep: bool) -> Report:

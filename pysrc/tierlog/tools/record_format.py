@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from json.encoder import encode_basestring
 
-__all__ = ["Block", "Formatter", "format_as_json", "format_by"]
+__all__ = ["Block", "Formatter", "Headers", "format_as_json", "format_by"]
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 

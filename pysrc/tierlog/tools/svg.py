@@ -6,18 +6,20 @@ serves light and dark pages. Every mark has a title, which browsers show under t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "Dot", "bar_chart", "nice_ticks", "strip_chart"]
+__all__ = ["Bar", "Dot", "bar_chart", "log_ticks", "nice_ticks", "strip_chart"]
 
 _WIDTH = 760
 _LABEL_WIDTH = 190
-_VALUE_WIDTH = 90
+_VALUE_WIDTH = 130
 _BAR_HEIGHT = 18
 _ROW_HEIGHT = 26
 _AXIS_HEIGHT = 28
+_MARGIN = 30.0
 _DOT_RADIUS = 4.0
 
 
@@ -73,10 +75,21 @@ def bar_chart(
     height = len(bars) * _ROW_HEIGHT + _AXIS_HEIGHT
     scale = (_WIDTH - _LABEL_WIDTH - _VALUE_WIDTH) / ticks[-1]
     parts = [_open(height, title)]
-    parts += _grid(ticks, scale, height, shown)
+    parts += _grid([(_LABEL_WIDTH + tick * scale, shown(tick)) for tick in ticks], height)
     for row, bar in enumerate(bars):
         parts += _bar(bar, row * _ROW_HEIGHT, scale, series, shown)
     return "".join([*parts, "</svg>"])
+
+
+def log_ticks(lowest: float, highest: float) -> list[float]:
+    """1, 2 and 5 times powers of ten that enclose both; [0.1, 1] when there is nothing."""
+    if not 0 < lowest <= highest:
+        return [0.1, 1.0]
+    exponents = range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)) + 2)
+    ticks = [float(f"{factor}e{exponent}") for exponent in exponents for factor in (1, 2, 5)]
+    first = max(index for index, tick in enumerate(ticks) if tick <= lowest)
+    last = min(index for index, tick in enumerate(ticks) if tick >= highest)
+    return ticks[first : max(last, first + 1) + 1]
 
 
 def strip_chart(
@@ -85,27 +98,31 @@ def strip_chart(
     shown: Callable[[float], str],
     title: str,
 ) -> str:
-    """Each measurement as a dot on one axis, dots that would overlap stacked; lines for marks."""
-    longest = max((dot.value for dot in dots), default=0.0)
-    ticks = nice_ticks(longest)
-    left = 30.0
-    scale = (_WIDTH - 2 * left) / ticks[-1]
-    placed = list(_stacked(dots, scale))
+    """Each measurement as a dot on a logarithmic axis, dots that would overlap stacked; lines
+    for marks. Values are above zero."""
+    values = [dot.value for dot in dots]
+    ticks = log_ticks(min(values, default=0.0), max(values, default=0.0))
+    low, span = math.log(ticks[0]), math.log(ticks[-1]) - math.log(ticks[0])
+
+    def place(value: float) -> float:
+        return _MARGIN + (math.log(value) - low) / span * (_WIDTH - 2 * _MARGIN)
+
+    placed = list(_stacked(dots, place))
     rows = max((row for _, row in placed), default=0) + 1
-    base = 24 + rows * 2.2 * _DOT_RADIUS
+    top = 14 * len(marks) + 6
+    base = top + rows * 2.2 * _DOT_RADIUS
     height = int(base) + _AXIS_HEIGHT
     parts = [_open(height, title)]
-    parts += _grid(ticks, scale, height, shown, left=left)
-    for name, value in marks:
-        x = left + value * scale
-        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="16" y2="{base:.1f}"/>')
-        parts.append(
-            f'<text class="marked" x="{x + 4:.1f}" y="14">{escape(name)} {shown(value)}</text>'
-        )
+    parts += _grid([(place(tick), shown(tick)) for tick in ticks], height)
+    for index, (name, value) in enumerate(marks):
+        x, y = place(value), 14 * (index + 1)
+        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 8}" y2="{base:.1f}"/>')
+        text = f"{escape(name)} {escape(shown(value))}"
+        parts.append(f'<text class="marked" x="{x + 5:.1f}" y="{y}">{text}</text>')
     for dot, row in placed:
-        x, y = left + dot.value * scale, base - (row + 0.6) * 2.2 * _DOT_RADIUS
+        x, y_dot = place(dot.value), base - (row + 0.6) * 2.2 * _DOT_RADIUS
         parts.append(
-            f'<circle class="c{dot.series}" cx="{x:.1f}" cy="{y:.1f}" r="{_DOT_RADIUS}">'
+            f'<circle class="c{dot.series}" cx="{x:.1f}" cy="{y_dot:.1f}" r="{_DOT_RADIUS}">'
             f"<title>{escape(dot.title)}</title></circle>"
         )
     return "".join([*parts, "</svg>"])
@@ -115,18 +132,11 @@ def _open(height: int, title: str) -> str:
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">'
 
 
-def _grid(
-    ticks: Sequence[float],
-    scale: float,
-    height: int,
-    shown: Callable[[float], str],
-    left: float = _LABEL_WIDTH,
-) -> Iterator[str]:
+def _grid(ticks: Sequence[tuple[float, str]], height: int) -> Iterator[str]:
     bottom = height - _AXIS_HEIGHT + 4
-    for tick in ticks:
-        x = left + tick * scale
+    for x, text in ticks:
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}"/>'
-        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 16}">{escape(shown(tick))}</text>'
+        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 16}">{escape(text)}</text>'
 
 
 def _bar(
@@ -147,11 +157,11 @@ def _bar(
     yield f'<text class="value" x="{x + 6:.1f}" y="{middle}">{escape(bar.text)}</text>'
 
 
-def _stacked(dots: Sequence[Dot], scale: float) -> Iterator[tuple[Dot, int]]:
+def _stacked(dots: Sequence[Dot], place: Callable[[float], float]) -> Iterator[tuple[Dot, int]]:
     """Each dot with the lowest row in which it touches none before it."""
     ends: list[float] = []
     for dot in sorted(dots, key=lambda one: one.value):
-        x = dot.value * scale
+        x = place(dot.value)
         row = next((row for row, end in enumerate(ends) if end <= x), len(ends))
         if row == len(ends):
             ends.append(0.0)

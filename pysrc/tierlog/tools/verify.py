@@ -6,13 +6,18 @@ from tierlog.tools.findings import Report
 from tierlog.tools.progress import Progress
 from tierlog.tools.sources import Source
 from tierlog.tools.verify_log_dir import verify_log_dir
+from tierlog.tools.verify_store import verify_store
 
 __all__ = ["verify"]
 
 
-def verify(source: Source, *, deep: bool = False, progress: Progress | None = None) -> Report:
+def verify(
+    source: Source, *, now_ms: int, deep: bool = False, progress: Progress | None = None
+) -> Report:
     """Check a log directory or a store; see `verify_log_dir` and `verify_store`.
 
     What is wrong is a finding; an error is raised only when there is nothing to look at.
     """
+    if source.is_store:
+        return verify_store(source.location, now_ms=now_ms, deep=deep, progress=progress)
     return verify_log_dir(source.location, deep=deep, progress=progress)

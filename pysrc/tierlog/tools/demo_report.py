@@ -1,0 +1,308 @@
+"""What the demo found, as one screen of text and as one HTML page without outside assets."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from tierlog.tools.demo import CODECS, MIXED, CodecFigures, DemoResult
+from tierlog.tools.output import human_size
+from tierlog.tools.svg import Bar, Dot, bar_chart, strip_chart
+
+__all__ = ["next_commands", "report_html", "summary_text"]
+
+_SERIES = (*CODECS, MIXED)
+_MICROSECONDS = 1_000_000
+
+
+def summary_text(result: DemoResult) -> Iterator[str]:
+    """One screen: what came back, what was left out and why, how fast."""
+    verdict = "every byte and every record came back" if result.passed else "NOT the same"
+    yield f"{verdict.upper() if not result.passed else verdict.capitalize()}."
+    yield ""
+    for claim, detail in _claims(result):
+        yield f"  {'ok' if result.passed else '--'}  {claim:<34}{detail}"
+    yield ""
+    for mismatch in result.mismatches[:10]:
+        yield f"  DIFFERENT  {mismatch}"
+    if result.left_out:
+        yield f"  {'LEFT OUT':<24}{'SEGMENTS':>8}{'SIZE':>12}  FOR EXAMPLE"
+        for one in result.left_out:
+            size = human_size(one.size_bytes)
+            yield f"  {one.reason:<24}{one.segments:>8}{size:>12}  {_short(one.text, 74)}"
+        yield ""
+    yield f"  {'CODEC':<8}{'RECORDS':>9}{'STORED':>12}{'OPENED':>12}{'RATIO':>8}{'DECODE':>14}"
+    for figures in _codecs(result):
+        yield (
+            f"  {figures.codec:<8}{figures.records:>9,}{human_size(figures.stored_bytes):>12}"
+            f"{human_size(figures.opened_bytes):>12}{_ratio(figures):>8}{_decode(figures):>14}"
+        )
+    yield ""
+    cold = sorted(segment.cold_read_us for segment in result.segments)
+    yield (
+        f"  a segment scanned, its indexes rebuilt, copied durably and verified in "
+        f"{_ms(_per_segment(result))}; scanned alone at {_rate(result.size_bytes, result.scan_us)}"
+    )
+    yield (
+        f"  from any offset to its record, cold: {_ms(_quantile(cold, 0.5))} (median), "
+        f"{_ms(_quantile(cold, 0.95))} (95 %); small segments: make bench has the real figures"
+    )
+
+
+def next_commands(result: DemoResult) -> list[str]:
+    """Commands that work on what the demo left behind."""
+    if not result.segments:
+        return []
+    store = shlex.quote(result.store_url)
+    biggest = max(result.segments, key=lambda one: one.records)
+    partition = f"{biggest.topic}:{biggest.partition}"
+    return [
+        f"tierlog ls {store}",
+        f"tierlog cat {store} {partition} -o -3 -J",
+        f"tierlog verify {store} --deep",
+        f"tierlog ls {shlex.quote(result.log_dirs[0])} --segments --format wide",
+    ]
+
+
+def _claims(result: DemoResult) -> Iterator[tuple[str, str]]:
+    topics = len({segment.topic for segment in result.segments})
+    count = len(result.segments)
+    yield (
+        f"{count} segments tiered",
+        f"{human_size(result.size_bytes)} of {result.partitions} partitions, {topics} topics",
+    )
+    yield (
+        f"{result.objects_equal} objects equal the files",
+        "byte for byte, as the broker wrote them",
+    )
+    yield (
+        f"{result.records_equal:,} records read back equal",
+        "offset, timestamp, key, value and headers",
+    )
+
+
+def _codecs(result: DemoResult) -> list[CodecFigures]:
+    return [result.codecs[codec] for codec in CODECS if codec in result.codecs]
+
+
+def _ratio(figures: CodecFigures) -> str:
+    return f"{figures.opened_bytes / figures.stored_bytes:.2f}" if figures.stored_bytes else "-"
+
+
+def _decode(figures: CodecFigures) -> str:
+    return _rate(figures.decoded_bytes, figures.decode_us) if figures.decode_us else "-"
+
+
+def _rate(size_bytes: float, time_us: float) -> str:
+    return f"{human_size(int(size_bytes * _MICROSECONDS / time_us))}/s" if time_us > 0 else "-"
+
+
+def _ms(time_us: float) -> str:
+    return f"{time_us / 1000:.2f} ms"
+
+
+def _segments(count: int) -> str:
+    return "1 segment" if count == 1 else f"{count} segments"
+
+
+def _per_segment(result: DemoResult) -> float:
+    return result.copy_us / len(result.segments) if result.segments else 0.0
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def report_html(result: DemoResult, made_at: str) -> str:
+    """The page; ``made_at`` is the time it shows."""
+    title = "Every byte came back" if result.passed else "Not everything came back"
+    sections = [
+        _section("Where the bytes are", _topics_chart(result), _legend(result)),
+        _section("Cold reads", _cold_chart(result), _COLD_NOTE),
+        _section("What was left alone, and why", _left_out_table(result)),
+        _section("Codecs", _codec_table(result), _CODEC_NOTE),
+        _section("Segments", _segment_table(result)),
+        _section("Try next", f"<pre>{escape(chr(10).join(next_commands(result)))}</pre>"),
+    ]
+    tiles = "".join(_tile(*tile) for tile in _tiles(result))
+    wrong = "".join(f"<li>{escape(mismatch)}</li>" for mismatch in result.mismatches)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>tierlog demo: {title.lower()}</title><style>{_STYLE}</style><main>"
+        f'<header class="{"good" if result.passed else "bad"}"><p class="name">tierlog demo</p>'
+        f"<h1>{title}</h1><p>The logs of a real Kafka broker (cluster {escape(result.cluster_id)})"
+        f" were tiered to <code>{escape(result.store_url)}</code>, read back and compared."
+        f"</p>{f'<ul>{wrong}</ul>' if wrong else ''}</header>"
+        f'<div class="tiles">{tiles}</div>{"".join(sections)}'
+        f"<footer>{escape(made_at)}, {_ms(result.all_us)} in all. Small segments on one machine: "
+        "this shows the shape of things, <code>make bench</code> measures them.</footer></main>"
+    )
+
+
+def _tiles(result: DemoResult) -> Iterator[tuple[str, str, str]]:
+    cold = sorted(segment.cold_read_us for segment in result.segments)
+    yield f"{result.objects_equal}", "objects equal", "the broker's files, byte for byte"
+    yield f"{result.records_equal:,}", "records equal", "offset, time, key, value, headers"
+    yield human_size(result.size_bytes), "of log tiered", f"{result.partitions} partitions"
+    yield _ms(_quantile(cold, 0.5)), "to the first record", "cold, from any offset, median"
+    yield (
+        _ms(_per_segment(result)),
+        "to tier a segment",
+        "scan, rebuild, copy, fsync, verify",
+    )
+    yield _rate(result.size_bytes, result.scan_us), "scanned", "CRC-32C of every batch"
+
+
+def _tile(value: str, what: str, detail: str) -> str:
+    return (
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span>'
+        f"<small>{escape(detail)}</small></div>"
+    )
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def _topics_chart(result: DemoResult) -> str:
+    topics: dict[str, dict[int, float]] = {}
+    counts: dict[str, int] = {}
+    for segment in result.segments:
+        parts = topics.setdefault(segment.topic, {})
+        series = _SERIES.index(segment.codec)
+        parts[series] = parts.get(series, 0) + segment.size_bytes
+        counts[segment.topic] = counts.get(segment.topic, 0) + 1
+    bars = [
+        Bar(
+            label=topic,
+            parts=sorted(parts.items()),
+            text=f"{human_size(int(sum(parts.values())))}, {_segments(counts[topic])}",
+        )
+        for topic, parts in sorted(topics.items(), key=lambda item: -sum(item[1].values()))
+    ]
+    title = "Bytes tiered per topic"
+    return bar_chart(bars, _SERIES, lambda size: human_size(int(size)), title, base=1024)
+
+
+def _legend(result: DemoResult) -> str:
+    used = {segment.codec for segment in result.segments}
+    items = (
+        f'<li><i class="c{index}"></i>{codec}</li>'
+        for index, codec in enumerate(_SERIES)
+        if codec in used
+    )
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _cold_chart(result: DemoResult) -> str:
+    cold = sorted(segment.cold_read_us for segment in result.segments)
+    dots = [
+        Dot(
+            series=_SERIES.index(segment.codec),
+            value=segment.cold_read_us / 1000,
+            title=f"{segment.name}: {_ms(segment.cold_read_us)}, {human_size(segment.size_bytes)}",
+        )
+        for segment in result.segments
+    ]
+    marks = [
+        ("median", _quantile(cold, 0.5) / 1000),
+        ("95 %", _quantile(cold, 0.95) / 1000),
+    ]
+    return strip_chart(dots, marks, lambda ms: f"{ms:.2g} ms", "Cold reads")
+
+
+def _left_out_table(result: DemoResult) -> str:
+    if not result.left_out:
+        return "<p>Nothing: every segment was tiered.</p>"
+    rows = (
+        f"<tr><td class=w>{escape(one.reason)}<td class=n>{one.segments}"
+        f"<td class=n>{human_size(one.size_bytes)}<td>{escape(one.text)}"
+        for one in result.left_out
+    )
+    heads = "<th>Reason<th class=n>Segments<th class=n>Size<th>For example"
+    return f"<table><tr>{heads}{''.join(rows)}</table>"
+
+
+def _codec_table(result: DemoResult) -> str:
+    rows = (
+        f"<tr><td>{figures.codec}<td class=n>{figures.batches:,}<td class=n>{figures.records:,}"
+        f"<td class=n>{human_size(figures.stored_bytes)}"
+        f"<td class=n>{human_size(figures.opened_bytes)}<td class=n>{_ratio(figures)}"
+        f"<td class=n>{_decode(figures)}"
+        for figures in _codecs(result)
+    )
+    return (
+        "<table><tr><th>Codec<th class=n>Batches<th class=n>Records<th class=n>Stored"
+        f"<th class=n>Keys and values<th class=n>Ratio<th class=n>Decode{''.join(rows)}</table>"
+    )
+
+
+def _segment_table(result: DemoResult) -> str:
+    rows = (
+        f"<tr><td>{escape(one.topic)}<td class=n>{one.partition}<td class=n>{one.base_offset}"
+        f"<td class=n>{one.batches:,}<td class=n>{one.records:,}"
+        f"<td class=n>{human_size(one.size_bytes)}<td>{one.codec}"
+        f"<td class=n>{_ms(one.cold_read_us)}<td><code>{escape(one.key)}</code>"
+        for one in result.segments
+    )
+    return (
+        "<details><summary>Each one, with its object</summary><div class=scroll><table><tr>"
+        "<th>Topic<th class=n>Partition<th class=n>Base offset<th class=n>Batches"
+        "<th class=n>Records<th class=n>Size<th>Codec<th class=n>Cold read<th>Object"
+        f"{''.join(rows)}</table></div></details>"
+    )
+
+
+_COLD_NOTE = (
+    "<p class=note>One dot per segment: from an offset in its middle to the first record, with "
+    "nothing open and nothing cached by tierlog: the indexes object, the remoteLogIndex entry, one "
+    "ranged read, CRC, decode. The files are in the page cache.</p>"
+)
+_CODEC_NOTE = (
+    "<p class=note>Stored: whole batches, headers included. Ratio: keys and values over stored "
+    "bytes. Decode: keys and values per second into columns, from segments of one codec.</p>"
+)
+_STYLE = """
+:root{--bg:#fbfaf8;--card:#fff;--ink:#1d1f24;--soft:#6a6f7a;--line:#e4e2dd;--good:#12805c;
+--bad:#b3261e;--s0:#8a94a6;--s1:#d1832f;--s2:#4c9a6a;--s3:#3d7cc9;--s4:#7a5ab8;--s5:#b65a7d}
+@media(prefers-color-scheme:dark){:root{--bg:#15171b;--card:#1d2026;--ink:#e9eaee;--soft:#9aa0ad;
+--line:#31353e;--good:#4cc79a;--bad:#ff8a80;--s0:#8a94a6;--s1:#e6a15a;--s2:#68bd8a;--s3:#6aa3ea;
+--s4:#a389dd;--s5:#d98aa8}}
+*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:900px;margin:0 auto;padding:40px 20px 60px}
+header{border-left:5px solid var(--good);padding:2px 0 2px 20px;margin-bottom:28px}
+header.bad{border-color:var(--bad)}header p{margin:0;color:var(--soft);overflow-wrap:anywhere}
+.name{font-weight:600;letter-spacing:.04em}h1{font-size:34px;line-height:1.2;margin:2px 0 6px}
+.good h1{color:var(--good)}.bad h1{color:var(--bad)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(240px,1fr));gap:12px}
+.tile,section{background:var(--card);border:1px solid var(--line);border-radius:10px}
+.tile{padding:14px 16px;display:flex;flex-direction:column}
+.tile b{font-size:25px;line-height:1.2;font-variant-numeric:tabular-nums}
+.tile small{color:var(--soft)}
+section{padding:18px 20px;margin-top:16px}h2{font-size:18px;margin:0 0 12px}
+svg{width:100%;height:auto;display:block;font-size:12px}svg text{fill:var(--ink)}
+svg .grid{stroke:var(--line)}svg .tick{fill:var(--soft);text-anchor:middle}
+svg .label{text-anchor:end}svg .value{fill:var(--soft)}
+svg .mark{stroke:var(--soft);stroke-dasharray:3 3}svg .marked{fill:var(--soft)}
+.c0{fill:var(--s0);background:var(--s0)}.c1{fill:var(--s1);background:var(--s1)}
+.c2{fill:var(--s2);background:var(--s2)}.c3{fill:var(--s3);background:var(--s3)}
+.c4{fill:var(--s4);background:var(--s4)}.c5{fill:var(--s5);background:var(--s5)}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:8px 0 0}
+.legend i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px}
+table{border-collapse:collapse;width:100%;font-size:13.5px}
+th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--line);
+vertical-align:top;overflow-wrap:anywhere}
+th{color:var(--soft);font-weight:600}.w{white-space:nowrap}.n{text-align:right;white-space:nowrap;
+font-variant-numeric:tabular-nums}.scroll{overflow-x:auto}.scroll td{white-space:nowrap}
+code,pre{font-family:ui-monospace,"SF Mono",Menlo,"DejaVu Sans Mono",monospace;font-size:12.5px}
+pre{margin:0;overflow-x:auto}summary{cursor:pointer;color:var(--soft);margin-bottom:8px}
+.note{color:var(--soft);font-size:13.5px;margin:10px 0 0}footer{color:var(--soft);margin-top:22px;
+font-size:13px}
+"""

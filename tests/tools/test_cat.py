@@ -1,0 +1,253 @@
+"""What ``cat`` prints, against what a consumer got and what DumpLogSegments says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dump_text import parse_log_dump
+from tests.kafka_tools.golden import (
+    DATA_DIR,
+    GoldenSegment,
+    golden_segments,
+    manifest,
+    truth_records,
+    truth_text,
+)
+from tests.tools.golden_copy import copy_log_dir, overwrite
+from tierlog.cli import main
+
+PARTITIONS = [
+    (data_set, row)
+    for data_set, held in manifest()["data_sets"].items()
+    for row in held["partitions"]
+    if not row["topic"].startswith("__") and row["record_count"]
+]
+STABLE = {
+    (row["topic"], row["partition"]): row["last_stable_offset"]
+    for row in manifest()["data_sets"]["clean"]["partitions"]
+}
+TIERED = [
+    segment
+    for segment in golden_segments(data_set="clean")
+    if segment.rolled
+    and not segment.topic.startswith(("__", "compacted"))
+    and segment.next_base_offset <= STABLE[segment.topic, segment.partition]
+]
+
+
+def cat(capsysbinary: pytest.CaptureFixture[bytes], *args: str) -> bytes:
+    assert main(["cat", *args]) == 0
+    return capsysbinary.readouterr().out
+
+
+def cat_json(capsysbinary: pytest.CaptureFixture[bytes], *args: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cat(capsysbinary, *args, "-J").splitlines()]
+
+
+def bytes_in_json(item: Any) -> bytes | None:
+    if item is None:
+        return None
+    return base64.b64decode(item["base64"]) if isinstance(item, dict) else item.encode()
+
+
+def bytes_in_truth(item: Any) -> Any:
+    """Bytes, None, or a digest of bytes that were too many to keep."""
+    return base64.b64decode(item) if isinstance(item, str) else item
+
+
+def same(found: Any, expected: Any) -> bool:
+    data, truth = bytes_in_json(found), bytes_in_truth(expected)
+    if isinstance(truth, dict):
+        assert data is not None
+        digest = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        return digest == truth
+    return bool(data == truth)
+
+
+def require_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert [record["offset"] for record in found] == [record["offset"] for record in expected]
+    for record, truth in zip(found, expected, strict=True):
+        assert record["ts"] == truth["timestamp_ms"]
+        assert record["tstype"] == truth["timestamp_type"]
+        assert same(record["key"], truth["key"])
+        assert same(record["payload"], truth["value"])
+        headers = record.get("headers", [])
+        pairs = list(zip(headers[::2], headers[1::2], strict=True))
+        assert len(pairs) == len(truth["headers"])
+        for (name, value), (true_name, true_value) in zip(pairs, truth["headers"], strict=True):
+            assert bytes_in_json(name) == true_name.encode()
+            assert same(value, true_value)
+
+
+def truth_of(data_set: str, topic: str, partition: int) -> list[dict[str, Any]]:
+    kinds = {"CreateTime": "create", "LogAppendTime": "logappend"}
+    records = truth_records(data_set, topic, partition)
+    for record in records:
+        kind = str(record["timestamp_type"])
+        record["timestamp_type"] = kinds.get(kind, kind)
+    return records
+
+
+@pytest.mark.parametrize(
+    ("data_set", "row"),
+    PARTITIONS,
+    ids=lambda item: item if isinstance(item, str) else item["topic"],
+)
+def test_a_log_directory_prints_what_a_consumer_got(
+    data_set: str, row: dict[str, Any], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    log_dir = str(DATA_DIR / data_set / row["log_dir"])
+    found = cat_json(capsysbinary, log_dir, f"{row['topic']}:{row['partition']}")
+    require_same(found, truth_of(data_set, row["topic"], row["partition"]))
+
+
+@pytest.mark.parametrize("segment", TIERED, ids=lambda segment: segment.name)
+def test_a_store_prints_what_dump_log_segments_says(
+    segment: GoldenSegment, golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Offset, timestamp and sizes of every record that is no marker, nor deleted by DeleteRecords:
+    the leader epochs that were copied with the segment begin after those."""
+    log_start_offset = 290 if segment.topic == "deleted-records" else 0
+    dumped = [
+        f"{record.offset} {record.timestamp_ms} {record.key_size} {record.value_size}"
+        for batch in parse_log_dump(truth_text(segment.path))
+        if not batch.is_control
+        for record in batch.records
+        if record.offset >= log_start_offset
+    ]
+    text = cat(
+        capsysbinary,
+        golden_store.as_uri(),
+        f"{segment.topic}:{segment.partition}",
+        "-o",
+        f"{segment.base_offset}:{segment.next_base_offset}",
+        "-f",
+        r"%o %T %K %S\n",
+    )
+    assert text.decode().splitlines() == dumped
+
+
+def test_a_store_prints_what_a_consumer_got(
+    golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for topic, partition in sorted({(one.topic, one.partition) for one in TIERED}):
+        found = cat_json(capsysbinary, str(golden_store), f"{topic}:{partition}")
+        end = found[-1]["offset"]
+        truth = truth_of("clean", topic, partition)
+        require_same(found, [record for record in truth if record["offset"] <= end])
+
+
+@pytest.mark.parametrize("place", ["log directory", "store"])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-o", "100:105"], [100, 101, 102, 103, 104]),
+        (["-o", "100-102"], [100, 101]),
+        (["-o", "beginning", "-c", "2"], [0, 1]),
+        (["-c", "0"], []),
+        (["-o", "end"], []),
+        (["-o", "+3", "-c", "1"], [3]),
+        (["-o", "119", "-c", "3"], [119, 120, 121]),
+    ],
+)
+def test_offsets(
+    place: str,
+    args: list[str],
+    expected: list[int],
+    golden_store: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    source = golden_store.as_uri() if place == "store" else str(DATA_DIR / "clean/disk1")
+    text = cat(capsysbinary, source, "epochs:0", *args, "-f", r"%o\n")
+    assert [int(line) for line in text.split()] == expected
+
+
+def test_the_last_ones(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    text = cat(capsysbinary, str(DATA_DIR / "clean/disk1"), "epochs:0", "-o", "-3", "-f", "%o ")
+    assert text == b"477 478 479 "
+
+
+def test_times(golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    truth = truth_of("clean", "epochs", 0)
+    moment, later = truth[100]["timestamp_ms"], truth[200]["timestamp_ms"]
+    first = next(one["offset"] for one in truth if one["timestamp_ms"] >= moment)
+    last = next(one["offset"] for one in truth if one["timestamp_ms"] >= later)
+    for source in (golden_store.as_uri(), str(DATA_DIR / "clean/disk1")):
+        arguments = [source, "epochs:0", "-o", f"s@{moment}", "-o", f"e@{later}", "-f", "%o "]
+        offsets = [int(one) for one in cat(capsysbinary, *arguments).split()]
+        assert offsets == list(range(first, last))
+
+
+def test_values_alone_by_default(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    truth = truth_of("clean", "epochs", 0)[:3]
+    text = cat(capsysbinary, str(DATA_DIR / "clean/disk1"), "epochs:0", "-c", "3")
+    assert text == b"".join((bytes_in_truth(one["value"]) or b"") + b"\n" for one in truth)
+
+
+def test_who_gets_other_records_than_asked_for_is_told(
+    golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    log_dir = str(DATA_DIR / "clean/disk2")
+    assert main(["cat", log_dir, "deleted-records:0", "-o", "5", "-c", "1", "-f", "%o"]) == 0
+    gone = capsysbinary.readouterr()
+    assert gone.out == b"290"
+    assert gone.err.startswith(b"offset 5 is gone; deleted-records:0 holds offsets 290 to ")
+    assert main(["cat", golden_store.as_uri(), "epochs:0", "-o", "end", "-e"]) == 0
+    ended = capsysbinary.readouterr().err.decode().splitlines()
+    assert ended[0].endswith("and tierlog does not wait for more")
+    assert ended[1].startswith("reached the end of epochs:0 at offset ")
+    assert main(["cat", str(DATA_DIR / "clean/disk1"), "empty:0"]) == 0
+    assert capsysbinary.readouterr().err == b"empty:0 holds no records\n"
+
+
+def test_damage_ends_it_after_the_sound_records(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    segment = golden_segments(topic="epochs")[1]
+    batch = parse_log_dump(truth_text(segment.path))[2]
+    path = log_dir / "epochs-0" / segment.path.name
+    overwrite(path, batch.position + 70, b"\xff\xff\xff\xff")
+    assert main(["cat", str(log_dir), "epochs:0", "-f", r"%o\n"]) == 1
+    captured = capsysbinary.readouterr()
+    offsets = [int(line) for line in captured.out.split()]
+    assert offsets[-1] == segment.base_offset - 1
+    assert offsets == list(range(len(offsets)))
+    assert captured.err.startswith(f"tierlog: {path}: bad_crc at byte {batch.position}:".encode())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["epochs-0"], "did you mean epochs:0?"),
+        (["epochs:0", "-o", "soon"], "'soon' is no offset"),
+        (["epochs:0", "-o", "1", "-o", "2"], "the start is given twice"),
+        (["epochs:0", "-f", "%z"], "no such token %z"),
+        (["epochs:0", "-f", "%s", "-J"], "exclude each other"),
+        (["epochs:0", "-c", "-1"], "-1 is not in the range"),
+    ],
+)
+def test_wrong_usage(
+    args: list[str], message: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["cat", str(DATA_DIR / "clean/disk1"), *args]) == 2
+    captured = capsysbinary.readouterr()
+    assert captured.out == b""
+    assert message in captured.err.decode()
+
+
+@pytest.mark.parametrize("place", ["log directory", "store"])
+def test_a_partition_that_is_not_there(
+    place: str, golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source = golden_store.as_uri() if place == "store" else str(DATA_DIR / "clean/disk1")
+    assert main(["cat", source, "nothing:0"]) == 1
+    captured = capsysbinary.readouterr()
+    assert captured.out == b""
+    assert b"nothing" in captured.err

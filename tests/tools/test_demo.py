@@ -1,0 +1,147 @@
+"""The demo does what it says, and notices when what comes back is not the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from html.parser import HTMLParser
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tierlog
+from tests.kafka_tools.golden import golden_segments
+from tests.tools.conftest import tier_golden
+from tests.tools.golden_copy import overwrite
+from tierlog.cli import main
+from tierlog.errors import ConfigError
+from tierlog.sidecar import TierRow
+from tierlog.tools.demo import DemoResult, bundled_log_dirs, empty_folder, run_demo
+from tierlog.tools.demo_report import next_commands, report_html, summary_text
+
+
+def demo(place: Path, damage: bool = False) -> DemoResult:
+    """The demo over the bundled logs, with a clock on which every look takes a microsecond."""
+
+    def tier(_: Sequence[str], url: str) -> Iterable[TierRow]:
+        report = tier_golden(Path(url.removeprefix("file://")), place / "state")
+        if damage:
+            (log,) = (place / "store").glob("epochs-*/0/00000000000000000000-*.log")
+            overwrite(log, 12, b"\0\0\0\7")
+        return report.rows
+
+    return run_demo(
+        bundled_log_dirs(),
+        (place / "store").as_uri(),
+        tier=tier,
+        timer_ns=count(0, 1000).__next__,
+    )
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> DemoResult:
+    return demo(tmp_path_factory.mktemp("demo"))
+
+
+def test_everything_comes_back(result: DemoResult, golden_store: Path) -> None:
+    logs = list(golden_store.rglob("*.log"))
+    assert result.passed
+    assert result.objects_equal == len(result.segments) == len(logs)
+    assert result.size_bytes == sum(path.stat().st_size for path in logs)
+    assert result.records_equal == result.records > 5_000
+    assert {figures.codec for figures in result.codecs.values()} == {
+        "none",
+        "gzip",
+        "snappy",
+        "lz4",
+        "zstd",
+    }
+
+
+def test_what_was_left_out_is_all_the_rest(result: DemoResult) -> None:
+    left = sum(one.segments for one in result.left_out)
+    clean = golden_segments(data_set="clean")
+    assert left + len(result.segments) == len(clean)
+    assert {one.reason for one in result.left_out} >= {"active", "compacted", "not_stable"}
+    assert all(one.outcome == "skipped" for one in result.left_out)
+
+
+def test_the_summary_fits_a_screen_and_leads_on(result: DemoResult) -> None:
+    lines = list(summary_text(result))
+    assert lines[0] == "Every byte and every record came back."
+    assert len(lines) <= 32
+    assert max(map(len, lines)) <= 132
+
+
+def test_the_commands_to_try_next_work(result: DemoResult) -> None:
+    for command in next_commands(result):
+        program, *arguments = shlex.split(command)
+        assert program == "tierlog"
+        done = subprocess.run(
+            [sys.executable, "-m", "tierlog", *arguments], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_report_stands_alone(result: DemoResult) -> None:
+    text = report_html(result, "2026-01-01")
+    page = Page(text)
+    assert page.links == []
+    assert "script" not in page.tags
+    assert "@import" not in text
+    assert "url(" not in text
+    assert page.tags.count("svg") == 2
+    assert page.tags.count("circle") == len(result.segments)
+    assert "<h1>Every byte came back</h1>" in text
+
+
+def test_what_is_not_the_same_is_shouted(tmp_path: Path) -> None:
+    result = demo(tmp_path, damage=True)
+    assert not result.passed
+    (mismatch,) = result.mismatches
+    assert mismatch.startswith("epochs:0 @ 0: the object differs from the file in bytes 0 to ")
+    assert result.objects_equal == len(result.segments) - 1
+    lines = list(summary_text(result))
+    assert lines[0] == "NOT THE SAME."
+    assert f"  DIFFERENT  {mismatch}" in lines
+    assert "<h1>Not everything came back</h1>" in report_html(result, "now")
+
+
+def test_without_the_bundled_logs_one_line_says_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tierlog, "__file__", str(tmp_path / "a" / "b" / "__init__.py"))
+    with pytest.raises(ConfigError, match=r"not part of an installed tierlog.*tierlog demo /var"):
+        bundled_log_dirs()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    assert empty_folder(str(tmp_path / "new")).is_dir()
+    with pytest.raises(ConfigError, match=r"expected an empty folder"):
+        empty_folder(str(tmp_path))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--to", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Every byte and every record came back.\n")
+    assert re.search(r"^Report: file://.*/report\.html$", captured.err, re.MULTILINE)
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert main(["demo", "--to", str(tmp_path)]) == 2
