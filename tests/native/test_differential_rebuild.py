@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kafka_tools.golden import GoldenSegment, golden_segments
-from tests.oracle import build, indexes, producer_state, rebuild
+from tests.oracle import build, compression, indexes, producer_state, rebuild
+from tests.oracle.model import Record
 from tests.oracle.primitives import I64_MAX, OracleError
 from tests.oracle.producer_state import SnapshotEntry
 from tests.oracle.strategies import (
@@ -139,6 +140,51 @@ def test_snapshot_order_of_many_producers(ids: list[int]) -> None:
         for offset, number in enumerate(ids)
     ]
     compare(b"".join(parts), 4096, None)
+
+
+KEY, VALUE = struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 5)
+MARKER = build.record(0, 0, KEY, VALUE)
+
+
+@pytest.mark.parametrize(
+    ("records", "fields"),
+    [
+        (MARKER, {}),
+        (build.record(0, 0, KEY, VALUE, [(b"name", b"value")]), {}),
+        (build.record(0, 0, KEY, struct.pack(">hi", 9, 5)), {}),
+        (build.record(0, 0, KEY, VALUE + b"more"), {}),
+        (build.record(5, 0, KEY, VALUE), {}),
+        (MARKER, {"record_count": 2, "last_offset_delta": 1}),
+        (compression.compress(1, MARKER), {"attributes": 0x31}),
+        (compression.compress(4, MARKER), {"attributes": 0x34}),
+        (b"", {"record_count": 0}),
+        (b"", {}),
+        (MARKER[:-1], {}),
+        (build.record(0, 0, None, VALUE), {}),
+        (build.record(0, 0, KEY, None), {}),
+        (build.record(0, 0, KEY[:3], VALUE), {}),
+        (build.record(0, 0, KEY, VALUE[:5]), {}),
+        (build.record(0, 0, struct.pack(">hh", -1, 0), VALUE), {}),
+        (build.record(0, 0, KEY, struct.pack(">hi", -1, 5)), {}),
+        (build.record(0, 0, struct.pack(">hh", 0, 2), VALUE), {}),
+        (b"garbage", {"attributes": 0x31}),
+        (b"garbage", {"producer_id": -1}),
+    ],
+)
+def test_markers(records: bytes, fields: dict[str, int]) -> None:
+    header = {"base_offset": 0, "attributes": 0x30, "record_count": 1, "base_timestamp_ms": 7}
+    producer = {"producer_id": 1, "producer_epoch": 0}
+    data = build.seal(records, **(header | producer | fields))
+    compare(data, 4096, None)
+    opened = build.batch(
+        [Record(offset=0, timestamp_ms=1, key=None, value=None)],
+        producer_id=1,
+        producer_epoch=0,
+        transactional=True,
+    )
+    compare(
+        opened + build.seal(records, **(header | producer | fields | {"base_offset": 1})), 0, None
+    )
 
 
 @pytest.mark.parametrize("segment", golden_segments(), ids=lambda segment: segment.name)
