@@ -13,68 +13,90 @@ use crate::{gzip, lz4_frame, snappy};
 
 /// First size of an output, and the room a small stream is given at once.
 pub(crate) const FIRST_ROOM: usize = 128 << 10;
-/// What a stream's first room is: this many times its compressed size.
-const USUAL_RATIO: usize = 4;
+/// What a stream's first room is: this many times its compressed size, which most keep below.
+pub(crate) const USUAL_RATIO: usize = 4;
+/// The most that one buffer may hold: views have positions of 31 bits.
+pub const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
 
-/// Memory that decoders append to. All of it is initialised, so that a decoder is given plain
-/// slices; zeroed allocations of this size come from the system untouched, not from a loop.
+/// Memory that decoders append streams to: one buffer after the other, each stream in one piece.
+///
+/// All of it is initialised, so that a decoder is given plain slices; zeroed allocations of this
+/// size come from the system untouched, not from a loop.
 #[derive(Debug, Default)]
 pub struct Output {
+    /// Buffers that are full.
+    closed: Vec<Vec<u8>>,
     bytes: Vec<u8>,
     used: usize,
-    /// Where the stream being opened began, and where it has to end.
+    /// Where the last stream begins, and where it has to end.
     start: usize,
     limit: usize,
+    /// Size of the next buffer, unless a stream needs more.
+    planned: usize,
 }
 
 impl Output {
-    /// Memory of a first size; nothing may be appended before [`Decompressor::decompress`] says
-    /// how much.
-    pub fn with_capacity(capacity: usize) -> Self {
-        let bytes = vec![0; capacity];
-        prefer_large_pages(&bytes);
-        Self { bytes, used: 0, start: 0, limit: 0 }
-    }
-
-    /// What was appended so far.
+    /// What the last stream held.
     pub fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.used).unwrap_or_default()
+        self.bytes.get(self.start..self.used).unwrap_or_default()
     }
 
-    /// What was appended so far and the initialised memory behind it.
-    pub(crate) fn memory(&self) -> &[u8] {
+    /// The current buffer: streams up to [`Self::end`], the last one from [`Self::start`] on, and
+    /// memory that is free.
+    pub(crate) fn buffer(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes appended so far.
-    pub fn len(&self) -> usize {
+    /// Where the last stream begins in the current buffer.
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Where it ends.
+    pub(crate) fn end(&self) -> usize {
         self.used
     }
 
-    /// Nothing was appended.
-    pub fn is_empty(&self) -> bool {
-        self.used == 0
+    /// Buffers before the current one.
+    pub(crate) fn closed(&self) -> usize {
+        self.closed.len()
     }
 
-    /// Bytes that can still be appended without new memory.
-    pub fn spare(&self) -> usize {
-        self.bytes.len() - self.used
+    /// Makes the next buffer `size` large, and every one after it, unless a stream needs more.
+    pub(crate) fn plan(&mut self, size: usize) {
+        self.planned = size;
     }
 
     /// Forgets the content, keeps the memory.
     pub fn clear(&mut self) {
+        self.closed.clear();
+        self.start = 0;
         self.used = 0;
     }
 
-    /// The content alone, without the spare memory.
-    pub fn into_bytes(mut self) -> Vec<u8> {
-        self.bytes.truncate(self.used);
-        self.bytes.shrink_to_fit();
-        self.bytes
+    /// The content of all buffers, without free memory.
+    pub(crate) fn into_buffers(mut self) -> Vec<Vec<u8>> {
+        self.close(self.used);
+        self.closed
     }
 
-    /// Lets `max_bytes` more be appended.
+    /// Closes the current buffer, whose first `size` bytes are kept.
+    fn close(&mut self, size: usize) {
+        let mut full = std::mem::take(&mut self.bytes);
+        full.truncate(size);
+        full.shrink_to_fit();
+        if !full.is_empty() {
+            self.closed.push(full);
+        }
+        self.used = 0;
+        self.start = 0;
+    }
+
+    /// Lets a stream of up to `max_bytes` be appended.
     fn begin(&mut self, max_bytes: usize) {
+        if self.used > MAX_BUFFER_BYTES.saturating_sub(max_bytes) {
+            self.close(self.used);
+        }
         self.start = self.used;
         self.limit = self.used.saturating_add(max_bytes);
     }
@@ -84,19 +106,29 @@ impl Output {
         self.limit - self.used
     }
 
-    /// Spare memory of `wanted` bytes, or of what the limit leaves. Grows at least twofold, so
-    /// that copying stays linear.
+    /// Free memory of `wanted` bytes, or of what the limit leaves.
     pub(crate) fn room(&mut self, wanted: usize) -> &mut [u8] {
         let end = self.used.saturating_add(wanted).min(self.limit);
         if end > self.bytes.len() {
-            let size = self.bytes.len().saturating_mul(2).max(FIRST_ROOM).min(self.limit).max(end);
-            let mut bigger = vec![0; size];
-            prefer_large_pages(&bigger);
-            bigger[..self.used].copy_from_slice(&self.bytes[..self.used]);
-            self.bytes = bigger;
+            self.grow(end - self.start);
         }
         let end = self.bytes.len().min(self.limit);
         &mut self.bytes[self.used..end]
+    }
+
+    /// Moves the last stream, and nothing before it, to a buffer with room for `size` bytes of it.
+    /// A stream that outgrows a buffer of its own gets twice as much, so that copying stays linear.
+    fn grow(&mut self, size: usize) {
+        let (start, stream, max_bytes) = (self.start, self.used - self.start, self.left());
+        let twice = self.bytes.len().saturating_mul(2).min(stream + max_bytes);
+        let doubled = if start == 0 { twice } else { 0 };
+        let mut next = vec![0; size.max(doubled).max(self.planned).max(FIRST_ROOM)];
+        prefer_large_pages(&next);
+        next[..stream].copy_from_slice(&self.bytes[start..self.used]);
+        self.close(start);
+        self.bytes = next;
+        self.used = stream;
+        self.limit = stream + max_bytes;
     }
 
     /// Keeps the first `count` bytes of the last [`Self::room`].
@@ -211,7 +243,7 @@ mod tests {
     fn open(codec: Codec, payload: &[u8], max_bytes: usize) -> Result<Vec<u8>> {
         let mut output = Output::default();
         Decompressor::new().decompress(codec, 2, payload, max_bytes, &mut output)?;
-        Ok(output.into_bytes())
+        Ok(output.bytes().to_vec())
     }
 
     fn kind(result: Result<Vec<u8>>) -> Option<ErrorKind> {
@@ -276,15 +308,19 @@ mod tests {
         let mut decoders = Decompressor::new();
         let mut output = Output::default();
         let mut expected = Vec::new();
-        for size in [1, 100, 16 << 10, 1 << 20, 3 << 20] {
+        output.plan(1 << 20);
+        for size in [1, 100, 16 << 10, 1 << 20, 3 << 20, 5] {
             let data = text(size);
             for (codec, payload) in every_codec(&data) {
                 decoders.decompress(codec, 2, &payload, size, &mut output).unwrap();
                 expected.extend_from_slice(&data);
-                assert!(output.bytes() == expected, "{codec:?} {size}");
+                assert!(output.bytes() == data, "{codec:?} {size}");
+                assert!(output.buffer()[output.start()..output.end()] == data);
             }
         }
-        assert_eq!(output.into_bytes(), expected);
+        // Each stream lies in one buffer; together they are everything, in order.
+        assert!(output.closed() > 3);
+        assert!(output.into_buffers().concat() == expected);
     }
 
     #[test]

@@ -25,13 +25,13 @@ pub(crate) fn decompress(
     loop {
         at = body_start(payload, at)?;
         inflate.reset(false);
-        let start = output.len();
+        let before = output.bytes().len();
         at += inflate_member(inflate, payload, at, output)?;
         let Some(trailer) = payload[at..].first_chunk::<TRAILER_SIZE>() else {
             return Err(bad(payload.len(), "gzip CRC-32 and size", "end of data"));
         };
         let [a, b, c, d, size @ ..] = *trailer;
-        let member = &output.bytes()[start..];
+        let member = &output.bytes()[before..];
         let crc = checksum::crc32(member);
         if crc != u32::from_le_bytes([a, b, c, d]) {
             return Err(bad(at, "gzip CRC-32 of the content", format!("{crc:#010x} computed")));
@@ -109,6 +109,6 @@ fn inflate_member(
         if output.left() == 0 && produced == 0 {
             return Err(too_large(output));
         }
-        wanted = output.len().max(FIRST_ROOM);
+        wanted = output.bytes().len().max(FIRST_ROOM);
     }
 }

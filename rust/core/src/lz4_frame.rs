@@ -38,7 +38,6 @@ struct Frame {
 /// content checksums.
 pub(crate) fn decompress(payload: &[u8], strict: bool, output: &mut Output) -> Result<()> {
     let frame = header(payload, strict)?;
-    let start = output.len();
     let mut at = frame.blocks;
     loop {
         let size = read_u32(payload, at, "an LZ4 block size")?;
@@ -50,7 +49,7 @@ pub(crate) fn decompress(payload: &[u8], strict: bool, output: &mut Output) -> R
     }
     if frame.content_checksum {
         let stored = read_u32(payload, at, "an LZ4 content checksum")?;
-        let computed = XxHash32::oneshot(0, &output.bytes()[start..]);
+        let computed = XxHash32::oneshot(0, output.bytes());
         if strict && stored != computed {
             return Err(bad(at, "xxh32 of the LZ4 content", format!("{computed:#010x} computed")));
         }

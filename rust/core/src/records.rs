@@ -7,7 +7,8 @@
 
 use crate::batch_columns::{Batch, BatchColumns};
 use crate::checksum::crc32c;
-use crate::compression::{Decompressor, Output};
+pub use crate::compression::MAX_BUFFER_BYTES;
+use crate::compression::{Decompressor, Output, USUAL_RATIO};
 use crate::error::{Error, ErrorKind, Result};
 use crate::legacy::{self, Message};
 use crate::record_batch::{BatchHeader, CRC_START, Codec, HEADER_SIZE, MAGIC_END};
@@ -15,11 +16,8 @@ use crate::record_columns::Records;
 use crate::record_rows::{Payload, Rows};
 use crate::segment::{self, Stop, StopReason};
 
-/// A data buffer for opened batches is closed from this size on.
-const OPENED_BYTES: usize = 4 << 20;
-/// The most that can be decoded at once, and the most of one data buffer: views hold positions
-/// as i32.
-pub const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
+/// The size of data buffers for opened batches: large, since fresh memory is cheapest in large pieces.
+const OPENED_BYTES: usize = 64 << 20;
 
 /// How to decode.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +73,9 @@ struct Decoder<'a> {
     batches: BatchColumns,
     batch_starts: Vec<i64>,
     previous_last_offset: i64,
-    opened: Vec<Vec<u8>>,
     open: Output,
+    /// How much the last batch grew, or the usual.
+    ratio: usize,
 }
 
 impl<'a> Decoder<'a> {
@@ -90,8 +89,8 @@ impl<'a> Decoder<'a> {
             batches: BatchColumns::default(),
             batch_starts: Vec::new(),
             previous_last_offset: -1,
-            opened: Vec::new(),
             open: Output::default(),
+            ratio: USUAL_RATIO,
         }
     }
 
@@ -99,9 +98,6 @@ impl<'a> Decoder<'a> {
         self.rows.flush();
         let rows = self.rows.len();
         self.batch_starts.push(rows as i64);
-        if !self.open.is_empty() {
-            self.opened.push(self.open.into_bytes());
-        }
         let headers = self.rows.headers;
         Records {
             offset: self.rows.offset,
@@ -111,7 +107,7 @@ impl<'a> Decoder<'a> {
             headers: headers.finish(rows),
             batches: self.batches,
             batch_starts: self.batch_starts,
-            opened: self.opened,
+            opened: self.open.into_buffers(),
             stop,
         }
     }
@@ -197,34 +193,25 @@ impl<'a> Decoder<'a> {
                 .map_err(|error| error.shifted(self.first_position));
         }
         let compressed = &self.data[start..at + size];
-        let opened = self.open(codec, 2, compressed).map_err(|error| error.shifted(position))?;
-        let payload = Payload {
-            bytes: self.open.memory(),
-            buffer: self.opened.len() as u32 + 1,
-            start: opened,
-            end: self.open.len(),
-            is_checked: false,
-        };
+        let left = self.data.len() - at - size;
+        self.open(codec, 2, compressed, left).map_err(|error| error.shifted(position))?;
+        let payload = opened(&self.open);
         self.rows.append(&payload, header).map_err(|error| {
-            let inner = error.position - opened as u64;
+            let inner = error.position - payload.start as u64;
             let found = format!("{} (byte {inner} of the opened records)", error.found);
             Error { position, found, ..error }
         })
     }
 
-    /// Opens a compressed payload into the current data buffer; where it starts there.
-    fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8]) -> Result<usize> {
+    /// Opens a compressed payload, which ends `left` bytes before the source does.
+    fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8], left: usize) -> Result<()> {
         let limit = self.options.max_decompressed_bytes.min(MAX_BUFFER_BYTES);
-        if self.open.len() + limit.min(OPENED_BYTES) > MAX_BUFFER_BYTES
-            || (!self.open.is_empty() && self.open.spare() < compressed.len().saturating_mul(4))
-        {
-            let capacity = self.open.len().max(OPENED_BYTES);
-            let full = std::mem::replace(&mut self.open, Output::with_capacity(capacity));
-            self.opened.push(full.into_bytes());
-        }
-        let start = self.open.len();
+        let rest = (compressed.len() + left).saturating_mul(self.ratio);
+        self.open.plan(rest.min(OPENED_BYTES));
         self.decompressor.decompress(codec, magic, compressed, limit, &mut self.open)?;
-        Ok(start)
+        let ratio = self.open.bytes().len().div_ceil(compressed.len().max(1));
+        self.ratio = ratio.max(USUAL_RATIO);
+        Ok(())
     }
 
     /// Appends the message, or what the wrapper holds, at `at`. Error positions count from there.
@@ -237,7 +224,8 @@ impl<'a> Decoder<'a> {
         let message = Message::parse(data)?;
         let codec = message.codec()?;
         if codec != Codec::None {
-            return self.wrapper(codec, &message, data);
+            let left = source.len() - at - size;
+            return self.wrapper(codec, &message, data, left);
         }
         let header = legacy::header(&message, None)?;
         let payload =
@@ -246,21 +234,25 @@ impl<'a> Decoder<'a> {
         Ok(header)
     }
 
-    fn wrapper(&mut self, codec: Codec, wrapper: &Message, data: &[u8]) -> Result<BatchHeader> {
+    fn wrapper(
+        &mut self,
+        codec: Codec,
+        wrapper: &Message,
+        data: &[u8],
+        left: usize,
+    ) -> Result<BatchHeader> {
         let value = legacy::wrapped(wrapper)?;
         let value_position = value.start as u64;
-        let start = self
-            .open(codec, wrapper.magic, &data[value])
+        self.open(codec, wrapper.magic, &data[value], left)
             .map_err(|error| error.shifted(value_position))?;
-        let bytes = self.open.bytes();
-        let set = &bytes[start..];
+        let set = self.open.bytes();
+        let whole = opened(&self.open);
         let inside = |error| legacy::inside(wrapper, error);
         let inner = legacy::inner_set(wrapper, set, self.options.verify_crc).map_err(inside)?;
         let header = legacy::header(wrapper, Some(&inner))?;
-        let buffer = self.opened.len() as u32 + 1;
         legacy::inner_messages(set, wrapper.magic, |at, message| {
-            let (start, end) = (start + at, start + at + message.size_bytes);
-            let payload = Payload { bytes, buffer, start, end, is_checked: false };
+            let start = whole.start + at;
+            let payload = Payload { start, end: start + message.size_bytes, ..whole };
             let offset = message.offset + inner.offset_shift;
             let timestamp_ms = match wrapper.is_log_append_time() {
                 true => wrapper.timestamp_ms,
@@ -270,6 +262,17 @@ impl<'a> Decoder<'a> {
         })
         .map_err(inside)?;
         Ok(header)
+    }
+}
+
+/// The payload that was opened last.
+fn opened(open: &Output) -> Payload<'_> {
+    Payload {
+        bytes: open.buffer(),
+        buffer: open.closed() as u32 + 1,
+        start: open.start(),
+        end: open.end(),
+        is_checked: false,
     }
 }
 

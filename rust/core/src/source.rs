@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::prefer_large_pages;
 
 /// A regular file opened for reading only, without following a symbolic link at its end.
 #[derive(Debug)]
@@ -69,6 +70,7 @@ impl SegmentFile {
         let end = end.min(self.size_bytes);
         let length = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; length];
+        prefer_large_pages(&bytes);
         let filled = self.read_at(start, &mut bytes)?;
         bytes.truncate(filled);
         Ok(bytes)

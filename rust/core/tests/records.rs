@@ -213,18 +213,33 @@ fn keys_that_start_late_or_never() {
 
 #[test]
 fn compressed_batches_share_buffers_and_spill_into_new_ones() {
-    for codec in 1..=4 {
-        let mut data = Vec::new();
-        let mut wanted = Vec::new();
-        for index in 0..40 {
-            let record = Record { value: Some(text(index, 500_000)), ..Record::default() };
-            let base_offset = index as i64;
-            wanted.extend(expected(base_offset, std::slice::from_ref(&record)));
-            data.extend(batch(base_offset, codec, &[record]));
+    // As usual, far more than usual in the last batches, and the other way round.
+    let sizes = |count: u64, size| (0..count).map(move |index| text(index, size));
+    let usual = || sizes(40, 500_000).collect::<Vec<_>>();
+    let dense = || (0..40).map(|index| vec![index; 500_000]).collect::<Vec<_>>();
+    for (values, most) in [
+        (usual(), 3),
+        (dense(), 45),
+        ([usual(), dense()].concat(), 45),
+        ([dense(), usual()].concat(), 10),
+    ] {
+        for codec in 1..=4 {
+            let mut data = Vec::new();
+            let mut wanted = Vec::new();
+            for (index, value) in values.iter().enumerate() {
+                let record = Record { value: Some(value.clone()), ..Record::default() };
+                let base_offset = index as i64;
+                wanted.extend(expected(base_offset, std::slice::from_ref(&record)));
+                data.extend(batch(base_offset, codec, &[record]));
+            }
+            let records = decode(&data);
+            assert!(rows(&data, &records) == wanted, "codec {codec}");
+            assert!((1..=most).contains(&records.opened.len()), "{}", records.opened.len());
+            // No free memory is kept, and nothing twice.
+            let held: usize = records.opened.iter().map(Vec::len).sum();
+            let values: usize = values.iter().map(Vec::len).sum();
+            assert!((values..values + 20 * wanted.len()).contains(&held));
         }
-        let records = decode(&data);
-        assert!(rows(&data, &records) == wanted, "codec {codec}");
-        assert!((2..20).contains(&records.opened.len()), "{}", records.opened.len());
     }
 }
 
