@@ -263,7 +263,8 @@ def cat(
         _hint(selection.hint)
     out = sys.stdout.buffer
     for records in selection.records(count):
-        out.writelines(format_records(records, topic, number, formatter))
+        for piece in format_records(records, topic, number, formatter):
+            out.write(piece)
     out.flush()
     if say_end:
         _hint(f"reached the end of {topic}:{number} at offset {selection.end}")

@@ -13,6 +13,7 @@ import pytest
 from tests.dump_text import DumpedBatch, parse_log_dump
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_text
 from tests.tools.golden_copy import copy_log_dir, overwrite
+from tierlog._core import crc32c
 from tierlog.tools.findings import Finding, Report, Severity, report_text
 from tierlog.tools.verify_log_dir import verify_log_dir
 
@@ -41,8 +42,9 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["clean/disk1", "clean/disk2", "unclean/disk1", "unclean/disk2"])
-def test_what_a_real_broker_left_is_sound(name: str) -> None:
-    report = verify_log_dir(DATA_DIR / name)
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_a_real_broker_left_is_sound(name: str, deep: bool) -> None:
+    report = verify_log_dir(DATA_DIR / name, deep=deep)
     data_set, disk = name.split("/")
     segments = [s for s in golden_segments(data_set=data_set) if s.log_dir == disk]
     assert problems(report) == []
@@ -259,6 +261,36 @@ def test_things_that_are_no_files(log_dir: Path) -> None:
     (log_dir / EPOCHS / "00000000000000009998.index").symlink_to(target)
     report = verify_log_dir(log_dir)
     assert [finding.what for finding in problems(report)] == ["not_a_file", "not_a_file"]
+
+
+def test_records_that_are_wrong_in_a_sound_batch_show_only_in_depth(tmp_path: Path) -> None:
+    """A compressed batch whose checksum was made right again over a damaged payload."""
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "broker-zstd-0")
+    segment = golden_segments(topic="broker-zstd")[0]
+    batch = parse_log_dump(truth_text(segment.path))[1]
+    path = log_dir / "broker-zstd-0" / segment.path.name
+    data = bytearray(path.read_bytes())
+    data[batch.position + 61 : batch.position + 65] = b"\0\0\0\0"
+    end = batch.position + batch.size_bytes
+    checksum = crc32c(bytes(data[batch.position + 21 : end]))
+    data[batch.position + 17 : batch.position + 21] = struct.pack(">I", checksum)
+    path.write_bytes(data)
+    assert verify_log_dir(log_dir).sound
+    finding = only_problem(verify_log_dir(log_dir, deep=True))
+    assert (finding.path, finding.position) == (str(path), batch.position + 61)
+
+
+@pytest.mark.parametrize("left", [0, 34])
+def test_an_abort_that_the_index_does_not_have(tmp_path: Path, left: int) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk2", "transactions-0")
+    path = log_dir / "transactions-0" / "00000000000000000085.txnindex"
+    entries = path.stat().st_size // 34
+    os.truncate(path, left)
+    assert verify_log_dir(log_dir).sound
+    found = problems(verify_log_dir(log_dir, deep=True))
+    assert [finding.what for finding in found] == ["missing_abort"] * (entries - left // 34)
+    path.unlink()
+    assert len(problems(verify_log_dir(log_dir, deep=True))) == entries
 
 
 def test_the_text_leads_on(log_dir: Path) -> None:

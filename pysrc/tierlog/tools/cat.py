@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Selection", "format_records", "select_records"]
 
-# Enough for numpy to be worth it, few enough that large values do not pile up.
-_BLOCK_ROWS = 1024
+# Enough to be worth a turn, few enough not to pile up in memory.
+_BLOCK_ROWS = 4096
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +102,32 @@ def select_records(location: str, topic: str, partition: int, wanted: OffsetRang
 def format_records(
     records: RecordColumns, topic: str, partition: int, formatter: Formatter
 ) -> Iterator[bytes]:
-    """Pieces of output for all records, a bounded number of them in memory at a time."""
-    for start in range(0, len(records), _BLOCK_ROWS):
-        rows = slice(start, min(start + _BLOCK_ROWS, len(records)))
-        yield from formatter(
-            Block(
-                topic=topic,
-                partition=partition,
-                offsets=records.offset[rows].tolist(),
-                timestamps_ms=records.timestamp_ms[rows].tolist(),
-                timestamp_types=_timestamp_types(records, rows),
-                keys=records.keys[rows],
-                values=records.values[rows],
-                headers=_headers(records.headers, rows),
-            )
+    """Pieces of output for all records, a bounded number of bytes in memory at a time."""
+    for rows in _blocks(records):
+        block = Block(
+            topic=topic,
+            partition=partition,
+            offsets=records.offset[rows].tolist(),
+            timestamps_ms=records.timestamp_ms[rows].tolist(),
+            timestamp_types=_timestamp_types(records, rows),
+            keys=records.keys[rows],
+            values=records.values[rows],
+            headers=_headers(records.headers, rows),
         )
+        yield b"".join(formatter(block))
+
+
+def _blocks(records: RecordColumns) -> Iterator[slice]:
+    """Rows to format together: many small ones, or a single large one."""
+    sizes = records.values.lengths.astype(np.int64) + records.keys.lengths
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(records):
+        taken = ends[start] - sizes[start]
+        stop = int(np.searchsorted(ends, taken + _BLOCK_BYTES, side="right"))
+        stop = min(max(stop, start + 1), start + _BLOCK_ROWS)
+        yield slice(start, stop)
+        start = stop
 
 
 def _headers(column: HeaderColumn, rows: slice) -> list[Headers] | None:

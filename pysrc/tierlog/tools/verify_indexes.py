@@ -19,6 +19,7 @@ from tierlog import _core
 __all__ = [
     "Batches",
     "IndexFault",
+    "check_aborts",
     "check_offset_index",
     "check_snapshot",
     "check_time_index",
@@ -200,6 +201,22 @@ def check_txn_index(data: bytes, table: Batches) -> list[IndexFault]:
             for row in _first(bad)
         ]
     return _sorted(faults)
+
+
+def check_aborts(data: bytes, rebuilt: bytes) -> list[IndexFault]:
+    """The aborted transactions that the log itself shows are all in its ``.txnindex``.
+
+    Without an entry, consumers that want committed records only would be given aborted ones.
+    There may be more entries than the log shows: compaction removes markers.
+    """
+    entries, _ = _entries(data, _TXN_ENTRY, padded=False)
+    wanted, _ = _entries(rebuilt, _TXN_ENTRY, padded=False)
+    there = set(zip(entries["producer"].tolist(), entries["last"].tolist(), strict=True))
+    return [
+        _fault(len(data), "missing_abort", f"producer {producer}, last offset {last}", "no entry")
+        for producer, last in zip(wanted["producer"].tolist(), wanted["last"].tolist(), strict=True)
+        if (producer, last) not in there
+    ][:MAX_FAULTS]
 
 
 def check_snapshot(data: bytes) -> list[IndexFault]:

@@ -3,7 +3,8 @@
 Checked are every batch's checksum, offsets against file names and neighbours, leader epochs
 against their checkpoint, the index files against the batches, the checkpoints themselves, and
 the log's end against the high watermark. Behind a damaged batch the offset index says where to
-go on, so that one bad batch does not hide the next.
+go on, so that one bad batch does not hide the next. ``deep`` also decodes every record, and looks
+for aborted transactions that the transaction index does not have.
 
 The broker may be running: what it appends, renames or removes meanwhile is noted, not a problem.
 """
@@ -16,6 +17,8 @@ from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import StrPath, printable, read_small
 from tierlog.log.log_dir import PartitionLog, Skipped, SkipReason, open_log_dir
+from tierlog.log.rebuild import rebuild_indexes
+from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_checks import Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
@@ -23,6 +26,7 @@ from tierlog.tools.findings import Report, Tally
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.verify_indexes import (
     IndexFault,
+    check_aborts,
     check_offset_index,
     check_snapshot,
     check_time_index,
@@ -45,6 +49,13 @@ _REBUILD = "stop the broker, remove this file and start it again: it rebuilds in
 _INDEX_TAIL = "nothing to do: the broker rebuilds the index when it starts after a crash"
 _CHECKPOINT = "restore the file from a backup, or remove it with the broker stopped"
 _LOOK_AGAIN = "nothing to do: run verify again if the broker is running"
+
+_WRITTEN_SO = (
+    "its checksum is right, so it was written like this: compare with another replica, and look "
+    "at the producer"
+)
+_CHANGED = ("changed", "the batches that were there a moment ago", "fewer", _LOOK_AGAIN)
+_DECODE_BYTES = 4 << 20
 
 # More damage than this in one segment is not worth a line each.
 _MAX_SCANS = 50
@@ -72,7 +83,7 @@ def verify_log_dir(
         _damaged_checkpoints(log.problems, tally)
         end_offset = None
         for segment in log.segments:
-            end_offset = _verify_segment(log, segment, tally)
+            end_offset = _verify_segment(log, segment, tally, deep)
             watching.advance(segment.size_bytes, log.name)
         _check_end(log, end_offset, tally)
     return tally.report(printable(str(path)), deep=deep)
@@ -109,7 +120,9 @@ def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
     )
 
 
-def _verify_segment(log: PartitionLog, segment: SegmentFiles, tally: Tally) -> int | None:
+def _verify_segment(
+    log: PartitionLog, segment: SegmentFiles, tally: Tally, deep: bool
+) -> int | None:
     """Check one segment with its indexes.
 
     Returns the offset after its last batch; None, with a finding, when it could not be read.
@@ -118,17 +131,8 @@ def _verify_segment(log: PartitionLog, segment: SegmentFiles, tally: Tally) -> i
         # Indexes first: what an entry points at is already in the log by then.
         indexes = {kind: (path, data) for kind, path, data in _read_indexes(segment, tally)}
         tables = _scan(segment, indexes["index"][1] if "index" in indexes else b"")
-    except FileNotFoundError:
-        _vanished(segment.log_path, tally)
-        return None
     except OSError as error:
-        tally.problem(
-            segment.log_path,
-            "unreadable",
-            "a file that can be read",
-            error.strerror or str(error),
-            "look at the file and the disk, then run verify again",
-        )
+        _cannot_read(segment.log_path, error, tally)
         return None
     tally.add_segment(segment.size_bytes)
     _check_stops(segment, tables, tally)
@@ -144,6 +148,9 @@ def _verify_segment(log: PartitionLog, segment: SegmentFiles, tally: Tally) -> i
     for kind, (path, data) in indexes.items():
         faults = _faults(kind, data, tables[0], segment.base_offset)
         _report_faults(path, faults, segment, tables[0], tally)
+    if deep and tables[0].stop_reason in _LAST_STOPS:
+        _verify_records(segment, tables[0].stop_position, tally)
+        _verify_aborts(segment, indexes, tally)
     ends = [int(table.last_offset[-1]) + 1 for table in tables if len(table)]
     return max(ends, default=segment.base_offset)
 
@@ -160,8 +167,59 @@ def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
     return tables
 
 
-def _vanished(path: str, tally: Tally) -> None:
-    tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
+def _verify_records(segment: SegmentFiles, end_position: int, tally: Tally) -> None:
+    """Decode all batches, which the scan found sound, a few MiB at a time."""
+    position, window = 0, _DECODE_BYTES
+    try:
+        with segment.open() as handle:
+            while position < end_position:
+                end = min(position + window, end_position)
+                stop = decode_records(handle, position, end).batches.stop_position
+                if stop == position and end == end_position:
+                    tally.note(segment.log_path, *_CHANGED, position)
+                    return
+                window = _DECODE_BYTES if stop > position else 2 * window
+                position = stop
+    except CorruptDataError as error:
+        tally.error(error, segment.log_path, _WRITTEN_SO)
+    except OSError as error:
+        _cannot_read(segment.log_path, error, tally)
+
+
+def _verify_aborts(
+    segment: SegmentFiles, indexes: dict[str, tuple[str, bytes]], tally: Tally
+) -> None:
+    path = f"{segment.log_path.removesuffix('.log')}.txnindex"
+    _, snapshot = indexes.get("snapshot", ("", b""))
+    _, data = indexes.get("txnindex", ("", b""))
+    try:
+        rebuilt = rebuild_indexes(
+            segment.log_path,
+            base_offset=segment.base_offset,
+            producer_snapshot=None if check_snapshot(snapshot) else snapshot,
+        )
+    except CorruptDataError as error:
+        tally.error(error, segment.log_path, _WRITTEN_SO)
+        return
+    except OSError as error:
+        _cannot_read(segment.log_path, error, tally)
+        return
+    for fault in check_aborts(data, rebuilt.transaction_index):
+        tally.problem(path, fault.what, fault.expected, fault.found, _REBUILD, fault.position)
+
+
+def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
+    """A broker removes files while others look; anything else is a problem."""
+    if isinstance(error, FileNotFoundError):
+        tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
+        return
+    tally.problem(
+        path,
+        "unreadable",
+        "a file that can be read",
+        error.strerror or str(error),
+        "look at the file and the disk, then run verify again",
+    )
 
 
 def _check_stops(segment: SegmentFiles, tables: Sequence[BatchTable], tally: Tally) -> None:
@@ -220,8 +278,8 @@ def _read_indexes(segment: SegmentFiles, tally: Tally) -> Iterator[tuple[str, st
             continue
         try:
             yield kind, path, read_small(path, _INDEX_LIMIT_BYTES)
-        except FileNotFoundError:
-            _vanished(path, tally)
+        except OSError as error:
+            _cannot_read(path, error, tally)
         except CorruptDataError as error:
             tally.error(error, path, _REBUILD)
 
