@@ -199,6 +199,8 @@ def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown:
         segments=segments or partition is not None,
     )
     _print_tables(listed.tables(), shown)
+    if not (listed.partitions or listed.segments):
+        _hint("no partitions here")
     if shown == "text":
         _hint_at_left_out(len(listed.skipped), len(listed.problems))
 
@@ -461,7 +463,9 @@ def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
     report = place / "report.html"
     Path(report).write_text(report_html(result, iso_time(clock.now_ms())), encoding="utf-8")
     click.echo("\n".join(summary_text(result)))
-    _hint("\nTry next:\n" + "".join(f"  {command}\n" for command in next_commands(result)))
+    commands = next_commands(result)
+    if commands:
+        _hint("\n".join(["", "Try next:", *(f"  {command}" for command in commands), ""]))
     _hint(f"Report: {report.as_uri()}")
     _hint(f"All of it lies in {place}; remove that folder when you are done.")
     return 0 if result.passed else _EXIT_PROBLEMS

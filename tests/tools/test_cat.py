@@ -19,8 +19,13 @@ from tests.kafka_tools.golden import (
     truth_records,
     truth_text,
 )
+from tests.oracle import build
+from tests.oracle.model import Record
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
+from tierlog.log.records import decode_records
+from tierlog.tools.cat import format_records
+from tierlog.tools.record_format import format_by
 
 PARTITIONS = [
     (data_set, row)
@@ -204,6 +209,35 @@ def test_who_gets_other_records_than_asked_for_is_told(
     assert ended[1].startswith("reached the end of epochs:0 at offset ")
     assert main(["cat", str(DATA_DIR / "clean/disk1"), "empty:0"]) == 0
     assert capsysbinary.readouterr().err == b"empty:0 holds no records\n"
+
+
+@pytest.mark.parametrize(("magic", "kind"), [(0, "unknown"), (1, "create")])
+def test_old_messages(
+    magic: int, kind: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """No Kafka of today writes them, and every Kafka reads them."""
+    records = [Record(offset=n, timestamp_ms=100 + n, key=None, value=b"v") for n in range(3)]
+    directory = tmp_path / "old-0"
+    directory.mkdir()
+    new = [Record(offset=n, timestamp_ms=200 + n, key=b"k", value=b"w") for n in (3, 4)]
+    data = build.legacy_messages(records, magic=magic) + build.batch(new, log_append_time_ms=300)
+    (directory / "00000000000000000000.log").write_bytes(data)
+    found = cat_json(capsysbinary, str(tmp_path), "old:0")
+    assert [one["tstype"] for one in found] == [kind] * 3 + ["logappend"] * 2
+    timestamps = [-1, -1, -1] if magic == 0 else [100, 101, 102]
+    assert [one["ts"] for one in found] == [*timestamps, 300, 300]
+
+
+def test_large_values_are_formatted_one_by_one_and_small_ones_together() -> None:
+    large = [Record(offset=n, timestamp_ms=0, key=None, value=bytes(700_000)) for n in range(3)]
+    small = [Record(offset=n, timestamp_ms=0, key=None, value=b"v") for n in range(3, 10_003)]
+    records = decode_records(build.batch(large) + build.batch(small))
+    pieces = list(format_records(records, "t", 0, format_by("%o,")))
+    counts = [piece.count(b",") for piece in pieces]
+    assert b"".join(pieces) == b"".join(b"%d," % n for n in range(10_003))
+    assert counts[:2] == [1, 1]
+    assert max(counts) == 4096
+    assert len(counts) <= 6
 
 
 def test_damage_ends_it_after_the_sound_records(

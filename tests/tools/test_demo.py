@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html.parser import HTMLParser
 from itertools import count
 from pathlib import Path
@@ -15,8 +15,9 @@ import pytest
 
 import tierlog
 from tests.kafka_tools.golden import golden_segments
+from tests.oracle import build
 from tests.tools.conftest import tier_golden
-from tests.tools.golden_copy import overwrite
+from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.sidecar import TierRow
@@ -24,14 +25,29 @@ from tierlog.tools.demo import DemoResult, bundled_log_dirs, empty_folder, run_d
 from tierlog.tools.demo_report import next_commands, report_html, summary_text
 
 
-def demo(place: Path, damage: bool = False) -> DemoResult:
+def other_epoch(log: Path) -> None:
+    """Of the first batch: outside of its checksum, and no record shows it."""
+    overwrite(log, 12, b"\0\0\0\7")
+
+
+def other_value(log: Path) -> None:
+    """In the last record of the first batch, its checksum made right again."""
+    data = log.read_bytes()
+    end = 12 + int.from_bytes(data[8:12], "big")
+    # The last byte of a record without headers is their number, the one before is its value's.
+    changed = bytearray(data[:end])
+    changed[end - 2] ^= 1
+    overwrite(log, 0, build.repair_crc(bytes(changed)))
+
+
+def demo(place: Path, damage: Callable[[Path], None] | None = None) -> DemoResult:
     """The demo over the bundled logs, with a clock on which every look takes a microsecond."""
 
     def tier(_: Sequence[str], url: str) -> Iterable[TierRow]:
         report = tier_golden(Path(url.removeprefix("file://")), place / "state")
         if damage:
             (log,) = (place / "store").glob("epochs-*/0/00000000000000000000-*.log")
-            overwrite(log, 12, b"\0\0\0\7")
+            damage(log)
         return report.rows
 
     return run_demo(
@@ -109,19 +125,28 @@ def test_the_report_stands_alone(result: DemoResult) -> None:
     assert "url(" not in text
     assert page.tags.count("svg") == 2
     assert page.tags.count("circle") == len(result.segments)
-    assert "<h1>Every byte came back</h1>" in text
+    assert "<h1>Every byte and every record came back</h1>" in text
 
 
 def test_what_is_not_the_same_is_shouted(tmp_path: Path) -> None:
-    result = demo(tmp_path, damage=True)
+    result = demo(tmp_path, other_epoch)
     assert not result.passed
     (mismatch,) = result.mismatches
     assert mismatch.startswith("epochs:0 @ 0: the object differs from the file in bytes 0 to ")
     assert result.objects_equal == len(result.segments) - 1
     lines = list(summary_text(result))
-    assert lines[0] == "NOT THE SAME."
+    assert lines[0] == "NOT everything came back the same."
     assert f"  DIFFERENT  {mismatch}" in lines
-    assert "<h1>Not everything came back</h1>" in report_html(result, "now")
+    assert "<h1>NOT everything came back the same</h1>" in report_html(result, "now")
+
+
+def test_a_record_that_is_not_the_same_is_shouted(tmp_path: Path) -> None:
+    result = demo(tmp_path, other_value)
+    assert [mismatch.partition(": ")[2][:23] for mismatch in result.mismatches] == [
+        "the object differs from",
+        "values of the records f",
+    ]
+    assert result.records_equal < result.records
 
 
 def test_without_the_bundled_logs_one_line_says_what_is_needed(
@@ -136,6 +161,26 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert empty_folder(str(tmp_path / "new")).is_dir()
     with pytest.raises(ConfigError, match=r"expected an empty folder"):
         empty_folder(str(tmp_path))
+
+
+def test_nothing_to_tier_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "empty-0")
+    assert main(["demo", str(log_dir), "--to", str(tmp_path / "demo")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Nothing was tiered.\n")
+    assert "Try next" not in captured.err
+    assert (tmp_path / "demo" / "report.html").exists()
+
+
+def test_a_damaged_segment_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    overwrite(log_dir / "epochs-0" / "00000000000000000000.log", 100, b"\0\0\0\0")
+    assert main(["demo", str(log_dir), "--to", str(tmp_path / "demo")]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("Not everything was tiered; what was came back.\n")
+    assert "damaged" in out
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

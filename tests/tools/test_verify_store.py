@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kafka_tools.golden import golden_segments
 from tests.tools.golden_copy import overwrite
+from tierlog._core import crc32c
 from tierlog.cli import main
 from tierlog.errors import RemoteResourceNotFoundError
-from tierlog.remote.indexes import IndexesHeader, IndexKind
+from tierlog.log.segment import scan_segment
+from tierlog.remote.bucket import list_segments
+from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
+from tierlog.remote.layout import log_key
+from tierlog.remote.log_index import decode_remote_log_index, encode_remote_log_index
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
 from tierlog.tools.findings import Finding, Report, Severity
+from tierlog.tools.stored_log import read_stored_log
 from tierlog.tools.verify_store import verify_store
 
 HOUR_MS = 3_600_000
@@ -126,6 +136,99 @@ def test_a_flipped_bit_in_every_section(store_copy: Path, kind: IndexKind) -> No
     assert "(bad_crc)" in found[0].found or found[0].position == section.position
 
 
+def rewrite(path: Path, kind: IndexKind, data: bytes) -> None:
+    """Put another section into an `.indexes` object, all its checksums right."""
+    whole = path.read_bytes()
+    header = IndexesHeader.parse(whole, path="x")
+    sections = {one: bytes(header.read_section(one, whole)) for one in IndexKind}
+    description = header.description(sections.pop(IndexKind.METADATA))
+    path.write_bytes(encode_indexes(description, {**sections, kind: data}))
+
+
+def section_of(path: Path, kind: IndexKind) -> bytes:
+    whole = path.read_bytes()
+    return bytes(IndexesHeader.parse(whole, path="x").read_section(kind, whole))
+
+
+def other_key(rows: list[dict[str, Any]]) -> None:
+    rows[0]["rdi"] = rows[0]["rdi"].replace(b"/00000000000000000000-", b"/00000000000000000001-")
+
+
+def other_position(rows: list[dict[str, Any]]) -> None:
+    rows[0]["rdi"] = rows[0]["rdi"].replace(b".log:0", b".log:7")
+
+
+def too_short(rows: list[dict[str, Any]]) -> None:
+    rows[-1]["data_length"] -= 1
+
+
+def too_far(rows: list[dict[str, Any]]) -> None:
+    rows[-1]["last_offset"] += 1
+
+
+@pytest.mark.parametrize("change", [other_key, other_position, too_short, too_far])
+def test_a_remote_log_index_that_leads_elsewhere(
+    store_copy: Path, change: Callable[[list[dict[str, Any]]], None]
+) -> None:
+    path = object_of(store_copy, ".indexes")
+    entries = decode_remote_log_index(section_of(path, IndexKind.REMOTE_LOG))
+    names = ("first_offset", "last_offset", "first_timestamp_ms", "last_timestamp_ms")
+    rows: list[dict[str, Any]] = [
+        {
+            **{name: int(getattr(entries, name)[row]) for name in (*names, "data_length")},
+            "rdi": entries.rdi[row],
+        }
+        for row in range(len(entries))
+    ]
+    change(rows)
+    columns = [[row[name] for row in rows] for name in (*names, "data_length", "rdi")]
+    rewrite(path, IndexKind.REMOTE_LOG, encode_remote_log_index(*columns))
+    finding = only_problem(check(store_copy))
+    assert (finding.path, finding.what) == (key_of(store_copy, path), "remote_log_index")
+
+
+def test_leader_epochs_that_are_not_those_of_the_metadata(store_copy: Path) -> None:
+    path = object_of(store_copy, ".indexes")
+    rewrite(path, IndexKind.LEADER_EPOCH, b"0\n2\n0 0\n1 5\n")
+    finding = only_problem(check(store_copy))
+    assert (finding.path, finding.what) == (key_of(store_copy, path), "leader_epochs")
+    assert finding.found == "0 from 0, 1 from 5"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "name"),
+    [
+        (IndexKind.OFFSET, b"\0\0\0\1\0\0\0\1", "offset index"),
+        (IndexKind.TIME, b"\0\0\0\0\0\0\0\1\0\0\1\0", "time index"),
+        (IndexKind.TRANSACTION, bytes(34), "transaction index"),
+    ],
+)
+def test_indexes_are_compared_with_the_log_in_depth(
+    store_copy: Path, kind: IndexKind, data: bytes, name: str
+) -> None:
+    path = object_of(store_copy, ".indexes")
+    rewrite(path, kind, data)
+    assert check(store_copy).sound
+    finding = only_problem(check(store_copy, deep=True))
+    assert finding.path == key_of(store_copy, path)
+    assert finding.expected.endswith(f" in the {name}")
+
+
+@pytest.mark.parametrize("window_bytes", [1, 5_000, 1 << 30])
+def test_a_log_read_in_windows_is_the_log(golden_store: Path, window_bytes: int) -> None:
+    store = open_store(golden_store.as_uri())
+    storage = RemoteStorageManager(store)
+    for metadata in list_segments(store):
+        data = (golden_store / log_key(metadata)).read_bytes()
+        table, log = (
+            scan_segment(data),
+            read_stored_log(storage, metadata, window_bytes=window_bytes),
+        )
+        assert log.crc32c == crc32c(data) == metadata.log_crc32c
+        for name in ("base_offset", "last_offset", "position", "record_count", "is_control"):
+            assert getattr(log, name).tolist() == getattr(table, name).tolist(), name
+
+
 def test_a_damaged_header(store_copy: Path) -> None:
     path = object_of(store_copy, ".indexes")
     overwrite(path, 0, b"NOT")
@@ -168,6 +271,9 @@ def test_nothing_there_is_an_error_and_not_a_clean_report(tmp_path: Path) -> Non
         verify_store(tmp_path.as_uri(), now_ms=0)
     with pytest.raises(RemoteResourceNotFoundError):
         verify_store((tmp_path / "missing").as_uri(), now_ms=0)
+    (tmp_path / "holiday.jpg").write_bytes(b"not a store")
+    with pytest.raises(RemoteResourceNotFoundError, match=r"cluster\.json"):
+        verify_store(tmp_path.as_uri(), now_ms=0)
 
 
 def test_the_command(store_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierlog.tiering.reader import LogReader, open_reader
+from tierlog.tiering.log_reader import LogReader
+from tierlog.tiering.reader import open_reader
 from tierlog.tools.offsets import AtOffset, OffsetRange
 from tierlog.tools.record_format import Block, Formatter, Headers
 

@@ -33,7 +33,8 @@ from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
-from tierlog.tiering.reader import LogReader, StoreReader
+from tierlog.tiering.log_reader import LogReader
+from tierlog.tiering.store_reader import StoreReader
 
 __all__ = [
     "CODECS",

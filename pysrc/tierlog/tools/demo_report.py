@@ -18,11 +18,10 @@ _MICROSECONDS = 1_000_000
 
 def summary_text(result: DemoResult) -> Iterator[str]:
     """One screen: what came back, what was left out and why, how fast."""
-    verdict = "every byte and every record came back" if result.passed else "NOT the same"
-    yield f"{verdict.upper() if not result.passed else verdict.capitalize()}."
+    yield f"{_verdict(result)}."
     yield ""
-    for claim, detail in _claims(result):
-        yield f"  {'ok' if result.passed else '--'}  {claim:<34}{detail}"
+    for holds, claim, detail in _claims(result):
+        yield f"  {'ok' if holds else 'NO'}  {claim:<34}{detail}"
     yield ""
     for mismatch in result.mismatches[:10]:
         yield f"  DIFFERENT  {mismatch}"
@@ -50,6 +49,16 @@ def summary_text(result: DemoResult) -> Iterator[str]:
     )
 
 
+def _verdict(result: DemoResult) -> str:
+    if result.passed:
+        return "Every byte and every record came back"
+    if result.mismatches:
+        return "NOT everything came back the same"
+    if not result.segments:
+        return "Nothing was tiered"
+    return "Not everything was tiered; what was came back"
+
+
 def next_commands(result: DemoResult) -> list[str]:
     """Commands that work on what the demo left behind."""
     if not result.segments:
@@ -65,18 +74,21 @@ def next_commands(result: DemoResult) -> list[str]:
     ]
 
 
-def _claims(result: DemoResult) -> Iterator[tuple[str, str]]:
+def _claims(result: DemoResult) -> Iterator[tuple[bool, str, str]]:
     topics = len({segment.topic for segment in result.segments})
     count = len(result.segments)
     yield (
-        f"{count} segments tiered",
+        count > 0 and not result.failed,
+        f"{_segments(count)} tiered",
         f"{human_size(result.size_bytes)} of {result.partitions} partitions, {topics} topics",
     )
     yield (
+        result.objects_equal == count,
         f"{result.objects_equal} objects equal the files",
         "byte for byte, as the broker wrote them",
     )
     yield (
+        result.records_equal == result.records,
         f"{result.records_equal:,} records read back equal",
         "offset, timestamp, key, value and headers",
     )
@@ -120,7 +132,7 @@ def _short(text: str, length: int) -> str:
 
 def report_html(result: DemoResult, made_at: str) -> str:
     """The page; ``made_at`` is the time it shows."""
-    title = "Every byte came back" if result.passed else "Not everything came back"
+    title = _verdict(result)
     sections = [
         _section("Where the bytes are", _topics_chart(result), _legend(result)),
         _section("Cold reads", _cold_chart(result), _COLD_NOTE),
@@ -134,7 +146,7 @@ def report_html(result: DemoResult, made_at: str) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>tierlog demo: {title.lower()}</title><style>{_STYLE}</style><main>"
+        f"<title>tierlog demo: {escape(title)}</title><style>{_STYLE}</style><main>"
         f'<header class="{"good" if result.passed else "bad"}"><p class="name">tierlog demo</p>'
         f"<h1>{title}</h1><p>The logs of a real Kafka broker (cluster {escape(result.cluster_id)})"
         f" were tiered to <code>{escape(result.store_url)}</code>, read back and compared."
@@ -210,11 +222,8 @@ def _cold_chart(result: DemoResult) -> str:
         )
         for segment in result.segments
     ]
-    marks = [
-        ("median", _quantile(cold, 0.5) / 1000),
-        ("95 %", _quantile(cold, 0.95) / 1000),
-    ]
-    return strip_chart(dots, marks, lambda ms: f"{ms:.2g} ms", "Cold reads")
+    marks = [("median", _quantile(cold, 0.5) / 1000), ("95 %", _quantile(cold, 0.95) / 1000)]
+    return strip_chart(dots, marks if cold else [], lambda ms: f"{ms:.2g} ms", "Cold reads")
 
 
 def _left_out_table(result: DemoResult) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["StoredLog", "read_stored_log"]
 
 _WINDOW_BYTES = 4 << 20
+_LOG_OVERHEAD_BYTES = 12
 _COLUMNS = ("base_offset", "last_offset", "position", "max_timestamp_ms", "producer_id")
 
 
@@ -85,9 +86,14 @@ def _windows(
             table = decode_records(data).batches
         except CorruptDataError as error:
             raise _moved(error, metadata, position) from None
-        at_end = position + memoryview(data).nbytes == metadata.segment_size_bytes
-        torn = table.stop_reason is StopReason.TORN_TAIL and not at_end
-        if table.stop_reason is not StopReason.END and not torn:
+        size_bytes = memoryview(data).nbytes
+        at_end = position + size_bytes == metadata.segment_size_bytes
+        # Base offset and length, cut short, may be nothing but zeros.
+        cut = table.stop_reason is StopReason.TORN_TAIL or (
+            table.stop_reason is StopReason.ZERO_TAIL
+            and size_bytes - table.stop_position < _LOG_OVERHEAD_BYTES
+        )
+        if table.stop_reason is not StopReason.END and (at_end or not cut):
             found = CorruptDataError(
                 reason=table.stop_reason.value,
                 position=table.stop_position,

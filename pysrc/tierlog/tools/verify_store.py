@@ -81,7 +81,8 @@ def verify_store(
     descriptions = list(describe_segments(store, on_problem=alone.append))
     for problem in alone:
         _object_problem(store, problem, now_ms, tally)
-    cluster_id = _cluster(store, bool(descriptions or alone), tally)
+    ours = [one for one in alone if one.reason is not ProblemReason.FOREIGN_OBJECT]
+    cluster_id = _cluster(store, bool(descriptions or ours), tally)
     _temporary_files(url, tally)
     watching.start(sum(one.metadata.segment_size_bytes for one in descriptions))
     storage = RemoteStorageManager(store)
@@ -120,14 +121,14 @@ def _object_problem(store: ObjectStore, problem: Problem, now_ms: int, tally: Ta
     say(problem.key, reason, problem.expected, problem.found, _ACTIONS[problem.reason])
 
 
-def _cluster(store: ObjectStore, holds_objects: bool, tally: Tally) -> str | None:
+def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | None:
     """The id in the cluster marker; a finding when it is missing or damaged."""
     expected = "the marker of the cluster that the store belongs to"
     action = "run tierlog tier again, which writes the marker"
     try:
         return cluster_of(store)
     except RemoteResourceNotFoundError:
-        if not holds_objects:
+        if not holds_segments:
             raise
         tally.problem(CLUSTER_KEY, "missing", expected, "none", action)
     except CorruptDataError as error:
