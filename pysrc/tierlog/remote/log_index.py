@@ -206,7 +206,8 @@ def encode_remote_log_index(
         _int64("data_length", data_length),
     )
     if isinstance(rdi, RdiColumn):
-        return _core.encode_remote_log_index(*columns, rdi.data, rdi.start, rdi.length)
+        start, length = np.ascontiguousarray(rdi.start), np.ascontiguousarray(rdi.length)
+        return _core.encode_remote_log_index(*columns, rdi.data, start, length)
     return _core.encode_remote_log_index(*columns, rdi if isinstance(rdi, list) else tuple(rdi))
 
 

@@ -1,7 +1,7 @@
 //! Runs of whole batches: what one remoteLogIndex entry points at.
 
 use crate::error::Result;
-use crate::remote_index::{NewEntries, encode, refused};
+use crate::remote_index::{NewEntry, encode, refused};
 
 /// One entry per so many bytes of log, at least.
 pub const DEFAULT_GROUP_BYTES: u64 = 256 << 10;
@@ -99,15 +99,19 @@ impl BatchRuns<'_> {
     /// `<key>:<byte position>` as rdi.
     pub fn encode(&self, key: &str, group_bytes: u64) -> Result<Vec<u8>> {
         let runs = self.group(group_bytes)?;
-        let column = |field: fn(&Run) -> i64| runs.iter().map(field).collect::<Vec<_>>();
-        let rdi: Vec<String> = runs.iter().map(|run| format!("{key}:{}", run.position)).collect();
-        let entries = NewEntries {
-            first_offset: &column(|run| run.first_offset),
-            last_offset: &column(|run| run.last_offset),
-            first_timestamp_ms: &column(|run| run.first_timestamp_ms),
-            last_timestamp_ms: &column(|run| run.last_timestamp_ms),
-            data_length: &column(|run| run.data_length),
-        };
-        encode(&entries, &rdi)
+        let rdis: Vec<String> = runs.iter().map(|run| format!("{key}:{}", run.position)).collect();
+        let entries: Vec<NewEntry<'_>> = runs
+            .iter()
+            .zip(&rdis)
+            .map(|(run, rdi)| NewEntry {
+                first_offset: run.first_offset,
+                last_offset: run.last_offset,
+                first_timestamp_ms: run.first_timestamp_ms,
+                last_timestamp_ms: run.last_timestamp_ms,
+                data_length: run.data_length,
+                rdi: rdi.as_bytes(),
+            })
+            .collect();
+        encode(&entries)
     }
 }

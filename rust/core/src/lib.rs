@@ -17,7 +17,7 @@ mod gzip;
 pub mod legacy;
 pub mod local_index;
 mod lz4_frame;
-mod memory;
+pub mod memory;
 pub mod producer_state;
 pub mod rebuild;
 pub mod record_batch;

@@ -29,7 +29,7 @@ pub(crate) fn prefetch(bytes: &[u8], ahead: usize) {
 ///
 /// Fresh memory costs a page fault for each page, more than the decoding that fills it: with large
 /// pages, columns of 100 MiB are made in half the time.
-pub(crate) fn prefer_large_pages<T>(memory: &[T]) {
+pub fn prefer_large_pages<T>(memory: &[T]) {
     let size = std::mem::size_of_val(memory);
     if size < LARGE_BYTES {
         return;

@@ -25,77 +25,59 @@ pub const MAX_RDI_SIZE: usize = i16::MAX as usize - FIXED_SIZE;
 pub const TRAILER_SIZE: usize = 8;
 
 const CRC_START: usize = 8;
-/// Entries written before their checksums are computed, so that the checksum does not wait for
-/// bytes still on their way to the cache.
-const ROWS_AT_ONCE: usize = 32;
-
-/// Columns to encode; all have the same length.
+/// A row to encode.
 #[derive(Clone, Copy, Debug)]
-pub struct NewEntries<'a> {
+pub struct NewEntry<'a> {
     /// Offset of the first record.
-    pub first_offset: &'a [i64],
+    pub first_offset: i64,
     /// Offset of the last record, inclusive.
-    pub last_offset: &'a [i64],
+    pub last_offset: i64,
     /// Timestamp of the first batch.
-    pub first_timestamp_ms: &'a [i64],
+    pub first_timestamp_ms: i64,
     /// Largest timestamp.
-    pub last_timestamp_ms: &'a [i64],
+    pub last_timestamp_ms: i64,
     /// Bytes of log data.
-    pub data_length: &'a [i64],
+    pub data_length: i64,
+    /// Where they lie.
+    pub rdi: &'a [u8],
 }
 
-impl NewEntries<'_> {
-    /// The common length of the columns.
-    pub fn rows(&self) -> Result<usize> {
-        let rows = self.first_offset.len();
-        for (name, length) in [
-            ("last_offset", self.last_offset.len()),
-            ("first_timestamp_ms", self.first_timestamp_ms.len()),
-            ("last_timestamp_ms", self.last_timestamp_ms.len()),
-            ("data_length", self.data_length.len()),
-        ] {
-            if length != rows {
-                let expected = format!("{rows} rows in {name}, as in first_offset");
-                return Err(refused(length.min(rows), expected, length));
-            }
+impl NewEntry<'_> {
+    /// Hands the fixed part of the entry to `put`, field by field, with a checksum of zero, which
+    /// [`seal`] fills in; the rdi follows it. `before` is the last offset of the row before, -1
+    /// for the first.
+    #[inline]
+    pub fn put_fixed(&self, row: usize, before: i64, mut put: impl FnMut(&[u8])) -> Result<()> {
+        let data_length = match i32::try_from(self.data_length) {
+            Ok(length) if length > 0 => length,
+            _ => return Err(refused(row, "a dataLength from 1 to 2147483647", self.data_length)),
+        };
+        let least = self.first_offset.max(before.saturating_add(1));
+        if self.first_offset < 0 || self.last_offset < least {
+            return Err(self.refused_offsets(row, before));
         }
-        Ok(rows)
+        let rdi_length = rdi_length(row, self.rdi)?;
+        // Magic 0, length and no checksum yet, as one number.
+        put(&(((rdi_length as u64) + FIXED_SIZE as u64) << 32).to_be_bytes());
+        put(&self.first_offset.to_be_bytes());
+        put(&self.last_offset.to_be_bytes());
+        put(&self.first_timestamp_ms.to_be_bytes());
+        put(&self.last_timestamp_ms.to_be_bytes());
+        put(&data_length.to_be_bytes());
+        put(&rdi_length.to_be_bytes());
+        Ok(())
     }
 
-    /// Writes the fixed part of a row, all but its checksum; `before` is the last offset of the
-    /// row before.
-    #[inline]
-    fn write(
-        &self,
-        row: usize,
-        before: i64,
-        rdi: &[u8],
-        fixed: &mut [u8; FIXED_SIZE],
-    ) -> Result<()> {
-        let (first_offset, last_offset) = (self.first_offset[row], self.last_offset[row]);
-        let data_length = match i32::try_from(self.data_length[row]) {
-            Ok(length) if length > 0 => length,
-            _ => {
-                return Err(refused(
-                    row,
-                    "a dataLength from 1 to 2147483647",
-                    self.data_length[row],
-                ));
-            }
-        };
-        if first_offset < 0 || last_offset < first_offset || last_offset <= before {
-            return Err(refused_offsets(row, first_offset, last_offset, before));
+    #[cold]
+    fn refused_offsets(&self, row: usize, before: i64) -> Error {
+        if self.first_offset < 0 {
+            return refused(row, "a firstOffset >= 0", self.first_offset);
         }
-        let rdi_length = rdi_length(row, rdi)?;
-        fixed[0..2].copy_from_slice(&[0; 2]);
-        fixed[2..4].copy_from_slice(&(rdi_length + FIXED_SIZE as i16).to_be_bytes());
-        fixed[8..16].copy_from_slice(&first_offset.to_be_bytes());
-        fixed[16..24].copy_from_slice(&last_offset.to_be_bytes());
-        fixed[24..32].copy_from_slice(&self.first_timestamp_ms[row].to_be_bytes());
-        fixed[32..40].copy_from_slice(&self.last_timestamp_ms[row].to_be_bytes());
-        fixed[40..44].copy_from_slice(&data_length.to_be_bytes());
-        fixed[44..46].copy_from_slice(&rdi_length.to_be_bytes());
-        Ok(())
+        if self.last_offset < self.first_offset {
+            let expected = format!("a lastOffset >= firstOffset {}", self.first_offset);
+            return refused(row, expected, self.last_offset);
+        }
+        refused(row, format!("a lastOffset > {before}, that of the row before"), self.last_offset)
     }
 }
 
@@ -105,74 +87,17 @@ pub(crate) fn refused(row: usize, expected: impl Into<String>, found: impl ToStr
     Error::new(ErrorKind::InvalidArgument, row as u64, expected, found.to_string())
 }
 
-#[cold]
-fn refused_offsets(row: usize, first_offset: i64, last_offset: i64, before: i64) -> Error {
-    if first_offset < 0 {
-        return refused(row, "a firstOffset >= 0", first_offset);
-    }
-    if last_offset < first_offset {
-        return refused(row, format!("a lastOffset >= firstOffset {first_offset}"), last_offset);
-    }
-    refused(row, format!("a lastOffset > {before}, that of the row before"), last_offset)
-}
-
+/// The rdiLength of a row's rdi; refuses what is too long.
 #[inline]
-fn rdi_length(row: usize, rdi: &[u8]) -> Result<i16> {
+pub fn rdi_length(row: usize, rdi: &[u8]) -> Result<i16> {
     match i16::try_from(rdi.len()) {
         Ok(length) if rdi.len() <= MAX_RDI_SIZE => Ok(length),
         _ => Err(refused(row, format!("an rdi of at most {MAX_RDI_SIZE} bytes"), rdi.len())),
     }
 }
 
-/// Bytes that the entries take, with one rdi per row; refuses rdis that are too long.
-pub fn encoded_size<R: AsRef<[u8]>>(entries: &NewEntries<'_>, rdis: &[R]) -> Result<usize> {
-    let rows = entries.rows()?;
-    if rdis.len() != rows {
-        let expected = format!("{rows} rdis, one per row");
-        return Err(refused(rdis.len().min(rows), expected, rdis.len()));
-    }
-    let mut size = 0;
-    for (row, rdi) in rdis.iter().enumerate() {
-        size += FIXED_SIZE + rdi_length(row, rdi.as_ref())? as usize;
-    }
-    Ok(size)
-}
-
-/// Writes the entries into `out`, which has [`encoded_size`] bytes. Errors name the row.
-pub fn encode_into<R: AsRef<[u8]>>(
-    entries: &NewEntries<'_>,
-    rdis: &[R],
-    out: &mut [u8],
-) -> Result<()> {
-    let rows = entries.rows()?.min(rdis.len());
-    let mut rest = out;
-    let mut before = -1;
-    for start in (0..rows).step_by(ROWS_AT_ONCE) {
-        let some = &rdis[start..rows.min(start + ROWS_AT_ONCE)];
-        let mut used = 0;
-        for (row, rdi) in (start..).zip(some) {
-            let rdi = rdi.as_ref();
-            let room = rest.get_mut(used..).unwrap_or_default();
-            let Some((fixed, tail)) = room.split_first_chunk_mut() else {
-                return Err(refused(row, "room for the entry", room.len()));
-            };
-            entries.write(row, before, rdi, fixed)?;
-            match tail.get_mut(..rdi.len()) {
-                Some(place) => place.copy_from_slice(rdi),
-                None => return Err(refused(row, "room for the rdi", tail.len())),
-            }
-            before = entries.last_offset[row];
-            used += FIXED_SIZE + rdi.len();
-        }
-        let (written, further) = std::mem::take(&mut rest).split_at_mut(used);
-        write_checksums(written);
-        rest = further;
-    }
-    Ok(())
-}
-
-/// Fills in the checksums of whole entries.
-fn write_checksums(mut entries: &mut [u8]) {
+/// Fills in the checksums of whole entries that lie back to back.
+pub fn seal(mut entries: &mut [u8]) {
     while entries.len() >= FIXED_SIZE {
         let size = usize::from(be_i16(entries, 2) as u16).clamp(FIXED_SIZE, entries.len());
         let (entry, rest) = std::mem::take(&mut entries).split_at_mut(size);
@@ -182,10 +107,17 @@ fn write_checksums(mut entries: &mut [u8]) {
     }
 }
 
-/// Encodes columns and one rdi per row.
-pub fn encode<R: AsRef<[u8]>>(entries: &NewEntries<'_>, rdis: &[R]) -> Result<Vec<u8>> {
-    let mut out = vec![0; encoded_size(entries, rdis)?];
-    encode_into(entries, rdis, &mut out)?;
+/// Encodes rows back to back. Errors name the row.
+pub fn encode(entries: &[NewEntry<'_>]) -> Result<Vec<u8>> {
+    let size = entries.iter().map(|entry| FIXED_SIZE + entry.rdi.len()).sum();
+    let mut out = Vec::with_capacity(size);
+    let mut before = -1;
+    for (row, entry) in entries.iter().enumerate() {
+        entry.put_fixed(row, before, |bytes| out.extend_from_slice(bytes))?;
+        out.extend_from_slice(entry.rdi);
+        before = entry.last_offset;
+    }
+    seal(&mut out);
     Ok(out)
 }
 

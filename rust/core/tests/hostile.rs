@@ -17,13 +17,19 @@ use tierlog_core::producer_state::{ProducerState, parse_snapshot};
 use tierlog_core::rebuild::Rebuilder;
 use tierlog_core::record_batch::{BatchHeader, HEADER_SIZE};
 use tierlog_core::remote_index::{
-    self, Entry, MAX_RDI_SIZE, NewEntries, RemoteLogIndex, decode, encode, lookup_timestamp,
+    self, Entry, MAX_RDI_SIZE, NewEntry, RemoteLogIndex, decode, encode, lookup_timestamp,
 };
 use vectors::vector;
 
 /// Both golden entries back to back: 49 and 46 bytes.
 fn golden() -> Vec<u8> {
     [vector("remote_index_entry_rdi"), vector("remote_index_entry_empty_rdi")].concat()
+}
+
+/// A row of the values in the order of the format.
+fn entry(values: [i64; 5], rdi: &[u8]) -> NewEntry<'_> {
+    let [first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length] = values;
+    NewEntry { first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length, rdi }
 }
 
 fn with_trailer(mut data: Vec<u8>, position: i64) -> Vec<u8> {
@@ -57,14 +63,8 @@ fn golden_entries_decode_and_encode_to_the_same_bytes() {
         (&[4096, 512][..], &[0, 49][..])
     );
     assert_eq!(Entry::read(&data, 0).unwrap().rdi, b"k:0");
-    let entries = NewEntries {
-        first_offset: &found.first_offset,
-        last_offset: &found.last_offset,
-        first_timestamp_ms: &found.first_timestamp_ms,
-        last_timestamp_ms: &found.last_timestamp_ms,
-        data_length: &[4096, 512],
-    };
-    assert_eq!(encode(&entries, &["k:0", ""]).unwrap(), data);
+    let rows = [([100, 149, 1000, 2000, 4096], &b"k:0"[..]), ([150, 300, 2001, 2500, 512], b"")];
+    assert_eq!(encode(&rows.map(|(values, rdi)| entry(values, rdi))).unwrap(), data);
 }
 
 #[test]
@@ -174,16 +174,8 @@ fn impossible_values_are_refused_although_their_checksum_is_right() {
     assert_eq!(failure(decode(&data, true)), (ErrorKind::OffsetOrder, 49));
 }
 
-/// One row of values for the encoder.
 fn encode_one(offsets: (i64, i64), data_length: i64, rdi: &[u8]) -> Result<Vec<u8>, Error> {
-    let entries = NewEntries {
-        first_offset: &[offsets.0],
-        last_offset: &[offsets.1],
-        first_timestamp_ms: &[i64::MIN],
-        last_timestamp_ms: &[-1],
-        data_length: &[data_length],
-    };
-    encode(&entries, &[rdi])
+    encode(&[entry([offsets.0, offsets.1, i64::MIN, -1, data_length], rdi)])
 }
 
 #[test]
@@ -205,19 +197,10 @@ fn the_encoder_refuses_what_does_not_fit() {
     ] {
         assert_eq!(refused.map_err(|error| error.kind), Err(ErrorKind::InvalidArgument));
     }
-    let column = [5, 6, 6];
-    let entries = NewEntries {
-        first_offset: &column,
-        last_offset: &column,
-        first_timestamp_ms: &column,
-        last_timestamp_ms: &column,
-        data_length: &column,
-    };
-    let error = encode(&entries, &[""; 3]).unwrap_err();
+    let rows = [5, 6, 6].map(|offset| entry([offset, offset, 0, 0, 1], b""));
+    let error = encode(&rows).unwrap_err();
     assert_eq!((error.kind, error.position), (ErrorKind::InvalidArgument, 2));
-    assert!(encode(&entries, &[""; 2]).is_err());
-    assert!(encode(&NewEntries { data_length: &column[..2], ..entries }, &[""; 3]).is_err());
-    assert!(encode(&NewEntries { last_offset: &column[..0], ..entries }, &[""; 3]).is_err());
+    assert!(encode(&[]).unwrap().is_empty());
 }
 
 #[test]
@@ -311,14 +294,9 @@ proptest! {
         let (values, rdi) = ascending(rows);
         let column = |at: usize| values.iter().map(|row| row[at]).collect::<Vec<_>>();
         let columns: Vec<Vec<i64>> = (0..5).map(column).collect();
-        let entries = NewEntries {
-            first_offset: &columns[0],
-            last_offset: &columns[1],
-            first_timestamp_ms: &columns[2],
-            last_timestamp_ms: &columns[3],
-            data_length: &columns[4],
-        };
-        let mut data = encode(&entries, &rdi).unwrap();
+        let entries: Vec<_> =
+            values.iter().zip(&rdi).map(|(row, rdi)| entry(*row, rdi)).collect();
+        let mut data = encode(&entries).unwrap();
         let found = decode(&data, false).unwrap();
         prop_assert_eq!(&found.first_offset, &columns[0]);
         prop_assert_eq!(&found.last_offset, &columns[1]);
@@ -354,16 +332,9 @@ proptest! {
     #[test]
     fn damaged_files_never_pass(rows in rows(), at in any::<prop::sample::Index>(), bits in 1..=255u8) {
         let (values, rdi) = ascending(rows);
-        let column = |at: usize| values.iter().map(|row| row[at]).collect::<Vec<_>>();
-        let columns: Vec<Vec<i64>> = (0..5).map(column).collect();
-        let entries = NewEntries {
-            first_offset: &columns[0],
-            last_offset: &columns[1],
-            first_timestamp_ms: &columns[2],
-            last_timestamp_ms: &columns[3],
-            data_length: &columns[4],
-        };
-        let mut data = encode(&entries, &rdi).unwrap();
+        let entries: Vec<_> =
+            values.iter().zip(&rdi).map(|(row, rdi)| entry(*row, rdi)).collect();
+        let mut data = encode(&entries).unwrap();
         prop_assume!(!data.is_empty());
         let at = at.index(data.len());
         data[at] ^= bits;

@@ -8,13 +8,16 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr;
+use std::{ptr, slice};
 
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tierlog_core::memory::prefer_large_pages;
 
 /// Bytes given by Python.
 pub enum Input {
@@ -79,7 +82,97 @@ fn view_bytes(view: &PyUntypedBuffer) -> &[u8] {
     }
     // SAFETY: the view is C-contiguous and holds `len_bytes` bytes at `buf_ptr` until it is
     // dropped, which the returned lifetime forbids before the slice is.
-    unsafe { std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) }
+    unsafe { slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) }
+}
+
+/// A column of i64 that is read value by value while the interpreter lock is held, so that nobody
+/// changes it meanwhile; what was read is what counts.
+pub struct Longs {
+    start: *const i64,
+    rows: usize,
+    _view: PyBuffer<i64>,
+}
+
+impl Longs {
+    /// Takes a C-contiguous column; `name` is what an error calls it.
+    pub fn new(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
+        let view = PyBuffer::<i64>::get(object)
+            .map_err(|error| PyTypeError::new_err(format!("{name}: {error}")))?;
+        match view.dimensions() {
+            1 if view.is_c_contiguous() => {
+                Ok(Self { start: view.buf_ptr().cast(), rows: view.item_count(), _view: view })
+            }
+            1 => Err(PyBufferError::new_err(format!("{name}: expected a contiguous column"))),
+            found => {
+                let message = format!("{name}: expected one dimension, found {found}");
+                Err(PyValueError::new_err(message))
+            }
+        }
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// The value of a row.
+    #[inline]
+    pub fn get(&self, _py: Python<'_>, row: usize) -> Option<i64> {
+        // SAFETY: the contiguous view holds `rows` aligned values of this type.
+        (row < self.rows).then(|| unsafe { self.start.add(row).read() })
+    }
+}
+
+/// The rest of new Python bytes that [`new_bytes`] lets its caller write.
+pub struct Place {
+    next: *mut u8,
+    left: usize,
+    is_too_small: bool,
+}
+
+impl Place {
+    /// Appends a piece; one that is larger than what is left makes [`new_bytes`] fail.
+    #[inline(always)]
+    pub fn push(&mut self, piece: &[u8]) {
+        if piece.len() > self.left || self.is_too_small {
+            self.is_too_small = true;
+            return;
+        }
+        // SAFETY: `next` starts `left` writable bytes, and no Rust reference to them exists.
+        unsafe {
+            ptr::copy_nonoverlapping(piece.as_ptr(), self.next, piece.len());
+            self.next = self.next.add(piece.len());
+        }
+        self.left -= piece.len();
+    }
+}
+
+/// New Python bytes of `size`: `fill` writes them piece by piece into their final place, and
+/// `seal` works on the whole without the interpreter lock.
+pub fn new_bytes<'py>(
+    py: Python<'py>,
+    size: usize,
+    fill: impl FnOnce(&mut Place) -> PyResult<()>,
+    seal: impl FnOnce(&mut [u8]) + Send,
+) -> PyResult<Bound<'py, PyBytes>> {
+    // SAFETY: with a null pointer CPython makes bytes without content; nothing in memory is longer
+    // than isize::MAX. The object is new, so its content may be written.
+    let (bytes, start) = unsafe {
+        let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
+        let bytes = Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>();
+        let start = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<u8>();
+        prefer_large_pages(slice::from_raw_parts(start.cast::<MaybeUninit<u8>>(), size));
+        (bytes, start)
+    };
+    let mut place = Place { next: start, left: size, is_too_small: false };
+    fill(&mut place)?;
+    if place.left > 0 || place.is_too_small {
+        return Err(PyBufferError::new_err(format!("expected to write {size} bytes exactly")));
+    }
+    // SAFETY: all `size` bytes were written, and nobody else knows the object yet.
+    let content = unsafe { slice::from_raw_parts_mut(start, size) };
+    py.detach(|| seal(content));
+    Ok(bytes)
 }
 
 /// The vector behind a [`Column`].

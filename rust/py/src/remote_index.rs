@@ -5,10 +5,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use tierlog_core::batch_runs::BatchRuns;
-use tierlog_core::error::{Error, ErrorKind, Result};
-use tierlog_core::remote_index::{self, Entry, NewEntries, decode, encode_into, encoded_size};
+use tierlog_core::remote_index::{self, Entry, FIXED_SIZE, NewEntry, decode, rdi_length, seal};
 
-use crate::buffer::{Column, Input, Values};
+use crate::buffer::{Column, Input, Longs, Place, Values, new_bytes};
 use crate::error::to_python;
 
 /// A copy of a column, so that nobody changes it while the interpreter lock is released.
@@ -21,27 +20,39 @@ pub fn column<T: Element>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec
     view.to_vec(object.py())
 }
 
-/// The parts of a buffer that each row points at.
-fn parts<'a>(data: &'a [u8], start: &[i64], length: &[i64]) -> Result<Vec<&'a [u8]>> {
-    let refuse = |row: usize, expected: String, found: String| {
-        Error::new(ErrorKind::InvalidArgument, row as u64, expected, found)
-    };
-    if start.len() != length.len() {
-        let expected = format!("{} rdi lengths, one per start", start.len());
-        return Err(refuse(0, expected, length.len().to_string()));
-    }
-    let mut rdis = Vec::with_capacity(start.len());
-    for (row, (&start, &length)) in start.iter().zip(length).enumerate() {
-        let part = usize::try_from(start).ok().and_then(|start| data.get(start..));
-        match part.zip(usize::try_from(length).ok()).and_then(|(part, length)| part.get(..length)) {
-            Some(rdi) => rdis.push(rdi),
-            None => {
-                let expected = format!("an rdi within {} bytes", data.len());
-                return Err(refuse(row, expected, format!("{length} bytes at {start}")));
+/// One rdi per row.
+enum Rdis<'a, 'py> {
+    /// Python bytes.
+    Objects(&'a [Bound<'py, PyAny>]),
+    /// Parts of one buffer.
+    Parts { py: Python<'py>, data: &'a [u8], start: &'a Longs, length: &'a Longs },
+}
+
+impl Rdis<'_, '_> {
+    /// Calls `each` with the rdis in order, and says how many there are.
+    fn for_each(&self, mut each: impl FnMut(usize, &[u8]) -> PyResult<()>) -> PyResult<usize> {
+        let mut rows = 0;
+        match self {
+            Self::Objects(items) => {
+                for item in *items {
+                    let Ok(bytes) = item.cast::<PyBytes>() else {
+                        let found = item.get_type().name()?;
+                        let message = format!("rdi: row {rows}: expected bytes, found {found}");
+                        return Err(PyTypeError::new_err(message));
+                    };
+                    each(rows, bytes.as_bytes())?;
+                    rows += 1;
+                }
+            }
+            Self::Parts { py, data, start, length } => {
+                while let Some((start, length)) = start.get(*py, rows).zip(length.get(*py, rows)) {
+                    each(rows, part(data, rows, start, length)?)?;
+                    rows += 1;
+                }
             }
         }
+        Ok(rows)
     }
-    Ok(rdis)
 }
 
 /// The items of a list or tuple as a tuple, which nobody can change.
@@ -50,46 +61,76 @@ fn frozen<'py>(rdi: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
         return Ok(list.to_tuple());
     }
     rdi.cast::<PyTuple>().cloned().map_err(|_| {
-        PyTypeError::new_err(
-            "rdi: expected a list or tuple of bytes, or a buffer with start and length",
-        )
+        let expected = "a list or tuple of bytes, or a buffer with start and length";
+        PyTypeError::new_err(format!("rdi: expected {expected}"))
     })
 }
 
-fn bytes_of<'a>(items: &'a Bound<'_, PyTuple>) -> PyResult<Vec<&'a [u8]>> {
-    let mut rdis = Vec::with_capacity(items.len());
-    for (row, item) in items.as_slice().iter().enumerate() {
-        match item.cast::<PyBytes>() {
-            Ok(bytes) => rdis.push(bytes.as_bytes()),
-            Err(_) => {
-                let found = item.get_type().name()?;
-                return Err(PyTypeError::new_err(format!(
-                    "rdi: row {row}: expected bytes, found {found}"
-                )));
-            }
-        }
-    }
-    Ok(rdis)
+fn part(data: &[u8], row: usize, start: i64, length: i64) -> PyResult<&[u8]> {
+    let rest = usize::try_from(start).ok().and_then(|start| data.get(start..));
+    let found = rest.zip(usize::try_from(length).ok()).and_then(|(rest, size)| rest.get(..size));
+    found.ok_or_else(|| {
+        let expected = format!("expected an rdi within {} bytes", data.len());
+        PyValueError::new_err(format!("row {row}: {expected}, found {length} bytes at {start}"))
+    })
 }
 
-/// The five number columns of new entries.
-struct Numbers([Vec<i64>; 5]);
+/// The five number columns of new entries, in the order of the format.
+struct Numbers([Longs; 5]);
 
 impl Numbers {
-    fn entries(&self) -> NewEntries<'_> {
-        let [first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length] =
-            &self.0;
-        NewEntries { first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length }
+    fn rows(&self) -> PyResult<usize> {
+        let [first, rest @ ..] = &self.0;
+        if let Some(other) = rest.iter().find(|column| column.len() != first.len()) {
+            let expected = format!("expected {} rows in each column", first.len());
+            return Err(PyValueError::new_err(format!("{expected}, found {}", other.len())));
+        }
+        Ok(first.len())
     }
 
-    fn encode<'py>(&self, py: Python<'py>, rdis: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
-        let entries = self.entries();
-        let size = py.detach(|| encoded_size(&entries, rdis));
-        let size = size.map_err(|error| to_python(py, error, None))?;
-        PyBytes::new_with(py, size, |out| {
-            py.detach(|| encode_into(&entries, rdis, out))
-                .map_err(|error| to_python(py, error, None))
+    #[inline]
+    fn entry<'r>(&self, py: Python<'_>, row: usize, rdi: &'r [u8]) -> Option<NewEntry<'r>> {
+        let [first_offset, last_offset, first_ms, last_ms, data_length] = &self.0;
+        Some(NewEntry {
+            first_offset: first_offset.get(py, row)?,
+            last_offset: last_offset.get(py, row)?,
+            first_timestamp_ms: first_ms.get(py, row)?,
+            last_timestamp_ms: last_ms.get(py, row)?,
+            data_length: data_length.get(py, row)?,
+            rdi,
         })
+    }
+
+    /// Values go straight from the columns into the entries, each read once; the checksums follow
+    /// without the interpreter lock.
+    fn encode<'py>(&self, py: Python<'py>, rdis: &Rdis<'_, '_>) -> PyResult<Bound<'py, PyBytes>> {
+        let rows = self.rows()?;
+        let mut size = 0;
+        let found = rdis.for_each(|row, rdi| {
+            let length = rdi_length(row, rdi).map_err(|error| to_python(py, error, None))?;
+            size += FIXED_SIZE + length as usize;
+            Ok(())
+        })?;
+        if found != rows {
+            let message = format!("expected {rows} rdis, one per row, found {found}");
+            return Err(PyValueError::new_err(message));
+        }
+        let mut before = -1;
+        let fill = |place: &mut Place| {
+            rdis.for_each(|row, rdi| {
+                let Some(entry) = self.entry(py, row, rdi) else {
+                    return Err(PyValueError::new_err(format!("row {row}: only in rdi")));
+                };
+                entry
+                    .put_fixed(row, before, |bytes| place.push(bytes))
+                    .map_err(|error| to_python(py, error, None))?;
+                place.push(rdi);
+                before = entry.last_offset;
+                Ok(())
+            })?;
+            Ok(())
+        };
+        new_bytes(py, size, fill, seal)
     }
 }
 
@@ -113,23 +154,21 @@ fn encode_remote_log_index<'py>(
     rdi_length: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let numbers = Numbers([
-        column(first_offset, "first_offset")?,
-        column(last_offset, "last_offset")?,
-        column(first_timestamp_ms, "first_timestamp_ms")?,
-        column(last_timestamp_ms, "last_timestamp_ms")?,
-        column(data_length, "data_length")?,
+        Longs::new(first_offset, "first_offset")?,
+        Longs::new(last_offset, "last_offset")?,
+        Longs::new(first_timestamp_ms, "first_timestamp_ms")?,
+        Longs::new(last_timestamp_ms, "last_timestamp_ms")?,
+        Longs::new(data_length, "data_length")?,
     ]);
     match (rdi_start, rdi_length) {
         (Some(start), Some(length)) => {
             let data = Input::new(rdi)?;
-            let (start, length) = (column(start, "rdi_start")?, column(length, "rdi_length")?);
-            let rdis = py.detach(|| parts(data.bytes(), &start, &length));
-            numbers.encode(py, &rdis.map_err(|error| to_python(py, error, None))?)
+            let (start, length) =
+                (Longs::new(start, "rdi_start")?, Longs::new(length, "rdi_length")?);
+            let (start, length) = (&start, &length);
+            numbers.encode(py, &Rdis::Parts { py, data: data.bytes(), start, length })
         }
-        (None, None) => {
-            let items = frozen(rdi)?;
-            numbers.encode(py, &bytes_of(&items)?)
-        }
+        (None, None) => numbers.encode(py, &Rdis::Objects(frozen(rdi)?.as_slice())),
         _ => Err(PyTypeError::new_err("rdi_start and rdi_length belong together")),
     }
 }
