@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .frame import Bench, Case, Limit
 
-GROUPS = ("scan", "records", "rebuild", "copy", "read", "memory")
+GROUPS = tuple(
+    sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+)
 
 
 def items_of(group: str, bench: Bench) -> Sequence[Case | Limit]:
