@@ -17,10 +17,13 @@ from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError, RemoteResourceNotFoundError
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import bucket_metadata
+from tierlog.remote.bucket import Problem, bucket_metadata
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.reader import LocalReader, LogReader, StoreReader, open_reader, read
+from tierlog.tiering.local_reader import LocalReader
+from tierlog.tiering.log_reader import LogReader
+from tierlog.tiering.reader import open_reader, read
+from tierlog.tiering.store_reader import StoreReader
 
 # Above this the stored truth has size and digest only.
 LARGE_BYTES = 1024
@@ -160,6 +163,21 @@ def test_read_is_the_short_way(store_dir: Path) -> None:
     by_time = read(CLEAN[0], "codec-none", 0, timestamp_ms=1_700_000_000_000)
     assert int(next(by_time).offset[0]) == 0
     assert list(read(CLEAN[0], "codec-none", 0, timestamp_ms=2**60)) == []
+
+
+def test_only_the_wanted_segments_are_asked_about(store_dir: Path, tmp_path: Path) -> None:
+    """A damaged object of another topic is not even read; the wanted one is found by name or id."""
+    url = damaged_copy(store_dir, tmp_path, "codec-gzip-*/0/*.indexes", 20)
+    problems: list[Problem] = []
+    reader = open_reader(url, topic="codec-none", partition=0, on_problem=problems.append)
+    assert [one.topic for one in reader.partitions()] == ["codec-none"]
+    assert problems == []
+    topic_id = reader.partitions()[0].topic_id
+    assert topic_id is not None
+    by_id = open_reader(url, topic=topic_id)
+    assert [one.topic for one in by_id.partitions()] == ["codec-none"]
+    open_reader(url, on_problem=problems.append)
+    assert len(problems) == 1
 
 
 def test_topics_go_by_name_or_id(store: LogReader) -> None:

@@ -20,6 +20,7 @@ from tierlog.remote.layout import (
     CLUSTER_KEY,
     INDEXES_SUFFIX,
     LOG_SUFFIX,
+    ObjectKey,
     indexes_key,
     parse_key,
 )
@@ -71,16 +72,18 @@ def describe_segments(
     store: ObjectStore,
     prefix: str = "",
     *,
+    wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> Iterator[SegmentDescription]:
     """Every complete segment below the folder `prefix`, in the order of the listing.
 
-    One small request per segment, `parallel_reads` at a time. `on_problem` is told of all other
-    objects. A store that fails is an error: what could not be read is not "nothing".
+    One small request per segment, `parallel_reads` at a time; segments whose key is not `wanted`
+    are passed over without one. `on_problem` is told of all other objects. A store that fails is
+    an error: what could not be read is not "nothing".
     """
     report = on_problem or _ignore
-    pairs = _pairs(store.list(prefix), report)
+    pairs = _pairs(store.list(prefix), wanted or _any, report)
     for outcome in _in_parallel(lambda pair: _describe(store, *pair), pairs, parallel_reads):
         if isinstance(outcome, Problem):
             report(outcome)
@@ -92,12 +95,13 @@ def list_segments(
     store: ObjectStore,
     prefix: str = "",
     *,
+    wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> Iterator[RemoteLogSegmentMetadata]:
     """As `describe_segments`, the metadata alone; every segment is COPY_SEGMENT_FINISHED."""
     for description in describe_segments(
-        store, prefix, on_problem=on_problem, parallel_reads=parallel_reads
+        store, prefix, wanted=wanted, on_problem=on_problem, parallel_reads=parallel_reads
     ):
         yield description.metadata
 
@@ -106,12 +110,17 @@ def bucket_metadata(
     store: ObjectStore,
     prefix: str = "",
     *,
+    wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> InMemoryRemoteLogMetadataManager:
     """A metadata manager that knows what the bucket holds now; changes to it stay in memory."""
     manager = InMemoryRemoteLogMetadataManager(ready=False)
-    manager.load(list_segments(store, prefix, on_problem=on_problem, parallel_reads=parallel_reads))
+    manager.load(
+        list_segments(
+            store, prefix, wanted=wanted, on_problem=on_problem, parallel_reads=parallel_reads
+        )
+    )
     manager.mark_ready()
     return manager
 
@@ -120,8 +129,14 @@ def _ignore(_problem: Problem) -> None:
     pass
 
 
+def _any(_key: ObjectKey) -> bool:
+    return True
+
+
 def _pairs(
-    objects: Iterable[ObjectInfo], report: Callable[[Problem], None]
+    objects: Iterable[ObjectInfo],
+    wanted: Callable[[ObjectKey], bool],
+    report: Callable[[Problem], None],
 ) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
     """(`.log`, `.indexes`) of each segment that has both; holds only those that wait for one."""
     waiting: dict[str, tuple[str, ObjectInfo]] = {}
@@ -131,6 +146,8 @@ def _pairs(
         except ValueError:
             if info.key != CLUSTER_KEY:
                 report(_foreign(info))
+            continue
+        if not wanted(key):
             continue
         other = waiting.pop(key.stem, None)
         if other is None:

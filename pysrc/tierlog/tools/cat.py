@@ -81,7 +81,7 @@ class Selection:
 
 def select_records(location: str, topic: str, partition: int, wanted: OffsetRange) -> Selection:
     """Find the partition and what ``wanted`` means in it; raises as ``open_reader``."""
-    reader = open_reader(location)
+    reader = open_reader(location, topic=topic, partition=partition)
     log_start_offset, log_end_offset = reader.bounds(topic, partition)
     start, end = wanted.resolve(
         log_start_offset,

@@ -1,0 +1,166 @@
+"""Reads partitions of a broker's log directories, running or stopped, without touching them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tierlog.columns import RecordColumns
+from tierlog.errors import CorruptDataError
+from tierlog.log.log_dir import LogDir, PartitionLog
+from tierlog.log.records import decode_records
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.tiering.log_reader import (
+    FETCH_BYTES,
+    PartitionSummary,
+    SegmentSummary,
+    rows_between,
+)
+from tierlog.types import StopReason
+
+__all__ = ["LocalReader"]
+
+
+class LocalReader:
+    """Reads a broker's log directories. What lies above the high watermark is read as well: a
+    directory alone does not say where a running broker's is."""
+
+    def __init__(self, logs: LogDir, *, fetch_bytes: int = FETCH_BYTES) -> None:
+        self._logs = logs
+        self._fetch_bytes = fetch_bytes
+
+    def partitions(self) -> list[PartitionSummary]:
+        """See `LogReader`."""
+        return [
+            PartitionSummary(
+                topic=log.topic,
+                partition=log.partition,
+                topic_id=log.topic_id,
+                log_start_offset=log.log_start_offset,
+                log_end_offset=None,
+                segment_count=len(log.segments),
+                size_bytes=sum(segment.size_bytes for segment in log.segments),
+            )
+            for log in self._logs.partitions()
+        ]
+
+    def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
+        """See `LogReader`."""
+        log = self._log(topic, partition)
+        found = []
+        for segment in log.segments:
+            end = segment.next_base_offset
+            epochs: tuple[int, ...] = ()
+            if log.leader_epochs is not None and end is not None:
+                clipped = log.leader_epochs.clipped(segment.base_offset, end)
+                epochs = tuple(entry.epoch for entry in clipped)
+            found.append(
+                SegmentSummary(
+                    base_offset=segment.base_offset,
+                    end_offset=None if end is None else end - 1,
+                    size_bytes=segment.size_bytes,
+                    max_timestamp_ms=None,
+                    leader_epochs=epochs,
+                    name=segment.log_path,
+                    state="active" if segment.is_active else "rolled",
+                )
+            )
+        return found
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """See `LogReader`; the active segment is scanned to find its end."""
+        log = self._log(topic, partition)
+        start = log.log_start_offset
+        if not log.segments:
+            return start or 0, start or 0
+        active = log.segments[-1]
+        end = active.base_offset
+        with active.open() as handle:
+            table = scan_segment(handle, verify_crc=False)
+        if len(table):
+            end = int(table.last_offset[-1]) + 1
+        return log.segments[0].base_offset if start is None else start, end
+
+    def read(
+        self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
+    ) -> Iterator[RecordColumns]:
+        """See `LogReader`."""
+        log = self._log(topic, partition)
+        start = max(start_offset, log.log_start_offset or 0)
+        for segment in log.segments:
+            following = segment.next_base_offset
+            if following is not None and following <= start:
+                continue
+            if end_offset is not None and segment.base_offset >= end_offset:
+                return
+            for records in self._read_segment(segment, start):
+                piece = rows_between(records, start, end_offset)
+                if len(piece):
+                    yield piece
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """See `LogReader`; reads the headers of every segment until it finds one late enough."""
+        log = self._log(topic, partition)
+        start = log.log_start_offset or 0
+        for segment in log.segments:
+            with segment.open() as handle:
+                table = scan_segment(handle, verify_crc=False)
+            late = np.flatnonzero(
+                (table.max_timestamp_ms >= timestamp_ms) & (table.last_offset >= start)
+            )
+            if not len(late):
+                continue
+            for records in self._read_segment(segment, int(table.base_offset[late[0]])):
+                rows = np.flatnonzero(
+                    (records.timestamp_ms >= timestamp_ms) & (records.offset >= start)
+                )
+                if len(rows):
+                    return int(records.offset[rows[0]])
+        return None
+
+    def _log(self, topic: str, partition: int) -> PartitionLog:
+        for log in self._logs.partitions():
+            if log.partition == partition and topic in (log.topic, log.topic_id):
+                return log
+        return self._logs.partition(topic, partition)
+
+    def _read_segment(self, segment: SegmentFiles, offset: int) -> Iterator[RecordColumns]:
+        with segment.open() as handle:
+            position, window = 0, self._fetch_bytes
+            table = scan_segment(handle, verify_crc=False)
+            reaching = np.flatnonzero(table.last_offset >= offset)
+            if not len(reaching):
+                _require_sound_end(segment, table.stop_reason, table.stop_position)
+                return
+            position = int(table.position[reaching[0]])
+            while position < handle.size_bytes:
+                try:
+                    records = decode_records(handle, position, position + window)
+                except CorruptDataError as error:
+                    raise error.located(segment.log_path) from None
+                end = records.batches.stop_position
+                if end == position:
+                    if position + window >= handle.size_bytes:
+                        _require_sound_end(segment, records.batches.stop_reason, end)
+                        return
+                    # One batch is larger than the window.
+                    window *= 2
+                    continue
+                yield records
+                position = end
+
+
+def _require_sound_end(segment: SegmentFiles, reason: StopReason, position: int) -> None:
+    """A cut or zero tail is how a live or killed broker's active segment ends; elsewhere, or for
+    any other reason, it is damage."""
+    harmless = reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) and segment.is_active
+    if reason is not StopReason.END and not harmless:
+        raise CorruptDataError(
+            reason=reason.value,
+            path=segment.log_path,
+            position=position,
+            expected="a whole batch",
+            found=f"a segment that ends there ({reason.value})",
+        )

@@ -1,0 +1,95 @@
+"""What every reader of partitions offers, whatever it reads from.
+
+Answers are verified columns: every batch's CRC is checked before a row is handed out, control
+records are left out, and the first row is the first one at or past the offset asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tierlog.columns import RecordColumns
+
+__all__ = ["FETCH_BYTES", "LogReader", "PartitionSummary", "SegmentSummary", "rows_between"]
+
+# One request fetches up to this much of a segment, or one batch if that is larger.
+FETCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSummary:
+    """One segment as a listing shows it; ``end_offset`` is inclusive, None when unknown.
+
+    ``name`` is the path of the ``.log`` or its object key, ``state`` is ``active``, ``rolled`` or
+    Kafka's name of a remote segment's state.
+    """
+
+    base_offset: int
+    end_offset: int | None
+    size_bytes: int
+    max_timestamp_ms: int | None
+    leader_epochs: tuple[int, ...]
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSummary:
+    """One partition as a listing shows it: offsets [``log_start_offset``, ``log_end_offset``).
+
+    None is unknown: the end of a directory's active segment is known only after reading it.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    log_start_offset: int | None
+    log_end_offset: int | None
+    segment_count: int
+    size_bytes: int
+
+
+class LogReader(Protocol):
+    """What both readers offer. ``topic`` is a topic's name or its 22-character id.
+
+    OutOfRangeError for a partition that is not here; CorruptDataError for damage, naming file or
+    object and byte; RemoteStorageError or OSError when the bytes cannot be had.
+    """
+
+    def partitions(self) -> list[PartitionSummary]:
+        """Every partition, by topic and number."""
+        ...
+
+    def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
+        """The segments of one partition, by base offset."""
+        ...
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """(first offset, offset after the last) of what can be read."""
+        ...
+
+    def read(
+        self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
+    ) -> Iterator[RecordColumns]:
+        """The records from `start_offset` (or the first one after it) up to, not including,
+        `end_offset`, in pieces of a few MiB."""
+        ...
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record, in offset order, with that timestamp or a later one."""
+        ...
+
+
+def rows_between(
+    records: RecordColumns, start_offset: int, end_offset: int | None
+) -> RecordColumns:
+    """The rows of `records` with offsets in [`start_offset`, `end_offset`)."""
+    first = int(np.searchsorted(records.offset, start_offset))
+    last = len(records)
+    if end_offset is not None:
+        last = int(np.searchsorted(records.offset, end_offset))
+    return records if (first, last) == (0, len(records)) else records.rows(first, last)
