@@ -15,7 +15,7 @@ from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
-VERBS = ("ls", "verify")
+VERBS = ("ls", "cat", "verify", "tier", "demo")
 
 
 def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +66,7 @@ def test_data_goes_to_stdout_and_hints_to_stderr() -> None:
         (["ls", LOG_DIR, "../etc"], "not a Kafka topic name"),
         (["ls", LOG_DIR, "--format", "xml"], "'xml' is not one of"),
         (["ls", f"{LOG_DIR}/epochs-0"], f"give the directory above it, {LOG_DIR}"),
+        (["ls", "ftp://host/x"], "unknown kind of store, expected one of file://"),
     ],
 )
 def test_wrong_usage_is_2(
@@ -77,9 +78,10 @@ def test_wrong_usage_is_2(
     assert message in captured.err
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_failure_is_one_line_and_1(verb: str, tmp_path: Path) -> None:
-    failed = run(verb, str(tmp_path / "no\nsuch"), TIERLOG_DEBUG="")
+@pytest.mark.parametrize("args", [["ls"], ["verify"], ["cat", "orders:0"]])
+def test_a_failure_is_one_line_and_1(args: list[str], tmp_path: Path) -> None:
+    verb, *rest = args
+    failed = run(verb, str(tmp_path / "no\nsuch"), *rest, TIERLOG_DEBUG="")
     assert failed.returncode == 1
     assert failed.stdout == ""
     where = str(tmp_path / r"no\nsuch")

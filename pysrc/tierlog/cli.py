@@ -314,7 +314,7 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
     from tierlog.tools.verify import verify as check
 
     place = source_of(source)
-    with progress_on(sys.stderr, f"verify {place.location}") as progress:
+    with progress_on(sys.stderr, "verify") as progress:
         now_ms = SystemClock().now_ms()
         report = check(place, now_ms=now_ms, deep=deep, progress=progress)
     if json_file:
@@ -371,7 +371,7 @@ def tier(
     state = state_dir or default_state_dir(_state_home(), url)
     with Sidecar(log_dirs, url, state_dir=state, clock=clock, **choices) as sidecar:
         while True:
-            with progress_on(sys.stderr, f"tier to {url}") as bar:
+            with progress_on(sys.stderr, "tier") as bar:
                 report = sidecar.run_once(_Watched(bar))
             _print_tier_report(report, shown)
             if once:

@@ -19,7 +19,7 @@ from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.bucket import Problem, describe_segments
-from tierlog.remote.layout import log_key, partition_prefix
+from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, log_key, partition_prefix
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
 from tierlog.tools.output import Table, wide_field
@@ -175,20 +175,24 @@ def list_store(
     partition: int | None = None,
     segments: bool = False,
 ) -> Listed:
-    """`list_source` of a store, by its own words: one small request per segment."""
+    """`list_source` of a store, by its own words: one small request per segment listed."""
     store = open_store(url)
     problems: list[Problem] = []
+    seen: set[tuple[str, int]] = set()
+
+    def wanted(key: ObjectKey) -> bool:
+        seen.add((key.topic_label, key.partition))
+        named = topic in (None, key.topic_id) or (topic or "")[:MAX_TOPIC_LABEL] == key.topic_label
+        return named and partition in (None, key.partition)
+
     held: dict[TopicIdPartition, list[SegmentDescription]] = {}
-    for description in describe_segments(store, on_problem=problems.append):
-        held.setdefault(description.metadata.topic_id_partition, []).append(description)
-    chosen = [
-        one
-        for one in sorted(held, key=lambda one: (one.topic, one.partition, one.topic_id))
-        if topic in (None, one.topic, one.topic_id) and partition in (None, one.partition)
-    ]
+    for description in describe_segments(store, wanted=wanted, on_problem=problems.append):
+        one = description.metadata.topic_id_partition
+        if topic in (None, one.topic, one.topic_id):
+            held.setdefault(one, []).append(description)
+    chosen = sorted(held, key=lambda one: (one.topic, one.partition, one.topic_id))
     if topic is not None and not chosen:
-        pairs = sorted((one.topic, one.partition) for one in held)
-        raise OutOfRangeError(no_such_partition(store.url, topic, partition, pairs))
+        raise OutOfRangeError(no_such_partition(store.url, topic, partition, sorted(seen)))
     rows = chain.from_iterable(map(_stored_segment_row, _by_offset(held[one])) for one in chosen)
     return Listed(
         partitions=tuple(_stored_partition_row(one, held[one]) for one in chosen)

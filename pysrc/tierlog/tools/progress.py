@@ -55,13 +55,15 @@ def progress_on(stream: TextIO, title: str) -> Iterator[Progress]:
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
+    from rich.table import Column
 
+    one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=24),
         DownloadColumn(binary_units=True),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[now_at]}", markup=False),
+        TextColumn("{task.fields[now_at]}", markup=False, table_column=one_line),
     )
-    with RichProgress(*columns, console=Console(file=stream), transient=True) as bar:
+    with RichProgress(*columns, console=Console(file=stream), transient=True, expand=True) as bar:
         yield _Bar(bar, escape(title))
