@@ -132,6 +132,17 @@ def test_a_damaged_segment_is_reported_and_does_not_stop_the_others(
     assert victim.read_bytes() == bytes(data)
 
 
+def test_a_damaged_checkpoint_is_a_problem_and_its_partition_waits(
+    tmp_path: Path, broker_copy: list[str]
+) -> None:
+    epochs = Path(broker_copy[0]) / "codec-none-0" / "leader-epoch-checkpoint"
+    epochs.write_text("0\n7\n0 0\n")
+    report = tier(broker_copy, tmp_path)
+    assert not report.ok
+    assert str(epochs) in str(report.problems[0])
+    assert copied(report) == {one for one in expected("clean") if one[0] != "codec-none"}
+
+
 def test_what_is_not_a_segment_is_left_out_with_a_reason(
     tmp_path: Path, broker_copy: list[str]
 ) -> None:

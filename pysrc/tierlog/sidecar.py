@@ -94,8 +94,9 @@ class TierReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing refused, nothing failed."""
-        return not any(row.outcome in (Outcome.REFUSED, Outcome.FAILED) for row in self.rows)
+        """Nothing refused, nothing failed, no checkpoint of the broker damaged."""
+        bad = any(row.outcome in (Outcome.REFUSED, Outcome.FAILED) for row in self.rows)
+        return not bad and not self.problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
