@@ -230,10 +230,33 @@ def _lz4_block(cursor: Cursor, size_field: int, block_bytes: int, *, with_checks
         raise OracleError("bad_compression", "block checksum")
     if size_field & 0x80000000:
         return block
+    _refuse_zero_offsets(block)
     try:
         return bytes(lz4.block.decompress(block, uncompressed_size=block_bytes))
     except lz4.block.LZ4BlockError as error:
         raise OracleError("bad_compression", str(error)) from error
+
+
+def _refuse_zero_offsets(block: bytes) -> None:
+    """A match offset of 0 is corruption by the format; the C library makes up bytes for it."""
+    cursor = Cursor(block)
+    while cursor.left:
+        token = cursor.take(1)[0]
+        cursor.take(_lz4_length(cursor, token >> 4))
+        if not cursor.left:
+            return
+        if not int.from_bytes(cursor.take(2), "little"):
+            raise OracleError("bad_compression", "match offset 0", cursor.position - 2)
+        _lz4_length(cursor, token & 15)
+
+
+def _lz4_length(cursor: Cursor, length: int) -> int:
+    """15 in the token goes on in bytes of 255 and a last smaller one."""
+    byte = 255 if length == 15 else 0
+    while byte == 255:
+        byte = cursor.take(1)[0]
+        length += byte
+    return length
 
 
 def snappy_xerial(data: bytes) -> bytes:

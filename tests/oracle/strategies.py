@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from . import build, compression, remote_index
+from . import batches, build, compression, remote_index
 from .model import Record
 from .primitives import I32_MAX, I64_MAX, I64_MIN, crc32
 
@@ -309,10 +309,41 @@ def st_payload_overwrite(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 @st.composite
+def st_shifted(draw: st.DrawFn, segment: Segment, index: int) -> bytes:
+    """A batch whose base offset is that of the last record before it, or one more or less."""
+    whole = segment.parts[index]
+    before = batches.scan(b"".join(segment.parts[:index]))[0]
+    last_offset = before[-1].last_offset if before else -1
+    offset = last_offset + draw(st.sampled_from((-1, 0, 1)))
+    return struct.pack(">q", offset) + whole[8:]
+
+
+@st.composite
+def st_odd_records(draw: st.DrawFn, whole: bytes) -> bytes:
+    """A batch in that place whose records' offsets, timestamps or number may be impossible."""
+    (base_offset,) = struct.unpack_from(">q", whole)
+    deltas = draw(st.lists(st.sampled_from((-1, 0, 0, 1, 1, 2, 3, 5, I32_MAX)), max_size=4))
+    base_timestamp_ms = draw(st.sampled_from((0, I64_MAX, I64_MIN)))
+    payload = b"".join(
+        build.record(delta, draw(st.sampled_from((-1, 0, 1))), b"key", None) for delta in deltas
+    )
+    codec = draw(st.sampled_from((0, 0, 2)))
+    return build.seal(
+        compression.compress(codec, payload),
+        base_offset=base_offset,
+        attributes=codec | draw(st.sampled_from((0, 8))),
+        last_offset_delta=draw(st.sampled_from((0, 1, 2, 3, 5))),
+        base_timestamp_ms=base_timestamp_ms,
+        record_count=len(deltas) + draw(st.sampled_from((0, 0, 0, -1, 1))),
+    )
+
+
+@st.composite
 def st_damaged_segment(draw: st.DrawFn, *, max_batches: int = 5) -> bytes:
     """A segment with one thing wrong, or (rarely) bytes that never were one."""
     segment = draw(st_segment(max_batches=max_batches))
-    kind = draw(st.sampled_from(("flip", "cut", "field", "payload", "append", "swap", "noise")))
+    kinds = ("flip", "cut", "field", "payload", "append", "swap", "shift", "records", "noise")
+    kind = draw(st.sampled_from(kinds))
     if not segment.parts or kind == "noise":
         return draw(st.binary(max_size=120))
     if kind == "flip":
@@ -325,8 +356,14 @@ def st_damaged_segment(draw: st.DrawFn, *, max_batches: int = 5) -> bytes:
     if kind == "swap":
         other = draw(st.integers(0, len(segment.parts) - 1))
         return segment.replaced(index, segment.parts[other])
-    damage = st_field_overwrite if kind == "field" else st_payload_overwrite
-    return segment.replaced(index, draw(damage(segment.parts[index])))
+    if kind == "shift":
+        return segment.replaced(index, draw(st_shifted(segment, index)))
+    damages = {
+        "field": st_field_overwrite,
+        "payload": st_payload_overwrite,
+        "records": st_odd_records,
+    }
+    return segment.replaced(index, draw(damages[kind](segment.parts[index])))
 
 
 @st.composite
@@ -358,13 +395,16 @@ def st_damaged_remote_index(draw: st.DrawFn) -> bytes:
     """A remoteLogIndex with one thing wrong; half the time the checksum agrees with the damage."""
     entries = draw(st_remote_entries(min_size=1, max_size=4))
     data = remote_index.encode(entries, trailer=draw(st.booleans()))
-    kind = draw(st.sampled_from(("flip", "cut", "field", "append")))
+    kind = draw(st.sampled_from(("flip", "cut", "field", "append", "order")))
     if kind == "flip":
         return draw(st_bit_flip(data))
     if kind == "cut":
         return draw(st_truncation(data))
     if kind == "append":
         return data + draw(st.binary(min_size=1, max_size=60))
+    if kind == "order":
+        shuffled = draw(st.lists(st.sampled_from(entries), min_size=1, max_size=5))
+        return b"".join(remote_index.encode_entry(entry) for entry in shuffled)
     victim = draw(st.sampled_from(entries))
     at, code = draw(
         st.sampled_from(
