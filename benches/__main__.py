@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pace=QUICK if options.quick else Pace(rounds=options.rounds, cpu_time=options.cpu_time),
     )
     facts, warning = machine_facts(), busy_warning()
+    if options.quick:
+        facts["quick"] = "tiny input, one round: the figures mean nothing"
     if options.cpu_time:
         facts["clock"] = "CPU time of the calling thread, where an operation has only one"
     for line in filter(None, (*(f"{name}: {text}" for name, text in facts.items()), warning)):
