@@ -390,6 +390,21 @@ mod tests {
     }
 
     #[test]
+    fn values_must_ascend_as_well_as_keys() {
+        let offsets: Vec<u8> = [3, 100, 50, 100].into_iter().flat_map(i32::to_be_bytes).collect();
+        let error = parse_offset_index(&offsets, 0, Tail::Zeros).unwrap_err();
+        assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 8));
+        let time = |timestamp_ms: i64, offset: i32| {
+            [&timestamp_ms.to_be_bytes()[..], &offset.to_be_bytes()].concat()
+        };
+        let same = [time(5, 7), time(6, 7)].concat();
+        assert_eq!(parse_time_index(&same, 0, Tail::Zeros).unwrap().value, [7, 7]);
+        let falling = [time(5, 7), time(6, 6)].concat();
+        let error = parse_time_index(&falling, 0, Tail::Zeros).unwrap_err();
+        assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 12));
+    }
+
+    #[test]
     fn time_index_takes_only_larger_timestamps() {
         let mut writer = TimeIndexWriter::new(100);
         for (timestamp_ms, offset) in [(1005, 103), (1005, 150), (2000, 300)] {

@@ -420,3 +420,40 @@ fn nullable(data: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (field, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
     Some((Some(field), rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ids in the order a snapshot holds them, when they came in this one.
+    fn order(ids: impl Iterator<Item = i64>) -> Vec<i64> {
+        let mut state = ProducerState::default();
+        ids.for_each(|id| {
+            state.producer(id);
+        });
+        let entries = parse_snapshot(&state.to_snapshot()).unwrap();
+        entries.iter().map(|entry| entry.producer_id).collect()
+    }
+
+    /// The orders are those of `java.util.HashMap<Long, ...>` on Java 17.
+    #[test]
+    fn snapshots_have_the_order_of_a_brokers_map() {
+        let falling = |count: i64| (0..count).map(|number| 1000 - 37 * number);
+        let twelve = [704, 593, 963, 852, 741, 630, 1000, 889, 778, 667, 926, 815];
+        assert_eq!(order(falling(12)), twelve);
+        // The thirteenth doubles the table.
+        let thirteen = [704, 963, 741, 1000, 778, 556, 815, 593, 852, 630, 889, 667, 926];
+        assert_eq!(order(falling(13)), thirteen);
+        // So does the ninth in one bucket.
+        let multiples: Vec<i64> = (1..10).map(|number| 64 * (10 - number)).collect();
+        assert_eq!(order(multiples.iter().copied()), multiples);
+        let mut colliding: Vec<i64> = (0..9).map(|number| 16 * number).collect();
+        colliding.push(1);
+        assert_eq!(order(colliding.into_iter()), COLLIDING);
+        let wide = order((0..30).map(|number| (number * 7919) << (number % 40)));
+        assert_eq!(wide[..4], [0, 3_892_346_880, 843_341_824, 1_816_428_544]);
+        assert_eq!(wide[26..], [16_218_112, 63_352, 17_645_305_856, 78_884_896_768]);
+    }
+
+    const COLLIDING: [i64; 10] = [0, 32, 64, 96, 128, 1, 16, 48, 80, 112];
+}

@@ -286,6 +286,19 @@ mod tests {
     }
 
     #[test]
+    fn the_first_batch_keeps_the_largest_timestamp() {
+        let mut rebuilder = rebuilder();
+        for (row, timestamp_ms) in [1000, 2000, 2000, 1500].into_iter().enumerate() {
+            let header = batch(100 + 10 * row as i64, 10, timestamp_ms);
+            rebuilder.push(1000 * row as u64, 2, &header, None).unwrap();
+        }
+        let (rebuilt, _) = rebuilder.finish(None).unwrap();
+        assert_eq!((rebuilt.max_timestamp_ms, rebuilt.max_timestamp_offset), (2000, 119));
+        let times = parse_time_index(&rebuilt.time_index, 100, Tail::Empty).unwrap();
+        assert_eq!((times.key, times.value), (vec![2000], vec![119]));
+    }
+
+    #[test]
     fn the_base_offset_is_the_first_batch_unless_given() {
         let mut rebuilder = Rebuilder::new(None, 0, ProducerState::default());
         rebuilder.push(0, 2, &batch(500, 1, 1), None).unwrap();

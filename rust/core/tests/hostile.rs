@@ -161,7 +161,11 @@ fn impossible_values_are_refused_although_their_checksum_is_right() {
         assert_eq!(failure(decode(&data, false)), (kind, 0), "{bytes:?} at {at}");
         assert_eq!(failure(decode(&data, true)), (kind, 0));
     }
-    // Lengths that agree with each other but not with the file.
+    // Lengths that agree with each other, but not with the format or the file.
+    let mut data = golden();
+    data[2..4].copy_from_slice(&45i16.to_be_bytes());
+    data[44..46].copy_from_slice(&(-1i16).to_be_bytes());
+    assert_eq!(failure(decode(&data, false)), (ErrorKind::BadLength, 0));
     let mut data = golden();
     data[2..4].copy_from_slice(&i16::MAX.to_be_bytes());
     data[44..46].copy_from_slice(&(i16::MAX - 46).to_be_bytes());
@@ -211,7 +215,7 @@ fn groups_never_split_a_batch() {
         base_offset: &[0, 10, 20, 30, 40],
         last_offset: &[9, 19, 29, 39, 49],
         base_timestamp_ms: &[1000, 900, 1200, 1300, 1400],
-        max_timestamp_ms: &[1000, 5000, 1200, 1300, 1400],
+        max_timestamp_ms: &[5000, 1000, 1200, 1300, 1400],
     };
     let data = runs.encode("a:b", 250).unwrap();
     let found = decode(&data, false).unwrap();
