@@ -15,6 +15,9 @@ use crate::segment::Stop;
 /// The longest value that a view holds itself.
 pub const INLINE_BYTES: usize = 12;
 
+/// Stands for a null until rows become a column: no view has this length.
+pub(crate) const NULL_VIEW: u128 = u128::MAX;
+
 /// Calls `use_bytes` with the bytes of a view that is not null; `None` if it points outside of
 /// `buffers`, which views made here never do.
 pub fn with_view<R>(
@@ -81,23 +84,24 @@ impl BinaryColumn {
         }
     }
 
-    /// Adds rows; bit n of `nulls` says that row n is one.
-    pub(crate) fn append(&mut self, views: &[u128], nulls: &[u64]) {
-        let found: usize = nulls.iter().map(|word| word.count_ones() as usize).sum();
+    /// Adds rows, among which are nulls only if the caller says so.
+    pub(crate) fn append(&mut self, views: &[u128], may_be_null: bool) {
+        let is_null = |view: &&u128| **view == NULL_VIEW;
+        let nulls = if may_be_null { views.iter().filter(is_null).count() } else { 0 };
         if self.views.is_empty() {
-            if found == views.len() {
-                self.leading_nulls += found;
+            if nulls == views.len() {
+                self.leading_nulls += nulls;
                 return;
             }
             self.materialise();
         }
         let first = self.views.len();
         self.views.extend_from_slice(views);
-        for (index, &word) in nulls.iter().enumerate().filter(|_| found > 0) {
-            let mut word = word;
-            while word != 0 {
-                self.set_null(first + index * 64 + word.trailing_zeros() as usize);
-                word &= word - 1;
+        if nulls > 0 {
+            for row in first..self.views.len() {
+                if self.views[row] == NULL_VIEW {
+                    self.set_null(row);
+                }
             }
         }
     }
@@ -137,6 +141,7 @@ impl BinaryColumn {
             // Rows without a bit so far are not null; spare bits are set, too, and cleared at last.
             self.validity.resize(bytes, 0xff);
         }
+        self.views[row] = 0;
         self.validity[row / 8] &= !(1 << (row % 8));
         self.null_count += 1;
     }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::legacy::Message;
 use crate::record_batch::BatchHeader;
 use crate::record_careful::{HeaderRows, bad, careful, find_fault};
-use crate::record_columns::{BinaryColumn, reserve};
+use crate::record_columns::{BinaryColumn, NULL_VIEW, reserve};
 use crate::record_quick::{WINDOW_BYTES, quick_rows};
 
 /// The smallest record: seven fields of one byte each.
@@ -75,8 +75,9 @@ pub(crate) struct Stage {
     pub(crate) timestamp_ms: [i64; BLOCK_ROWS],
     pub(crate) keys: [u128; BLOCK_ROWS],
     pub(crate) values: [u128; BLOCK_ROWS],
-    pub(crate) key_nulls: [u64; BLOCK_ROWS / 64],
-    pub(crate) value_nulls: [u64; BLOCK_ROWS / 64],
+    /// Rows may be `NULL_VIEW`.
+    pub(crate) null_keys: bool,
+    pub(crate) null_values: bool,
     pub(crate) filled: usize,
 }
 
@@ -87,8 +88,8 @@ impl Default for Stage {
             timestamp_ms: [0; BLOCK_ROWS],
             keys: [0; BLOCK_ROWS],
             values: [0; BLOCK_ROWS],
-            key_nulls: [0; BLOCK_ROWS / 64],
-            value_nulls: [0; BLOCK_ROWS / 64],
+            null_keys: false,
+            null_values: false,
             filled: 0,
         }
     }
@@ -200,10 +201,8 @@ impl Rows {
         let rows = std::mem::take(&mut stage.filled);
         self.offset.extend_from_slice(&stage.offset[..rows]);
         self.timestamp_ms.extend_from_slice(&stage.timestamp_ms[..rows]);
-        self.keys.append(&stage.keys[..rows], &stage.key_nulls);
-        self.values.append(&stage.values[..rows], &stage.value_nulls);
-        stage.key_nulls = [0; BLOCK_ROWS / 64];
-        stage.value_nulls = [0; BLOCK_ROWS / 64];
+        self.keys.append(&stage.keys[..rows], std::mem::take(&mut stage.null_keys));
+        self.values.append(&stage.values[..rows], std::mem::take(&mut stage.null_values));
     }
 }
 
@@ -250,10 +249,10 @@ impl Stage {
         let row = self.filled;
         self.offset[row] = offset;
         self.timestamp_ms[row] = timestamp_ms;
-        self.keys[row] = key.unwrap_or(0);
-        self.values[row] = value.unwrap_or(0);
-        self.key_nulls[row / 64] |= u64::from(key.is_none()) << (row % 64);
-        self.value_nulls[row / 64] |= u64::from(value.is_none()) << (row % 64);
+        self.keys[row] = key.unwrap_or(NULL_VIEW);
+        self.values[row] = value.unwrap_or(NULL_VIEW);
+        self.null_keys |= key.is_none();
+        self.null_values |= value.is_none();
         self.filled += 1;
     }
 }
