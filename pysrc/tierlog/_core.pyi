@@ -35,6 +35,7 @@ __all__ = [
     "parse_transaction_index",
     "read_remote_entry",
     "rebuild_indexes",
+    "release_spare_memory",
     "scan_segment",
 ]
 
@@ -236,3 +237,5 @@ def rebuild_indexes(
     hash_bytes: bool,
     own_file: bool,
 ) -> Rebuilt: ...
+def release_spare_memory() -> int:
+    """Frees what is kept of columns for the next decode; how many bytes that were."""

@@ -19,6 +19,7 @@ from tests.kafka_tools.golden import GoldenSegment, golden_segments, truth_recor
 from tests.oracle import build, compression
 from tests.oracle.model import Record
 from tests.vectors import vector
+from tierlog import _core
 from tierlog.columns import BinaryColumn, RecordColumns
 from tierlog.errors import CorruptDataError
 from tierlog.log.records import decode_records
@@ -186,6 +187,39 @@ def test_columns_keep_their_memory_alive() -> None:
     assert offset.tolist() == list(range(10))
     assert values[1] == opened_values[1] == b"value of more than twelve bytes 1"
     assert arrow["value"][1].as_py() == values[1]
+
+
+def large_segment(codec: int, first_value: bytes) -> bytes:
+    """200,000 records: columns whose memory is kept for the next decode."""
+    rows = [
+        Record(offset=offset, timestamp_ms=offset, key=b"%d" % offset, value=first_value * 3)
+        for offset in range(1000)
+    ]
+    one = build.batch(rows, codec=codec)
+    # The base offset lies outside of the checksum.
+    return b"".join((1000 * index).to_bytes(8) + one[8:] for index in range(200))
+
+
+@pytest.mark.parametrize("codec", [compression.NONE, compression.LZ4])
+def test_memory_is_used_again_only_when_nobody_looks_at_it(codec: int) -> None:
+    first = decode_records(large_segment(codec, b"seven b"))
+    offset, timestamp_ms = first.offset, first.timestamp_ms
+    arrow_values = first.values.to_arrow()
+    del first
+    gc.collect()
+    for text in (b"another", b"a third"):
+        records = decode_records(large_segment(codec, text))
+        assert records.values[199_999] == text * 3
+        assert set(records.values[::997]) == {text * 3}
+        assert records.offset[-1] == 199_999
+        del records
+    assert offset.tolist() == list(range(200_000))
+    assert timestamp_ms[-1] == 999
+    assert arrow_values[199_999].as_py() == b"seven b" * 3
+    arrow_values.validate(full=True)
+    gc.collect()
+    assert _core.release_spare_memory() > 200_000 * 16
+    assert _core.release_spare_memory() == 0
 
 
 def test_a_writable_source_is_copied() -> None:

@@ -9,6 +9,7 @@ use zstd::zstd_safe::{self, DCtx, zstd_sys::ZSTD_ErrorCode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::prefer_large_pages;
 use crate::record_batch::Codec;
+use crate::spare::Spare;
 use crate::{gzip, lz4_frame, snappy};
 
 /// First size of an output, and the room a small stream is given at once.
@@ -33,6 +34,8 @@ pub struct Output {
     limit: usize,
     /// Size of the next buffer, unless a stream needs more.
     planned: usize,
+    /// The next buffer, if it is large enough.
+    prepared: Vec<u8>,
 }
 
 impl Output {
@@ -62,9 +65,15 @@ impl Output {
         self.closed.len()
     }
 
-    /// Makes the next buffer `size` large, and every one after it, unless a stream needs more.
-    pub(crate) fn plan(&mut self, size: usize) {
+    /// Makes the next buffer `size` large, unless a stream needs more, or takes a spare one that
+    /// is nearly as large.
+    pub(crate) fn plan(&mut self, size: usize, spare: &mut Spare) {
         self.planned = size;
+        if self.prepared.is_empty() && self.bytes.len() - self.used < FIRST_ROOM {
+            self.prepared = spare.take(size - size / 8).unwrap_or_default();
+            // Old content is as good as zeros: what a decoder did not write is never shown.
+            self.prepared.resize(self.prepared.capacity(), 0);
+        }
     }
 
     /// Forgets the content, keeps the memory.
@@ -75,7 +84,8 @@ impl Output {
     }
 
     /// The content of all buffers, without free memory.
-    pub(crate) fn into_buffers(mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn into_buffers(mut self, spare: &mut Spare) -> Vec<Vec<u8>> {
+        spare.give(std::mem::take(&mut self.prepared));
         self.close(self.used);
         self.closed
     }
@@ -122,8 +132,11 @@ impl Output {
         let (start, stream, max_bytes) = (self.start, self.used - self.start, self.left());
         let twice = self.bytes.len().saturating_mul(2).min(stream + max_bytes);
         let doubled = if start == 0 { twice } else { 0 };
-        let mut next = vec![0; size.max(doubled).max(self.planned).max(FIRST_ROOM)];
-        prefer_large_pages(&next);
+        let mut next = std::mem::take(&mut self.prepared);
+        if next.len() < size.max(doubled) {
+            next = vec![0; size.max(doubled).max(self.planned).max(FIRST_ROOM)];
+            prefer_large_pages(&next);
+        }
         next[..stream].copy_from_slice(&self.bytes[start..self.used]);
         self.close(start);
         self.bytes = next;
@@ -308,7 +321,7 @@ mod tests {
         let mut decoders = Decompressor::new();
         let mut output = Output::default();
         let mut expected = Vec::new();
-        output.plan(1 << 20);
+        output.plan(1 << 20, &mut Spare::default());
         for size in [1, 100, 16 << 10, 1 << 20, 3 << 20, 5] {
             let data = text(size);
             for (codec, payload) in every_codec(&data) {
@@ -320,7 +333,7 @@ mod tests {
         }
         // Each stream lies in one buffer; together they are everything, in order.
         assert!(output.closed() > 3);
-        assert!(output.into_buffers().concat() == expected);
+        assert!(output.into_buffers(&mut Spare::default()).concat() == expected);
     }
 
     #[test]

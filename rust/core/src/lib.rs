@@ -30,6 +30,7 @@ pub mod remote_index;
 pub mod segment;
 mod snappy;
 pub mod source;
+pub mod spare;
 pub mod varint;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::record_batch::BatchHeader;
 use crate::record_columns::{BinaryColumn, HeaderColumns};
 use crate::record_rows::Payload;
+use crate::spare::Spare;
 use crate::varint::{read_varint, read_varlong};
 
 /// Headers so far; empty until the first record that has any.
@@ -136,13 +137,17 @@ impl Body<'_> {
 }
 
 impl HeaderRows {
-    pub(crate) fn finish(mut self, rows: usize) -> HeaderColumns {
+    pub(crate) fn finish(mut self, rows: usize, spare: &mut Spare) -> HeaderColumns {
         let list_offsets = self.ends.last().copied().map(|end| {
             self.ends.resize(rows, end);
             self.ends.insert(0, 0);
             self.ends
         });
-        HeaderColumns { list_offsets, keys: self.keys.finish(), values: self.values.finish() }
+        HeaderColumns {
+            list_offsets,
+            keys: self.keys.finish(spare),
+            values: self.values.finish(spare),
+        }
     }
 
     fn append(

@@ -11,6 +11,7 @@
 use crate::batch_columns::BatchColumns;
 use crate::memory::{LARGE_PAGE_BYTES, prefer_large_pages};
 use crate::segment::Stop;
+use crate::spare::{Item, Spare};
 
 /// The longest value that a view holds itself.
 pub const INLINE_BYTES: usize = 12;
@@ -47,7 +48,9 @@ pub(crate) struct BinaryColumn {
     null_count: usize,
     /// Rows before the first one that is not null: no memory is spent on them until then.
     leading_nulls: usize,
-    /// Rows to make room for once there is one that is not null.
+    /// Memory for the rows once there is one that is not null.
+    prepared: Vec<u128>,
+    /// Rows to make room for then, if that is too small.
     planned: usize,
 }
 
@@ -76,11 +79,15 @@ impl BinaryColumn {
         self.views.len().max(self.leading_nulls)
     }
 
-    /// Makes room, unless nothing but nulls was seen so far.
-    pub(crate) fn reserve(&mut self, rows: usize) {
-        self.planned = self.len() + rows;
+    /// Makes room, at once or when the first row comes that is not null.
+    pub(crate) fn reserve(&mut self, rows: usize, spare: &mut Spare) {
         if !self.views.is_empty() {
-            reserve(&mut self.views, rows);
+            return reserve(&mut self.views, rows, spare);
+        }
+        self.planned = self.len() + rows;
+        if self.prepared.capacity() < self.planned {
+            spare.give(std::mem::take(&mut self.prepared));
+            self.prepared = spare.take(self.planned).unwrap_or_default();
         }
     }
 
@@ -109,7 +116,9 @@ impl BinaryColumn {
     /// Gives the leading nulls their memory, because a row follows that is not null.
     fn materialise(&mut self) {
         let rows = std::mem::take(&mut self.leading_nulls);
-        reserve(&mut self.views, self.planned.max(rows));
+        self.views = std::mem::take(&mut self.prepared);
+        self.views.clear();
+        make_room(&mut self.views, self.planned.max(rows));
         if rows > 0 {
             self.views.resize(rows, 0);
             self.null_count = rows;
@@ -146,7 +155,8 @@ impl BinaryColumn {
         self.null_count += 1;
     }
 
-    pub(crate) fn finish(mut self) -> BinaryParts {
+    pub(crate) fn finish(mut self, spare: &mut Spare) -> BinaryParts {
+        spare.give(self.prepared);
         if self.views.is_empty() && self.leading_nulls > 0 {
             // Zeroed allocations of any size cost next to nothing until they are read.
             let rows = self.leading_nulls;
@@ -165,11 +175,24 @@ impl BinaryColumn {
     }
 }
 
-/// Makes room for `rows` more; of large columns, for whole large pages.
-pub(crate) fn reserve<T>(column: &mut Vec<T>, rows: usize) {
+/// Makes room for `rows` more, in memory that was used before if there is some.
+pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, spare: &mut Spare) {
+    if column.capacity() - column.len() >= rows {
+        return;
+    }
+    if let Some(mut roomy) = spare.take(column.len() + rows) {
+        roomy.clear();
+        roomy.extend_from_slice(column);
+        spare.give(std::mem::replace(column, roomy));
+    }
+    make_room(column, rows);
+}
+
+/// Makes room for `rows` more; in large columns, for whole large pages.
+fn make_room<T>(column: &mut Vec<T>, rows: usize) {
     let row_bytes = size_of::<T>();
     let bytes = (column.len() + rows).saturating_mul(row_bytes);
-    if bytes < LARGE_PAGE_BYTES {
+    if column.capacity() - column.len() >= rows || bytes < LARGE_PAGE_BYTES {
         return column.reserve(rows);
     }
     let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);

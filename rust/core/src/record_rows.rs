@@ -9,6 +9,7 @@ use crate::record_batch::BatchHeader;
 use crate::record_careful::{HeaderRows, bad, careful, find_fault};
 use crate::record_columns::{BinaryColumn, NULL_VIEW, reserve};
 use crate::record_quick::{WINDOW_BYTES, quick_rows};
+use crate::spare::Spare;
 
 /// The smallest record: seven fields of one byte each.
 pub(crate) const MIN_RECORD_BYTES: usize = 7;
@@ -105,11 +106,11 @@ impl Rows {
         self.offset.capacity()
     }
 
-    pub(crate) fn reserve(&mut self, rows: usize) {
-        reserve(&mut self.offset, rows);
-        reserve(&mut self.timestamp_ms, rows);
-        self.keys.reserve(rows);
-        self.values.reserve(rows);
+    pub(crate) fn reserve(&mut self, rows: usize, spare: &mut Spare) {
+        reserve(&mut self.offset, rows, spare);
+        reserve(&mut self.timestamp_ms, rows, spare);
+        self.keys.reserve(rows, spare);
+        self.values.reserve(rows, spare);
     }
 
     /// Appends the records of a v2 batch; they fill the payload exactly. Error positions are those

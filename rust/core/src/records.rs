@@ -15,6 +15,7 @@ use crate::record_batch::{BatchHeader, CRC_START, Codec, HEADER_SIZE, MAGIC_END}
 use crate::record_columns::Records;
 use crate::record_rows::{Payload, Rows};
 use crate::segment::{self, Stop, StopReason};
+use crate::spare::Spare;
 
 /// The size of data buffers for opened batches: large, since fresh memory is cheapest in large pieces.
 const OPENED_BYTES: usize = 64 << 20;
@@ -43,11 +44,21 @@ pub fn decode_records(
     first_position: u64,
     options: &DecodeOptions,
 ) -> Result<Records> {
+    decode_records_into(data, first_position, options, &mut Spare::default())
+}
+
+/// [`decode_records`] into memory that was used before, as far as `spare` has some.
+pub fn decode_records_into(
+    data: &[u8],
+    first_position: u64,
+    options: &DecodeOptions,
+    spare: &mut Spare,
+) -> Result<Records> {
     if data.len() > MAX_BUFFER_BYTES {
         let expected = format!("a range of at most {MAX_BUFFER_BYTES} bytes");
         return Err(Error::new(ErrorKind::TooLarge, 0, expected, data.len().to_string()));
     }
-    let mut decoder = Decoder::new(data, first_position, options);
+    let mut decoder = Decoder::new(data, first_position, options, spare);
     let mut at = 0;
     let stop = loop {
         match decoder.next_batch(at)? {
@@ -74,12 +85,19 @@ struct Decoder<'a> {
     batch_starts: Vec<i64>,
     previous_last_offset: i64,
     open: Output,
-    /// How much the last batch grew, or the usual.
-    ratio: usize,
+    /// Bytes of compressed payloads so far, and what they opened to.
+    compressed_bytes: u128,
+    opened_bytes: u128,
+    spare: &'a mut Spare,
 }
 
 impl<'a> Decoder<'a> {
-    fn new(data: &'a [u8], first_position: u64, options: &'a DecodeOptions) -> Self {
+    fn new(
+        data: &'a [u8],
+        first_position: u64,
+        options: &'a DecodeOptions,
+        spare: &'a mut Spare,
+    ) -> Self {
         Self {
             data,
             first_position,
@@ -90,7 +108,9 @@ impl<'a> Decoder<'a> {
             batch_starts: Vec::new(),
             previous_last_offset: -1,
             open: Output::default(),
-            ratio: USUAL_RATIO,
+            compressed_bytes: 0,
+            opened_bytes: 0,
+            spare,
         }
     }
 
@@ -102,12 +122,12 @@ impl<'a> Decoder<'a> {
         Records {
             offset: self.rows.offset,
             timestamp_ms: self.rows.timestamp_ms,
-            keys: self.rows.keys.finish(),
-            values: self.rows.values.finish(),
-            headers: headers.finish(rows),
+            keys: self.rows.keys.finish(self.spare),
+            values: self.rows.values.finish(self.spare),
+            headers: headers.finish(rows, self.spare),
             batches: self.batches,
             batch_starts: self.batch_starts,
-            opened: self.open.into_buffers(),
+            opened: self.open.into_buffers(self.spare),
             stop,
         }
     }
@@ -172,7 +192,7 @@ impl<'a> Decoder<'a> {
         let left = (self.data.len() - taken) as u128;
         let more = (rows as u128 * left / taken as u128) as usize;
         let more = (more + more / 32).min(MAX_ROWS.max(rows));
-        self.rows.reserve(more);
+        self.rows.reserve(more, self.spare);
         let batches = self.batches.len();
         let more = (batches as u128 * left / taken as u128) as usize;
         self.batches.reserve((more + more / 32).min(MAX_ROWS));
@@ -206,11 +226,19 @@ impl<'a> Decoder<'a> {
     /// Opens a compressed payload, which ends `left` bytes before the source does.
     fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8], left: usize) -> Result<()> {
         let limit = self.options.max_decompressed_bytes.min(MAX_BUFFER_BYTES);
-        let rest = (compressed.len() + left).saturating_mul(self.ratio);
-        self.open.plan(rest.min(OPENED_BYTES));
+        let size = compressed.len();
+        let planned = match self.compressed_bytes {
+            0 => size.saturating_mul(USUAL_RATIO),
+            // As the batches so far, and a little more.
+            before => {
+                let rest = (size + left) as u128 * self.opened_bytes / before;
+                usize::try_from(rest + rest / 32).unwrap_or(usize::MAX).min(OPENED_BYTES)
+            }
+        };
+        self.open.plan(planned, self.spare);
         self.decompressor.decompress(codec, magic, compressed, limit, &mut self.open)?;
-        let ratio = self.open.bytes().len().div_ceil(compressed.len().max(1));
-        self.ratio = ratio.max(USUAL_RATIO);
+        self.compressed_bytes += size as u128;
+        self.opened_bytes += self.open.bytes().len() as u128;
         Ok(())
     }
 

@@ -9,8 +9,9 @@ mod vectors;
 use build::{BASE_TIMESTAMP_MS, Record, batch, payload, put_varlong, raw_batch, text};
 use tierlog_core::error::ErrorKind;
 use tierlog_core::record_columns::{BinaryParts, Records, with_view};
-use tierlog_core::records::{DecodeOptions, decode_records};
+use tierlog_core::records::{DecodeOptions, decode_records, decode_records_into};
 use tierlog_core::segment::StopReason;
+use tierlog_core::spare::Spare;
 use vectors::vector;
 
 type Bytes = Option<Vec<u8>>;
@@ -215,8 +216,8 @@ fn keys_that_start_late_or_never() {
 fn compressed_batches_share_buffers_and_spill_into_new_ones() {
     // As usual, far more than usual in the last batches, and the other way round.
     let sizes = |count: u64, size| (0..count).map(move |index| text(index, size));
-    let usual = || sizes(40, 500_000).collect::<Vec<_>>();
-    let dense = || (0..40).map(|index| vec![index; 500_000]).collect::<Vec<_>>();
+    let usual = || sizes(40, 150_000).collect::<Vec<_>>();
+    let dense = || (0..40).map(|index| vec![index; 150_000]).collect::<Vec<_>>();
     for (values, most) in [
         (usual(), 3),
         (dense(), 45),
@@ -240,6 +241,39 @@ fn compressed_batches_share_buffers_and_spill_into_new_ones() {
             let values: usize = values.iter().map(Vec::len).sum();
             assert!((values..values + 20 * wanted.len()).contains(&held));
         }
+    }
+}
+
+fn give_back(records: Records, spare: &mut Spare) {
+    spare.give(records.offset);
+    spare.give(records.timestamp_ms);
+    spare.give(records.keys.views);
+    spare.give(records.values.views);
+    records.opened.into_iter().for_each(|buffer| spare.give(buffer));
+}
+
+#[test]
+fn memory_that_was_used_before_shows_nothing_of_it() {
+    let mut spare = Spare::new(1 << 30);
+    let options = DecodeOptions::default();
+    for (codec, batches) in [(0, 45), (4, 45), (0, 40), (3, 50), (2, 40), (1, 45)] {
+        let mut data = Vec::new();
+        for index in 0..batches {
+            let record = |row: i32| Record {
+                offset_delta: row,
+                key: (index > batches / 2).then(|| b"key".to_vec()),
+                value: (row % 9 > 0).then(|| text(row as u64, 8 + row as usize % 9)),
+                ..Record::default()
+            };
+            let records: Vec<Record> = (0..4000).map(record).collect();
+            data.extend(batch(i64::from(index) * 10_000, codec, &records));
+        }
+        let fresh = decode(&data);
+        let before = spare.size_bytes();
+        let again = decode_records_into(&data, 0, &options, &mut spare).unwrap();
+        assert!(before == 0 || spare.size_bytes() < before, "codec {codec}: nothing was used");
+        assert!(rows(&data, &again) == rows(&data, &fresh), "codec {codec}");
+        give_back(again, &mut spare);
     }
 }
 

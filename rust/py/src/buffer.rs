@@ -19,6 +19,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tierlog_core::memory::prefer_large_pages;
 
+use crate::spare;
+
 /// Bytes given by Python.
 pub enum Input {
     /// A read-only buffer, held by its view.
@@ -239,6 +241,12 @@ impl Column {
     /// Wraps the column of i32 values.
     pub fn i32(values: Vec<i32>) -> Self {
         Self::new(Values::I32(values))
+    }
+}
+
+impl Drop for Column {
+    fn drop(&mut self) {
+        spare::keep(&mut self.values);
     }
 }
 

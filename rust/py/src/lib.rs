@@ -9,6 +9,7 @@ mod index;
 mod records;
 mod remote_index;
 mod segment;
+mod spare;
 
 use pyo3::prelude::*;
 
@@ -47,6 +48,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(spare::release_spare_memory, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     remote_index::register(module)?;
     index::register(module)?;

@@ -8,9 +8,11 @@ use tierlog_core::record_columns::{self, BinaryParts, with_view};
 use tierlog_core::records::{self, DecodeOptions, MAX_BUFFER_BYTES};
 use tierlog_core::segment::Scan;
 use tierlog_core::source::SegmentFile;
+use tierlog_core::spare::Spare;
 
 use crate::buffer::{Column, Input, Values};
 use crate::segment::{Batches, Source};
+use crate::spare;
 
 /// A column of byte strings in Arrow's binary view layout.
 #[pyclass(frozen, module = "tierlog._core")]
@@ -174,7 +176,7 @@ enum Range<'a> {
 }
 
 impl<'a> Range<'a> {
-    fn load(source: &'a Source, start: u64, end: Option<u64>) -> Result<Self> {
+    fn load(source: &'a Source, start: u64, end: Option<u64>, spare: &mut Spare) -> Result<Self> {
         let end = end.unwrap_or(u64::MAX);
         match source {
             Source::Bytes(input) => {
@@ -188,12 +190,12 @@ impl<'a> Range<'a> {
                     }
                 }
             }
-            Source::File(file) => Self::read(file, start, end),
-            Source::Path { path, .. } => Self::read(&SegmentFile::open(path)?, start, end),
+            Source::File(file) => Self::read(file, start, end, spare),
+            Source::Path { path, .. } => Self::read(&SegmentFile::open(path)?, start, end, spare),
         }
     }
 
-    fn read(file: &SegmentFile, start: u64, end: u64) -> Result<Self> {
+    fn read(file: &SegmentFile, start: u64, end: u64, spare: &mut Spare) -> Result<Self> {
         let end = end.min(file.size_bytes());
         let start = start.min(end);
         if end - start > MAX_BUFFER_BYTES as u64 {
@@ -201,16 +203,26 @@ impl<'a> Range<'a> {
             let found = (end - start).to_string();
             return Err(Error::new(ErrorKind::TooLarge, start, expected, found));
         }
-        Ok(Self::Owned { bytes: file.read_range(start, end)?, start })
+        let size = (end - start) as usize;
+        let Some(mut bytes) = spare.take::<u8>(size) else {
+            return Ok(Self::Owned { bytes: file.read_range(start, end)?, start });
+        };
+        bytes.resize(size, 0);
+        let filled = file.read_at(start, &mut bytes)?;
+        bytes.truncate(filled);
+        Ok(Self::Owned { bytes, start })
     }
 
-    fn decode(&self, options: &DecodeOptions) -> Result<record_columns::Records> {
-        match self {
-            Self::Held { bytes, start, end } => {
-                records::decode_records(&bytes[*start..*end], *start as u64, options)
-            }
-            Self::Owned { bytes, start } => records::decode_records(bytes, *start, options),
-        }
+    fn decode(
+        &self,
+        options: &DecodeOptions,
+        spare: &mut Spare,
+    ) -> Result<record_columns::Records> {
+        let (bytes, start) = match self {
+            Self::Held { bytes, start, end } => (&bytes[*start..*end], *start as u64),
+            Self::Owned { bytes, start } => (bytes.as_slice(), *start),
+        };
+        records::decode_records_into(bytes, start, options, spare)
     }
 
     /// The Python object behind data buffer 0.
@@ -246,9 +258,13 @@ pub fn decode_records(
     let opened = Source::new(source, false)?;
     let options = DecodeOptions { verify_crc, include_control, max_decompressed_bytes };
     let decoded = py.detach(|| {
-        let range = Range::load(&opened, start, end)?;
-        let decoded = range.decode(&options)?;
-        Ok((range, decoded))
+        let mut spare = spare::take();
+        let decoded = Range::load(&opened, start, end, &mut spare).and_then(|range| {
+            let decoded = range.decode(&options, &mut spare)?;
+            Ok((range, decoded))
+        });
+        spare::give_back(spare);
+        decoded
     });
     match decoded {
         Ok((range, decoded)) => Records::new(py, decoded, range.into_buffer(source)?),

@@ -1,0 +1,166 @@
+//! Memory of columns that nobody uses any more, for the next ones.
+//!
+//! Decoding fills memory faster than the system hands it out: a decode into memory that was used
+//! before takes two thirds of the time. What is kept is bounded, and dropped oldest first.
+
+use std::collections::VecDeque;
+
+/// Smaller vectors are the allocator's business.
+pub const MIN_BYTES: usize = 1 << 20;
+/// A vector this many times too large is not given out.
+const MAX_EXCESS: usize = 4;
+
+/// A vector of any of the kinds that columns have.
+#[derive(Debug)]
+enum Kept {
+    Numbers(Vec<i64>),
+    Views(Vec<u128>),
+    Bytes(Vec<u8>),
+}
+
+/// An item of the vectors that are kept.
+pub trait Item: Sized {
+    #[doc(hidden)]
+    fn keep(column: Vec<Self>) -> Shelved;
+    #[doc(hidden)]
+    fn give_out(shelved: &mut Shelved) -> Option<&mut Vec<Self>>;
+}
+
+/// A vector on the shelf.
+#[derive(Debug)]
+pub struct Shelved(Kept);
+
+macro_rules! item {
+    ($type:ty, $kind:ident) => {
+        impl Item for $type {
+            fn keep(column: Vec<Self>) -> Shelved {
+                Shelved(Kept::$kind(column))
+            }
+
+            fn give_out(shelved: &mut Shelved) -> Option<&mut Vec<Self>> {
+                match &mut shelved.0 {
+                    Kept::$kind(column) => Some(column),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+item!(i64, Numbers);
+item!(u128, Views);
+item!(u8, Bytes);
+
+impl Shelved {
+    fn size_bytes(&self) -> usize {
+        match &self.0 {
+            Kept::Numbers(column) => column.capacity() * size_of::<i64>(),
+            Kept::Views(column) => column.capacity() * size_of::<u128>(),
+            Kept::Bytes(column) => column.capacity(),
+        }
+    }
+}
+
+/// Vectors that were given back, oldest first.
+#[derive(Debug, Default)]
+pub struct Spare {
+    shelf: VecDeque<Shelved>,
+    size_bytes: usize,
+    limit_bytes: usize,
+}
+
+impl Spare {
+    /// Keeps up to `limit_bytes`.
+    pub const fn new(limit_bytes: usize) -> Self {
+        Self { shelf: VecDeque::new(), size_bytes: 0, limit_bytes }
+    }
+
+    /// Bytes that are kept.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Keeps a vector, its content as it is, if it is large enough to matter.
+    pub fn give<T: Item>(&mut self, column: Vec<T>) {
+        self.shelve(T::keep(column));
+    }
+
+    /// Keeps what another one kept, as newest.
+    pub fn give_all(&mut self, other: Self) {
+        for shelved in other.shelf {
+            self.shelve(shelved);
+        }
+    }
+
+    fn shelve(&mut self, shelved: Shelved) {
+        let size = shelved.size_bytes();
+        if size < MIN_BYTES || size > self.limit_bytes {
+            return;
+        }
+        self.size_bytes += size;
+        self.shelf.push_back(shelved);
+        while self.size_bytes > self.limit_bytes {
+            let Some(oldest) = self.shelf.pop_front() else { break };
+            self.size_bytes -= oldest.size_bytes();
+        }
+    }
+
+    /// The vector with the least room that has room for `items`, its old content still in it.
+    pub fn take<T: Item>(&mut self, items: usize) -> Option<Vec<T>> {
+        let most = items.saturating_mul(MAX_EXCESS);
+        let mut best: Option<(usize, usize)> = None;
+        for (index, shelved) in self.shelf.iter_mut().enumerate() {
+            let Some(capacity) = T::give_out(shelved).map(|column| column.capacity()) else {
+                continue;
+            };
+            if (items..=most).contains(&capacity) && best.is_none_or(|(least, _)| capacity < least)
+            {
+                best = Some((capacity, index));
+            }
+        }
+        let mut taken = self.shelf.remove(best?.1)?;
+        self.size_bytes -= taken.size_bytes();
+        T::give_out(&mut taken).map(std::mem::take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(items: usize) -> Vec<i64> {
+        Vec::with_capacity(items)
+    }
+
+    #[test]
+    fn gives_out_the_best_fit_of_the_kind() {
+        let mut spare = Spare::new(1 << 30);
+        for items in [400_000, 200_000, 300_000] {
+            spare.give(numbers(items));
+        }
+        spare.give(vec![7u8; 2 << 20]);
+        assert_eq!(spare.size_bytes(), 900_000 * 8 + (2 << 20));
+        assert_eq!(spare.take::<i64>(250_000).map(|column| column.capacity()), Some(300_000));
+        assert_eq!(spare.take::<u128>(1), None);
+        assert_eq!(spare.take::<i64>(500_000), None);
+        assert_eq!(spare.take::<i64>(40_000), None);
+        assert_eq!(spare.take::<u8>(1 << 20), Some(vec![7; 2 << 20]));
+        assert_eq!(spare.size_bytes(), 600_000 * 8);
+    }
+
+    #[test]
+    fn keeps_within_its_limit_and_forgets_the_oldest() {
+        let mut spare = Spare::new(5 << 20);
+        spare.give(vec![0u8; MIN_BYTES - 1]);
+        spare.give(vec![0u8; 6 << 20]);
+        assert_eq!(spare.size_bytes(), 0);
+        spare.give(vec![1u8; 2 << 20]);
+        spare.give(vec![2u8; 2 << 20]);
+        spare.give(vec![3u8; 3 << 20]);
+        assert_eq!(spare.size_bytes(), 5 << 20);
+        assert_eq!(spare.take::<u8>(2 << 20).map(|column| column[0]), Some(2));
+        let mut other = Spare::new(1 << 30);
+        other.give_all(spare);
+        assert_eq!(other.size_bytes(), 3 << 20);
+    }
+}
