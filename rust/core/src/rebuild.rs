@@ -204,6 +204,10 @@ pub struct RebuildVisitor {
 }
 
 impl Visitor for RebuildVisitor {
+    fn expect(&mut self, batches: usize) {
+        self.batches.reserve(batches);
+    }
+
     fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()> {
         self.batches.push(position, batch);
         let header = &batch.header;

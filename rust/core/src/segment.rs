@@ -23,6 +23,8 @@ const HEADER_READ_BYTES: usize = 256;
 const SKIP_BATCH_BYTES: u64 = 4096;
 /// Batches that must be in memory as a whole (control batches, legacy messages) end here.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
+/// Room for more batches than this is made as they come: the first one may lie about the rest.
+const MAX_EXPECTED_BATCHES: u64 = 1 << 18;
 /// The smallest `batchLength` of a v2 batch: its header.
 const MIN_V2_LENGTH: i32 = (HEADER_SIZE - LOG_OVERHEAD) as i32;
 /// The smallest size field of a v1 message.
@@ -125,6 +127,9 @@ pub trait Visitor {
     /// `batch` starts at byte `position`. `records` are the bytes after its header when it is a
     /// control batch, and empty otherwise.
     fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()>;
+
+    /// About so many more batches will come, judged by the size of the first one.
+    fn expect(&mut self, _batches: usize) {}
 }
 
 impl Visitor for BatchColumns {
@@ -132,6 +137,10 @@ impl Visitor for BatchColumns {
     fn batch(&mut self, position: u64, batch: &Batch, _records: &[u8]) -> Result<()> {
         self.push(position, batch);
         Ok(())
+    }
+
+    fn expect(&mut self, batches: usize) {
+        self.reserve(batches);
     }
 }
 
@@ -341,6 +350,10 @@ impl<'v, V: Visitor> Walker<'v, V> {
                 format!("a base offset above {}", self.previous_last_offset),
                 base_offset.to_string(),
             )));
+        }
+        if self.previous_last_offset < 0 {
+            let left = self.end.saturating_sub(position) / batch.header.size_bytes().max(1);
+            self.visitor.expect(left.min(MAX_EXPECTED_BATCHES) as usize);
         }
         self.previous_last_offset = batch.header.last_offset();
         self.visitor.batch(position, batch, records)?;
