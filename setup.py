@@ -14,15 +14,26 @@ import hashlib
 import os
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import maturin
 
+ROOT = Path(__file__).resolve().parent
+
 # The maturin command lies beside the interpreter, which need not be on PATH.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+# A binary names the source files of its panics: not by the paths of the machine that built it.
+CARGO_HOME = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
+os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(
+    [
+        *os.environ.get("RUSTFLAGS", "").split(),
+        f"--remap-path-prefix={ROOT}=tierlog",
+        f"--remap-path-prefix={CARGO_HOME}=cargo",
+    ]
+)
 
-ROOT = Path(__file__).resolve().parent
 HOT = ROOT / "pysrc" / "tierlog" / "_hot.pyx"
 
 Settings = dict[str, Any] | None
@@ -52,6 +63,11 @@ def build_hot() -> None:
             core.unlink()
     if target.exists():
         return
+    # Without the library folders of the interpreter it is built with: they are this machine's.
+    link = sysconfig.get_config_var("LDSHARED").split()
+    os.environ["LDSHARED"] = " ".join(
+        word for word in link if not word.startswith(("-L", "-Wl,-rpath", "-Wl,-R"))
+    )
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -81,7 +97,9 @@ def build_wheel(
     metadata_directory: str | None = None,
 ) -> str:
     build_hot()
-    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+    name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+    edit_wheel(Path(wheel_directory) / name, forget_this_folder)
+    return name
 
 
 def build_editable(
@@ -90,23 +108,38 @@ def build_editable(
     metadata_directory: str | None = None,
 ) -> str:
     build_hot()
-    name = maturin.build_editable(wheel_directory, config_settings, metadata_directory)
-    add_root_to_path(Path(wheel_directory) / name)
+    name: str = maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+    edit_wheel(Path(wheel_directory) / name, add_this_folder)
     return name
 
 
-def add_root_to_path(wheel: Path) -> None:
-    """Puts this folder on the path of an editable install: ``spark_udfs`` lies here."""
+def forget_this_folder(name: str, data: bytes) -> bytes:
+    """The bill of materials names where the crates lay when they were built."""
+    if name.endswith(".cyclonedx.json"):
+        return data.replace(str(ROOT).encode(), b"tierlog")
+    return data
+
+
+def add_this_folder(name: str, data: bytes) -> bytes:
+    """An editable install finds ``spark_udfs`` here, not in pysrc."""
+    return data.rstrip() + f"\n{ROOT}\n".encode() if name.endswith(".pth") else data
+
+
+def edit_wheel(wheel: Path, edit: Callable[[str, bytes], bytes]) -> None:
+    """Passes every member through `edit` and writes what RECORD says of the changed ones."""
     with zipfile.ZipFile(wheel) as archive:
         members = {info: archive.read(info) for info in archive.infolist()}
     record = next(info for info in members if info.filename.endswith(".dist-info/RECORD"))
-    path_file = next(info for info in members if info.filename.endswith(".pth"))
-    members[path_file] = members[path_file].rstrip() + f"\n{ROOT}\n".encode()
-    digest = base64.urlsafe_b64encode(hashlib.sha256(members[path_file]).digest()).rstrip(b"=")
-    entry = f"{path_file.filename},sha256={digest.decode()},{len(members[path_file])}"
     lines = members[record].decode().splitlines()
-    kept = [line for line in lines if not line.startswith(f"{path_file.filename},")]
-    members[record] = "\n".join([entry, *kept, ""]).encode()
+    for info, data in members.items():
+        edited = edit(info.filename, data)
+        if edited == data:
+            continue
+        members[info] = edited
+        digest = base64.urlsafe_b64encode(hashlib.sha256(edited).digest()).rstrip(b"=").decode()
+        lines = [line for line in lines if not line.startswith(f"{info.filename},")]
+        lines.append(f"{info.filename},sha256={digest},{len(edited)}")
+    members[record] = "\n".join([*lines, ""]).encode()
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for info, data in members.items():
             archive.writestr(info, data)
