@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::record_batch::BatchHeader;
-use crate::record_columns::{BinaryColumn, HeaderColumns};
+use crate::record_columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
 use crate::record_rows::Payload;
 use crate::spare::Spare;
 use crate::varint::{read_varint, read_varlong};
@@ -148,6 +148,30 @@ impl HeaderRows {
             keys: self.keys.finish(spare),
             values: self.values.finish(spare),
         }
+    }
+
+    /// Makes room for the headers of `more` rows, if they have as many as the first `rows`.
+    pub(crate) fn reserve(&mut self, rows: usize, more: usize, spare: &mut Spare) {
+        let Some(&end) = self.ends.last() else { return };
+        make_room(&mut self.ends, more);
+        let headers = (end as u128 * more as u128 / rows.max(1) as u128) as usize;
+        self.keys.reserve(headers, spare);
+        self.values.reserve(headers, spare);
+    }
+
+    /// Appends all headers of a row; no view but a value's is null. Nothing if there would be too
+    /// many.
+    #[inline]
+    pub(crate) fn append_views(&mut self, row: usize, views: &[(u128, u128)]) -> Option<()> {
+        let before = self.ends.last().copied().unwrap_or(0);
+        let end = before.checked_add(i32::try_from(views.len()).ok()?)?;
+        self.ends.resize(row, before);
+        for &(key, value) in views {
+            self.keys.push(Some(key));
+            self.values.push((value != NULL_VIEW).then_some(value));
+        }
+        self.ends.push(end);
+        Some(())
     }
 
     fn append(

@@ -189,7 +189,7 @@ pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, spare: &
 }
 
 /// Makes room for `rows` more; in large columns, for whole large pages.
-fn make_room<T>(column: &mut Vec<T>, rows: usize) {
+pub(crate) fn make_room<T>(column: &mut Vec<T>, rows: usize) {
     let row_bytes = size_of::<T>();
     let bytes = (column.len() + rows).saturating_mul(row_bytes);
     if column.capacity() - column.len() >= rows || bytes < LARGE_PAGE_BYTES {
@@ -233,4 +233,47 @@ pub struct Records {
     pub opened: Vec<Vec<u8>>,
     /// Why and where the decode ended: the end, or a torn or zero tail.
     pub stop: Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(blocks: &[&[u128]]) -> BinaryParts {
+        let mut column = BinaryColumn::default();
+        for views in blocks {
+            column.append(views, views.contains(&NULL_VIEW));
+        }
+        column.finish(&mut Spare::default())
+    }
+
+    #[test]
+    fn nulls_before_the_first_value_have_no_bits_until_then() {
+        for before in [1, 3, 7, 8, 9, 64, 100] {
+            let nulls = vec![NULL_VIEW; before];
+            let parts = column(&[&nulls, &[5, NULL_VIEW, 6]]);
+            assert_eq!(parts.views.len(), before + 3);
+            assert_eq!(parts.null_count, before + 1);
+            let found: Vec<bool> = (0..before + 4).map(|row| parts.is_null(row)).collect();
+            let mut expected = vec![true; before];
+            expected.extend([false, true, false, true]);
+            assert_eq!(found, expected);
+            assert_eq!(parts.views[before..], [5, 0, 6]);
+            let only = column(&[&nulls, &nulls]);
+            assert_eq!((only.null_count, only.views), (2 * before, vec![0; 2 * before]));
+            assert_eq!(only.validity, Some(vec![0; (2 * before).div_ceil(8)]));
+        }
+    }
+
+    #[test]
+    fn a_bitmap_covers_its_rows_and_no_more() {
+        for after in [0, 1, 7, 8, 20] {
+            let parts = column(&[&[1, NULL_VIEW], &vec![2; after]]);
+            let bits = parts.validity.unwrap();
+            assert_eq!(bits.len(), (2 + after).div_ceil(8));
+            assert_eq!(bits.iter().map(|byte| byte.count_ones()).sum::<u32>() as usize, 1 + after);
+        }
+        assert_eq!(column(&[&[1], &[2]]).validity, None);
+        assert_eq!(column(&[]).validity, None);
+    }
 }

@@ -1,12 +1,15 @@
-//! The hottest loop of the house: records without headers whose deltas take at most three bytes and
-//! whose lengths take at most two. It refuses everything else without a word, for
+//! The hottest loops of the house: records with few headers or none whose deltas take at most three
+//! bytes and whose lengths take at most two. They refuse everything else without a word, for
 //! [`crate::record_careful`] to look at.
 
 use crate::memory::prefetch;
+use crate::record_careful::HeaderRows;
 use crate::record_columns::{INLINE_BYTES, NULL_VIEW};
 use crate::record_rows::{BLOCK_ROWS, Stage, Walk};
 
 const CACHE_LINE_BYTES: usize = 64;
+/// The most headers that the quick way takes.
+const MAX_QUICK_HEADERS: usize = 16;
 
 /// Bytes that [`quick_rows`] may read behind a record.
 pub(crate) const WINDOW_BYTES: usize = 16;
@@ -67,6 +70,68 @@ fn bytes_at<const SIZE: usize>(window: &[u8], at: u32) -> Option<&[u8; SIZE]> {
     window.get(at as usize..at as usize + SIZE)?.first_chunk()
 }
 
+/// As [`quick_rows`], for records with a few headers or none.
+#[inline(never)]
+pub(crate) fn quick_rows_with_headers(
+    payload: (&[u8], u32),
+    stage: &mut Stage,
+    first_row: usize,
+    headers: &mut HeaderRows,
+    end: usize,
+    walk: &mut Walk,
+) {
+    let (window, buffer) = payload;
+    let end = end.min(BLOCK_ROWS);
+    let Ok(mut at) = u32::try_from(walk.at) else { return };
+    while stage.filled < end {
+        let row = stage.filled;
+        let Some((fields_end, next, delta)) =
+            quick_fields(window, buffer, stage, row, at, walk.last_delta)
+        else {
+            break;
+        };
+        let row = first_row + row;
+        if quick_headers(window, buffer, fields_end, next, row, headers).is_none() {
+            break;
+        }
+        prefetch(window, (at as usize).wrapping_add(walk.ahead));
+        prefetch(window, (at as usize).wrapping_add(walk.ahead + CACHE_LINE_BYTES));
+        walk.last_delta = delta;
+        at = next;
+        stage.filled += 1;
+    }
+    walk.at = at as usize;
+}
+
+/// Appends the headers from `at` to exactly `end`, or nothing.
+#[inline(always)]
+fn quick_headers(
+    window: &[u8],
+    buffer: u32,
+    at: u32,
+    end: u32,
+    row: usize,
+    headers: &mut HeaderRows,
+) -> Option<()> {
+    let count = *window.get(at as usize)?;
+    let mut at = at.wrapping_add(1);
+    if count == 0 {
+        return (at == end).then_some(());
+    }
+    let mut views = [(0, 0); MAX_QUICK_HEADERS];
+    // An odd zig-zag is negative, and 0x80 begins a longer number.
+    let views = views.get_mut(..usize::from(count / 2)).filter(|_| count & 0x81 == 0)?;
+    let (mut null_key, mut null_value) = (false, false);
+    for (key, value) in views.iter_mut() {
+        at = quick_field(window, buffer, at, key, &mut null_key)?;
+        at = quick_field(window, buffer, at, value, &mut null_value)?;
+    }
+    if at != end || null_key {
+        return None;
+    }
+    headers.append_views(row, views)
+}
+
 /// Stages the record at `start`; where the next one starts. What it leaves behind when it cannot is
 /// written over.
 #[inline(always)]
@@ -78,6 +143,25 @@ fn quick(
     start: u32,
     last_delta: &mut i64,
 ) -> Option<u32> {
+    let (at, end, offset_delta) = quick_fields(window, buffer, stage, row, start, *last_delta)?;
+    if at.wrapping_add(1) != end || *window.get(at as usize)? != 0 {
+        return None;
+    }
+    *last_delta = offset_delta;
+    Some(end)
+}
+
+/// Stages the record at `start` but for its headers; where they start, where it ends, and its
+/// offset delta.
+#[inline(always)]
+fn quick_fields(
+    window: &[u8],
+    buffer: u32,
+    stage: &mut Stage,
+    row: usize,
+    start: u32,
+    last_delta: i64,
+) -> Option<(u32, u32, i64)> {
     let word = u64::from_le_bytes(*bytes_at(window, start)?);
     // From the attributes byte on, which is unused.
     let (length, at, rest) = if word & 0x80 == 0 {
@@ -94,20 +178,16 @@ fn quick(
         return None;
     }
     let offset_delta = (offset_delta >> 1) as i64;
-    if offset_delta <= *last_delta {
+    if offset_delta <= last_delta {
         return None;
     }
     stage.offset[row] = offset_delta;
     stage.timestamp_ms[row] = (timestamp_delta >> 1) as i64 ^ -((timestamp_delta & 1) as i64);
     let at = at.wrapping_add(size);
-    let at = quick_field(window, buffer, at, end, &mut stage.keys[row], &mut stage.null_keys)?;
+    let at = quick_field(window, buffer, at, &mut stage.keys[row], &mut stage.null_keys)?;
     let (value, nulls) = (&mut stage.values[row], &mut stage.null_values);
-    let at = quick_field(window, buffer, at, end, value, nulls)?;
-    if at.wrapping_add(1) != end || *window.get(at as usize)? != 0 {
-        return None;
-    }
-    *last_delta = offset_delta;
-    Some(end)
+    let at = quick_field(window, buffer, at, value, nulls)?;
+    Some((at, end, offset_delta))
 }
 
 /// Both deltas of a record from its attributes byte on, zig-zag still on, and the bytes up to their
@@ -139,13 +219,13 @@ fn longer_deltas(rest: u64) -> Option<(u64, u64, u32)> {
     Some((timestamp_delta, offset_delta, 1 + first + second))
 }
 
-/// Stages the nullable field at `at`, which ends before `end`; where it ends.
+/// Stages the nullable field at `at`; where it ends, which may be anywhere: the caller compares the
+/// end of the last field with that of the record.
 #[inline(always)]
 fn quick_field(
     window: &[u8],
     buffer: u32,
     at: u32,
-    end: u32,
     view: &mut u128,
     may_be_null: &mut bool,
 ) -> Option<u32> {
@@ -164,10 +244,6 @@ fn quick_field(
         return (length == 1).then_some(start);
     }
     let length = length >> 1;
-    let next = start.wrapping_add(length);
-    if next >= end {
-        return None;
-    }
     let [a, b, c, d, rest @ ..] = *first.first_chunk::<INLINE_BYTES>()?;
     let (head, rest) = (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(rest));
     *view = if length <= INLINE_BYTES as u32 {
@@ -176,7 +252,7 @@ fn quick_field(
     } else {
         join(length, head, u64::from(start) << 32 | u64::from(buffer))
     };
-    Some(next)
+    Some(start.wrapping_add(length))
 }
 
 #[inline(always)]

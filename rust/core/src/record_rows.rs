@@ -8,7 +8,7 @@ use crate::legacy::Message;
 use crate::record_batch::BatchHeader;
 use crate::record_careful::{HeaderRows, bad, careful, find_fault};
 use crate::record_columns::{BinaryColumn, NULL_VIEW, reserve};
-use crate::record_quick::{WINDOW_BYTES, quick_rows};
+use crate::record_quick::{WINDOW_BYTES, quick_rows, quick_rows_with_headers};
 use crate::spare::Spare;
 
 /// The smallest record: seven fields of one byte each.
@@ -111,6 +111,7 @@ impl Rows {
         reserve(&mut self.timestamp_ms, rows, spare);
         self.keys.reserve(rows, spare);
         self.values.reserve(rows, spare);
+        self.headers.reserve(self.len(), rows, spare);
     }
 
     /// Appends the records of a v2 batch; they fill the payload exactly. Error positions are those
@@ -173,15 +174,8 @@ impl Rows {
         let may_be_quick = SAFE_TIMESTAMPS.contains(&header.base_timestamp_ms);
         let window = &payload.bytes[..payload.bytes.len().min(payload.end + WINDOW_BYTES)];
         while self.stage.filled < end {
-            if may_be_quick {
-                let quick = match walk.every_line {
-                    true => quick_rows::<true>,
-                    false => quick_rows::<false>,
-                };
-                quick(window, payload.buffer, &mut self.stage, end, walk);
-                if self.stage.filled == end {
-                    break;
-                }
+            if may_be_quick && self.fill_quickly(window, payload.buffer, end, walk) {
+                break;
             }
             let row = self.offset.len() + self.stage.filled;
             let record = careful(payload, walk.at, row, header, &mut self.headers)?;
@@ -194,6 +188,27 @@ impl Rows {
             walk.at = record.next;
         }
         Ok(())
+    }
+
+    /// Fills the stage as far as the quick ways go; whether that is up to row `end`.
+    fn fill_quickly(&mut self, window: &[u8], buffer: u32, end: usize, walk: &mut Walk) -> bool {
+        let stage = &mut self.stage;
+        if !walk.has_headers {
+            let quick = match walk.every_line {
+                true => quick_rows::<true>,
+                false => quick_rows::<false>,
+            };
+            quick(window, buffer, stage, end, walk);
+            if stage.filled == end {
+                return true;
+            }
+        }
+        let (before, first_row) = (stage.filled, self.offset.len());
+        let payload = (window, buffer);
+        quick_rows_with_headers(payload, stage, first_row, &mut self.headers, end, walk);
+        // Where one record has headers, the others have, too.
+        walk.has_headers = stage.filled > before;
+        stage.filled == end
     }
 
     /// Moves the staged rows into the columns.
@@ -215,6 +230,8 @@ pub(crate) struct Walk {
     pub(crate) ahead: usize,
     /// Ask for every line of it, not only for those that the decode looks at.
     pub(crate) every_line: bool,
+    /// Records with headers were the last ones seen.
+    has_headers: bool,
 }
 
 impl Walk {
@@ -227,6 +244,7 @@ impl Walk {
             last_delta: -1,
             ahead: if fits { size.max(MIN_AHEAD_BYTES) } else { MIN_AHEAD_BYTES },
             every_line: fits && payload.is_checked,
+            has_headers: false,
         }
     }
 }

@@ -8,7 +8,7 @@ mod vectors;
 
 use build::{BASE_TIMESTAMP_MS, Record, batch, payload, put_varlong, raw_batch, text};
 use tierlog_core::error::ErrorKind;
-use tierlog_core::record_columns::{BinaryParts, Records, with_view};
+use tierlog_core::record_columns::{BinaryParts, INLINE_BYTES, Records, with_view};
 use tierlog_core::records::{DecodeOptions, decode_records, decode_records_into};
 use tierlog_core::segment::StopReason;
 use tierlog_core::spare::Spare;
@@ -26,7 +26,12 @@ fn bytes_at(column: &BinaryParts, row: usize, buffers: &[&[u8]]) -> Bytes {
         assert_eq!(column.views[row], 0, "a null is all zeros");
         return None;
     }
-    with_view(column.views[row], buffers, <[u8]>::to_vec)
+    let view = column.views[row];
+    let length = view as u32 as usize;
+    if length < INLINE_BYTES {
+        assert_eq!(view >> (32 + 8 * length), 0, "nothing follows a short value");
+    }
+    with_view(view, buffers, <[u8]>::to_vec)
 }
 
 fn rows(source: &[u8], records: &Records) -> Vec<Row> {
@@ -184,6 +189,28 @@ fn every_kind_of_row_in_every_codec() {
         assert!(rows(&data, &records) == wanted, "codec {codec}");
         assert_eq!(records.batch_starts, starts);
         assert_eq!(records.stop.position, data.len() as u64);
+    }
+}
+
+#[test]
+fn deltas_of_every_size() {
+    let edges = |bits: u32| [(1i64 << bits) - 1, 1 << bits, (1 << bits) + 1];
+    let sizes: Vec<i64> = (0..31).flat_map(edges).filter(|&size| size < 1 << 30).collect();
+    for &first in &sizes {
+        for timestamp_delta in sizes.iter().flat_map(|&size| [size, -size]) {
+            // The gap alone decides: with a delta read wrong, a smaller one would still ascend.
+            let record = |offset_delta: i64| Record {
+                timestamp_delta,
+                offset_delta: offset_delta as i32,
+                key: some(b"k"),
+                value: some(b"value"),
+                headers: vec![],
+            };
+            let records = [record(first), record(first + 1), record(first + (1 << 29))];
+            let mut data = batch(0, 0, &records);
+            data.extend(raw_batch(1 << 40, 0, 0, 0, &[]));
+            assert_eq!(rows(&data, &decode(&data)), expected(0, &records));
+        }
     }
 }
 
