@@ -351,8 +351,11 @@ impl Marker {
         let bad = |expected: &str, found: String| {
             Error::new(ErrorKind::BadRecord, 0, format!("a control record with {expected}"), found)
         };
-        let record = ControlRecord::parse(records)
+        let (record, rest) = ControlRecord::parse(records)
             .ok_or_else(|| bad("whole fields", format!("{} bytes", records.len())))?;
+        if header.record_count == 1 && !rest.is_empty() {
+            return Err(bad("nothing after it", format!("{} bytes", rest.len())));
+        }
         let (Some(&[k0, k1, t0, t1, ..]), Some(&[v0, v1, e0, e1, e2, e3, ..])) =
             (record.key, record.value)
         else {
@@ -372,7 +375,9 @@ impl Marker {
         let timestamp_ms = if header.is_log_append_time() {
             header.max_timestamp_ms
         } else {
-            header.base_timestamp_ms.wrapping_add(record.timestamp_delta)
+            let delta = record.timestamp_delta;
+            let overflow = || bad("a timestamp of 64 bits", format!("a delta of {delta}"));
+            header.base_timestamp_ms.checked_add(delta).ok_or_else(overflow)?
         };
         Ok(Self {
             is_abort: kind == ABORT,
@@ -390,10 +395,10 @@ struct ControlRecord<'a> {
 }
 
 impl<'a> ControlRecord<'a> {
-    /// `None` when the record does not lie in `records` as its lengths say.
-    fn parse(records: &'a [u8]) -> Option<Self> {
+    /// The record and what follows it; `None` when it does not lie in `records` as its lengths say.
+    fn parse(records: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (length, size) = read_varint(records)?;
-        let body = records.get(size..)?.get(..usize::try_from(length).ok()?)?;
+        let (body, rest) = records.get(size..)?.split_at_checked(usize::try_from(length).ok()?)?;
         let (_attributes, body) = body.split_first()?;
         let (timestamp_delta, size) = read_varlong(body)?;
         let body = body.get(size..)?;
@@ -401,12 +406,13 @@ impl<'a> ControlRecord<'a> {
         let (key, body) = nullable(body.get(size..)?)?;
         let (value, body) = nullable(body)?;
         let (header_count, size) = read_varint(body)?;
-        // No broker puts headers on a marker; with none, nothing may be left.
-        (header_count > 0 || (header_count == 0 && size == body.len())).then_some(Self {
-            timestamp_delta,
-            key,
-            value,
-        })
+        let mut body = body.get(size..)?;
+        for _ in 0..u32::try_from(header_count).ok()? {
+            let (name, after) = nullable(body)?;
+            name?;
+            (_, body) = nullable(after)?;
+        }
+        body.is_empty().then_some((Self { timestamp_delta, key, value }, rest))
     }
 }
 

@@ -144,12 +144,16 @@ impl BatchHeader {
         LOG_OVERHEAD as u64 + u64::try_from(self.batch_length).unwrap_or(0)
     }
 
-    /// Sequence of the last record, with Kafka's wrap at 2^31; -1 none.
+    /// Sequence of the last record, with Kafka's wrap at 2^31; -1 none. Lower ones, which no
+    /// producer sends, are taken as Kafka takes them.
     pub fn last_sequence(&self) -> i32 {
-        if self.base_sequence < 0 {
+        if self.base_sequence == -1 {
             return -1;
         }
-        self.base_sequence.wrapping_add(self.last_offset_delta) & i32::MAX
+        match self.base_sequence.checked_add(self.last_offset_delta) {
+            Some(sequence) => sequence,
+            None => self.base_sequence.wrapping_add(self.last_offset_delta) & i32::MAX,
+        }
     }
 
     /// The codec; `None` for an unknown one, which [`Self::validate`] refuses.
