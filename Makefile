@@ -40,6 +40,9 @@ check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 bench: build $(STAMPS)/test $(STAMPS)/java  ## ours against the peers, in the same run
 	$(BIN)/python -m benches
 
+proofs: build $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
+	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests
+
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all
 	$(BIN)/ruff format .
@@ -77,5 +80,5 @@ $(STAMPS)/check: requirements/check.lock $(STAMPS)/build
 	@touch $@
 
 $(STAMPS)/java: $(STAMPS)/tools
-	.ci/system-packages java mvn
+	.ci/system-packages java javac mvn
 	@touch $@

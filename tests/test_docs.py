@@ -1,0 +1,79 @@
+"""What the README shows is run, on the golden logs instead of somebody's cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kafka_tools.golden import DATA_DIR, golden_segments
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DISK = DATA_DIR / "clean" / "disk1"
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line
+    for language, block in BLOCKS
+    if not language
+    for line in block.splitlines()
+    if line.startswith("tierlog ")
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What stands in the README, and what stands for it here."""
+    store = tmp_path_factory.mktemp("store").as_uri()
+    archive = tmp_path_factory.mktemp("archive").as_uri()
+    return {
+        "s3://bucket/kafka": store,
+        "file:///mnt/archive": archive,
+        "/var/lib/kafka/data": str(DISK),
+        # Nobody answers there: the checkpoints decide.
+        "--bootstrap localhost:9092": "--bootstrap 127.0.0.1:1 --once",
+        "orders": "codec-none",
+        "@-2h:end": "@1700000000000:end",
+        "00000000000000000000.log": str(golden_segments("codec-none")[0].path),
+    }
+
+
+def here(text: str, places: dict[str, str]) -> str:
+    for shown, real in places.items():
+        text = text.replace(shown, real)
+    return text
+
+
+def test_the_readme_names_the_commands_that_make_knows() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    assert len(COMMANDS) >= 6
+
+
+def test_every_command_of_the_readme(places: dict[str, str], tmp_path: Path) -> None:
+    tool = str(Path(sys.executable).with_name("tierlog"))
+    for number, line in enumerate(COMMANDS):
+        words = shlex.split(here(line, places))
+        if words[1] == "tier":
+            words += ["--state-dir", str(tmp_path / str(number))]
+        done = subprocess.run([tool, *words[1:]], capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout, line
+
+
+def test_the_python_of_the_readme(places: dict[str, str], tmp_path: Path) -> None:
+    (code,) = [block for language, block in BLOCKS if language == "python"]
+    store = places["s3://bucket/kafka"]
+    tool = str(Path(sys.executable).with_name("tierlog"))
+    state = str(tmp_path / "state")
+    command = [tool, "tier", str(DISK), "--to", store, "--once", "--state-dir", state]
+    subprocess.run(command, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", here(code, places)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
