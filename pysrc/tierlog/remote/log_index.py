@@ -105,7 +105,9 @@ class RemoteLogIndexEntries:
     data_length: Int32Column
 
     __slots__ = (
+        "_data",
         "_native",
+        "_rdi",
         "data_length",
         "first_offset",
         "first_timestamp_ms",
@@ -113,7 +115,6 @@ class RemoteLogIndexEntries:
         "last_offset",
         "last_timestamp_ms",
         "position",
-        "rdi",
         "torn",
         "valid_length",
     )
@@ -135,9 +136,17 @@ class RemoteLogIndexEntries:
                 found=found,
                 hint="cut the file here and write its trailer again",
             )
-        ends = np.append(self.position, self.valid_length)[1:]
-        start = self.position + FIXED_BYTES
-        self.rdi = RdiColumn(memoryview(data).cast("B"), start, ends - start)
+        self._data = memoryview(data).cast("B")
+        self._rdi: RdiColumn | None = None
+
+    @property
+    def rdi(self) -> RdiColumn:
+        """The rdi of each entry; where they lie is worked out when first asked for."""
+        if self._rdi is None:
+            ends = np.append(self.position, self.valid_length)[1:]
+            start = self.position + FIXED_BYTES
+            self._rdi = RdiColumn(self._data, start, ends - start)
+        return self._rdi
 
     def __len__(self) -> int:
         return len(self._native)
