@@ -168,6 +168,8 @@ class Rebuilt:
     @property
     def max_timestamp_offset(self) -> int: ...
     @property
+    def batches_complete(self) -> bool: ...
+    @property
     def batches(self) -> Batches: ...
 
 @overload
@@ -236,6 +238,7 @@ def rebuild_indexes(
     producer_id_expiration_ms: int,
     hash_bytes: bool,
     own_file: bool,
+    max_table_rows: int | None,
 ) -> Rebuilt: ...
 def release_spare_memory() -> int:
     """Frees what is kept of columns for the next decode; how many bytes that were."""

@@ -457,10 +457,14 @@ print(peak() - before)
         assert int(done.stdout) <= 64 << 10
 
 
-def test_start_of_writeback_is_only_a_hint(tmp_path: Path) -> None:
-    """The hint reaches the kernel for a real file and is harmless for a closed one."""
-    with (tmp_path / "f").open("wb") as file:
-        file.write(bytes(4096))
+def test_hints_to_the_disk_are_only_hints(tmp_path: Path) -> None:
+    """They reach the kernel for a real file, change no byte, and are harmless for a closed one."""
+    path = tmp_path / "f"
+    with path.open("wb") as file:
+        assert local_store._fallocate(file.fileno(), 0, 0, 4096) in (0, -1)
+        file.write(b"x" * 4096)
         file.flush()
-        local_store._start_writeback(file.fileno(), 0, 4096)
-    local_store._start_writeback(-1, 0, 4096)
+        assert local_store._sync_file_range(file.fileno(), 0, 4096, 2) == 0
+    assert path.read_bytes() == b"x" * 4096
+    assert local_store._sync_file_range(-1, 0, 4096, 2) == -1
+    assert local_store._fallocate(-1, 0, 0, 4096) == -1

@@ -18,7 +18,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.bucket import list_segments
+from tierlog.remote.bucket import describe_segments, list_segments
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import indexes_key, log_key
 from tierlog.remote.log_index import decode_remote_log_index
@@ -158,6 +158,32 @@ def positions(error: SegmentRefusedError) -> Iterator[int]:
     for finding in error.findings:
         for match in re.finditer(r"byte (\d+)", finding):
             yield int(match[1])
+
+
+def test_a_segment_of_too_many_batches_is_looked_at_in_parts(
+    tier: Tier, log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same checks, metadata and entries, whatever the table that is kept."""
+    monkeypatch.setattr("tierlog.tiering.copy.PART_BYTES", 3000)
+    segment = log.rolled_segments[0]
+    with segment.open() as handle:
+        ready = prepare(log, segment, handle, max_table_rows=3)
+        assert not ready.rebuilt.table_complete
+        assert len(ready.rebuilt.table) == 0
+        finished = tier.copier.copy(ready, handle)
+    whole = tier.copy(log, segment)
+    assert finished.log_crc32c == whole.log_crc32c
+    assert finished.bytes_per_epoch == whole.bytes_per_epoch
+    first, second = describe_segments(tier.store)
+    assert (first.batch_count, first.record_count) == (second.batch_count, second.record_count)
+    sections = tier.storage.fetch_indexes(finished, [IndexKind.REMOTE_LOG])
+    entries = decode_remote_log_index(sections[IndexKind.REMOTE_LOG])
+    assert len(entries) > 1
+    assert int(entries.data_length.sum()) == finished.segment_size_bytes
+    assert int(entries.last_offset[-1]) == finished.end_offset
+    damaged = replace(segment, next_base_offset=finished.end_offset)
+    with damaged.open() as handle, pytest.raises(SegmentRefusedError, match="last_offset"):
+        prepare(log, damaged, handle, max_table_rows=3)
 
 
 def test_every_truncation_is_found(tmp_path: Path) -> None:

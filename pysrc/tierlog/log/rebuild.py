@@ -37,7 +37,8 @@ class RebuiltIndexes:
     epoch rises, ``bytes_per_epoch`` (epoch, bytes of its batches), -1 for batches without one.
     ``last_stable_offset`` is the first offset of the oldest open transaction, else the end offset.
     ``max_timestamp_ms`` is -1 without any; ``max_timestamp_offset`` is the last offset of the first
-    batch that has it. ``table`` holds the batches and why the scan stopped.
+    batch that has it. ``table`` holds the batches and why the scan stopped; without rows, and then
+    ``table_complete`` is False, where there were more than ``max_table_rows``.
     """
 
     offset_index: bytes
@@ -52,6 +53,7 @@ class RebuiltIndexes:
     max_timestamp_ms: int
     max_timestamp_offset: int
     table: BatchTable
+    table_complete: bool = True
 
 
 def rebuild_indexes(
@@ -65,13 +67,15 @@ def rebuild_indexes(
     accept_damage: bool = False,
     hash_bytes: bool = False,
     own_file: bool = False,
+    max_table_rows: int | None = None,
 ) -> RebuiltIndexes:
     """Rebuilds every index of a whole segment (Kafka's ``LogSegment.recover``).
 
     ``source``, ``hash_bytes`` and ``own_file`` are those of `scan_segment`; every checksum is
-    checked. ``base_offset`` is the segment's, by default its first batch's. ``producer_snapshot``
-    holds the producer state at that offset, by default none. With ``now_ms``, producers without an
-    open transaction that were silent for ``producer_id_expiration_ms`` are left out.
+    checked. ``max_table_rows`` bounds the memory of the table, 78 bytes a batch. ``base_offset`` is
+    the segment's, by default its first batch's. ``producer_snapshot`` holds the producer state at
+    that offset, by default none. With ``now_ms``, producers without an open transaction that were
+    silent for ``producer_id_expiration_ms`` are left out.
 
     A torn or zero tail is fine, and `RebuiltIndexes.table` says so. Damage anywhere else raises
     ``CorruptDataError``, unless ``accept_damage`` takes the batches before it for the whole, as a
@@ -87,6 +91,7 @@ def rebuild_indexes(
         producer_id_expiration_ms,
         hash_bytes,
         own_file,
+        max_table_rows,
     )
     table = BatchTable(native.batches)
     if table.stop_reason not in _WHOLE and not accept_damage:
@@ -110,6 +115,7 @@ def rebuild_indexes(
         max_timestamp_ms=native.max_timestamp_ms,
         max_timestamp_offset=native.max_timestamp_offset,
         table=table,
+        table_complete=native.batches_complete,
     )
 
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tierlog import _core
 from tierlog.batches import BatchTable
 from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
+from tierlog.types import StopReason
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from _typeshed import HasFileno
     from typing_extensions import Buffer
 
-__all__ = ["RebuiltIndexes", "SegmentSource", "rebuild_indexes", "scan_segment"]
+__all__ = [
+    "RebuiltIndexes",
+    "SegmentSource",
+    "rebuild_indexes",
+    "scan_segment",
+    "scan_segment_in_parts",
+]
+
+# Positions in Kafka's files are i32.
+MAX_SEGMENT_BYTES = 2**31
 
 SegmentSource: TypeAlias = "str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any]"
 
@@ -42,3 +53,28 @@ def scan_segment(
     ``ValueError`` when it is not a regular file. Releases the interpreter lock.
     """
     return BatchTable(_core.scan_segment(source, start, end, verify_crc, hash_bytes, own_file))
+
+
+def scan_segment_in_parts(
+    source: SegmentSource, part_bytes: int, *, verify_crc: bool = True
+) -> Iterator[BatchTable]:
+    """Walks a segment like `scan_segment`, as tables of the batches of about `part_bytes` each.
+
+    However small the batches, no table takes more memory than those of one part. The last table,
+    which may be empty, says why the walk stopped. Offset order is checked within a part only.
+    Errors as in `scan_segment`.
+    """
+    start, size_bytes = 0, part_bytes
+    while True:
+        table = scan_segment(source, start, start + size_bytes, verify_crc)
+        # A part may end in the leading zeros of a base offset.
+        cut = table.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
+        if len(table) and (cut or table.stop_reason is StopReason.END):
+            yield table
+            start, size_bytes = table.stop_position, part_bytes
+        elif cut and size_bytes < MAX_SEGMENT_BYTES:
+            # One batch is larger than a part.
+            size_bytes *= 2
+        else:
+            yield table
+            return

@@ -14,7 +14,7 @@ log here, so a damaged index file beside a good log is never tiered.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tierlog.batches import BatchTable
@@ -24,7 +24,8 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.files import FileChange, SegmentHandle
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes, rebuild_indexes
-from tierlog.log.segment_checks import check_batches
+from tierlog.log.segment import scan_segment_in_parts
+from tierlog.log.segment_checks import MAX_PROBLEMS, Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind, encode_indexes
 from tierlog.remote.layout import log_key
@@ -44,6 +45,11 @@ from tierlog.types import (
 )
 
 __all__ = ["CopyFailedError", "PreparedSegment", "SegmentCopier", "SegmentRefusedError", "prepare"]
+
+
+# The table of so many batches takes 10 MiB; beyond that a copy looks at a part at a time.
+MAX_TABLE_ROWS = 1 << 17
+PART_BYTES = 4 << 20
 
 
 class SegmentRefusedError(TierlogError):
@@ -126,6 +132,7 @@ def prepare(
     producer_snapshot: bytes | None = None,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     allow_gaps: bool = False,
+    max_table_rows: int = MAX_TABLE_ROWS,
 ) -> PreparedSegment:
     """Scans an open segment and rebuilds its indexes; SegmentRefusedError when it is not sound.
 
@@ -143,11 +150,12 @@ def prepare(
             producer_snapshot=producer_snapshot,
             accept_damage=True,
             hash_bytes=True,
+            max_table_rows=max_table_rows,
         )
     except CorruptDataError as error:
         raise SegmentRefusedError(path, [str(error)]) from None
     table = rebuilt.table
-    findings = _findings(table, log, segment, allow_gaps)
+    findings = _findings(rebuilt, handle, log, segment, allow_gaps)
     change = handle.recheck()
     if change not in (FileChange.UNCHANGED, FileChange.GONE):
         findings.append(f"the file was {change.value} while it was read")
@@ -164,27 +172,46 @@ def prepare(
     )
 
 
+def _tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[BatchTable]:
+    """The batches of a segment that scanned clean: the table at hand, or where the batches are so
+    small that it was not kept, one part after the other."""
+    if rebuilt.table_complete:
+        return iter((rebuilt.table,))
+    parts = scan_segment_in_parts(handle, PART_BYTES, verify_crc=False)
+    return (table for table in parts if len(table))
+
+
 def _findings(
-    table: BatchTable, log: PartitionLog, segment: SegmentFiles, allow_gaps: bool
+    rebuilt: RebuiltIndexes,
+    handle: SegmentHandle,
+    log: PartitionLog,
+    segment: SegmentFiles,
+    allow_gaps: bool,
 ) -> list[str]:
     """What is wrong with a scanned segment, line by line."""
-    if table.stop_reason is not StopReason.END:
-        where = f"{table.stop_reason} at byte {table.stop_position}"
-        return [f"{where}: expected {table.stop_expected}, found {table.stop_found}"]
-    if len(table) == 0:
+    stop = rebuilt.table
+    if stop.stop_reason is not StopReason.END:
+        where = f"{stop.stop_reason} at byte {stop.stop_position}"
+        return [f"{where}: expected {stop.stop_expected}, found {stop.stop_found}"]
+    if stop.stop_position == 0:
         return ["no batches"]
-    problems = check_batches(
-        base_offset=table.base_offset,
-        last_offset=table.last_offset,
-        position=table.position,
-        leader_epoch=table.leader_epoch,
-        segment_base=segment.base_offset,
-        next_base=segment.next_base_offset,
-        lineage=log.leader_epochs,
-        allow_gaps=allow_gaps,
-        magic=table.magic,
-    )
-    return [str(problem) for problem in problems]
+    problems: list[Problem] = []
+    base = segment.base_offset
+    for table in _tables(rebuilt, handle):
+        is_last = int(table.position[-1]) + int(table.size_bytes[-1]) == stop.stop_position
+        problems += check_batches(
+            base_offset=table.base_offset,
+            last_offset=table.last_offset,
+            position=table.position,
+            leader_epoch=table.leader_epoch,
+            segment_base=base,
+            next_base=segment.next_base_offset if is_last else None,
+            lineage=log.leader_epochs,
+            allow_gaps=allow_gaps,
+            magic=table.magic,
+        )
+        base = int(table.last_offset[-1]) + 1
+    return [str(problem) for problem in problems[:MAX_PROBLEMS]]
 
 
 class SegmentCopier:
@@ -225,7 +252,7 @@ class SegmentCopier:
             broker_id=self._broker_id,
             event_timestamp_ms=self._clock.now_ms(),
         )
-        indexes = self._encode_indexes(prepared, started)
+        indexes = self._encode_indexes(prepared, handle, started)
         self._metadata.add(started)
         try:
             self._storage.copy_log_segment_data(
@@ -255,13 +282,20 @@ class SegmentCopier:
         return None
 
     def _encode_indexes(
-        self, prepared: PreparedSegment, metadata: RemoteLogSegmentMetadata
+        self, prepared: PreparedSegment, handle: SegmentHandle, metadata: RemoteLogSegmentMetadata
     ) -> bytes:
-        rebuilt, table = prepared.rebuilt, prepared.rebuilt.table
+        rebuilt = prepared.rebuilt
+        record_count = batch_count = 0
+        entries: list[bytes] = []
+        for table in _tables(rebuilt, handle):
+            record_count += int(table.record_count.sum(dtype="int64"))
+            batch_count += len(table)
+            group_bytes = self._remote_index_interval_bytes
+            entries.append(group_batches(table, log_key(metadata), group_bytes=group_bytes))
         description = SegmentDescription(
             metadata=metadata,
-            record_count=int(table.record_count.sum(dtype="int64")),
-            batch_count=len(table),
+            record_count=record_count,
+            batch_count=batch_count,
             cluster_id=self._cluster_id,
         )
         sections = {
@@ -270,9 +304,7 @@ class SegmentCopier:
             IndexKind.TRANSACTION: rebuilt.transaction_index,
             IndexKind.PRODUCER_SNAPSHOT: rebuilt.producer_snapshot,
             IndexKind.LEADER_EPOCH: prepared.leader_epochs.encode(),
-            IndexKind.REMOTE_LOG: group_batches(
-                table, log_key(metadata), group_bytes=self._remote_index_interval_bytes
-            ),
+            IndexKind.REMOTE_LOG: b"".join(entries),
         }
         return encode_indexes(description, sections)
 

@@ -199,17 +199,37 @@ impl Rebuilder {
 pub struct RebuildVisitor {
     /// What the batches go to.
     pub rebuilder: Rebuilder,
-    /// One row per batch.
+    /// One row per batch; none once there are more than `max_rows`.
     pub batches: BatchColumns,
+    /// How many rows may be kept.
+    pub max_rows: usize,
+    /// Whether every batch has its row.
+    pub batches_complete: bool,
+}
+
+impl RebuildVisitor {
+    /// A visitor that keeps at most `max_rows` rows, all of them or none.
+    pub fn new(rebuilder: Rebuilder, max_rows: usize) -> Self {
+        Self { rebuilder, batches: BatchColumns::default(), max_rows, batches_complete: true }
+    }
+
+    fn keep(&mut self, position: u64, batch: &Batch) {
+        if self.batches.len() < self.max_rows {
+            self.batches.push(position, batch);
+        } else if self.batches_complete {
+            self.batches = BatchColumns::default();
+            (self.max_rows, self.batches_complete) = (0, false);
+        }
+    }
 }
 
 impl Visitor for RebuildVisitor {
     fn expect(&mut self, batches: usize) {
-        self.batches.reserve(batches);
+        self.batches.reserve(batches.min(self.max_rows));
     }
 
     fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()> {
-        self.batches.push(position, batch);
+        self.keep(position, batch);
         let header = &batch.header;
         let codec = header.codec().unwrap_or(Codec::None);
         if header.is_control() && header.producer_id >= 0 && codec != Codec::None {

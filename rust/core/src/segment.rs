@@ -24,7 +24,7 @@ const SKIP_BATCH_BYTES: u64 = 4096;
 /// Batches that must be in memory as a whole (control batches, legacy messages) end here.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
 /// Room for more batches than this is made as they come: the first one may lie about the rest.
-const MAX_EXPECTED_BATCHES: u64 = 1 << 18;
+const MAX_EXPECTED_BATCHES: u64 = 1 << 17;
 /// The smallest `batchLength` of a v2 batch: its header.
 const MIN_V2_LENGTH: i32 = (HEADER_SIZE - LOG_OVERHEAD) as i32;
 /// The smallest size field of a v1 message.

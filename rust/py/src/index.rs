@@ -3,7 +3,6 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::batch_columns::BatchColumns;
 use tierlog_core::error::Result;
 use tierlog_core::local_index::{
     self, AbortedTransaction, OffsetIndexWriter, Tail, TimeIndexWriter,
@@ -283,6 +282,8 @@ pub struct Rebuilt {
     max_timestamp_offset: i64,
     /// The rows of the scan and why it stopped.
     batches: Py<Batches>,
+    /// Whether the rows are all there; none are where there would be too many.
+    batches_complete: bool,
 }
 
 /// Rebuilds the indexes of a whole segment, from the producer state that `producer_snapshot`
@@ -290,7 +291,7 @@ pub struct Rebuilt {
 #[pyfunction]
 #[pyo3(signature = (
     source, index_interval_bytes, base_offset, producer_snapshot, now_ms,
-    producer_id_expiration_ms, hash_bytes, own_file,
+    producer_id_expiration_ms, hash_bytes, own_file, max_table_rows,
 ))]
 #[expect(clippy::too_many_arguments, reason = "settings of a rebuild")]
 fn rebuild_indexes(
@@ -303,6 +304,7 @@ fn rebuild_indexes(
     producer_id_expiration_ms: i64,
     hash_bytes: bool,
     own_file: bool,
+    max_table_rows: Option<usize>,
 ) -> PyResult<Rebuilt> {
     let source = Source::new(source, own_file)?;
     let expiry = now_ms.map(|now_ms| Expiry { now_ms, expiration_ms: producer_id_expiration_ms });
@@ -312,16 +314,15 @@ fn rebuild_indexes(
         None => ProducerState::default(),
     };
     let options = ScanOptions { hash_bytes, ..ScanOptions::default() };
-    let mut visitor = RebuildVisitor {
-        rebuilder: Rebuilder::new(base_offset, index_interval_bytes, producers),
-        batches: BatchColumns::default(),
-    };
+    let rebuilder = Rebuilder::new(base_offset, index_interval_bytes, producers);
+    let mut visitor = RebuildVisitor::new(rebuilder, max_table_rows.unwrap_or(usize::MAX));
     let work = || {
         let scan = source.scan(&options, &mut visitor)?;
         let (rebuilt, _producers) = visitor.rebuilder.finish(expiry)?;
-        Ok((scan, visitor.batches, rebuilt))
+        Ok((scan, visitor.batches, visitor.batches_complete, rebuilt))
     };
-    let (scan, batches, rebuilt) = py.detach(work).map_err(|error| source.error(py, error))?;
+    let (scan, batches, batches_complete, rebuilt) =
+        py.detach(work).map_err(|error| source.error(py, error))?;
     let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
     Ok(Rebuilt {
         offset_index: bytes(&rebuilt.offset_index),
@@ -336,6 +337,7 @@ fn rebuild_indexes(
         max_timestamp_ms: rebuilt.max_timestamp_ms,
         max_timestamp_offset: rebuilt.max_timestamp_offset,
         batches: Py::new(py, Batches::new(py, batches, scan)?)?,
+        batches_complete,
     })
 }
 
