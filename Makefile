@@ -22,6 +22,7 @@ help:  ## what can be made
 
 demo: build  ## tier the bundled real Kafka logs, read them back, compare byte for byte
 	$(BIN)/tierlog demo
+	@echo "To have tierlog on your path: source $(BIN)/activate"
 
 test: build $(STAMPS)/test $(STAMPS)/java  ## every test
 	cargo test --locked --quiet
