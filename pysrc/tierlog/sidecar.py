@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -47,7 +47,7 @@ from tierlog.tiering.copy import SegmentCopier, SegmentRefusedError, prepare
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import StopReason, TopicIdPartition
 
-__all__ = ["Outcome", "Sidecar", "TierReport", "TierRow", "default_state_dir"]
+__all__ = ["Outcome", "Progress", "Sidecar", "TierReport", "TierRow", "default_state_dir"]
 
 METADATA_FILE = "metadata.sqlite"
 MAX_SNAPSHOT_BYTES = 64 << 20
@@ -470,16 +470,3 @@ def _open_logs(log_dirs: Sequence[str], state_dir: str) -> LogDir:
 
 def _ignore(_: object) -> None:
     pass
-
-
-def passes(
-    sidecar: Sidecar,
-    *,
-    interval_ms: int,
-    clock: Clock,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Iterator[TierReport]:
-    """One report per pass, `interval_ms` apart, for as long as the caller asks for more."""
-    while True:
-        yield sidecar.run_once(on_progress)
-        clock.sleep(interval_ms)
