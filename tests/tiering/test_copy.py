@@ -16,7 +16,7 @@ from tierlog.clock import ManualClock
 from tierlog.errors import CorruptDataError, RemoteStorageError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog, open_log_dir
-from tierlog.log.segment import scan_segment
+from tierlog.log.segment import scan_segment, scan_segment_in_parts
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.bucket import describe_segments, list_segments
 from tierlog.remote.indexes import IndexKind
@@ -184,6 +184,24 @@ def test_a_segment_of_too_many_batches_is_looked_at_in_parts(
     damaged = replace(segment, next_base_offset=finished.end_offset)
     with damaged.open() as handle, pytest.raises(SegmentRefusedError, match="last_offset"):
         prepare(log, damaged, handle, max_table_rows=3)
+
+
+def test_a_file_cut_between_the_two_looks_is_refused(
+    log: PartitionLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment of too many batches is read twice: the second look must reach the same end."""
+    source = log.rolled_segments[0]
+    path = tmp_path / Path(source.log_path).name
+    path.write_bytes(Path(source.log_path).read_bytes())
+    segment = replace(source, log_path=str(path))
+
+    def cut_first(*arguments: Any, **settings: Any) -> Iterator[Any]:
+        path.write_bytes(path.read_bytes()[: int(scan_segment(path).position[4])])
+        return scan_segment_in_parts(*arguments, **settings)
+
+    monkeypatch.setattr("tierlog.tiering.copy.scan_segment_in_parts", cut_first)
+    with segment.open() as handle, pytest.raises(SegmentRefusedError, match="when read again"):
+        prepare(log, segment, handle, max_table_rows=3)
 
 
 def test_every_truncation_is_found(tmp_path: Path) -> None:

@@ -196,21 +196,23 @@ def _findings(
     if stop.stop_position == 0:
         return ["no batches"]
     problems: list[Problem] = []
-    base = segment.base_offset
+    base, end = segment.base_offset, 0
     for table in _tables(rebuilt, handle):
-        is_last = int(table.position[-1]) + int(table.size_bytes[-1]) == stop.stop_position
+        end = int(table.position[-1]) + int(table.size_bytes[-1])
         problems += check_batches(
             base_offset=table.base_offset,
             last_offset=table.last_offset,
             position=table.position,
             leader_epoch=table.leader_epoch,
             segment_base=base,
-            next_base=segment.next_base_offset if is_last else None,
+            next_base=segment.next_base_offset if end == stop.stop_position else None,
             lineage=log.leader_epochs,
             allow_gaps=allow_gaps,
             magic=table.magic,
         )
         base = int(table.last_offset[-1]) + 1
+    if end != stop.stop_position:
+        return [f"ends at byte {end} when read again: expected byte {stop.stop_position}"]
     return [str(problem) for problem in problems[:MAX_PROBLEMS]]
 
 
