@@ -31,6 +31,8 @@ pub mod segment;
 mod snappy;
 pub mod source;
 pub mod spare;
+#[allow(unused)]
+mod sync;
 pub mod varint;
 
 #[cfg(test)]

@@ -1,0 +1,141 @@
+//! What the lock-free parts build on: std's atomics and locks, or loom's when the models run
+//! (`RUSTFLAGS="--cfg tierlog_loom"`), and a small number for every live thread.
+
+#[cfg(tierlog_loom)]
+pub(crate) use loom::sync::{
+    Arc, Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
+};
+#[cfg(not(tierlog_loom))]
+pub(crate) use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+/// What [`thread_number`] says of a thread that is ending: no number of its own any more.
+pub(crate) const ENDING: usize = usize::MAX - 1;
+
+#[cfg(not(tierlog_loom))]
+pub(crate) use numbers::thread_number;
+
+#[cfg(not(tierlog_loom))]
+mod numbers {
+    use std::cell::Cell;
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+    use std::sync::{Mutex, PoisonError};
+
+    use super::ENDING;
+
+    const UNKNOWN: usize = usize::MAX;
+
+    struct Numbers {
+        next: usize,
+        given_back: BinaryHeap<Reverse<usize>>,
+    }
+
+    static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, given_back: BinaryHeap::new() });
+
+    thread_local! {
+        // Without a destructor, so it can be read as long as the thread runs.
+        static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
+        static OWNED: Owned = Owned::take();
+    }
+
+    struct Owned(usize);
+
+    impl Owned {
+        fn take() -> Self {
+            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = numbers.given_back.pop().map(|Reverse(number)| number);
+            Self(number.unwrap_or_else(|| {
+                numbers.next += 1;
+                numbers.next - 1
+            }))
+        }
+    }
+
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            NUMBER.set(ENDING);
+            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+            numbers.given_back.push(Reverse(self.0));
+        }
+    }
+
+    /// A number no other live thread has, the smallest that was free when this thread first
+    /// asked; [`ENDING`] once the thread runs its destructors.
+    #[inline]
+    pub(crate) fn thread_number() -> usize {
+        let number = NUMBER.get();
+        if number != UNKNOWN {
+            return number;
+        }
+        first_time()
+    }
+
+    #[cold]
+    fn first_time() -> usize {
+        let number = OWNED.try_with(|owned| owned.0).unwrap_or(ENDING);
+        NUMBER.set(number);
+        number
+    }
+}
+
+#[cfg(tierlog_loom)]
+pub(crate) use modelled::{set_thread_number, thread_number};
+
+#[cfg(tierlog_loom)]
+mod modelled {
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static NUMBER: Cell<usize> = Cell::new(0);
+    }
+
+    /// The number this thread of a model was given.
+    pub(crate) fn thread_number() -> usize {
+        NUMBER.with(Cell::get)
+    }
+
+    /// A model says which thread is which, so that every run is the same.
+    pub(crate) fn set_thread_number(number: usize) {
+        NUMBER.with(|known| known.set(number));
+    }
+}
+
+#[cfg(all(test, not(tierlog_loom)))]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn live_threads_have_numbers_of_their_own_and_dead_ones_give_theirs_back() {
+        let most = || {
+            let together = Barrier::new(8);
+            let numbers: Vec<usize> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..8)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            let number = thread_number();
+                            together.wait();
+                            assert_eq!(number, thread_number());
+                            number
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|one| one.join().expect("a thread")).collect()
+            });
+            assert_eq!(numbers.iter().collect::<HashSet<_>>().len(), 8);
+            numbers.into_iter().max().expect("eight numbers")
+        };
+        let first = most();
+        for _ in 0..20 {
+            // Other tests run threads too, but never hundreds at once.
+            assert!(most() < first + 100);
+        }
+    }
+}
