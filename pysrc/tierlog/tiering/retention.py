@@ -1,0 +1,270 @@
+"""What of a partition's remote log has expired: a pure function over plain values.
+
+Kafka's ``RLMExpirationTask`` is the model (time, size, log start offset, epochs below the lineage),
+with its known bugs left out:
+
+* the size counts finished segments of the lineage only, and no byte twice: where segments overlap
+  after a change of leaders, the heaviest set of segments that do not overlap stands for them all,
+  so the sum is never too high and retention never leaves less than it promises;
+* while it is unknown how far the remote log reaches, no size is known and nothing expires by it;
+* copies that were begun and never finished are removed, and neither counted nor waited for;
+* a leader that sees a segment of a later epoch than its own has been deposed, and deletes nothing.
+
+The new log start offset has to be durable before the first object goes (invariant: no reader ever
+finds a hole above the log start offset).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.tiering.lineage import ranges_in_lineage
+
+__all__ = [
+    "DeleteReason",
+    "Deletion",
+    "HeldBack",
+    "LocalSegment",
+    "RetentionFacts",
+    "RetentionPlan",
+    "decide_retention",
+]
+
+
+class DeleteReason(StrEnum):
+    """Why a remote segment goes."""
+
+    RETENTION_TIME = "retention_time"
+    RETENTION_SIZE = "retention_size"
+    LOG_START_OFFSET = "log_start_offset"
+    UNREFERENCED_EPOCHS = "unreferenced_epochs"
+    INTERRUPTED_COPY = "interrupted_copy"
+    INTERRUPTED_DELETE = "interrupted_delete"
+
+
+class HeldBack(StrEnum):
+    """Why a rule was not applied."""
+
+    DEPOSED = "a segment of a later leader epoch is known: another broker leads"
+    SIZE_UNKNOWN = "the highest remote offset or the local log is unknown"
+    CLOCK_SUSPECT = "the wall clock jumped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSegment:
+    """A segment on the leader's disk, the active one included."""
+
+    base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionFacts:
+    """What a leader knows of one partition. None is unknown; no limit is None too.
+
+    ``segments``: every remote segment known, whatever its state. ``highest_remote_offset``: -1 when
+    it is known that nothing is remote. ``being_copied``: ids of the copies this process has under
+    way. ``clock_trusted``: the wall clock has not jumped against the monotonic one.
+    """
+
+    segments: Sequence[RemoteLogSegmentMetadata]
+    lineage: LeaderEpochs
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    highest_remote_offset: int | None
+    local_segments: Sequence[LocalSegment] | None
+    now_ms: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    being_copied: frozenset[str] = frozenset()
+    clock_trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """A segment to delete, and why."""
+
+    segment: RemoteLogSegmentMetadata
+    reason: DeleteReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPlan:
+    """``log_start_offset`` is to be made durable first, then the deletions carried out in order.
+
+    ``size_bytes``: what the size rule held against the limit, None when it was not applied.
+    """
+
+    log_start_offset: int
+    deletions: tuple[Deletion, ...] = ()
+    size_bytes: int | None = None
+    held_back: tuple[HeldBack, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A finished segment and the part of it that readers can reach; offsets inclusive."""
+
+    first_offset: int
+    last_offset: int
+    size_bytes: int = field(compare=False)
+    segment: RemoteLogSegmentMetadata = field(compare=False)
+
+
+def decide_retention(facts: RetentionFacts) -> RetentionPlan:
+    """What is to be deleted now, and the log start offset that says so."""
+    if any(one.leader_epochs[-1][0] > facts.leader_epoch for one in facts.segments):
+        return RetentionPlan(log_start_offset=facts.log_start_offset, held_back=(HeldBack.DEPOSED,))
+    served = _served(facts)
+    held_back = []
+    by_time = by_size = facts.log_start_offset
+    size_bytes = None
+    if facts.retention_ms is not None:
+        if facts.clock_trusted:
+            by_time = _start_by_time(served, facts, facts.retention_ms)
+        else:
+            held_back.append(HeldBack.CLOCK_SUSPECT)
+    if facts.retention_bytes is not None:
+        local_only_bytes = _local_only_bytes(facts)
+        if local_only_bytes is None:
+            held_back.append(HeldBack.SIZE_UNKNOWN)
+        else:
+            sizes = _Sizes(served, local_only_bytes)
+            size_bytes = sizes.remaining(facts.log_start_offset)
+            by_size = _start_by_size(served, sizes, facts, facts.retention_bytes)
+    start_offset = max(facts.log_start_offset, min(max(by_time, by_size), facts.high_watermark))
+    return RetentionPlan(
+        log_start_offset=start_offset,
+        deletions=_deletions(facts, start_offset, by_time),
+        size_bytes=size_bytes,
+        held_back=tuple(held_back),
+    )
+
+
+def _served(facts: RetentionFacts) -> list[_Served]:
+    """The finished segments that hold offsets of the lineage, by those offsets."""
+    found = []
+    for segment in facts.segments:
+        if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            continue
+        ranges = ranges_in_lineage(segment, facts.lineage)
+        if ranges:
+            size_bytes = _size_in_lineage(segment, ranges)
+            found.append(_Served(ranges[0][0], ranges[-1][1], size_bytes, segment))
+    return sorted(found, key=lambda one: (one.first_offset, one.last_offset))
+
+
+def _size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]]) -> int:
+    """Bytes of the epochs that lie in the lineage as a whole; what nobody counted is nothing."""
+    if ranges == [(segment.start_offset, segment.end_offset)]:
+        return segment.segment_size_bytes
+    if segment.bytes_per_epoch is None:
+        return 0
+    whole = {
+        epoch
+        for epoch, start, end in segment.epoch_ranges()
+        if any(first <= start and end <= last for first, last in ranges)
+    }
+    return sum(size_bytes for epoch, size_bytes in segment.bytes_per_epoch if epoch in whole)
+
+
+def _local_only_bytes(facts: RetentionFacts) -> int | None:
+    """Bytes of the local segments that begin above the remote log; None while that is unknown."""
+    highest = facts.highest_remote_offset
+    if highest is None or facts.local_segments is None:
+        return None
+    first = max(highest + 1, facts.log_start_offset)
+    return sum(one.size_bytes for one in facts.local_segments if one.base_offset >= first)
+
+
+class _Sizes:
+    """How much is left when the log starts at an offset, no byte counted twice."""
+
+    def __init__(self, served: Sequence[_Served], local_only_bytes: int) -> None:
+        self._firsts = [one.first_offset for one in served]
+        self._local_only_bytes = local_only_bytes
+        # The heaviest set of segments without overlap, of those from each row on.
+        self._heaviest = [0] * (len(served) + 1)
+        for row in range(len(served) - 1, -1, -1):
+            after = bisect_right(self._firsts, served[row].last_offset)
+            with_it = served[row].size_bytes + self._heaviest[max(after, row + 1)]
+            self._heaviest[row] = max(with_it, self._heaviest[row + 1])
+
+    def remaining(self, start_offset: int) -> int:
+        """Bytes at `start_offset` and above, remote and local; segments it cuts do not count."""
+        return self._local_only_bytes + self._heaviest[bisect_left(self._firsts, start_offset)]
+
+
+def _start_by_time(served: list[_Served], facts: RetentionFacts, retention_ms: int) -> int:
+    """Where the log starts once the segments in front that are all too old are gone."""
+    cutoff_ms = facts.now_ms - retention_ms
+    start_offset = facts.log_start_offset
+    for one in served:
+        if one.last_offset < start_offset:
+            continue
+        if _written_ms(one.segment) >= cutoff_ms:
+            break
+        start_offset = one.last_offset + 1
+    return start_offset
+
+
+def _written_ms(segment: RemoteLogSegmentMetadata) -> int:
+    """The time of the newest record, by its own word where that can be: a segment without
+    timestamps, or with one from after its copy, is as old as its copy."""
+    copied_ms = segment.event_timestamp_ms
+    known = 0 <= segment.max_timestamp_ms <= copied_ms
+    return segment.max_timestamp_ms if known else copied_ms
+
+
+def _start_by_size(
+    served: list[_Served], sizes: _Sizes, facts: RetentionFacts, retention_bytes: int
+) -> int:
+    """The last segment's end, from the front, beyond which not less than the limit remains."""
+    start_offset = facts.log_start_offset
+    for one in served:
+        after = max(start_offset, one.last_offset + 1)
+        if sizes.remaining(after) < retention_bytes:
+            break
+        start_offset = after
+    return start_offset
+
+
+def _deletions(
+    facts: RetentionFacts, start_offset: int, start_by_time: int
+) -> tuple[Deletion, ...]:
+    deletions = []
+    for segment in sorted(facts.segments, key=lambda one: (one.start_offset, one.end_offset)):
+        reason = _reason(segment, facts, start_offset, start_by_time)
+        if reason is not None and segment.segment_id.id not in facts.being_copied:
+            deletions.append(Deletion(segment=segment, reason=reason))
+    return tuple(deletions)
+
+
+def _reason(
+    segment: RemoteLogSegmentMetadata,
+    facts: RetentionFacts,
+    start_offset: int,
+    start_by_time: int,
+) -> DeleteReason | None:
+    match segment.state:
+        case RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            return DeleteReason.INTERRUPTED_COPY
+        case RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            return DeleteReason.INTERRUPTED_DELETE
+        case RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            return None
+    if segment.end_offset < start_offset:
+        if segment.end_offset < facts.log_start_offset:
+            return DeleteReason.LOG_START_OFFSET
+        by_time = segment.end_offset < start_by_time
+        return DeleteReason.RETENTION_TIME if by_time else DeleteReason.RETENTION_SIZE
+    earliest = min((entry.epoch for entry in facts.lineage), default=0)
+    if segment.leader_epochs[-1][0] < earliest:
+        return DeleteReason.UNREFERENCED_EPOCHS
+    return None
