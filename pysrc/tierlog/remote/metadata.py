@@ -29,6 +29,8 @@ __all__ = [
     "RemoteLogSegmentMetadata",
     "RemoteLogSegmentMetadataUpdate",
     "RemoteLogSegmentState",
+    "RemotePartitionDeleteMetadata",
+    "RemotePartitionDeleteState",
     "is_legal_transition",
 ]
 
@@ -111,9 +113,11 @@ class RemoteLogSegmentMetadata:
             raise ValueError(
                 f"{self.segment_id}: {self.segment_size_bytes} bytes, a segment has 0..2^31-1"
             )
-        for number in (self.max_timestamp_ms, self.event_timestamp_ms, self.broker_id):
+        for number in (self.max_timestamp_ms, self.event_timestamp_ms):
             if not -_MAX_INT64 - 1 <= number <= _MAX_INT64:
                 raise ValueError(f"{self.segment_id}: {number} does not fit 64 bits")
+        if not -_MAX_INT32 - 1 <= self.broker_id <= _MAX_INT32:
+            raise ValueError(f"{self.segment_id}: broker id {self.broker_id} has over 32 bits")
         if self.log_crc32c is not None and not 0 <= self.log_crc32c < 2**32:
             raise ValueError(f"{self.segment_id}: {self.log_crc32c} is no CRC-32C")
 
@@ -216,6 +220,24 @@ class RemoteLogSegmentMetadataUpdate:
     def __post_init__(self) -> None:
         if self.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise ValueError(f"{self.segment_id}: COPY_SEGMENT_STARTED is added, never updated to")
+
+
+class RemotePartitionDeleteState(IntEnum):
+    """How far the deletion of a whole partition is; Kafka's states with Kafka's numbers."""
+
+    DELETE_PARTITION_MARKED = 0
+    DELETE_PARTITION_STARTED = 1
+    DELETE_PARTITION_FINISHED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePartitionDeleteMetadata:
+    """A partition is being deleted (Kafka's class of that name)."""
+
+    partition: TopicIdPartition
+    broker_id: int
+    event_timestamp_ms: int
+    state: RemotePartitionDeleteState
 
 
 class RemoteLogMetadataManager(Protocol):
