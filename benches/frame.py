@@ -36,7 +36,7 @@ class Timed:
 
     seconds: float
     cpu_seconds: float
-    result: object
+    result: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

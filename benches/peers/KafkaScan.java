@@ -1,16 +1,10 @@
-import java.io.BufferedReader;
 import java.io.File;
 import java.io.IOException;
-import java.io.InputStreamReader;
-import java.lang.management.ManagementFactory;
-import java.lang.management.ThreadMXBean;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.stream.Collectors;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.record.internal.FileRecords;
 import org.apache.kafka.common.record.internal.MemoryRecords;
@@ -29,11 +23,8 @@ import org.apache.kafka.storage.internals.log.ProducerStateManager;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 
 /**
- * Kafka's own classes on one segment, one operation per process:
- * <pre>java -cp ... KafkaScan OPERATION SEGMENT WARMUP_SECONDS</pre>
- * It warms up, then runs once for every line it reads and answers each with one line of JSON:
- * the nanoseconds of that run, those its thread spent on a core, and what it saw. The caller decides when a round happens, and so
- * can interleave it with its own.
+ * Kafka's own classes on one segment, one operation per process; see Rounds:
+ * <pre>java -cp ... KafkaScan WARMUP_SECONDS OPERATION SEGMENT</pre>
  */
 public final class KafkaScan {
     private final Path segment;
@@ -44,33 +35,12 @@ public final class KafkaScan {
         this.segment = segment;
     }
 
-    interface Operation {
-        Map<String, Long> run() throws IOException;
+    public static void main(String[] args) throws Exception {
+        KafkaScan scan = new KafkaScan(Path.of(args[2]));
+        Rounds.serve(Double.parseDouble(args[0]), scan.operation(args[1]));
     }
 
-    public static void main(String[] args) throws IOException {
-        Operation operation = new KafkaScan(Path.of(args[1])).operation(args[0]);
-        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
-        // Counted on a core: on a busy machine the same warm-up takes longer.
-        long warmUntil =
-            threads.getCurrentThreadCpuTime() + (long) (Double.parseDouble(args[2]) * 1e9);
-        do {
-            operation.run();
-        } while (threads.getCurrentThreadCpuTime() < warmUntil);
-        BufferedReader requests =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        while (requests.readLine() != null) {
-            long start = System.nanoTime();
-            long cpuStart = threads.getCurrentThreadCpuTime();
-            Map<String, Long> seen = operation.run();
-            long cpuNanos = threads.getCurrentThreadCpuTime() - cpuStart;
-            long nanos = System.nanoTime() - start;
-            System.out.printf(
-                "{\"nanos\": %d, \"cpu_nanos\": %d, \"seen\": %s}%n", nanos, cpuNanos, json(seen));
-        }
-    }
-
-    private Operation operation(String name) throws IOException {
+    private Rounds.Operation operation(String name) throws IOException {
         switch (name) {
             case "scan-memory":
                 load();
@@ -180,11 +150,5 @@ public final class KafkaScan {
             seen.put("time_index_entries", (long) log.timeIndex().entries());
             return seen;
         }
-    }
-
-    private static String json(Map<String, Long> seen) {
-        return seen.entrySet().stream()
-            .map(field -> "\"" + field.getKey() + "\": " + field.getValue())
-            .collect(Collectors.joining(", ", "{", "}"));
     }
 }
