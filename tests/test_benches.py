@@ -28,6 +28,7 @@ from benches.frame import (
     Timed,
     measure,
 )
+from benches.peers.quotas import SampledRate
 from benches.report import as_markdown, as_table
 from tests.oracle import batches as oracle
 
@@ -65,9 +66,9 @@ def test_every_side_of_every_case_agrees(corpora: Corpora, tmp_path: Path) -> No
     assert [(row["operation"], row["shape"], row["peer_name"]) for row in rows] == expected
     for row in rows:
         measured = row["peer"] is not None or row["peer_name"] == ""
-        # Only Kafka's classes may be out of reach, and then the row says why.
+        # Only what runs in a JVM may be out of reach, and then the row says why.
         assert measured != bool(row["note"]), row
-        assert measured or row["peer_name"].startswith("Kafka"), row
+        assert measured or row["peer_name"].startswith(("Kafka", "Caffeine")), row
         assert row["met"] is None
     assert len(done.stdout.splitlines()) == 1 + len(rows)
 
@@ -162,3 +163,18 @@ def test_segments_are_sound_and_the_same_every_time(
         assert len(record.key) == KEY_BYTES
         assert len(record.key + record.value) == shape.record_bytes
     assert replace(corpora, directory=tmp_path).data(name) == data
+
+
+def test_the_pure_python_sensor_answers_as_kafkas() -> None:
+    """Figures of Kafka's own classes: a check while nothing came, and a sample that left."""
+    looked_at = SampledRate(11, 1000, 1000)
+    looked_at.record(20_000, 0)
+    assert looked_at.throttle_ms(50_000) == 0
+    looked_at.record(20_000, 60_000)
+    rates = [looked_at.rate(now_ms) for now_ms in (60_000, 61_000, 65_000)]
+    assert rates == [2000, 20_000, 4000]
+    assert looked_at.throttle_ms(65_000) == 15_000
+
+    short = SampledRate(3, 1000, 1000)
+    waits = [short.record_and_throttle_ms(1000, now_ms) for now_ms in (0, 1000, 2000, 3000)]
+    assert (waits[-1], short.rate(3000)) == (1000, 1500)
