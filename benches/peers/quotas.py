@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
-import token_bucket
 from kafka.errors import QuotaViolationError
 from kafka.metrics import MetricConfig, Metrics, Quota
 from kafka.metrics.stats import Rate
 from kafka.metrics.stats.sensor import Sensor
+
+with warnings.catch_warnings():
+    # It looks up its version in a way that Python 3.11 calls deprecated and 3.13 no longer does.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import token_bucket
 
 
 class _Sample:
