@@ -7,15 +7,15 @@ import time
 import warnings
 from collections.abc import Callable
 
-from kafka.errors import QuotaViolationError
-from kafka.metrics import MetricConfig, Metrics, Quota
-from kafka.metrics.stats import Rate
-from kafka.metrics.stats.sensor import Sensor
+import token_bucket
 
 with warnings.catch_warnings():
-    # It looks up its version in a way that Python 3.11 calls deprecated and 3.13 no longer does.
+    # It reads files of its own in a way that Python 3.11 calls deprecated and 3.13 no longer does.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import token_bucket
+    from kafka.errors import QuotaViolationError
+    from kafka.metrics import MetricConfig, Metrics, Quota
+    from kafka.metrics.stats import Rate
+    from kafka.metrics.stats.sensor import Sensor
 
 
 class _Sample:
