@@ -60,6 +60,7 @@ __all__ = [
     "encode_indexes",
     "read_indexes_header",
     "read_sections",
+    "verify_indexes",
 ]
 
 MAGIC = b"TIERIDX\n"
@@ -97,6 +98,11 @@ class Section:
     @property
     def end_position(self) -> int:
         return self.position + self.size_bytes
+
+    @property
+    def name(self) -> str:
+        known = self.kind in IndexKind.__members__.values()
+        return IndexKind(self.kind).name if known else f"section kind {self.kind}"
 
 
 def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind, Buffer]) -> bytes:
@@ -167,14 +173,16 @@ class IndexesHeader:
 
     def checked(self, kind: IndexKind, data: Buffer) -> memoryview:
         """`data` itself when it is that section, byte for byte, else CorruptDataError."""
-        section = self.section(kind)
+        return self._checked(self.section(kind), data)
+
+    def _checked(self, section: Section, data: Buffer) -> memoryview:
         view = memoryview(data).cast("B")
         if len(view) != section.size_bytes:
             raise _corrupt(
                 self.path,
                 section.position,
                 "bad_length",
-                f"{section.size_bytes} bytes of {kind.name}",
+                f"{section.size_bytes} bytes of {section.name}",
                 f"{len(view)}",
             )
         computed = crc32c(view)
@@ -183,10 +191,17 @@ class IndexesHeader:
                 self.path,
                 section.position,
                 "bad_crc",
-                f"{kind.name} with checksum {section.crc32c:#010x}",
+                f"{section.name} with checksum {section.crc32c:#010x}",
                 f"{computed:#010x}",
             )
         return view
+
+    def check_all(self, data: Buffer) -> None:
+        """CorruptDataError unless `data`, the whole object, holds every section as it was written,
+        also those of kinds that this version does not know."""
+        view = memoryview(data).cast("B")
+        for section in self.sections:
+            self._checked(section, view[section.position : section.end_position])
 
     def read_section(self, kind: IndexKind, data: Buffer, data_position: int = 0) -> memoryview:
         """The checked section out of `data`, which begins at `data_position` of the object."""
@@ -201,6 +216,13 @@ class IndexesHeader:
         view = self.checked(IndexKind.METADATA, metadata_section)
         position = self.section(IndexKind.METADATA).position
         return decode_segment(bytes(view), path=self.path, position=position)
+
+
+def verify_indexes(data: Buffer, *, path: str) -> tuple[IndexesHeader, SegmentDescription]:
+    """Header and description of a whole object, once every checksum in it has been compared."""
+    header = IndexesHeader.parse(data, path=path, object_size_bytes=memoryview(data).nbytes)
+    header.check_all(data)
+    return header, header.description(header.read_section(IndexKind.METADATA, data))
 
 
 def read_indexes_header(

@@ -22,10 +22,12 @@ from tierlog.remote.bucket import (
     wrong_size,
 )
 from tierlog.remote.indexes import (
+    MAX_INDEXES_BYTES,
     IndexesHeader,
     IndexKind,
     read_indexes_header,
     read_sections,
+    verify_indexes,
 )
 from tierlog.remote.layout import indexes_key, log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
@@ -40,7 +42,7 @@ from tierlog.remote.object_store import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RemoteStorageManager"]
+__all__ = ["RemoteStorageManager", "check_same_segment"]
 
 _CHECK_CHUNK_BYTES = 4 << 20
 
@@ -129,15 +131,23 @@ class RemoteStorageManager:
         header, first = read_indexes_header(self._store, key)
         sections = read_sections(self._store, key, header, first, {*wanted, IndexKind.METADATA})
         described = header.description(sections[IndexKind.METADATA]).metadata
-        if not _same_segment(described, metadata):
-            raise CorruptDataError(
-                reason="wrong_segment",
-                path=header.path,
-                position=header.section(IndexKind.METADATA).position,
-                expected=f"a description of {metadata.segment_id}",
-                found=f"one of {described.segment_id}",
-            )
+        check_same_segment(header, described, metadata)
         return {kind: sections[kind] for kind in wanted}
+
+    def fetch_whole_indexes(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
+        """The `.indexes` object as it is stored, its header and its segment, in one request.
+
+        Every checksum is compared. CorruptDataError when it is damaged or belongs to another
+        segment.
+        """
+        key = indexes_key(metadata)
+        # A request ends where the object does; how long it must be stands in its header.
+        data = self._store.get_range(key, 0, MAX_INDEXES_BYTES)
+        header, description = verify_indexes(data, path=f"{self._store.url}/{key}")
+        check_same_segment(header, description.metadata, metadata)
+        return header, description.metadata, data
 
     # -- verifying
 
@@ -209,6 +219,27 @@ def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
     sections = {kind: header.read_section(kind, indexes) for kind in IndexKind}
     if not _same_segment(header.description(sections[IndexKind.METADATA]).metadata, metadata):
         raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
+
+
+def check_same_segment(
+    header: IndexesHeader, described: RemoteLogSegmentMetadata, asked: RemoteLogSegmentMetadata
+) -> None:
+    """CorruptDataError unless the indexes of `header` describe the segment asked for."""
+    if not _same_segment(described, asked):
+        raise CorruptDataError(
+            reason="wrong_segment",
+            path=header.path,
+            position=header.section(IndexKind.METADATA).position,
+            expected=f"a description of {_described(asked)}",
+            found=f"one of {_described(described)}",
+        )
+
+
+def _described(metadata: RemoteLogSegmentMetadata) -> str:
+    return (
+        f"{metadata.segment_id} with offsets {metadata.start_offset} to {metadata.end_offset} "
+        f"in {metadata.segment_size_bytes} bytes"
+    )
 
 
 def _same_segment(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:

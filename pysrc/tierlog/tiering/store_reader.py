@@ -36,6 +36,8 @@ from tierlog.types import StopReason, TopicIdPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from tierlog.remote.index_cache import RemoteIndexCache
+
 __all__ = ["StoreReader"]
 
 
@@ -48,8 +50,11 @@ class StoreReader:
         metadata: RemoteLogMetadataManager,
         *,
         fetch_bytes: int = FETCH_BYTES,
+        index_cache: RemoteIndexCache | None = None,
     ) -> None:
+        """`index_cache` is one of the same store; without it each read asks for its indexes."""
         self._storage = storage
+        self._index_cache = index_cache
         self._metadata = metadata
         self._fetch_bytes = fetch_bytes
 
@@ -98,7 +103,8 @@ class StoreReader:
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. One ranged request per piece, two small ones per segment before it."""
+        """See `LogReader`. One ranged request per piece; before it two small ones per segment,
+        or none for indexes that the cache has."""
         wanted = self._partition(topic, partition)
         lineage = self._lineage(wanted)
         offset = start_offset
@@ -165,6 +171,8 @@ class StoreReader:
         newest = max(
             self._finished(partition), key=lambda one: (one.leader_epochs[-1][0], one.end_offset)
         )
+        if self._index_cache is not None:
+            return self._index_cache.get(newest).leader_epochs
         section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
         return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
 
@@ -184,6 +192,8 @@ class StoreReader:
         return None
 
     def _entries(self, segment: RemoteLogSegmentMetadata) -> RemoteLogIndexEntries:
+        if self._index_cache is not None:
+            return self._index_cache.get(segment).remote_log_index
         section = self._storage.fetch_indexes(segment, [IndexKind.REMOTE_LOG])
         return decode_remote_log_index(section[IndexKind.REMOTE_LOG], path=indexes_key(segment))
 
