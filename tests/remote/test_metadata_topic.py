@@ -99,7 +99,7 @@ def test_of_two_writers_the_later_one_is_told(
 ) -> None:
     """A writer that has not heard yet wants what has become impossible: the topic's order rules."""
     metadata = segment("a", 0, 9)
-    heard = threading.Event()
+    heard, deaf = threading.Event(), threading.Event()
     heard.set()
 
     class Slow(TopicBasedRemoteLogMetadataManager):
@@ -107,6 +107,8 @@ def test_of_two_writers_the_later_one_is_told(
             consume = self._client.consume
 
             def when_allowed(records: int, timeout_s: float) -> list[Any]:
+                if not heard.is_set():
+                    deaf.set()
                 heard.wait(30)
                 return consume(records, timeout_s)
 
@@ -117,6 +119,7 @@ def test_of_two_writers_the_later_one_is_told(
     with Slow(broker.bootstrap_servers, topic=topic) as zombie:
         zombie.wait_until_ready(timeout_s=30)
         heard.clear()
+        assert deaf.wait(30)
         outcome: list[str] = []
 
         def finish_late() -> None:
