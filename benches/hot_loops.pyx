@@ -1,9 +1,11 @@
 # cython: language_level=3, cdivision=True
 """What another package's compiled code does with our sensors and caches: loops without the lock."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
-from tierlog._hot cimport QuotaSensor
+from tierlog._hot cimport IndexCache, QuotaSensor, coarse_now_ms
+
+from tierlog._hot import native_key
 
 cdef extern from "<time.h>" nogil:
     ctypedef int clockid_t
@@ -11,13 +13,12 @@ cdef extern from "<time.h>" nogil:
         long tv_sec
         long tv_nsec
     clockid_t CLOCK_MONOTONIC
-    clockid_t CLOCK_MONOTONIC_COARSE
     int clock_gettime(clockid_t clock, timespec *now)
 
 
-cdef inline int64_t clock_ms(clockid_t clock) noexcept nogil:
+cdef inline int64_t exact_now_ms() noexcept nogil:
     cdef timespec now
-    clock_gettime(clock, &now)
+    clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1_000_000
 
 
@@ -37,9 +38,43 @@ def record_given(
 def record_clocked(QuotaSensor sensor, int64_t amount, int64_t records, bint coarse):
     """The same, each at the time of the clock."""
     cdef int64_t exceeded = 0, number
-    cdef clockid_t clock = CLOCK_MONOTONIC_COARSE if coarse else CLOCK_MONOTONIC
     with nogil:
         for number in range(records):
-            if sensor.record_and_throttle_nogil(amount, clock_ms(clock)) != 0:
+            if sensor.record_and_throttle_nogil(
+                amount, coarse_now_ms() if coarse else exact_now_ms()
+            ) != 0:
                 exceeded += 1
     return exceeded
+
+
+cdef class Finder:
+    """Looks up keys, all of one length, in one cache; they lie in the order of their use."""
+
+    cdef IndexCache cache
+    cdef bytes keys
+    cdef Py_ssize_t count
+    cdef Py_ssize_t length
+
+    def __init__(self, IndexCache cache, list keys):
+        natives = [native_key(key) for key in keys]
+        self.cache = cache
+        self.keys = b"".join(natives)
+        self.count = len(natives)
+        self.length = len(natives[0])
+        if len(self.keys) != self.count * self.length:
+            raise ValueError("keys of more than one length")
+
+    def __call__(self, int64_t repeats):
+        """How many were found in so many rounds, the clock read for each."""
+        cdef const uint8_t *start = self.keys
+        cdef const uint8_t *end = start + len(self.keys)
+        cdef const uint8_t *key
+        cdef int64_t hits = 0, repeat
+        with nogil:
+            for repeat in range(repeats):
+                key = start
+                while key < end:
+                    if self.cache.find_position(key, self.length, 0, coarse_now_ms()) >= 0:
+                        hits += 1
+                    key += self.length
+        return hits
