@@ -8,6 +8,7 @@
 
 pub mod batch_columns;
 pub mod batch_runs;
+pub mod cache;
 pub mod checksum;
 pub mod compression;
 #[cfg(target_arch = "x86_64")]

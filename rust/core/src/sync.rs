@@ -4,13 +4,26 @@
 #[cfg(tierlog_loom)]
 pub(crate) use loom::sync::{
     Arc, Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{
+        AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    },
 };
+#[cfg(tierlog_loom)]
+pub(crate) use loom::thread::{self, ThreadId};
 #[cfg(not(tierlog_loom))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{
+        AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    },
 };
+#[cfg(not(tierlog_loom))]
+pub(crate) use std::thread::{self, ThreadId};
+
+/// Which thread this is; no two threads of a process ever have the same answer.
+pub(crate) fn current_thread() -> ThreadId {
+    thread::current().id()
+}
 
 /// What [`thread_number`] says of a thread that is ending: no number of its own any more.
 pub(crate) const ENDING: usize = usize::MAX - 1;

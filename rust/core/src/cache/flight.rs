@@ -1,0 +1,231 @@
+//! Loads under way: one for a key, everybody else who asks for it waits for its outcome.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+
+use crate::sync::{Condvar, Mutex, MutexGuard, ThreadId, current_thread};
+
+use super::{Cache, Closed};
+
+/// How a load ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<V, E> {
+    /// With a value.
+    Loaded(V),
+    /// With an error, the same for all who wait.
+    Failed(E),
+    /// Its ticket was dropped: whoever waits should begin again.
+    Cancelled,
+    /// The cache was closed meanwhile.
+    Closed,
+}
+
+/// Why a value could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadError<E> {
+    /// The loader's error.
+    Failed(E),
+    /// Somebody else's load took longer than the caller would wait. It goes on.
+    TimedOut,
+    /// This thread is loading that key already and would wait for itself.
+    Reentrant,
+    /// The cache is closed.
+    Closed,
+}
+
+impl<E: fmt::Display> fmt::Display for LoadError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::TimedOut => f.write_str("the load under way took longer than the timeout"),
+            Self::Reentrant => f.write_str("the loader asked for the key it is loading"),
+            Self::Closed => f.write_str("the cache is closed"),
+        }
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for LoadError<E> {}
+
+pub(super) struct Flight<K, V, E> {
+    pub hash: u64,
+    pub key: K,
+    loader: ThreadId,
+    /// Guards the wait only; the outcome can be read without it.
+    landed: Mutex<bool>,
+    wake: Condvar,
+    outcome: OnceLock<Outcome<V, E>>,
+}
+
+impl<K, V, E> Flight<K, V, E> {
+    pub fn new(hash: u64, key: K) -> Arc<Self> {
+        Arc::new(Self {
+            hash,
+            key,
+            loader: current_thread(),
+            landed: Mutex::new(false),
+            wake: Condvar::new(),
+            outcome: OnceLock::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.landed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the outcome, unless there is one, and wakes everybody.
+    pub fn land(&self, outcome: Outcome<V, E>) {
+        // The loser's value must not be dropped under the lock.
+        let unused = {
+            let mut landed = self.lock();
+            *landed = true;
+            self.outcome.set(outcome)
+        };
+        self.wake.notify_all();
+        drop(unused);
+    }
+
+    pub fn is_mine(&self) -> bool {
+        self.loader == current_thread()
+    }
+}
+
+/// Somebody else's load.
+pub struct Waiter<K, V, E>(pub(super) Arc<Flight<K, V, E>>);
+
+impl<K, V, E> Waiter<K, V, E> {
+    /// Waits for the outcome, at most `timeout` long; `None` says that it took longer.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<&Outcome<V, E>> {
+        let mut landed = self.0.lock();
+        #[cfg(not(tierlog_loom))]
+        if let Some(timeout) = timeout {
+            let (still, _) = self
+                .0
+                .wake
+                .wait_timeout_while(landed, timeout, |landed| !*landed)
+                .unwrap_or_else(PoisonError::into_inner);
+            drop(still);
+            return self.0.outcome.get();
+        }
+        #[cfg(tierlog_loom)]
+        assert!(timeout.is_none(), "models have no clock");
+        while !*landed {
+            landed = self.0.wake.wait(landed).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(landed);
+        self.0.outcome.get()
+    }
+}
+
+type SameHash<K, V, E> = Vec<Arc<Flight<K, V, E>>>;
+
+/// All loads under way that may still be joined, and whose values will be kept.
+pub(super) struct Flights<K, V, E> {
+    by_hash: HashMap<u64, SameHash<K, V, E>, RandomState>,
+}
+
+impl<K, V, E> Flights<K, V, E> {
+    pub fn new() -> Self {
+        Self { by_hash: HashMap::default() }
+    }
+
+    pub fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Arc<Flight<K, V, E>>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.by_hash.get(&hash)?.iter().find(|flight| flight.key.borrow() == key)
+    }
+
+    pub fn insert(&mut self, flight: Arc<Flight<K, V, E>>) {
+        self.by_hash.entry(flight.hash).or_default().push(flight);
+    }
+
+    pub fn all(&self) -> Vec<Arc<Flight<K, V, E>>> {
+        self.by_hash.values().flatten().cloned().collect()
+    }
+
+    /// Takes a load out: who asks for its key from now on does not get its value.
+    pub fn take<Q>(&mut self, hash: u64, key: &Q) -> Option<Arc<Flight<K, V, E>>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.take_where(hash, |flight| flight.key.borrow() == key)
+    }
+
+    /// Takes this load out, unless it was taken out before.
+    pub fn take_same(&mut self, same: &Arc<Flight<K, V, E>>) -> Option<Arc<Flight<K, V, E>>> {
+        self.take_where(same.hash, |flight| Arc::ptr_eq(flight, same))
+    }
+
+    fn take_where(
+        &mut self,
+        hash: u64,
+        wanted: impl Fn(&Arc<Flight<K, V, E>>) -> bool,
+    ) -> Option<Arc<Flight<K, V, E>>> {
+        let flights = self.by_hash.get_mut(&hash)?;
+        let index = flights.iter().position(wanted)?;
+        let flight = flights.swap_remove(index);
+        if flights.is_empty() {
+            self.by_hash.remove(&hash);
+        }
+        Some(flight)
+    }
+}
+
+/// The right and duty to load a value. Dropped, the load counts as cancelled.
+pub struct Ticket<'a, K, V, E, S> {
+    pub(super) cache: &'a Cache<K, V, E, S>,
+    pub(super) flight: Arc<Flight<K, V, E>>,
+    pub(super) began_ms: i64,
+    pub(super) open: bool,
+}
+
+impl<K, V, E, S> Ticket<'_, K, V, E, S> {
+    /// The key to load.
+    pub fn key(&self) -> &K {
+        &self.flight.key
+    }
+
+    /// Keeps the value, unless its key was removed or put meanwhile or it is too heavy, and gives
+    /// it to all who wait. Says whether it was kept.
+    pub fn finish(mut self, value: V, weight: u64, now_ms: i64) -> Result<bool, Closed>
+    where
+        K: Clone + Eq,
+        V: Clone,
+    {
+        self.open = false;
+        let load_ms = now_ms.saturating_sub(self.began_ms);
+        self.cache.finish(&self.flight, value, weight, now_ms, load_ms)
+    }
+
+    /// Gives the error to all who wait. Nothing is kept.
+    pub fn fail(mut self, error: E, now_ms: i64) {
+        self.open = false;
+        let load_ms = now_ms.saturating_sub(self.began_ms);
+        self.cache.give_up(&self.flight, Outcome::Failed(error), load_ms);
+    }
+}
+
+impl<K, V, E, S> Drop for Ticket<'_, K, V, E, S> {
+    fn drop(&mut self) {
+        if self.open {
+            self.cache.give_up(&self.flight, Outcome::Cancelled, 0);
+        }
+    }
+}
+
+/// What [`Cache::begin_load`] says.
+pub enum Begun<'a, K, V, E, S> {
+    /// The value is there.
+    Hit(V),
+    /// The caller is to load it.
+    Load(Ticket<'a, K, V, E, S>),
+    /// Somebody else is loading it.
+    Wait(Waiter<K, V, E>),
+}

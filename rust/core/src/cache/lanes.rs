@@ -1,0 +1,255 @@
+//! Who is reading: the reason a removed entry may not be freed yet.
+//!
+//! Every thread has a lane of its own, on a cache line of its own, in which it says since when it
+//! has been reading. Writers never wait for a lane: what they removed lies aside until every lane
+//! is idle or was entered later.
+//!
+//! Why that is enough. A removal unlinks the entry, then moves the epoch on from `e` to `e + 1`.
+//! A reader announces the epoch it saw, then (full fence) follows pointers. The one who frees
+//! loads the epoch, then (full fence) looks at the lanes. Of the two fences one comes first:
+//!
+//! * the reader's: the one who frees sees the announcement. An announced epoch of `e` or less
+//!   keeps the entry. A later one was loaded (acquire) from a store (release) made after the
+//!   entry had been unlinked, so that reader cannot have found it any more.
+//! * the other's: everything stored before it, the unlinking among it, is seen by all loads the
+//!   reader makes after its own fence.
+//!
+//! Leaving is a release store and looking an acquire load, so all that a reader did with an entry
+//! comes before the entry is freed.
+
+use std::marker::PhantomData;
+
+use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, fence, thread_number};
+
+/// Threads with lanes of their own; the others share what follows.
+#[cfg(not(tierlog_loom))]
+pub(super) const OWN: usize = 64;
+#[cfg(not(tierlog_loom))]
+const GUESTS: usize = 64;
+#[cfg(tierlog_loom)]
+pub(super) const OWN: usize = 2;
+#[cfg(tierlog_loom)]
+const GUESTS: usize = 1;
+
+const IDLE: u64 = 0;
+
+/// What only one thread writes. 128 bytes, as processors fetch lines in pairs.
+#[repr(align(128))]
+pub(super) struct Lane {
+    /// The epoch in which its thread began to read, or [`IDLE`].
+    entered: AtomicU64,
+    /// The latest time its thread has seen; it never goes back.
+    pub seen_ms: AtomicI64,
+    /// Uses so far: the order of uses within one millisecond.
+    pub sequence: AtomicU64,
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+}
+
+/// A lane for whoever takes it first.
+#[repr(align(128))]
+struct Guest(AtomicU64);
+
+/// All lanes of one cache.
+pub(super) struct Lanes {
+    epoch: AtomicU64,
+    /// Lanes from here on have never been entered. Raised before the first entry, under the same
+    /// fence as the announcement, so who frees sees it when it must see the announcement.
+    opened: AtomicUsize,
+    guests_opened: AtomicUsize,
+    own: Box<[Lane]>,
+    guests: Box<[Guest]>,
+    /// Readers that found every guest lane taken.
+    crowd: AtomicU64,
+    /// Hits and misses of those without a lane of their own.
+    pub guest_hits: AtomicU64,
+    pub guest_misses: AtomicU64,
+}
+
+/// As long as this lives, nothing that was found is freed.
+pub(super) struct Pin<'a> {
+    lanes: &'a Lanes,
+    place: Place<'a>,
+    // Only its own thread writes a lane.
+    not_send: PhantomData<*const ()>,
+}
+
+enum Place<'a> {
+    Own(&'a Lane, u32),
+    /// The thread was reading already: whoever entered first leaves last.
+    Nested(&'a Lane, u32),
+    Guest(&'a Guest),
+    Crowd,
+}
+
+/// Everything removed before this epoch may be freed.
+#[derive(Clone, Copy)]
+pub(super) struct Quiet(u64);
+
+impl Quiet {
+    pub fn frees(self, removed_in: u64) -> bool {
+        removed_in < self.0
+    }
+}
+
+fn lane() -> Lane {
+    Lane {
+        entered: AtomicU64::new(IDLE),
+        seen_ms: AtomicI64::new(i64::MIN),
+        sequence: AtomicU64::new(0),
+        hits: AtomicU64::new(0),
+        misses: AtomicU64::new(0),
+    }
+}
+
+impl Lanes {
+    pub fn new() -> Self {
+        Self {
+            epoch: AtomicU64::new(IDLE + 1),
+            opened: AtomicUsize::new(0),
+            guests_opened: AtomicUsize::new(0),
+            own: (0..OWN).map(|_| lane()).collect(),
+            guests: (0..GUESTS).map(|_| Guest(AtomicU64::new(IDLE))).collect(),
+            crowd: AtomicU64::new(0),
+            guest_hits: AtomicU64::new(0),
+            guest_misses: AtomicU64::new(0),
+        }
+    }
+
+    /// The lane of this thread, for what it counts.
+    pub fn own(&self) -> Option<&Lane> {
+        self.own.get(thread_number())
+    }
+
+    /// Every lane that was ever used.
+    pub fn opened(&self) -> &[Lane] {
+        &self.own[..self.opened.load(Ordering::Relaxed)]
+    }
+
+    #[inline]
+    pub fn enter(&self) -> Pin<'_> {
+        let number = thread_number();
+        let place = match self.own.get(number) {
+            Some(lane) if lane.entered.load(Ordering::Relaxed) != IDLE => {
+                Place::Nested(lane, number as u32)
+            }
+            Some(lane) => {
+                if number >= self.opened.load(Ordering::Relaxed) {
+                    self.opened.fetch_max(number + 1, Ordering::Relaxed);
+                }
+                announce(&lane.entered, self.epoch.load(Ordering::Acquire));
+                Place::Own(lane, number as u32)
+            }
+            None => self.enter_as_guest(number),
+        };
+        Pin { lanes: self, place, not_send: PhantomData }
+    }
+
+    #[cold]
+    fn enter_as_guest(&self, number: usize) -> Place<'_> {
+        for step in 0..GUESTS {
+            let index = number.wrapping_add(step) % GUESTS;
+            let guest = &self.guests[index];
+            if guest.0.load(Ordering::Relaxed) != IDLE {
+                continue;
+            }
+            self.guests_opened.fetch_max(index + 1, Ordering::Relaxed);
+            let epoch = self.epoch.load(Ordering::Acquire);
+            // Acquire: what the last guest did comes before what this one does.
+            if guest.0.compare_exchange(IDLE, epoch, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                fence(Ordering::SeqCst);
+                return Place::Guest(guest);
+            }
+        }
+        // More than 128 threads are reading at this moment. They hold back whatever is removed
+        // meanwhile, however late it is.
+        self.crowd.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Place::Crowd
+    }
+
+    /// Called with the writer's lock held, after unlinking: the epoch of that removal.
+    pub fn removed(&self) -> u64 {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        // Release: whoever loads the new epoch sees the unlinking.
+        self.epoch.store(epoch + 1, Ordering::Release);
+        epoch
+    }
+
+    /// Looks at who is reading.
+    pub fn quiet(&self) -> Quiet {
+        let mut oldest = self.epoch.load(Ordering::Acquire);
+        fence(Ordering::SeqCst);
+        // Acquire: what a reader that has left did comes before what the caller frees.
+        if self.crowd.load(Ordering::Acquire) != 0 {
+            return Quiet(0);
+        }
+        let own = &self.own[..self.opened.load(Ordering::Relaxed)];
+        let guests = &self.guests[..self.guests_opened.load(Ordering::Relaxed)];
+        let entered = own.iter().map(|lane| &lane.entered);
+        for entered in entered.chain(guests.iter().map(|guest| &guest.0)) {
+            let entered = entered.load(Ordering::Acquire);
+            if entered != IDLE && entered < oldest {
+                oldest = entered;
+            }
+        }
+        Quiet(oldest)
+    }
+}
+
+/// Stores, then a full fence.
+#[inline]
+fn announce(entered: &AtomicU64, epoch: u64) {
+    // On x86 an exchange is a full fence and costs half of a store and a fence.
+    #[cfg(all(target_arch = "x86_64", not(tierlog_loom)))]
+    {
+        entered.swap(epoch, Ordering::SeqCst);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(tierlog_loom))))]
+    {
+        entered.store(epoch, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Pin<'_> {
+    /// The lane and its number, if the thread has one.
+    #[inline]
+    pub fn lane(&self) -> Option<(&Lane, u32)> {
+        match self.place {
+            Place::Own(lane, number) | Place::Nested(lane, number) => Some((lane, number)),
+            Place::Guest(_) | Place::Crowd => None,
+        }
+    }
+
+    #[inline]
+    pub fn count(&self, hit: bool) {
+        match self.lane() {
+            Some((lane, _)) => {
+                let count = if hit { &lane.hits } else { &lane.misses };
+                // Nobody else writes it.
+                count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            }
+            None => {
+                let count = if hit { &self.lanes.guest_hits } else { &self.lanes.guest_misses };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Pin<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: all that was read comes before what is freed because of this.
+        match self.place {
+            Place::Own(lane, _) => lane.entered.store(IDLE, Ordering::Release),
+            Place::Nested(..) => {}
+            Place::Guest(guest) => guest.0.store(IDLE, Ordering::Release),
+            Place::Crowd => {
+                self.lanes.crowd.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The hash table and the memory of its entries. All unsafe code of the cache is here.
+//!
+//! Entries hang in chains, newest first, which readers walk without any lock. Writers take turns
+//! (the cache's one lock): [`Map`] is what readers share, [`Owner`] is what the lock guards.
+//!
+//! Every entry has two `next` pointers, one for tables of even and one for tables of odd number.
+//! A table that has become too small is replaced by one of twice the size whose chains use the
+//! other pointers: readers go on in the old chains, which nobody touches, so they never miss an
+//! entry because of it. The table after that has to wait until no reader is left in the first.
+//!
+//! Rules that make the unsafe code sound:
+//!
+//! 1. Entries and tables are reached by readers only through a [`Pinned`].
+//! 2. Both are freed only when [`Lanes::quiet`] says that nobody who may have reached them is left.
+//! 3. An entry that [`Owner`] has in a slot is linked and is removed only through `&mut Owner`.
+//! 4. After it is linked, nothing in an entry changes but its atomics.
+
+#![allow(unsafe_code)]
+
+use std::borrow::Borrow;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use crate::sync::{AtomicPtr, Ordering};
+
+use super::lanes::{Lanes, Pin, Quiet};
+use super::order::Id;
+use super::used::Used;
+
+const FIRST_BUCKETS: usize = if cfg!(tierlog_loom) { 1 } else { 64 };
+/// Slots are numbered in 32 bits.
+pub(super) const MAX_ENTRIES: usize = u32::MAX as usize;
+
+/// One entry.
+pub(super) struct Node<K, V> {
+    pub hash: u64,
+    next: [AtomicPtr<Node<K, V>>; 2],
+    pub used: Used,
+    slot: u32,
+    pub key: K,
+    pub value: V,
+    pub weight: u64,
+    #[cfg(tierlog_loom)]
+    life: life::Life,
+}
+
+impl<K, V> Node<K, V> {
+    pub fn new(hash: u64, key: K, value: V, weight: u64) -> Box<Self> {
+        Box::new(Self {
+            hash,
+            next: [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())],
+            used: Used::never(),
+            slot: 0,
+            key,
+            value,
+            weight,
+            #[cfg(tierlog_loom)]
+            life: life::Life::new(),
+        })
+    }
+
+    #[inline]
+    fn next(&self, parity: usize) -> &AtomicPtr<Self> {
+        &self.next[parity & 1]
+    }
+}
+
+struct Table<K, V> {
+    /// Which of the two pointers its chains use.
+    parity: usize,
+    mask: usize,
+    buckets: Box<[AtomicPtr<Node<K, V>>]>,
+}
+
+impl<K, V> Table<K, V> {
+    fn new(parity: usize, buckets: usize) -> Box<Self> {
+        let empty = (0..buckets).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        Box::new(Self { parity, mask: buckets - 1, buckets: empty })
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u64) -> &AtomicPtr<Node<K, V>> {
+        &self.buckets[hash as usize & self.mask]
+    }
+}
+
+/// What readers share.
+pub(super) struct Map<K, V> {
+    table: AtomicPtr<Table<K, V>>,
+    pub lanes: Lanes,
+    // Says for Send and Sync that entries are owned.
+    entries: PhantomData<Box<Node<K, V>>>,
+}
+
+/// A reader's access.
+pub(super) struct Pinned<'a, K, V> {
+    map: &'a Map<K, V>,
+    pub pin: Pin<'a>,
+}
+
+impl<K, V> Map<K, V> {
+    pub fn new() -> (Self, Owner<K, V>) {
+        let table = Box::into_raw(Table::new(0, FIRST_BUCKETS));
+        let map = Self { table: AtomicPtr::new(table), lanes: Lanes::new(), entries: PhantomData };
+        let owner = Owner {
+            slots: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            retired: VecDeque::new(),
+            old_table: None,
+        };
+        (map, owner)
+    }
+
+    #[inline]
+    pub fn enter(&self) -> Pinned<'_, K, V> {
+        Pinned { map: self, pin: self.lanes.enter() }
+    }
+
+    fn table(&self) -> &Table<K, V> {
+        // SAFETY: called by readers under a pin and by the owner, whose table it is; a table is
+        // freed by the owner after it was replaced and no pin is left that saw it.
+        unsafe { &*self.table.load(Ordering::Acquire) }
+    }
+}
+
+impl<K, V> Pinned<'_, K, V> {
+    /// The entry of a key. It stays as long as this does.
+    #[inline]
+    pub fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Node<K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let table = self.map.table();
+        // Acquire, here and below: what was written before an entry was linked, is seen.
+        let mut at = table.bucket(hash).load(Ordering::Acquire);
+        loop {
+            // SAFETY: reached under a pin (rules 1 and 2), and never changed but for its atomics.
+            let node = unsafe { at.as_ref() }?;
+            #[cfg(tierlog_loom)]
+            node.life.assert_alive();
+            if node.hash == hash && node.key.borrow() == key {
+                return Some(node);
+            }
+            at = node.next(table.parity).load(Ordering::Acquire);
+        }
+    }
+
+    /// The entry in a slot, if it is still the one meant. The owner's lock may be given back; the
+    /// entry stays as long as this does.
+    pub fn keep<'p>(&'p self, owner: &Owner<K, V>, id: Id) -> Option<&'p Node<K, V>> {
+        let node: *const Node<K, V> = owner.node(id)?;
+        // SAFETY: linked now, so whoever removes it does so after this pin was entered (rule 2).
+        Some(unsafe { &*node })
+    }
+}
+
+struct Slot<K, V> {
+    tenant: u32,
+    node: Option<NonNull<Node<K, V>>>,
+}
+
+/// What the one who holds the lock has: every linked entry, and what waits to be freed.
+pub(super) struct Owner<K, V> {
+    slots: Vec<Slot<K, V>>,
+    free: Vec<u32>,
+    live: usize,
+    retired: VecDeque<Removed<K, V>>,
+    old_table: Option<(u64, NonNull<Table<K, V>>)>,
+}
+
+// SAFETY: it owns its entries, which readers in other threads look at, too.
+unsafe impl<K: Send + Sync, V: Send + Sync> Send for Owner<K, V> {}
+
+/// An entry that is no longer linked, but may still be looked at. Has to be given to
+/// [`Removed::free`]; dropped, it is leaked.
+pub(super) struct Removed<K, V> {
+    node: NonNull<Node<K, V>>,
+    epoch: u64,
+}
+
+// SAFETY: as for the owner.
+unsafe impl<K: Send + Sync, V: Send + Sync> Send for Removed<K, V> {}
+
+impl<K, V> Removed<K, V> {
+    pub fn node(&self) -> &Node<K, V> {
+        // SAFETY: freed only by consuming this.
+        unsafe { self.node.as_ref() }
+    }
+
+    /// Frees the entry, unless somebody may be looking at it. `quiet` has to come from the lanes
+    /// of the same cache; when it was taken does not matter.
+    pub fn free(self, quiet: Quiet) -> Result<(), Self> {
+        if !quiet.frees(self.epoch) {
+            return Err(self);
+        }
+        // SAFETY: unlinked once (rule 3), so this is the only owner; no reader is left (rule 2).
+        unsafe { drop_node(self.node) };
+        Ok(())
+    }
+}
+
+/// # Safety
+/// The caller owns the entry and nobody looks at it.
+unsafe fn drop_node<K, V>(node: NonNull<Node<K, V>>) {
+    // In a model the entry is marked and kept, so that a look at it is noticed.
+    #[cfg(tierlog_loom)]
+    // SAFETY: the caller's promise; loom checks it.
+    unsafe {
+        node.as_ref().life.end();
+    }
+    #[cfg(not(tierlog_loom))]
+    // SAFETY: made by `Box::into_raw` in `Owner::link`; the rest is the caller's promise.
+    unsafe {
+        drop(Box::from_raw(node.as_ptr()));
+    }
+}
+
+impl<K, V> Owner<K, V> {
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// The entry meant, unless it is gone.
+    pub fn node(&self, id: Id) -> Option<&Node<K, V>> {
+        let slot = self.slots.get(id.slot as usize)?;
+        if slot.tenant != id.tenant {
+            return None;
+        }
+        // SAFETY: linked (rule 3).
+        slot.node.map(|node| unsafe { &*node.as_ptr() })
+    }
+
+    /// Every entry there is.
+    pub fn ids(&self) -> impl Iterator<Item = Id> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.node.is_some())
+            .map(|(index, slot)| Id { slot: index as u32, tenant: slot.tenant })
+    }
+
+    pub fn find<Q>(&self, map: &Map<K, V>, hash: u64, key: &Q) -> Option<Id>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let table = map.table();
+        let mut at = table.bucket(hash).load(Ordering::Relaxed);
+        loop {
+            // SAFETY: linked (rule 3).
+            let node = unsafe { at.as_ref() }?;
+            if node.hash == hash && node.key.borrow() == key {
+                let tenant = self.slots[node.slot as usize].tenant;
+                return Some(Id { slot: node.slot, tenant });
+            }
+            at = node.next(table.parity).load(Ordering::Relaxed);
+        }
+    }
+
+    /// Links a new entry; there is none with its key.
+    pub fn link(&mut self, map: &Map<K, V>, node: Box<Node<K, V>>) -> Id {
+        if self.live >= map.table().buckets.len() / 2 {
+            self.grow(map);
+        }
+        let (id, node) = self.settle(node);
+        let table = map.table();
+        // SAFETY: just settled, ours.
+        let fresh = unsafe { node.as_ref() };
+        let bucket = table.bucket(fresh.hash);
+        fresh.next(table.parity).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Release: all of the entry is there for whoever loads the pointer.
+        bucket.store(node.as_ptr(), Ordering::Release);
+        id
+    }
+
+    /// Puts an entry in the place of one with the same key: readers see the one or the other.
+    pub fn replace(
+        &mut self,
+        map: &Map<K, V>,
+        old: Id,
+        node: Box<Node<K, V>>,
+    ) -> Option<(Id, Removed<K, V>)> {
+        let gone = self.vacate(old)?;
+        let (id, node) = self.settle(node);
+        let table = map.table();
+        // SAFETY: both are ours, the one just settled, the other still linked.
+        let (fresh, stale) = unsafe { (node.as_ref(), gone.as_ref()) };
+        let after = stale.next(table.parity).load(Ordering::Relaxed);
+        fresh.next(table.parity).store(after, Ordering::Relaxed);
+        // Release: as in `link`.
+        link_to(table, gone).store(node.as_ptr(), Ordering::Release);
+        Some((id, Removed { node: gone, epoch: map.lanes.removed() }))
+    }
+
+    /// Unlinks an entry. Readers that stand on it still find their way on.
+    pub fn unlink(&mut self, map: &Map<K, V>, id: Id) -> Option<Removed<K, V>> {
+        let gone = self.vacate(id)?;
+        let table = map.table();
+        // SAFETY: still linked and ours.
+        let after = unsafe { gone.as_ref() }.next(table.parity).load(Ordering::Relaxed);
+        // Release: a reader that gets to the next entry this way sees all of it.
+        link_to(table, gone).store(after, Ordering::Release);
+        Some(Removed { node: gone, epoch: map.lanes.removed() })
+    }
+
+    fn vacate(&mut self, id: Id) -> Option<NonNull<Node<K, V>>> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        if slot.tenant != id.tenant {
+            return None;
+        }
+        let node = slot.node.take()?;
+        slot.tenant = slot.tenant.wrapping_add(1);
+        self.free.push(id.slot);
+        self.live -= 1;
+        Some(node)
+    }
+
+    fn settle(&mut self, mut node: Box<Node<K, V>>) -> (Id, NonNull<Node<K, V>>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { tenant: 0, node: None });
+            (self.slots.len() - 1) as u32
+        });
+        node.slot = slot;
+        // SAFETY: a box is never null.
+        let node = unsafe { NonNull::new_unchecked(Box::into_raw(node)) };
+        let place = &mut self.slots[slot as usize];
+        place.node = Some(node);
+        self.live += 1;
+        (Id { slot, tenant: place.tenant }, node)
+    }
+
+    fn grow(&mut self, map: &Map<K, V>) {
+        self.free_table(map);
+        if self.old_table.is_some() {
+            // Somebody still walks the chains that would be written: longer chains until then.
+            return;
+        }
+        let old = map.table.load(Ordering::Relaxed);
+        let parity = map.table().parity ^ 1;
+        let table = Table::new(parity, map.table().buckets.len() * 2);
+        for slot in &self.slots {
+            let Some(node) = slot.node else { continue };
+            // SAFETY: linked (rule 3).
+            let linked = unsafe { node.as_ref() };
+            let bucket = table.bucket(linked.hash);
+            linked.next(parity).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
+            bucket.store(node.as_ptr(), Ordering::Relaxed);
+        }
+        // Release: the new chains are there for whoever loads the pointer.
+        map.table.store(Box::into_raw(table), Ordering::Release);
+        self.old_table = NonNull::new(old).map(|old| (map.lanes.removed(), old));
+    }
+
+    fn free_table(&mut self, map: &Map<K, V>) {
+        let Some((epoch, table)) = self.old_table else { return };
+        if map.lanes.quiet().frees(epoch) {
+            self.old_table = None;
+            // SAFETY: replaced before `epoch` ended, and nobody who saw it is left (rule 2).
+            unsafe { drop(Box::from_raw(table.as_ptr())) };
+        }
+    }
+
+    /// Lays something aside until nobody looks at it.
+    pub fn retire(&mut self, removed: Removed<K, V>) {
+        self.retired.push_back(removed);
+    }
+
+    /// Things that were laid aside.
+    pub fn retired(&self) -> usize {
+        self.retired.len()
+    }
+
+    /// Takes out something laid aside that nobody looks at any more.
+    pub fn take_retired(&mut self, quiet: Quiet) -> Option<Removed<K, V>> {
+        if !quiet.frees(self.retired.front()?.epoch) {
+            return None;
+        }
+        self.retired.pop_front()
+    }
+
+    /// Frees everything. For the end: nobody else has the cache.
+    pub fn free_all(&mut self, map: &mut Map<K, V>) {
+        let linked = self.slots.iter_mut().filter_map(|slot| slot.node.take());
+        for node in linked.chain(self.retired.drain(..).map(|removed| removed.node)) {
+            // SAFETY: `&mut Map` says that no reader is left.
+            unsafe { drop_node(node) };
+        }
+        self.live = 0;
+        let current = map.table.load(Ordering::Relaxed);
+        map.table.store(ptr::null_mut(), Ordering::Relaxed);
+        let old = self.old_table.take().map(|(_, table)| table);
+        for table in NonNull::new(current).into_iter().chain(old) {
+            // SAFETY: made by `Box::into_raw`, dropped once.
+            unsafe { drop(Box::from_raw(table.as_ptr())) };
+        }
+    }
+}
+
+/// The pointer that leads to a linked entry.
+fn link_to<K, V>(table: &Table<K, V>, node: NonNull<Node<K, V>>) -> &AtomicPtr<Node<K, V>> {
+    // SAFETY: linked in this table (rule 3), as are all before it.
+    let mut link = table.bucket(unsafe { node.as_ref() }.hash);
+    loop {
+        let at = link.load(Ordering::Relaxed);
+        if at == node.as_ptr() {
+            return link;
+        }
+        // SAFETY: see above; the chain reaches `node` before it ends.
+        link = unsafe { &*at }.next(table.parity);
+    }
+}
+
+#[cfg(tierlog_loom)]
+mod life {
+    use loom::cell::UnsafeCell;
+
+    /// Notices looks at an entry that was freed, or that its freeing does not come after.
+    pub(super) struct Life(UnsafeCell<bool>);
+
+    impl Life {
+        pub(super) fn new() -> Self {
+            Self(UnsafeCell::new(true))
+        }
+
+        pub(super) fn assert_alive(&self) {
+            // SAFETY: loom checks that no writer is there.
+            self.0.with(|alive| assert!(unsafe { *alive }, "looked at after it was freed"));
+        }
+
+        /// # Safety
+        /// As for freeing.
+        pub(super) unsafe fn end(&self) {
+            // SAFETY: the caller's promise; loom checks that no reader is there.
+            self.0.with_mut(|alive| unsafe {
+                assert!(*alive, "freed twice");
+                *alive = false;
+            });
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Who was used longest ago.
+//!
+//! A hit only writes a stamp into its entry; nothing is moved. The order is put right when it is
+//! asked for: an entry whose stamp is newer than the one it stands in the queue with goes back
+//! with the newer one, so every hit costs at most one later step here.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// A moment of use: a time, and the order within its millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stamp {
+    pub ms: i64,
+    pub sequence: u64,
+}
+
+/// The place of an entry, and which of its successive tenants is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Id {
+    pub slot: u32,
+    pub tenant: u32,
+}
+
+type Queued = (Stamp, Id);
+
+/// Every entry stands here once, with a stamp that is not newer than its own; so do entries that
+/// are gone, until they come to the front or become many.
+pub(super) struct Order {
+    /// New entries, oldest first.
+    fresh: VecDeque<Queued>,
+    /// Those that were used again.
+    again: BinaryHeap<Reverse<Queued>>,
+}
+
+impl Order {
+    pub fn new() -> Self {
+        Self { fresh: VecDeque::new(), again: BinaryHeap::new() }
+    }
+
+    /// Adds a new entry. Stamps of new entries never descend.
+    pub fn push(&mut self, stamp: Stamp, id: Id) {
+        self.fresh.push_back((stamp, id));
+    }
+
+    /// The entry that was used longest ago; `stamp` says when an entry was used, or that it is
+    /// gone.
+    pub fn oldest(&mut self, stamp: impl Fn(Id) -> Option<Stamp>) -> Option<(Stamp, Id)> {
+        // Entries may be used faster than this looks at them: nobody goes back twice.
+        let mut patience = self.fresh.len() + self.again.len();
+        loop {
+            let from_fresh = self.fresh_is_older();
+            let (queued, id) = if from_fresh { *self.fresh.front()? } else { self.again.peek()?.0 };
+            match stamp(id) {
+                Some(actual) if actual <= queued || patience == 0 => return Some((actual, id)),
+                Some(actual) => {
+                    patience -= 1;
+                    self.pop(from_fresh);
+                    self.again.push(Reverse((actual, id)));
+                }
+                None => self.pop(from_fresh),
+            }
+        }
+    }
+
+    fn fresh_is_older(&self) -> bool {
+        match (self.fresh.front(), self.again.peek()) {
+            (Some(fresh), Some(Reverse(again))) => fresh <= again,
+            (fresh, _) => fresh.is_some(),
+        }
+    }
+
+    fn pop(&mut self, from_fresh: bool) {
+        if from_fresh {
+            self.fresh.pop_front();
+        } else {
+            self.again.pop();
+        }
+    }
+
+    /// Takes away what [`Order::oldest`] has just returned.
+    pub fn pop_oldest(&mut self) {
+        self.pop(self.fresh_is_older());
+    }
+
+    /// Forgets those that are gone, when they are more than those that are not.
+    pub fn tidy(&mut self, live: usize, is_live: impl Fn(Id) -> bool) {
+        if self.fresh.len() + self.again.len() <= 2 * live + 64 {
+            return;
+        }
+        self.fresh.retain(|&(_, id)| is_live(id));
+        self.again.retain(|&Reverse((_, id))| is_live(id));
+        // Memory follows, but with room to grow again.
+        self.fresh.shrink_to(2 * self.fresh.len());
+        self.again.shrink_to(2 * self.again.len());
+    }
+}

@@ -1,0 +1,246 @@
+//! What the cache's one lock guards: who is in it, in which order, and what is being loaded.
+
+use crate::sync::Ordering;
+
+use super::CacheStats;
+use super::clock::Clock;
+use super::flight::Flights;
+use super::lanes::{Lane, Lanes};
+use super::map::{MAX_ENTRIES, Map, Node, Owner};
+use super::order::{Id, Order, Stamp};
+use super::removal::{RemovalCause, Removals};
+
+/// Expired entries that one put removes beyond those that must go: as garbage is swept away
+/// faster than it is made, a cache that is only put to needs no sweeps.
+const EXPIRED_PER_PUT: usize = 2;
+/// Things laid aside that one operation takes out to free them.
+const FREED_AT_ONCE: usize = 256;
+
+pub(super) struct State<K, V, E> {
+    pub owner: Owner<K, V>,
+    pub flights: Flights<K, V, E>,
+    pub weight: u64,
+    pub max_bytes: u64,
+    pub closed: bool,
+    pub record_stats: bool,
+    pub stats: CacheStats,
+    order: Order,
+    /// Stamp of the last entry that was put.
+    last: Stamp,
+}
+
+impl<K, V, E> State<K, V, E> {
+    pub fn new(owner: Owner<K, V>, max_bytes: u64, record_stats: bool) -> Self {
+        Self {
+            owner,
+            flights: Flights::new(),
+            weight: 0,
+            max_bytes,
+            closed: false,
+            record_stats,
+            stats: CacheStats::default(),
+            order: Order::new(),
+            last: Stamp { ms: i64::MIN, sequence: 0 },
+        }
+    }
+
+    /// The cache's time now; what the caller's thread has seen and what was put last hold it up.
+    pub fn time_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
+        let seen_ms = lanes.own().map_or(i64::MIN, |lane| lane.seen_ms.load(Ordering::Relaxed));
+        let time_ms = self.not_before(clock, seen_ms, now_ms);
+        if let Some(lane) = lanes.own() {
+            lane.seen_ms.store(time_ms, Ordering::Relaxed);
+        }
+        time_ms
+    }
+
+    /// The same, held up by what any thread has seen.
+    pub fn latest_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
+        let seen = |lane: &Lane| lane.seen_ms.load(Ordering::Relaxed);
+        let seen_ms = lanes.opened().iter().map(seen).max().unwrap_or(i64::MIN);
+        self.not_before(clock, seen_ms, now_ms);
+        self.time_ms(clock, lanes, now_ms)
+    }
+
+    fn not_before(&mut self, clock: &Clock, seen_ms: i64, now_ms: i64) -> i64 {
+        let seen_ms = seen_ms.max(self.last.ms);
+        let time_ms = clock.time_ms(now_ms);
+        if clock.set_back(time_ms, seen_ms) {
+            clock.go_on_from(seen_ms, time_ms);
+        }
+        self.last.ms = time_ms.max(seen_ms);
+        self.last.ms
+    }
+
+    fn stamp(&mut self, lanes: &Lanes) -> Stamp {
+        let lane = lanes.own();
+        let used = lane.map_or(0, |lane| lane.sequence.load(Ordering::Relaxed));
+        self.last.sequence = self.last.sequence.max(used) + 1;
+        if let Some(lane) = lane {
+            // Later uses by this thread come after this put.
+            lane.sequence.store(self.last.sequence, Ordering::Relaxed);
+        }
+        self.last
+    }
+
+    /// Removes one entry, if it is still the one meant.
+    pub fn remove(
+        &mut self,
+        map: &Map<K, V>,
+        id: Id,
+        cause: RemovalCause,
+        removals: &mut Removals<K, V>,
+    ) -> bool {
+        let Some(removed) = self.owner.unlink(map, id) else { return false };
+        self.weight -= removed.node().weight;
+        self.count(cause);
+        removals.push(removed, cause);
+        true
+    }
+
+    fn count(&mut self, cause: RemovalCause) {
+        if self.record_stats {
+            self.stats.count_removal(cause);
+        }
+    }
+
+    /// Whether an entry is too old at the last time that was seen here.
+    pub fn expired(&self, clock: &Clock, id: Id) -> bool {
+        self.owner.node(id).is_some_and(|node| clock.expired(node.used.ms(), self.last.ms))
+    }
+
+    /// Puts an entry: room is made first, so the bound holds at every moment. Says whether it was
+    /// kept. `time_ms` was called before.
+    pub fn put(
+        &mut self,
+        map: &Map<K, V>,
+        clock: &Clock,
+        mut node: Box<Node<K, V>>,
+        removals: &mut Removals<K, V>,
+    ) -> bool
+    where
+        K: Eq,
+    {
+        let weight = node.weight;
+        let old = self.owner.find(map, node.hash, &node.key);
+        if weight > self.max_bytes {
+            if let Some(old) = old {
+                self.remove(map, old, RemovalCause::Replaced, removals);
+            }
+            self.count(RemovalCause::Size);
+            removals.refused = Some(node);
+            return false;
+        }
+        let stamp = self.stamp(&map.lanes);
+        node.used.put(stamp);
+        let id = if let Some(old) = old {
+            let cause = match self.expired(clock, old) {
+                true => RemovalCause::Expired,
+                false => RemovalCause::Replaced,
+            };
+            self.weight -= self.owner.node(old).map_or(0, |node| node.weight);
+            self.make_room(map, clock, weight, Some(old), removals);
+            let Some((id, removed)) = self.owner.replace(map, old, node) else { return false };
+            self.count(cause);
+            removals.push(removed, cause);
+            id
+        } else {
+            self.make_room(map, clock, weight, None, removals);
+            self.owner.link(map, node)
+        };
+        self.weight += weight;
+        self.order.push(stamp, id);
+        true
+    }
+
+    fn make_room(
+        &mut self,
+        map: &Map<K, V>,
+        clock: &Clock,
+        weight: u64,
+        replaced: Option<Id>,
+        removals: &mut Removals<K, V>,
+    ) {
+        let most = self.max_bytes - weight;
+        let mut expired = 0;
+        while let Some((stamp, id)) = self.oldest() {
+            let must = self.weight > most || self.owner.len() >= MAX_ENTRIES;
+            let cause = match clock.expired(stamp.ms, self.last.ms) {
+                true => RemovalCause::Expired,
+                false => RemovalCause::Size,
+            };
+            if !must && (cause == RemovalCause::Size || expired == EXPIRED_PER_PUT) {
+                return;
+            }
+            self.order.pop_oldest();
+            // The one to be replaced leaves by that.
+            if Some(id) != replaced {
+                expired += usize::from(!must);
+                self.remove(map, id, cause, removals);
+            }
+        }
+    }
+
+    fn oldest(&mut self) -> Option<(Stamp, Id)> {
+        let owner = &self.owner;
+        self.order.oldest(|id| owner.node(id).map(|node| node.used.stamp()))
+    }
+
+    /// Removes up to `most` entries that are too old. Says how many there were.
+    pub fn expire(
+        &mut self,
+        map: &Map<K, V>,
+        clock: &Clock,
+        most: usize,
+        removals: &mut Removals<K, V>,
+    ) -> usize {
+        let mut removed = 0;
+        while removed < most
+            && let Some((stamp, id)) = self.oldest()
+            && clock.expired(stamp.ms, self.last.ms)
+        {
+            self.order.pop_oldest();
+            self.remove(map, id, RemovalCause::Expired, removals);
+            removed += 1;
+        }
+        removed
+    }
+
+    /// Removes up to `most` entries as long as the weights exceed the bound. Says whether that
+    /// was enough.
+    pub fn shrink(
+        &mut self,
+        map: &Map<K, V>,
+        clock: &Clock,
+        most: usize,
+        removals: &mut Removals<K, V>,
+    ) -> bool {
+        let mut removed = 0;
+        while removed < most && self.weight > self.max_bytes {
+            let Some((stamp, id)) = self.oldest() else { break };
+            self.order.pop_oldest();
+            let cause = match clock.expired(stamp.ms, self.last.ms) {
+                true => RemovalCause::Expired,
+                false => RemovalCause::Size,
+            };
+            self.remove(map, id, cause, removals);
+            removed += 1;
+        }
+        self.weight <= self.max_bytes
+    }
+
+    /// Before the lock is given back: forgets what is gone, takes out what can be freed.
+    pub fn tidy(&mut self, map: &Map<K, V>, removals: &mut Removals<K, V>) {
+        let owner = &mut self.owner;
+        self.order.tidy(owner.len(), |id| owner.node(id).is_some());
+        if owner.retired() == 0 {
+            return;
+        }
+        let quiet = map.lanes.quiet();
+        while removals.garbage.len() < FREED_AT_ONCE
+            && let Some(removed) = owner.take_retired(quiet)
+        {
+            removals.garbage.push(removed);
+        }
+    }
+}

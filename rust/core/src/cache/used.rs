@@ -1,0 +1,75 @@
+//! When an entry was last used, written by whoever uses it.
+//!
+//! As long as one thread alone uses an entry, every use is written: order and time are exact. An
+//! entry that several threads use is written once per quantum, or the threads would take its
+//! cache line from each other with every hit.
+
+use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use super::lanes::Pin;
+use super::order::Stamp;
+
+/// Nobody but the one who put it has used it.
+const UNUSED: u32 = u32::MAX;
+/// Several threads use it.
+const SHARED: u32 = u32::MAX - 1;
+
+/// The stamp of an entry. Its words are read one by one, all relaxed: a reader that gets one of
+/// them a use too early takes the entry for one that was used at one of the two moments.
+pub(super) struct Used {
+    ms: AtomicI64,
+    sequence: AtomicU64,
+    user: AtomicU32,
+}
+
+impl Used {
+    pub fn never() -> Self {
+        Self { ms: AtomicI64::new(0), sequence: AtomicU64::new(0), user: AtomicU32::new(UNUSED) }
+    }
+
+    /// Before the entry is linked.
+    pub fn put(&mut self, stamp: Stamp) {
+        self.ms = AtomicI64::new(stamp.ms);
+        self.sequence = AtomicU64::new(stamp.sequence);
+    }
+
+    #[inline]
+    pub fn ms(&self) -> i64 {
+        self.ms.load(Ordering::Relaxed)
+    }
+
+    pub fn stamp(&self) -> Stamp {
+        Stamp { ms: self.ms(), sequence: self.sequence.load(Ordering::Relaxed) }
+    }
+
+    /// Writes down a use at `now_ms`.
+    #[inline]
+    pub fn touch(&self, pin: &Pin<'_>, now_ms: i64, quantum_ms: i64) {
+        if let Some((lane, number)) = pin.lane() {
+            let sequence = lane.sequence.load(Ordering::Relaxed) + 1;
+            lane.sequence.store(sequence, Ordering::Relaxed);
+            if self.user.load(Ordering::Relaxed) == number {
+                self.ms.store(now_ms, Ordering::Relaxed);
+                self.sequence.store(sequence, Ordering::Relaxed);
+            } else {
+                self.touch_shared(Some(number), now_ms, sequence, quantum_ms);
+            }
+        } else {
+            self.touch_shared(None, now_ms, 0, quantum_ms);
+        }
+    }
+
+    fn touch_shared(&self, number: Option<u32>, now_ms: i64, sequence: u64, quantum_ms: i64) {
+        let user = self.user.load(Ordering::Relaxed);
+        match number {
+            Some(number) if user == UNUSED => self.user.store(number, Ordering::Relaxed),
+            _ if user != SHARED => self.user.store(SHARED, Ordering::Relaxed),
+            _ if now_ms - self.ms() < quantum_ms => return,
+            _ => {}
+        }
+        if (Stamp { ms: now_ms, sequence }) > self.stamp() {
+            self.ms.store(now_ms, Ordering::Relaxed);
+            self.sequence.store(sequence, Ordering::Relaxed);
+        }
+    }
+}
