@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from tierlog.columns import RecordColumns
 from tierlog.log.log_dir import open_log_dir
@@ -15,6 +16,9 @@ from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.store_reader import StoreReader
 
+if TYPE_CHECKING:
+    from tierlog.remote.index_cache import RemoteIndexCache
+
 __all__ = ["open_reader", "read"]
 
 
@@ -24,12 +28,14 @@ def open_reader(
     topic: str | None = None,
     partition: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
+    index_cache: RemoteIndexCache | None = None,
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory.
 
     A store is listed once, and asked once about each segment: with ``topic`` (name or id) and
     ``partition`` only about theirs, and nothing else can be read then. ``on_problem`` is told of
-    objects that are no whole segments.
+    objects that are no whole segments. With an ``index_cache`` of that store, indexes are asked
+    for once; a directory has no use for it.
     """
     text = os.fspath(source)
     if "://" not in text:
@@ -41,7 +47,7 @@ def open_reader(
 
     store = open_store(text)
     metadata = bucket_metadata(store, wanted=wanted, on_problem=on_problem)
-    return StoreReader(RemoteStorageManager(store), metadata)
+    return StoreReader(RemoteStorageManager(store), metadata, index_cache=index_cache)
 
 
 def read(
@@ -52,6 +58,7 @@ def read(
     end_offset: int | None = None,
     *,
     timestamp_ms: int | None = None,
+    index_cache: RemoteIndexCache | None = None,
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
 
@@ -59,7 +66,7 @@ def read(
     up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
     (compacted, control records) are passed over. Errors as in `LogReader`.
     """
-    reader = open_reader(source, topic=topic, partition=partition)
+    reader = open_reader(source, topic=topic, partition=partition, index_cache=index_cache)
     if timestamp_ms is not None:
         found = reader.offset_for_timestamp(topic, partition, timestamp_ms)
         if found is None:
