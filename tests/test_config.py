@@ -236,7 +236,7 @@ def test_a_fallback_counts_only_alone() -> None:
 BAD_VALUES = [
     (COPY, ["0", "-1", "", "1k", "1_000", "1.5", "9223372036854775808", "١", "0x10"]),
     ("remote.log.manager.copy.quota.window.num", ["0", "2147483648"]),
-    ("remote.log.index.file.cache.ttl.ms", ["0", "-2", "15m"]),
+    ("remote.log.index.file.cache.ttl.ms", ["-2", "15m"]),
     ("remote.log.index.file.cache.total.size.bytes", ["0", "-1"]),
     ("remote.log.reader.threads", ["0"]),
     ("remote.log.manager.task.retry.jitter", ["0.6", "-0.1", "nan", "inf", ".", "1e-1"]),
@@ -264,6 +264,7 @@ def test_values_that_cannot_be(key: str, text: str) -> None:
         (COPY, str(MAX_LONG), None),
         (COPY, " 1 ", 1),
         ("remote.log.index.file.cache.ttl.ms", "-1", -1),
+        ("remote.log.index.file.cache.ttl.ms", "0", 0),
         ("remote.log.manager.task.retry.jitter", "0.5", 0.5),
         ("remote.log.manager.task.retry.jitter", ".25", 0.25),
         ("remote.log.manager.quota.rate.mode", "Elapsed", QuotaRateMode.ELAPSED),

@@ -179,20 +179,20 @@ class RemoteLogConfig(Section):
 class RemoteIndexConfig(Section):
     """Indexes of remote segments and their cache.
 
-    The cache's settings are read and checked; there is no such cache yet.
+    Those of the cache go to whoever opens a `tierlog.RemoteIndexCache`; the command opens none.
     """
 
     file_cache_total_size_bytes: int = setting(
         "remote.log.index.file.cache.total.size.bytes",
         whole_number(1, MAX_INT64),
         1 << 30,
-        "Most bytes of indexes kept at hand.",
+        "Most bytes of indexes in the cache; the least recently used go first.",
     )
     file_cache_ttl_ms: int = setting(
         "remote.log.index.file.cache.ttl.ms",
-        whole_number(1, MAX_INT64, or_off=-1),
+        whole_number(0, MAX_INT64, or_off=-1),
         900_000,
-        "How long an index is kept after its last use; -1 is for ever.",
+        "How long an index is kept after its last use; -1 is for ever, and so is 0.",
     )
     interval_bytes: int = setting(
         "tierlog.remote.index.interval.bytes",
