@@ -20,6 +20,7 @@ pub mod local_index;
 mod lz4_frame;
 pub mod memory;
 pub mod producer_state;
+pub mod quota;
 pub mod rebuild;
 pub mod record_batch;
 mod record_careful;

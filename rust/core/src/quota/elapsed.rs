@@ -1,0 +1,145 @@
+//! The arithmetic of [`super::RateMode::Elapsed`], as Kafka ships it (`SampledStat`, `Rate` with
+//! `SimpleRate`, `QuotaUtils`): plain functions of a state.
+//!
+//! A ring of up to N + 1 samples, each with its start, its last event and the total of all bytes
+//! ever when it began. A sample whose last event is N x W old is emptied and starts anew at the
+//! moment of the look that found it, so looking changes later answers. Emptied samples are always
+//! the oldest ones, so the bytes of the live samples are the total less `base`.
+//!
+//! The last event of the current sample is not in the state but a counter of its own, which only
+//! grows: `last_event_ms`, in sensor time.
+
+use super::state::{Head, NEVER_MS, Shape, State};
+
+const START: usize = 0;
+const LAST_EVENT: usize = 1;
+const BORDER: usize = 2;
+const WORDS: u64 = 3;
+
+fn place(shape: &Shape, sequence: u64, word: usize) -> usize {
+    (sequence % (shape.num_samples + 1) * WORDS) as usize + word
+}
+
+/// Samples are numbered from 1 on; number 0 is the ring that is empty still.
+fn live(shape: &Shape, head: &Head) -> std::ops::RangeInclusive<u64> {
+    head.sequence.saturating_sub(shape.num_samples).max(1)..=head.sequence
+}
+
+/// Make the state ready for a record at `now_ms`: a new sample if the current one is as long as
+/// it may be. `total` is that of this moment, `last_event_ms` was read after it.
+pub(super) fn advance(
+    shape: &Shape,
+    state: &mut State,
+    now_ms: i64,
+    total: u64,
+    last_event_ms: i64,
+) {
+    let sensor_ms = move_time(shape, state, now_ms, last_event_ms);
+    if sensor_ms >= state.head.roll_ms {
+        begin_sample(shape, state, sensor_ms, total);
+    }
+    look_up_bounds(shape, state);
+}
+
+/// Empty what has expired, as every measurement does first.
+pub(super) fn purge(shape: &Shape, state: &mut State, now_ms: i64, total: u64, last_event_ms: i64) {
+    let sensor_ms = move_time(shape, state, now_ms, last_event_ms);
+    if state.head.sequence == 0 {
+        // The first look starts the clock. Bytes that come at this very moment stay in.
+        let border = state.head.base;
+        begin_sample(shape, state, sensor_ms, border);
+    }
+    let State { head, ring } = state;
+    for sequence in live(shape, head) {
+        let last_event_ms = ring[place(shape, sequence, LAST_EVENT)] as i64;
+        if sensor_ms - last_event_ms < shape.span_ms() {
+            continue;
+        }
+        ring[place(shape, sequence, START)] = sensor_ms as u64;
+        ring[place(shape, sequence, LAST_EVENT)] = sensor_ms as u64;
+        let follower =
+            if sequence < head.sequence { ring[place(shape, sequence + 1, BORDER)] } else { total };
+        head.base = later(head.base, follower, total);
+    }
+    look_up_bounds(shape, state);
+}
+
+/// Sensor time, with the current sample's last event put into the state.
+fn move_time(shape: &Shape, state: &mut State, now_ms: i64, last_event_ms: i64) -> i64 {
+    let State { head, ring } = state;
+    let latest_ms = head.latest_ms.max(last_event_ms);
+    let (sensor_ms, _) = shape.sensor_ms(head, now_ms, latest_ms);
+    head.latest_ms = sensor_ms;
+    if head.sequence > 0 {
+        let known = &mut ring[place(shape, head.sequence, LAST_EVENT)];
+        *known = (*known as i64).max(last_event_ms) as u64;
+    }
+    sensor_ms
+}
+
+fn begin_sample(shape: &Shape, state: &mut State, sensor_ms: i64, border: u64) {
+    let State { head, ring } = state;
+    let dropped = *live(shape, head).start();
+    head.sequence += 1;
+    let overwrites = *live(shape, head).start() > dropped;
+    if overwrites {
+        // The oldest sample goes, expired or not.
+        let next = ring[place(shape, dropped + 1, BORDER)];
+        head.base =
+            later(head.base, if dropped + 1 < head.sequence { next } else { border }, border);
+    }
+    ring[place(shape, head.sequence, START)] = sensor_ms as u64;
+    ring[place(shape, head.sequence, LAST_EVENT)] = sensor_ms as u64;
+    ring[place(shape, head.sequence, BORDER)] = border;
+}
+
+/// The later of two totals of the past, seen from `total`: sums wrap.
+fn later(one: u64, other: u64, total: u64) -> u64 {
+    if total.wrapping_sub(one) <= total.wrapping_sub(other) { one } else { other }
+}
+
+fn look_up_bounds(shape: &Shape, state: &mut State) {
+    let State { head, ring } = state;
+    if head.sequence == 0 {
+        return;
+    }
+    let least =
+        |word| live(shape, head).map(|sequence| ring[place(shape, sequence, word)] as i64).min();
+    let (oldest_ms, last_event_ms) = (least(START), least(LAST_EVENT));
+    head.oldest_ms = oldest_ms.unwrap_or(NEVER_MS);
+    head.purge_ms = last_event_ms.map_or(NEVER_MS, |event_ms| event_ms + shape.span_ms());
+    head.roll_ms = ring[place(shape, head.sequence, START)] as i64 + shape.window_ms;
+}
+
+/// The time that the bytes are divided by, in milliseconds, once nothing is left to purge.
+pub(super) fn window_ms(shape: &Shape, head: &Head, sensor_ms: i64) -> i64 {
+    sensor_ms.wrapping_sub(head.oldest_ms).max(shape.window_ms)
+}
+
+/// Bytes per second.
+pub(super) fn rate(bytes: u64, window_ms: i64) -> f64 {
+    bytes as f64 / (window_ms as f64 / 1000.0)
+}
+
+/// `QuotaUtils.throttleTime` where `rate` is over the limit; 0 where it is not.
+pub(super) fn throttle_ms(shape: &Shape, limit: Option<u64>, bytes: u64, window_ms: i64) -> u64 {
+    match limit {
+        None => 0,
+        Some(0) => shape.span_ms() as u64,
+        Some(limit) => {
+            let (rate, bound) = (rate(bytes, window_ms), limit as f64);
+            if rate > bound {
+                ((rate - bound) / bound * window_ms as f64).round() as u64
+            } else {
+                0
+            }
+        }
+    }
+}
+
+/// Bytes that may surely be there without the rate being over the limit, now or later, as the
+/// divisor only grows: a little less than the exact number, whatever the rounding of `rate`.
+pub(super) fn surely_allowed_bytes(limit: Option<u64>, window_ms: i64) -> u64 {
+    let allowed = Shape::allowed_bytes(limit, window_ms);
+    if limit.is_none() { allowed } else { allowed.saturating_sub(1 + (allowed >> 50)) }
+}

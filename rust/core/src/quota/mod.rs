@@ -1,0 +1,60 @@
+//! Quota sensors: how many bytes went by lately, whether that is over a limit, and for how long
+//! to wait. Nothing here takes a lock, waits for another thread or looks at a clock.
+//!
+//! Bytes are counted in counters that only grow ([`stripes`]), so no roll-over of a window can
+//! lose one. Everything else is a small plain state, worked on by pure functions ([`window`],
+//! [`elapsed`]) and replaced as a whole by one compare-and-swap ([`published`]).
+//!
+//! Two ways to make a rate of the samples, [`RateMode`]. Beyond rates, [`QuotaSensor::reserve`]
+//! grants bytes before they are sent, so that no sliding window holds more than the limit and one
+//! grant.
+
+mod elapsed;
+mod error;
+mod published;
+mod reservation;
+mod sensor;
+mod shelves;
+mod state;
+mod stripes;
+mod window;
+
+pub use error::QuotaError;
+pub use reservation::{Attempt, Reservation, Reserve, Token};
+pub use sensor::{QuotaSensor, QuotaSnapshot};
+
+/// The most that one call may record or reserve, in bytes.
+pub const MAX_AMOUNT_BYTES: u64 = 1 << 48;
+
+/// A window with this many bytes takes no more ([`QuotaError::WindowFull`]), so that no sum of
+/// bytes ever wraps.
+pub const FULL_WINDOW_BYTES: u64 = 1 << 62;
+
+/// The most samples a window may have.
+pub const MAX_SAMPLES: u32 = 3_600;
+
+/// The longest that one sample may be, in milliseconds.
+pub const MAX_WINDOW_MS: u64 = 86_400_000;
+
+/// How the samples become a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateMode {
+    /// The average over all buckets, which are aligned to multiples of the window (KIP-956).
+    Window,
+    /// What Kafka ships (`SampledStat`, `SimpleRate`): bytes of the live samples over the time
+    /// since the oldest of them began.
+    Elapsed,
+}
+
+/// What a sensor is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaSettings {
+    /// Samples in a window, 1 to [`MAX_SAMPLES`].
+    pub num_samples: u32,
+    /// Length of one sample in milliseconds, 1 to [`MAX_WINDOW_MS`].
+    pub window_ms: u64,
+    /// How the samples become a rate.
+    pub rate: RateMode,
+    /// Bytes per second; none is unlimited, 0 blocks.
+    pub limit_bytes_per_second: Option<u64>,
+}

@@ -1,0 +1,505 @@
+//! The sensor itself: counters, the published state, and the few orderings between them.
+//!
+//! A record that finds nothing due adds to its own thread's counter and looks whether that is
+//! still below its ceiling. The ceilings of one state are such that as long as no counter is above
+//! its own, the window is not over the limit; so this record need not look at other threads'
+//! counters. Whoever passes a ceiling publishes a state with new ones, or with none, before it
+//! returns. Two things make that safe:
+//!
+//! * A publisher looks at the counters again *after* it published, and a record looks at `current`
+//!   again *after* it added, both sequentially consistent. So of an addition and a publication
+//!   that pass each other, one is seen: the record goes by the new ceilings, or the publisher sees
+//!   a counter above what it just published and publishes again.
+//! * The state is looked at before the addition, too: bytes are never added to a bucket older than
+//!   the record's own time. They may end up in a later one, if the window moves meanwhile.
+
+use crate::sync::{AtomicI64, AtomicU64, Ordering};
+
+use super::published::{Current, Published, Slot};
+use super::state::{Fast, Head, NEVER_MS, Shape, State};
+use super::stripes::{Stripes, Totals};
+use super::{
+    FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, MAX_SAMPLES, MAX_WINDOW_MS, QuotaError, QuotaSettings,
+    RateMode, elapsed, window,
+};
+
+/// A rolling rate of bytes, and a limit for it, for any number of threads.
+///
+/// Every call takes the caller's clock in milliseconds. Time in the sensor never goes back: a
+/// clock that is a little behind (less than the whole window of N samples) counts as the current
+/// moment; one that is further behind was set back, and time goes on from where it was. A clock
+/// that leaps ahead lets everything expire.
+pub struct QuotaSensor {
+    pub(super) shape: Shape,
+    pub(super) published: Published,
+    pub(super) stripes: Stripes,
+    apart: Box<Apart>,
+}
+
+/// What is written now and then, on cache lines of its own.
+#[repr(align(128))]
+struct Apart {
+    /// Sensor time of the newest record, `elapsed` only.
+    last_event_ms: AtomicI64,
+    throttled_until_ms: AtomicI64,
+    throttled_ms: AtomicU64,
+    overshoot_bytes: AtomicU64,
+}
+
+/// A sensor at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuotaSnapshot {
+    /// Bytes per second.
+    pub rate: f64,
+    /// Bytes per second; none is unlimited.
+    pub limit_bytes_per_second: Option<u64>,
+    /// Bytes ever recorded or granted, less what was given back; wraps at 2^64.
+    pub total_bytes: u64,
+    /// Bytes of the live samples.
+    pub window_bytes: u64,
+    /// Bytes granted and not settled.
+    pub reserved_bytes: u64,
+    /// How long callers were told to wait in all, each moment counted once, in milliseconds.
+    pub throttled_ms: u64,
+    /// The most that a window was seen to hold above what the limit allows it, in bytes.
+    pub overshoot_bytes: u64,
+}
+
+/// What became of an attempt to add without any ado.
+enum Added {
+    No,
+    Within,
+    Beyond { stripe: usize, after: u64 },
+}
+
+/// What a window holds, and what that means.
+struct Finding {
+    bytes: u64,
+    rate: f64,
+    throttle_ms: u64,
+    allowed: u64,
+    sensor_ms: i64,
+    head: Head,
+    total: u64,
+}
+
+enum Replaced {
+    Lost,
+    Done,
+    /// Published, but a counter had passed its new ceiling by then.
+    Passed,
+}
+
+impl QuotaSensor {
+    /// A sensor that has seen nothing.
+    ///
+    /// # Errors
+    /// [`QuotaError::NumSamples`], [`QuotaError::WindowMs`].
+    pub fn new(settings: QuotaSettings) -> Result<Self, QuotaError> {
+        Self::with_stripes(settings, stripes_here())
+    }
+
+    pub(super) fn with_stripes(
+        settings: QuotaSettings,
+        stripes: usize,
+    ) -> Result<Self, QuotaError> {
+        if !(1..=MAX_SAMPLES).contains(&settings.num_samples) {
+            return Err(QuotaError::NumSamples(settings.num_samples));
+        }
+        if !(1..=MAX_WINDOW_MS).contains(&settings.window_ms) {
+            return Err(QuotaError::WindowMs(settings.window_ms));
+        }
+        let shape = Shape::new(&settings, stripes);
+        let stripes = Stripes::new(stripes);
+        let state = State::new(&shape, settings.limit_bytes_per_second);
+        let published = Published::new(&shape.words(&state, &stripes.totals(), 0));
+        let apart = Box::new(Apart {
+            last_event_ms: AtomicI64::new(NEVER_MS),
+            throttled_until_ms: AtomicI64::new(NEVER_MS),
+            throttled_ms: AtomicU64::new(0),
+            overshoot_bytes: AtomicU64::new(0),
+        });
+        Ok(Self { shape, published, stripes, apart })
+    }
+
+    /// Count `amount` bytes.
+    ///
+    /// # Errors
+    /// [`QuotaError::AmountTooLarge`], [`QuotaError::WindowFull`].
+    #[inline]
+    pub fn record(&self, amount: u64, now_ms: i64) -> Result<(), QuotaError> {
+        match self.add(amount, now_ms) {
+            Added::Within => Ok(()),
+            added => self.record_slowly(added, amount, now_ms).map(|_| ()),
+        }
+    }
+
+    /// Count `amount` bytes, then say for how many milliseconds to wait, as
+    /// [`Self::throttle_ms`] does.
+    ///
+    /// # Errors
+    /// [`QuotaError::AmountTooLarge`], [`QuotaError::WindowFull`].
+    #[inline]
+    pub fn record_and_throttle_ms(&self, amount: u64, now_ms: i64) -> Result<u64, QuotaError> {
+        match self.add(amount, now_ms) {
+            Added::Within => Ok(0),
+            added => {
+                self.record_slowly(added, amount, now_ms)?;
+                Ok(self.throttle_ms(now_ms))
+            }
+        }
+    }
+
+    /// For how many milliseconds to wait: 0 unless the rate is above the limit. With
+    /// [`RateMode::Window`] the time after which it no longer is, if nothing more is recorded;
+    /// with [`RateMode::Elapsed`] as Kafka works it out. With limit 0 always the whole window.
+    #[inline]
+    pub fn throttle_ms(&self, now_ms: i64) -> u64 {
+        let current = self.published.current();
+        let covered = Fast(self.published.slot(current)).covers(now_ms);
+        if covered && self.published.is_still(current) {
+            // It has ceilings, and whoever passes one publishes before returning.
+            return 0;
+        }
+        self.throttle_slowly(now_ms)
+    }
+
+    /// Bytes per second at this moment.
+    pub fn rate(&self, now_ms: i64) -> f64 {
+        self.look(now_ms).rate
+    }
+
+    /// The limit in bytes per second; none is unlimited.
+    pub fn limit(&self) -> Option<u64> {
+        self.published.read(|slot| Head::load(slot).limit).0
+    }
+
+    /// Change the limit, for every call that begins after this one has returned. Samples stay.
+    pub fn set_limit(&self, limit_bytes_per_second: Option<u64>, now_ms: i64) {
+        self.transition(1, |state, sum, _| {
+            if self.shape.rate == RateMode::Window {
+                // What is over was paid for at the old limit.
+                let total = sum.wrapping_add(state.head.adjust);
+                window::advance(&self.shape, state, now_ms, total);
+            }
+            state.head.limit = limit_bytes_per_second;
+            ((), true)
+        });
+    }
+
+    /// Bytes ever recorded or granted, less what was given back, exact; wraps at 2^64.
+    pub fn total(&self) -> u64 {
+        let total = |slot: Slot<'_>| self.stripes.sum().wrapping_add(Head::load(slot).adjust);
+        self.published.read(total).0
+    }
+
+    /// All there is to tell, without holding up anybody.
+    pub fn snapshot(&self, now_ms: i64) -> QuotaSnapshot {
+        let found = self.look(now_ms);
+        QuotaSnapshot {
+            rate: found.rate,
+            limit_bytes_per_second: found.head.limit,
+            total_bytes: found.total,
+            window_bytes: found.bytes,
+            reserved_bytes: found.head.reserved,
+            // Relaxed: figures to look at, that order nothing.
+            throttled_ms: self.apart.throttled_ms.load(Ordering::Relaxed),
+            overshoot_bytes: self.apart.overshoot_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline(always)]
+    fn add(&self, amount: u64, now_ms: i64) -> Added {
+        let current = self.published.current();
+        let fast = Fast(self.published.slot(current));
+        let stripe = self.stripes.mine();
+        let covered = fast.covers(now_ms);
+        let ceiling = fast.ceiling(stripe);
+        let sensor_ms = fast.sensor_ms(now_ms);
+        if amount > MAX_AMOUNT_BYTES || !covered || !self.published.is_still(current) {
+            return Added::No;
+        }
+        if self.shape.rate == RateMode::Elapsed {
+            self.raise_last_event(sensor_ms);
+        }
+        let after = self.stripes.add(stripe, amount);
+        let within = ceiling.wrapping_sub(after) as i64 >= 0;
+        if within && self.published.current_in_order() == current {
+            return Added::Within;
+        }
+        Added::Beyond { stripe, after }
+    }
+
+    /// Before the bytes are added, so that a roll-over that sees the bytes sees their time.
+    #[inline(always)]
+    fn raise_last_event(&self, sensor_ms: i64) {
+        // Relaxed twice: the addition that follows is a Release, and it also carries an event
+        // that was read here as raised by somebody else; the counter never goes down.
+        if self.apart.last_event_ms.load(Ordering::Relaxed) < sensor_ms {
+            self.apart.last_event_ms.fetch_max(sensor_ms, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_slowly(&self, added: Added, amount: u64, now_ms: i64) -> Result<(), QuotaError> {
+        let (stripe, after) = match added {
+            Added::Within => return Ok(()),
+            Added::Beyond { stripe, after } => (stripe, after),
+            Added::No => {
+                if amount > MAX_AMOUNT_BYTES {
+                    return Err(QuotaError::AmountTooLarge(amount));
+                }
+                let sensor_ms = self.make_ready(now_ms, amount)?;
+                if self.shape.rate == RateMode::Elapsed {
+                    self.raise_last_event(sensor_ms);
+                }
+                let stripe = self.stripes.mine();
+                (stripe, self.stripes.add(stripe, amount))
+            }
+        };
+        self.heed_ceilings(stripe, after, amount);
+        Ok(())
+    }
+
+    /// See to it that the current sample is that of `now_ms` or a later one; its sensor time.
+    fn make_ready(&self, now_ms: i64, amount: u64) -> Result<i64, QuotaError> {
+        let (head, _) = self.published.read(Head::load);
+        if !head.full && self.shape.is_settled(&head, now_ms, head.roll_ms) {
+            return Ok(Shape::settled_ms(&head, now_ms));
+        }
+        self.transition(room_for(amount), |state, sum, last_event_ms| {
+            let total = sum.wrapping_add(state.head.adjust);
+            if state.head.full && self.shape.rate == RateMode::Elapsed {
+                elapsed::purge(&self.shape, state, now_ms, total, last_event_ms);
+            }
+            self.advance(state, now_ms, total, last_event_ms);
+            if total.wrapping_sub(state.head.base) >= FULL_WINDOW_BYTES {
+                return (Err(QuotaError::WindowFull), true);
+            }
+            (Ok(Shape::settled_ms(&state.head, now_ms)), true)
+        })
+    }
+
+    fn advance(&self, state: &mut State, now_ms: i64, total: u64, last_event_ms: i64) {
+        match self.shape.rate {
+            RateMode::Window => window::advance(&self.shape, state, now_ms, total),
+            RateMode::Elapsed => {
+                elapsed::advance(&self.shape, state, now_ms, total, last_event_ms);
+            }
+        }
+    }
+
+    /// After an addition: if a counter has passed its ceiling, there must be new ones, or none.
+    fn heed_ceilings(&self, stripe: usize, after: u64, amount: u64) {
+        loop {
+            let current = self.published.current_in_order();
+            let slot = self.published.slot(current);
+            let (head, ceiling) = (Head::load(slot), Fast(slot).ceiling(stripe));
+            let bytes = self.stripes.sum().wrapping_add(head.adjust).wrapping_sub(head.base);
+            if !self.published.is_still(current) {
+                continue;
+            }
+            let within = !head.exact && ceiling.wrapping_sub(after) as i64 >= 0;
+            // Without ceilings, they are worth the trouble again once there is ample room.
+            let ample = self.share(&head, bytes) >= 4 * room_for(amount);
+            let known_full = head.full || bytes < FULL_WINDOW_BYTES;
+            if within || head.exact && known_full && !ample {
+                return;
+            }
+            self.renew(room_for(amount));
+            return;
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn throttle_slowly(&self, now_ms: i64) -> u64 {
+        let found = self.look(now_ms);
+        self.note_overshoot(found.bytes, found.allowed);
+        self.note_throttle(found.sensor_ms, found.throttle_ms);
+        found.throttle_ms
+    }
+
+    /// Measure. A new state is published only if the time asks for one.
+    fn look(&self, now_ms: i64) -> Finding {
+        let find = |slot: Slot<'_>| {
+            let head = Head::load(slot);
+            let total = self.stripes.sum().wrapping_add(head.adjust);
+            self.shape.is_settled(&head, now_ms, head.purge_ms).then(|| {
+                let border = |place| self.shape.ring_word(slot, place);
+                self.find(&head, border, total, now_ms)
+            })
+        };
+        if let (Some(found), _) = self.published.read(find) {
+            return found;
+        }
+        self.transition(1, |state, sum, last_event_ms| {
+            let total = sum.wrapping_add(state.head.adjust);
+            match self.shape.rate {
+                RateMode::Window => window::advance(&self.shape, state, now_ms, total),
+                RateMode::Elapsed => {
+                    elapsed::purge(&self.shape, state, now_ms, total, last_event_ms);
+                }
+            }
+            let border = |place: usize| state.ring[place];
+            (self.find(&state.head, border, total, now_ms), true)
+        })
+    }
+
+    fn find(&self, head: &Head, border: impl Fn(usize) -> u64, total: u64, now_ms: i64) -> Finding {
+        let shape = &self.shape;
+        let bytes = total.wrapping_sub(head.base);
+        let sensor_ms = Shape::settled_ms(head, now_ms);
+        let (span_ms, throttle_ms) = match shape.rate {
+            RateMode::Window => {
+                (shape.span_ms(), window::throttle_ms(shape, head, border, total, sensor_ms))
+            }
+            RateMode::Elapsed => {
+                let span_ms = elapsed::window_ms(shape, head, sensor_ms);
+                (span_ms, elapsed::throttle_ms(shape, head.limit, bytes, span_ms))
+            }
+        };
+        Finding {
+            bytes,
+            rate: elapsed::rate(bytes, span_ms),
+            throttle_ms,
+            allowed: Shape::allowed_bytes(head.limit, span_ms),
+            sensor_ms,
+            head: *head,
+            total,
+        }
+    }
+
+    /// How many more bytes every stripe may take before anybody need look.
+    fn share(&self, head: &Head, bytes: u64) -> u64 {
+        if head.latest_ms == NEVER_MS || head.limit == Some(0) {
+            return 0;
+        }
+        let allowed = match self.shape.rate {
+            RateMode::Window => Shape::allowed_bytes(head.limit, self.shape.span_ms()),
+            RateMode::Elapsed if head.sequence == 0 => 0,
+            RateMode::Elapsed => {
+                let window_ms = elapsed::window_ms(&self.shape, head, head.latest_ms);
+                elapsed::surely_allowed_bytes(head.limit, window_ms)
+            }
+        };
+        allowed.saturating_sub(bytes) / self.stripes.len() as u64
+    }
+
+    /// Replace the state by what `step` makes of it, given the counters' sum and the last event.
+    /// `step` says whether there is anything to publish; it may be called more than once. The
+    /// sum is read after the state was loaded and the state is replaced only if it is current
+    /// still, so a border lies between what was counted before and what is counted after.
+    /// Ceilings are made if every stripe gets `room`.
+    pub(super) fn transition<R>(
+        &self,
+        room: u64,
+        mut step: impl FnMut(&mut State, u64, i64) -> (R, bool),
+    ) -> R {
+        loop {
+            let Some((current, mut state, totals)) = self.load() else { continue };
+            // Relaxed: it is read after the counters, whose Acquire brings the events along.
+            let last_event_ms = self.apart.last_event_ms.load(Ordering::Relaxed);
+            self.note_full_window(&state.head, totals.sum);
+            let (result, publish) = step(&mut state, totals.sum, last_event_ms);
+            if !publish && self.published.is_still(current) {
+                return result;
+            }
+            match self.replace(current, &mut state, &totals, room) {
+                Replaced::Lost => {}
+                Replaced::Done => return result,
+                Replaced::Passed => {
+                    self.renew(room);
+                    return result;
+                }
+            }
+        }
+    }
+
+    /// New ceilings, or none.
+    fn renew(&self, room: u64) {
+        loop {
+            let Some((current, mut state, totals)) = self.load() else { continue };
+            if let Replaced::Done = self.replace(current, &mut state, &totals, room) {
+                return;
+            }
+        }
+    }
+
+    fn load(&self) -> Option<(Current, State, Totals)> {
+        let current = self.published.current();
+        let state = State::load(&self.shape, self.published.slot(current));
+        self.published.is_still(current).then(|| (current, state, self.stripes.totals()))
+    }
+
+    fn replace(&self, current: Current, state: &mut State, totals: &Totals, room: u64) -> Replaced {
+        let head = &mut state.head;
+        let bytes = totals.sum.wrapping_add(head.adjust).wrapping_sub(head.base);
+        let share = self.share(head, bytes);
+        head.full = bytes >= FULL_WINDOW_BYTES;
+        head.exact = head.full || share < room;
+        let exact = head.exact;
+        if !self.published.try_replace(current, &self.shape.words(state, totals, share)) {
+            return Replaced::Lost;
+        }
+        if exact || self.stripes.are_within(totals, share) {
+            Replaced::Done
+        } else {
+            Replaced::Passed
+        }
+    }
+
+    /// A window that is about to move on is seen for the last time.
+    fn note_full_window(&self, head: &Head, sum: u64) {
+        if head.exact && head.latest_ms != NEVER_MS {
+            let span_ms = match self.shape.rate {
+                RateMode::Window => self.shape.span_ms(),
+                RateMode::Elapsed => elapsed::window_ms(&self.shape, head, head.latest_ms),
+            };
+            let bytes = sum.wrapping_add(head.adjust).wrapping_sub(head.base);
+            self.note_overshoot(bytes, Shape::allowed_bytes(head.limit, span_ms));
+        }
+    }
+
+    pub(super) fn note_overshoot(&self, bytes: u64, allowed: u64) {
+        let over = bytes.saturating_sub(allowed);
+        // Relaxed, here and below: figures to look at, that order nothing.
+        if self.apart.overshoot_bytes.load(Ordering::Relaxed) < over {
+            self.apart.overshoot_bytes.fetch_max(over, Ordering::Relaxed);
+        }
+    }
+
+    /// Add a time to wait to the time waited in all, as far as it is not in there already: who
+    /// moves the end on adds the part it moved it by.
+    pub(super) fn note_throttle(&self, sensor_ms: i64, throttle_ms: u64) {
+        let end_ms = sensor_ms.saturating_add_unsigned(throttle_ms);
+        let apart = &self.apart;
+        if throttle_ms == 0 || apart.throttled_until_ms.load(Ordering::Relaxed) >= end_ms {
+            return;
+        }
+        let known_ms = apart.throttled_until_ms.fetch_max(end_ms, Ordering::Relaxed);
+        let more_ms = end_ms.saturating_sub(known_ms.max(sensor_ms)).max(0);
+        apart.throttled_ms.fetch_add(more_ms as u64, Ordering::Relaxed);
+    }
+}
+
+/// A publication should leave room for a few more records like the one that asked for it.
+pub(super) fn room_for(amount: u64) -> u64 {
+    2 * amount.min(MAX_AMOUNT_BYTES) + 1
+}
+
+/// Enough that threads which are busy at the same time seldom share one.
+#[cfg(not(tierlog_loom))]
+fn stripes_here() -> usize {
+    static STRIPES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *STRIPES.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(8, usize::from);
+        (4 * cores).next_power_of_two().clamp(16, super::stripes::MAX_STRIPES)
+    })
+}
+
+#[cfg(tierlog_loom)]
+fn stripes_here() -> usize {
+    2
+}

@@ -1,0 +1,291 @@
+//! The state of a sensor as plain values, and the time it lives in. No atomics here: a state is
+//! read as words of one version, worked on, and published as words again.
+//!
+//! Sensor time is the caller's clock plus `offset_ms`, which is 0 until that clock is set back by
+//! a whole window or more; from then on sensor time goes on from where it was. A smaller step
+//! back counts as no step. A step forward by more than [`Shape::stride_ms`] is taken as that much
+//! (everything has expired by then), so that no clock makes sensor time overflow.
+
+use super::published::{Slot, WORDS_PER_LINE};
+use super::stripes::Totals;
+use super::{FULL_WINDOW_BYTES, QuotaSettings, RateMode};
+
+const FAST_FROM: usize = 1;
+const FAST_UNTIL: usize = 2;
+const OFFSET: usize = 3;
+const LATEST: usize = 4;
+const SEQUENCE: usize = 5;
+const BASE: usize = 6;
+const ADJUST: usize = 7;
+const LIMIT: usize = 8;
+const FLAGS: usize = 9;
+const ROLL: usize = 10;
+const PURGE: usize = 11;
+const OLDEST: usize = 12;
+const RESERVED: usize = 13;
+const PAID: usize = 14;
+const PAID_REST: usize = 15;
+const LOWEST_DEBT: usize = 16;
+const CEILINGS: usize = 2 * WORDS_PER_LINE;
+
+const LIMITED: u64 = 1;
+const EXACT: u64 = 2;
+const FULL: u64 = 4;
+
+/// The clock is taken as at most this far from 0, 36 million years.
+const FARTHEST_MS: i64 = 1 << 60;
+
+/// A time before every time: nothing was seen yet.
+pub(super) const NEVER_MS: i64 = i64::MIN;
+
+/// What does not change in the life of a sensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) num_samples: u64,
+    pub(super) window_ms: i64,
+    pub(super) rate: RateMode,
+    pub(super) stripes: usize,
+}
+
+/// All of a state but the ring, which the two modes use each in its own way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Head {
+    /// Sensor time minus the caller's clock.
+    pub(super) offset_ms: i64,
+    /// The sensor time up to which things are worked out; of `window`, when the bucket began.
+    pub(super) latest_ms: i64,
+    /// Number of the current bucket or sample.
+    pub(super) sequence: u64,
+    /// The total when the oldest live sample began: what came since is in the window.
+    pub(super) base: u64,
+    /// What was granted less what was given back, to be added to the counters' sum.
+    pub(super) adjust: u64,
+    pub(super) limit: Option<u64>,
+    /// There are no ceilings, everybody sums up.
+    pub(super) exact: bool,
+    /// The window takes no more.
+    pub(super) full: bool,
+    /// A record at or after this sensor time needs a new sample first.
+    pub(super) roll_ms: i64,
+    /// A look at or after this sensor time may find expired samples.
+    pub(super) purge_ms: i64,
+    /// Start of the oldest sample, `elapsed` only.
+    pub(super) oldest_ms: i64,
+    /// Bytes granted and not settled.
+    pub(super) reserved: u64,
+    /// Total up to which the limit has paid for what was granted or recorded, `window` only.
+    pub(super) paid: u64,
+    /// Thousandths of a byte beyond `paid`.
+    pub(super) paid_rest: u64,
+    /// The least debt at any bucket's begin since there were no reservations.
+    pub(super) lowest_debt: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct State {
+    pub(super) head: Head,
+    pub(super) ring: Vec<u64>,
+}
+
+impl Shape {
+    pub(super) fn new(settings: &QuotaSettings, stripes: usize) -> Self {
+        Self {
+            num_samples: u64::from(settings.num_samples),
+            window_ms: settings.window_ms as i64,
+            rate: settings.rate,
+            stripes,
+        }
+    }
+
+    /// Length of the whole window.
+    pub(super) fn span_ms(&self) -> i64 {
+        self.num_samples as i64 * self.window_ms
+    }
+
+    /// The longest single step of sensor time: more than any sample lives, and a multiple of the
+    /// window so that buckets stay aligned to the clock.
+    fn stride_ms(&self) -> i64 {
+        2 * (self.span_ms() + 2 * self.window_ms)
+    }
+
+    pub(super) fn ring_len(&self) -> usize {
+        let samples = self.num_samples as usize + 1;
+        match self.rate {
+            RateMode::Window => samples,
+            RateMode::Elapsed => 3 * samples,
+        }
+    }
+
+    fn ring_start(&self) -> usize {
+        CEILINGS + self.stripes
+    }
+
+    /// Word `index` of the ring of an unchecked slot.
+    pub(super) fn ring_word(&self, slot: Slot<'_>, index: usize) -> u64 {
+        slot.word(self.ring_start() + index)
+    }
+
+    /// The most that the samples of `span_ms` may hold: more is over the limit.
+    pub(super) fn allowed_bytes(limit: Option<u64>, span_ms: i64) -> u64 {
+        let Some(limit) = limit else { return FULL_WINDOW_BYTES };
+        let bytes = u128::from(limit) * span_ms.unsigned_abs() as u128 / 1000;
+        bytes.min(u128::from(FULL_WINDOW_BYTES)) as u64
+    }
+
+    /// Sensor time at `now_ms` without the bounds of one step.
+    #[inline]
+    fn bare_ms(head: &Head, now_ms: i64) -> i64 {
+        now_ms.clamp(-FARTHEST_MS, FARTHEST_MS).wrapping_add(head.offset_ms)
+    }
+
+    /// Whether the clock has not been set back and `due_ms` is still ahead, so that no new state
+    /// is needed. Then [`Self::settled_ms`] is the sensor time.
+    #[inline]
+    pub(super) fn is_settled(&self, head: &Head, now_ms: i64, due_ms: i64) -> bool {
+        let bare_ms = Self::bare_ms(head, now_ms);
+        bare_ms < due_ms && bare_ms > head.latest_ms.wrapping_sub(self.span_ms())
+    }
+
+    /// Sensor time at `now_ms`, of which [`Self::is_settled`] is true.
+    #[inline]
+    pub(super) fn settled_ms(head: &Head, now_ms: i64) -> i64 {
+        Self::bare_ms(head, now_ms).max(head.latest_ms)
+    }
+
+    /// Sensor time at `now_ms`, not before `latest_ms`, and by how much more the clock went ahead;
+    /// sets the offset.
+    pub(super) fn sensor_ms(&self, head: &mut Head, now_ms: i64, latest_ms: i64) -> (i64, i64) {
+        let bare_ms = Self::bare_ms(head, now_ms);
+        if head.latest_ms == NEVER_MS {
+            return (bare_ms, 0);
+        }
+        if bare_ms <= latest_ms.wrapping_sub(self.span_ms()) {
+            head.offset_ms = head.offset_ms.wrapping_add(latest_ms.wrapping_sub(bare_ms));
+            return (latest_ms, 0);
+        }
+        let beyond_ms = bare_ms.wrapping_sub(latest_ms.wrapping_add(self.stride_ms()));
+        if beyond_ms > 0 {
+            let skipped_ms = beyond_ms - beyond_ms % self.window_ms;
+            head.offset_ms = head.offset_ms.wrapping_sub(skipped_ms);
+            return (bare_ms.wrapping_sub(skipped_ms), skipped_ms);
+        }
+        (bare_ms.max(latest_ms), 0)
+    }
+
+    /// The words to publish: with ceilings that leave `share` to every stripe, if the state has
+    /// ceilings.
+    pub(super) fn words(&self, state: &State, totals: &Totals, share: u64) -> Vec<u64> {
+        let head = &state.head;
+        let mut words = Vec::with_capacity(self.ring_start() + state.ring.len());
+        words.resize(self.ring_start(), 0);
+        let due_ms = head.roll_ms.min(head.purge_ms);
+        let (fast_from, fast_until) = if head.exact || due_ms == NEVER_MS {
+            (i64::MAX, i64::MIN)
+        } else {
+            let from_ms = head.latest_ms - self.span_ms() + 1;
+            (from_ms.wrapping_sub(head.offset_ms), due_ms.wrapping_sub(head.offset_ms))
+        };
+        words[FAST_FROM] = fast_from as u64;
+        words[FAST_UNTIL] = fast_until as u64;
+        words[OFFSET] = head.offset_ms as u64;
+        words[LATEST] = head.latest_ms as u64;
+        words[SEQUENCE] = head.sequence;
+        words[BASE] = head.base;
+        words[ADJUST] = head.adjust;
+        words[LIMIT] = head.limit.unwrap_or(0);
+        words[FLAGS] = if head.limit.is_some() { LIMITED } else { 0 }
+            | if head.exact { EXACT } else { 0 }
+            | if head.full { FULL } else { 0 };
+        words[ROLL] = head.roll_ms as u64;
+        words[PURGE] = head.purge_ms as u64;
+        words[OLDEST] = head.oldest_ms as u64;
+        words[RESERVED] = head.reserved;
+        words[PAID] = head.paid;
+        words[PAID_REST] = head.paid_rest;
+        words[LOWEST_DEBT] = head.lowest_debt;
+        for (ceiling, total) in words[CEILINGS..].iter_mut().zip(&totals.each[..self.stripes]) {
+            *ceiling = total.wrapping_add(share);
+        }
+        words.extend_from_slice(&state.ring);
+        words
+    }
+}
+
+impl Head {
+    /// The head of an unchecked slot.
+    #[inline]
+    pub(super) fn load(slot: Slot<'_>) -> Self {
+        let flags = slot.word(FLAGS);
+        Self {
+            offset_ms: slot.word(OFFSET) as i64,
+            latest_ms: slot.word(LATEST) as i64,
+            sequence: slot.word(SEQUENCE),
+            base: slot.word(BASE),
+            adjust: slot.word(ADJUST),
+            limit: (flags & LIMITED != 0).then(|| slot.word(LIMIT)),
+            exact: flags & EXACT != 0,
+            full: flags & FULL != 0,
+            roll_ms: slot.word(ROLL) as i64,
+            purge_ms: slot.word(PURGE) as i64,
+            oldest_ms: slot.word(OLDEST) as i64,
+            reserved: slot.word(RESERVED),
+            paid: slot.word(PAID),
+            paid_rest: slot.word(PAID_REST),
+            lowest_debt: slot.word(LOWEST_DEBT),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(shape: &Shape, limit: Option<u64>) -> Self {
+        let head = Head {
+            offset_ms: 0,
+            latest_ms: NEVER_MS,
+            // So that the number of no bucket in the ring is below 0.
+            sequence: match shape.rate {
+                RateMode::Window => shape.num_samples + 1,
+                RateMode::Elapsed => 0,
+            },
+            base: 0,
+            adjust: 0,
+            limit,
+            exact: true,
+            full: false,
+            roll_ms: NEVER_MS,
+            purge_ms: NEVER_MS,
+            oldest_ms: NEVER_MS,
+            reserved: 0,
+            paid: 0,
+            paid_rest: 0,
+            lowest_debt: u64::MAX,
+        };
+        Self { head, ring: vec![0; shape.ring_len()] }
+    }
+
+    /// The state of an unchecked slot.
+    pub(super) fn load(shape: &Shape, slot: Slot<'_>) -> Self {
+        let ring = (0..shape.ring_len()).map(|index| shape.ring_word(slot, index)).collect();
+        Self { head: Head::load(slot), ring }
+    }
+}
+
+/// What a record looks at before anything else, in an unchecked slot.
+pub(super) struct Fast<'a>(pub(super) Slot<'a>);
+
+impl Fast<'_> {
+    /// Whether the state has ceilings and nothing is due at `now_ms`.
+    #[inline(always)]
+    pub(super) fn covers(&self, now_ms: i64) -> bool {
+        (self.0.word(FAST_FROM) as i64) <= now_ms && now_ms < (self.0.word(FAST_UNTIL) as i64)
+    }
+
+    #[inline(always)]
+    pub(super) fn ceiling(&self, stripe: usize) -> u64 {
+        self.0.word(CEILINGS + stripe)
+    }
+
+    #[inline(always)]
+    pub(super) fn sensor_ms(&self, now_ms: i64) -> i64 {
+        now_ms.wrapping_add(self.0.word(OFFSET) as i64)
+    }
+}
