@@ -6,11 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.remote.s3_server import S3Server, running_s3_server
+from tests.remote.s3_server import S3_SERVERS, S3Server, running_s3_server
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    """One S3 server per test process; every test takes its own bucket."""
-    with running_s3_server() as server:
+@pytest.fixture(scope="session", params=S3_SERVERS)
+def s3_server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    """One S3 server of each kind per test process; every test takes its own bucket."""
+    with running_s3_server(request.param) as server:
         yield server
+
+
+def pytest_report_header() -> list[str]:
+    """Says which servers are missed, and why."""
+    if "versitygw" in S3_SERVERS:
+        return []
+    return ["S3: only moto is run; install Go (Debian package golang) to run versitygw too"]

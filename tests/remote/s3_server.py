@@ -1,7 +1,12 @@
-"""A real S3 endpoint on loopback: moto's server in a process of its own."""
+"""S3 endpoints on loopback, each in a process of its own: moto, which starts in a second, and
+versitygw, a real S3 server over a directory, where there is a Go toolchain to build it with."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
@@ -19,12 +25,19 @@ from tests.kafka_tools.support import LOOPBACK, free_ports, wait_until
 ACCESS_KEY = "AKIDCANARY0001"
 SECRET_KEY = "canary-secret-key-0002"
 START_TIMEOUT_S = 60
+BUILD_TIMEOUT_S = 900
+CACHE_DIR = Path(__file__).parents[2] / ".cache" / "versitygw"
+VERSITYGW_SOURCE = "github.com/versity/versitygw/cmd/versitygw"
+VERSITYGW_VERSION = "v1.7.0"
+MOTO = (sys.executable, "-W", "ignore", "-m", "moto.server")
+S3_SERVERS = ("moto", "versitygw") if shutil.which("go") else ("moto",)
 
 
 @dataclass
 class S3Server:
     """Where the server listens, and buckets on demand."""
 
+    kind: str
     port: int
     process_id: int
     _bucket_numbers: count[int] = field(default_factory=count)
@@ -60,7 +73,7 @@ class S3Server:
         return name
 
 
-def _answers(port: int) -> bool:
+def _moto_answers(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/moto-api/", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -68,20 +81,55 @@ def _answers(port: int) -> bool:
         return False
 
 
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def versitygw() -> Path:
+    """The program of a real S3 server, built once from its released source and then kept."""
+    program = CACHE_DIR / VERSITYGW_VERSION / "versitygw"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with (program.parent / "lock").open("w") as lock:
+        # Several test processes start at once: one builds, the others wait for it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            subprocess.run(
+                ["go", "install", f"{VERSITYGW_SOURCE}@{VERSITYGW_VERSION}"],
+                check=True,
+                env=os.environ | {"GOBIN": str(program.parent), "GOFLAGS": "-trimpath"},
+                timeout=BUILD_TIMEOUT_S,
+            )
+    return program
+
+
 @contextmanager
-def running_s3_server() -> Iterator[S3Server]:
-    """A started server; it is stopped by its process id at the end."""
+def running_s3_server(kind: str = "moto") -> Iterator[S3Server]:
+    """A started server of a kind of `S3_SERVERS`; it is stopped by its process id at the end."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", LOOPBACK, "-p", str(port)]
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        if kind == "moto":
+            command = [*MOTO, "-H", LOOPBACK, "-p", str(port)]
+            answers = _moto_answers
+        else:
+            data, users = Path(folder) / "data", Path(folder) / "users"
+            data.mkdir()
+            users.mkdir()
+            command = [str(versitygw()), "--port", f"{LOOPBACK}:{port}", "--quiet"]
+            command += ["--iam-dir", str(users), "posix", str(data)]
+            answers = _answers
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=output,
+            env=os.environ | {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
         )
         try:
-            wait_until(lambda: _answers(port), START_TIMEOUT_S, what="S3 server")
-            yield S3Server(port=port, process_id=process.pid)
+            wait_until(lambda: answers(port), START_TIMEOUT_S, what=f"S3 server {kind}")
+            yield S3Server(kind=kind, port=port, process_id=process.pid)
         finally:
             process.terminate()
             process.wait(timeout=30)

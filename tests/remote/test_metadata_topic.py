@@ -65,6 +65,10 @@ def manager(broker: KafkaBroker, topic: str) -> Iterator[TopicBasedRemoteLogMeta
         yield running
 
 
+def deaf(message: Any) -> None:
+    """Instead of taking in what was read."""
+
+
 def produce(broker: KafkaBroker, topic: str, partition: int, value: bytes) -> None:
     from confluent_kafka import Producer
 
@@ -212,7 +216,7 @@ def test_nothing_is_empty_before_it_is_read(broker: KafkaBroker, topic: str) -> 
 
 def test_close_ends_a_write_that_waits(broker: KafkaBroker, topic: str) -> None:
     manager = opened(broker, topic)
-    manager._take = lambda _: None  # type: ignore[method-assign]
+    manager._take = deaf  # type: ignore[method-assign]
     ended: list[str] = []
 
     def write() -> None:
@@ -231,7 +235,7 @@ def test_close_ends_a_write_that_waits(broker: KafkaBroker, topic: str) -> None:
 
 def test_a_write_that_is_never_read_back_says_so(broker: KafkaBroker, topic: str) -> None:
     with opened(broker, topic, write_timeout_s=0.2) as manager:
-        manager._take = lambda _: None  # type: ignore[method-assign]
+        manager._take = deaf  # type: ignore[method-assign]
         with pytest.raises(RemoteMetadataError, match="may still take effect") as caught:
             manager.add(segment("a", 0, 9))
         assert caught.value.retriable

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
+from tests.remote.s3_server import (
+    ACCESS_KEY,
+    S3_SERVERS,
+    SECRET_KEY,
+    S3Server,
+    running_s3_server,
+)
 from tierlog.cli import main
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_s3_server() as started:
+@pytest.fixture(scope="module", params=S3_SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    with running_s3_server(request.param) as started:
         yield started
 
 
