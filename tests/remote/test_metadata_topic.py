@@ -79,7 +79,7 @@ def produce(broker: KafkaBroker, topic: str, partition: int, value: bytes) -> No
 
 class TestConformance(MetadataConformance):
     @pytest.fixture
-    def manager(self, manager: RemoteLogMetadataManager) -> RemoteLogMetadataManager:  # type: ignore[override]
+    def manager(self, manager: RemoteLogMetadataManager) -> RemoteLogMetadataManager:
         return manager
 
 
