@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierlog._hot import CacheStats, IndexCache, QuotaSensor, QuotaSnapshot, Reservation
     from tierlog.batches import BatchTable
     from tierlog.columns import BinaryColumn, HeaderColumn, RecordColumns
     from tierlog.errors import (
@@ -40,12 +41,16 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchTable",
     "BinaryColumn",
+    "CacheStats",
     "ClosedError",
     "ConfigError",
     "CorruptDataError",
     "HeaderColumn",
+    "IndexCache",
     "MetadataNotReadyError",
     "OutOfRangeError",
+    "QuotaSensor",
+    "QuotaSnapshot",
     "RebuiltIndexes",
     "RecordColumns",
     "RemoteLogIndexEntries",
@@ -53,6 +58,7 @@ __all__ = [
     "RemoteResourceNotFoundError",
     "RemoteStorageError",
     "RemoteStorageManager",
+    "Reservation",
     "StopReason",
     "TierlogError",
     "decode_records",
@@ -71,12 +77,16 @@ __all__ = [
 _HOMES = {
     "BatchTable": "batches",
     "BinaryColumn": "columns",
+    "CacheStats": "_hot",
     "ClosedError": "errors",
     "ConfigError": "errors",
     "CorruptDataError": "errors",
     "HeaderColumn": "columns",
+    "IndexCache": "_hot",
     "MetadataNotReadyError": "errors",
     "OutOfRangeError": "errors",
+    "QuotaSensor": "_hot",
+    "QuotaSnapshot": "_hot",
     "RebuiltIndexes": "log.rebuild",
     "RecordColumns": "columns",
     "RemoteLogIndexEntries": "remote.log_index",
@@ -84,6 +94,7 @@ _HOMES = {
     "RemoteResourceNotFoundError": "errors",
     "RemoteStorageError": "errors",
     "RemoteStorageManager": "remote.storage",
+    "Reservation": "_hot",
     "StopReason": "types",
     "TierlogError": "errors",
     "decode_records": "log.records",

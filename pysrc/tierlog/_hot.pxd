@@ -3,9 +3,90 @@
 
 cimport cython
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
+# What a quota function answers instead of a number of its own.
+cdef enum:
+    QUOTA_AMOUNT_TOO_LARGE = -1
+    QUOTA_WINDOW_FULL = -2
+    QUOTA_NEEDS_WINDOW = -3
+    QUOTA_NEGATIVE = -4
+    QUOTA_NOT_RESERVED = -5
+
+
+# A sensor of the core.
+ctypedef void CoreQuota
+
+
+# A reservation; only the core looks inside.
+ctypedef struct CoreQuotaToken:
+    uint64_t words[2]
+
+
+ctypedef struct CoreQuotaSnapshot:
+    double rate
+    int64_t limit
+    uint64_t total
+    uint64_t window_bytes
+    uint64_t reserved_bytes
+    uint64_t throttled_ms
+    uint64_t overshoot_bytes
+
+
+# What a look-up in a cache answers instead of a position; -1 is "past the end" of the index.
+cdef enum:
+    CACHE_MISS = -2
+    CACHE_NO_INDEX = -3
+    CACHE_CLOSED = -4
+
+
+# A cache of the core.
+ctypedef void CoreCache
+
+
+# Where the entries of a cached index lie.
+ctypedef struct CoreIndex:
+    size_t length
+    const void *first
+    const int64_t *position
+    int64_t base_offset
+
+
+ctypedef struct CoreCacheStats:
+    uint64_t hits
+    uint64_t misses
+    uint64_t loads
+    uint64_t failed_loads
+    uint64_t load_ms
+    uint64_t removed_size
+    uint64_t removed_expired
+    uint64_t removed_explicit
+    uint64_t removed_replaced
+    uint64_t removed_closed
+    uint64_t entries
+    uint64_t weight_bytes
+
+
+# A load under way, which somebody does or waits for.
+ctypedef void CoreTurn
+
+
+cdef enum:
+    LOAD_HIT = 1
+    LOAD_MINE = 2
+    LOAD_THEIRS = 3
+
+
+ctypedef struct CoreBegin:
+    int kind
+    PyObject *value
+    CoreTurn *turn
+    int64_t began_ms
+
+
+# Functions that are not `nogil` are called with the interpreter lock and raise as Python's do.
 ctypedef struct CoreApi:
     uint32_t version
     uint32_t size_bytes
@@ -20,6 +101,80 @@ ctypedef struct CoreApi:
     Py_ssize_t (*lookup_log_index)(
         const int64_t *last_offset, size_t rows, int64_t target_offset
     ) noexcept nogil
+    int64_t (*coarse_now_ms)() noexcept nogil
+    CoreQuota *(*quota_new)(
+        uint64_t num_samples, uint64_t window_ms, int64_t limit, bint elapsed
+    ) noexcept nogil
+    void (*quota_free)(CoreQuota *sensor) noexcept nogil
+    int64_t (*quota_record)(CoreQuota *sensor, uint64_t amount, int64_t now_ms) noexcept nogil
+    int64_t (*quota_record_and_throttle_ms)(
+        CoreQuota *sensor, uint64_t amount, int64_t now_ms
+    ) noexcept nogil
+    int64_t (*quota_record_many)(
+        CoreQuota *sensor, const int64_t *amounts, size_t count, int64_t now_ms
+    ) noexcept nogil
+    double (*quota_rate)(CoreQuota *sensor, int64_t now_ms) noexcept nogil
+    int64_t (*quota_throttle_ms)(CoreQuota *sensor, int64_t now_ms) noexcept nogil
+    int64_t (*quota_limit)(CoreQuota *sensor) noexcept nogil
+    void (*quota_set_limit)(CoreQuota *sensor, int64_t limit, int64_t now_ms) noexcept nogil
+    uint64_t (*quota_total)(CoreQuota *sensor) noexcept nogil
+    void (*quota_snapshot)(
+        CoreQuota *sensor, int64_t now_ms, CoreQuotaSnapshot *snapshot
+    ) noexcept nogil
+    int64_t (*quota_try_reserve)(
+        CoreQuota *sensor, uint64_t amount, int64_t now_ms, CoreQuotaToken *token
+    ) noexcept nogil
+    int64_t (*quota_settle)(
+        CoreQuota *sensor, const CoreQuotaToken *token, uint64_t actual, int64_t now_ms
+    ) noexcept nogil
+    CoreCache *(*cache_new)(
+        uint64_t max_bytes, int64_t ttl_ms, bint record_stats, bint tell
+    ) noexcept
+    void (*cache_free)(CoreCache *cache) noexcept
+    object (*cache_key)(object key)
+    object (*cache_get)(CoreCache *cache, object key, int64_t now_ms, object default)
+    int (*cache_contains)(CoreCache *cache, object key, int64_t now_ms) except -1
+    int64_t (*cache_lookup_position)(
+        CoreCache *cache, object key, int64_t target_offset, int64_t now_ms
+    ) except -5
+    int64_t (*cache_find_position)(
+        CoreCache *cache,
+        const uint8_t *key,
+        size_t length,
+        int64_t target_offset,
+        int64_t now_ms,
+    ) noexcept nogil
+    int (*cache_put)(
+        CoreCache *cache,
+        object key,
+        object value,
+        const CoreIndex *index,
+        uint64_t weight,
+        int64_t now_ms,
+    ) except -1
+    int (*cache_remove)(CoreCache *cache, object key) except -1
+    int64_t (*cache_remove_if)(CoreCache *cache, object predicate) except -1
+    int64_t (*cache_sweep)(CoreCache *cache, int64_t now_ms) except -1
+    int (*cache_resize)(CoreCache *cache, uint64_t max_bytes) except -1
+    int (*cache_set_ttl)(CoreCache *cache, int64_t ttl_ms) except -1
+    void (*cache_close)(CoreCache *cache) noexcept
+    bint (*cache_is_closed)(CoreCache *cache) noexcept nogil
+    size_t (*cache_len)(CoreCache *cache) noexcept nogil
+    uint64_t (*cache_weight)(CoreCache *cache) noexcept nogil
+    uint64_t (*cache_max_bytes)(CoreCache *cache) noexcept nogil
+    int64_t (*cache_ttl_ms)(CoreCache *cache) noexcept nogil
+    void (*cache_stats)(CoreCache *cache, CoreCacheStats *stats) noexcept
+    object (*cache_take_removed)(CoreCache *cache)
+    int (*load_begin)(
+        CoreCache *cache, object key, int64_t now_ms, CoreBegin *begin
+    ) except -1
+    void (*load_fail)(CoreTurn *turn, PyObject *error, int64_t now_ms) noexcept
+    int (*load_finish)(
+        CoreTurn *turn, object value, const CoreIndex *index, uint64_t weight, int64_t now_ms
+    ) except -1
+    bint (*load_wait)(CoreTurn *turn, uint64_t duration_ms) noexcept nogil
+    object (*load_outcome)(CoreTurn *turn, object again)
+    void (*load_let_go)(CoreTurn *turn) noexcept
 
 
 @cython.final
@@ -30,6 +185,7 @@ cdef class CachedIndex:
     cdef Py_buffer _first_offset
     cdef Py_buffer _last_offset
     cdef Py_buffer _data_length
+    cdef CoreIndex _index
 
     # Row of the entry that holds an offset or what follows it; -1 past the end.
     cdef Py_ssize_t find_row(self, int64_t target_offset) noexcept nogil
@@ -40,11 +196,64 @@ cdef class CachedIndex:
 @cython.final
 cdef class CachedOffsetIndex:
     cdef bytes _data
-    cdef const uint8_t *_start
-    cdef size_t _length
-    cdef readonly int64_t base_offset
+    cdef CoreIndex _index
 
     # The largest entry at or below an offset; (base offset, 0) when there is none.
     cdef void find(
         self, int64_t target_offset, int64_t *offset, int32_t *position
     ) noexcept nogil
+
+
+@cython.final
+cdef class QuotaSensor:
+    cdef CoreQuota *_sensor
+    cdef object __weakref__
+    cdef readonly int64_t num_samples
+    cdef readonly int64_t window_ms
+    cdef readonly str rate_mode
+    # Whether a caller gave the time, so that no other clock is mixed in.
+    cdef bint _given_time
+
+    cdef int64_t _now(self, object now_ms) except? -1
+    # The same for what can do without: the latest moment, if times are given.
+    cdef int64_t _now_or_latest(self, object now_ms) except? -1
+
+    # Without the interpreter lock. Amounts are at most 2**48; a refusal is one of the codes above,
+    # else 0.
+    cdef int64_t record_nogil(self, uint64_t amount, int64_t now_ms) noexcept nogil
+    # The same, and the milliseconds to wait.
+    cdef int64_t record_and_throttle_nogil(self, uint64_t amount, int64_t now_ms) noexcept nogil
+    # The milliseconds to wait.
+    cdef int64_t throttle_nogil(self, int64_t now_ms) noexcept nogil
+
+
+@cython.final
+cdef class Reservation:
+    cdef QuotaSensor _sensor
+    cdef CoreQuotaToken _token
+    cdef readonly uint64_t amount
+
+    cdef void give_back(self, int64_t now_ms) noexcept
+
+
+@cython.final
+cdef class IndexCache:
+    cdef CoreCache *_cache
+    cdef object _clock
+    cdef object _on_removal
+    cdef object __weakref__
+
+    # Without the interpreter lock, by the bytes of a key (see `native_key`): the position that
+    # the index under the key has for an offset, -1 past its end, or one of the codes above.
+    cdef int64_t find_position(
+        self, const uint8_t *key, size_t length, int64_t target_offset, int64_t now_ms
+    ) noexcept nogil
+
+    cdef int64_t _now(self) except? -1
+    cdef int _tell(self) except -1
+    cdef object _load(self, object key, object loader, CoreBegin *begin)
+    cdef object _wait(self, CoreTurn *turn, object key, int64_t deadline_ms)
+
+
+# A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.
+cdef int64_t coarse_now_ms() noexcept nogil

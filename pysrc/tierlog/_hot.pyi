@@ -1,10 +1,28 @@
 """The per-request look-ups at the lowest call cost; `_hot.pxd` is for Cython."""
 
-from typing import Self, final
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, TypeAlias, final
 
 from typing_extensions import Buffer
 
-__all__ = ["CachedIndex", "CachedOffsetIndex"]
+__all__ = [
+    "CacheStats",
+    "CachedIndex",
+    "CachedOffsetIndex",
+    "IndexCache",
+    "QuotaSensor",
+    "QuotaSnapshot",
+    "Reservation",
+    "native_key",
+]
+
+_Part: TypeAlias = str | bytes | int
+_Key: TypeAlias = _Part | tuple[_Part, ...]
+_Cause: TypeAlias = Literal["size", "expired", "explicit", "replaced", "closed"]
+
+class _Clock(Protocol):
+    def monotonic_ms(self) -> int: ...
 
 @final
 class CachedIndex:
@@ -20,3 +38,121 @@ class CachedOffsetIndex:
     @property
     def base_offset(self) -> int: ...
     def lookup(self, target_offset: int) -> tuple[int, int]: ...
+
+class QuotaSnapshot(NamedTuple):
+    rate_bytes_per_second: float
+    limit_bytes_per_second: int | None
+    total_bytes: int
+    window_bytes: int
+    reserved_bytes: int
+    throttled_ms: int
+    overshoot_bytes: int
+
+@final
+class QuotaSensor:
+    def __new__(
+        cls,
+        num_samples: SupportsIndex = 61,
+        window_ms: SupportsIndex = 1000,
+        limit_bytes_per_second: SupportsIndex | None = None,
+        rate: Literal["window", "elapsed"] = "window",
+    ) -> Self: ...
+    @property
+    def num_samples(self) -> int: ...
+    @property
+    def window_ms(self) -> int: ...
+    @property
+    def rate_mode(self) -> Literal["window", "elapsed"]: ...
+    @property
+    def limit(self) -> int | None: ...
+    def record(self, amount: SupportsIndex, now_ms: SupportsIndex | None = None) -> None: ...
+    def record_and_throttle_ms(
+        self, amount: SupportsIndex, now_ms: SupportsIndex | None = None
+    ) -> int: ...
+    def record_many(self, amounts: Buffer, now_ms: SupportsIndex | None = None) -> int: ...
+    def rate(self, now_ms: SupportsIndex | None = None) -> float: ...
+    def throttle_ms(self, now_ms: SupportsIndex | None = None) -> int: ...
+    def set_limit(
+        self, limit_bytes_per_second: SupportsIndex | None, now_ms: SupportsIndex | None = None
+    ) -> None: ...
+    def total(self) -> int: ...
+    def snapshot(self, now_ms: SupportsIndex | None = None) -> QuotaSnapshot: ...
+    def try_reserve(
+        self, amount: SupportsIndex, now_ms: SupportsIndex | None = None
+    ) -> Reservation | int: ...
+
+@final
+class Reservation:
+    @property
+    def amount(self) -> int: ...
+    def settle(self, actual: SupportsIndex, now_ms: SupportsIndex | None = None) -> None: ...
+    def cancel(self, now_ms: SupportsIndex | None = None) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+class CacheStats(NamedTuple):
+    hits: int
+    misses: int
+    loads: int
+    failed_loads: int
+    load_ms: int
+    removed_size: int
+    removed_expired: int
+    removed_explicit: int
+    removed_replaced: int
+    removed_closed: int
+    entries: int
+    weight_bytes: int
+
+def native_key(key: _Key) -> bytes: ...
+
+@final
+class IndexCache:
+    def __new__(
+        cls,
+        max_bytes: SupportsIndex,
+        ttl_ms: SupportsIndex = 900_000,
+        clock: _Clock | None = None,
+        on_removal: Callable[[Any, Any, _Cause], object] | None = None,
+        record_stats: bool = False,
+    ) -> Self: ...
+    def get(self, key: _Key, default: Any = None) -> Any: ...
+    def lookup_position(self, key: _Key, target_offset: int) -> int | None: ...
+    def put(self, key: _Key, value: Any, weight_bytes: SupportsIndex) -> None: ...
+    def get_or_load(
+        self,
+        key: _Key,
+        loader: Callable[[Any], tuple[Any, SupportsIndex]],
+        timeout_ms: SupportsIndex | None = None,
+    ) -> Any: ...
+    def __contains__(self, key: object) -> bool: ...
+    def remove(self, key: _Key) -> bool: ...
+    def remove_if(self, predicate: Callable[[Any], object]) -> int: ...
+    def sweep(self, now_ms: SupportsIndex | None = None) -> int: ...
+    def resize(self, max_bytes: SupportsIndex) -> None: ...
+    def set_ttl(self, ttl_ms: SupportsIndex) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    def stats(self) -> CacheStats: ...
+    def __len__(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def ttl_ms(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...

@@ -7,6 +7,14 @@ use pyo3::types::{PyDict, PyType};
 use tierlog_core::error::{Error, ErrorKind};
 
 static CORRUPT_DATA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static CLOSED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// The exception for something that was used after it was closed.
+pub fn closed(py: Python<'_>, text: &'static str) -> PyErr {
+    CLOSED
+        .import(py, "tierlog.errors", "ClosedError")
+        .map_or_else(|failure| failure, |class| PyErr::from_type(class.clone(), text))
+}
 
 /// Maps a core error; `path` names the file when there is one.
 pub fn to_python(py: Python<'_>, error: Error, path: Option<&str>) -> PyErr {

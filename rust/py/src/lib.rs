@@ -3,9 +3,14 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod cache;
 mod capsule;
 mod error;
 mod index;
+mod key;
+mod load;
+mod object;
+mod quota;
 mod records;
 mod remote_index;
 mod segment;

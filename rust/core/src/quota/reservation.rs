@@ -160,7 +160,17 @@ impl QuotaSensor {
         self.settle_at(token, 0, Some(now_ms))
     }
 
-    fn settle_at(&self, token: Token, actual: u64, now_ms: Option<i64>) -> Result<(), QuotaError> {
+    /// As [`Self::settle`], without a time at the latest moment the sensor knows: for those who give
+    /// something back and have no clock at hand.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn settle_at(
+        &self,
+        token: Token,
+        actual: u64,
+        now_ms: Option<i64>,
+    ) -> Result<(), QuotaError> {
         if actual > MAX_AMOUNT_BYTES {
             return Err(QuotaError::AmountTooLarge(actual));
         }

@@ -176,8 +176,13 @@ impl QuotaSensor {
 
     /// Change the limit, for every call that begins after this one has returned. Samples stay.
     pub fn set_limit(&self, limit_bytes_per_second: Option<u64>, now_ms: i64) {
+        self.set_limit_at(limit_bytes_per_second, Some(now_ms));
+    }
+
+    /// The same, without a time at the latest moment the sensor knows.
+    pub fn set_limit_at(&self, limit_bytes_per_second: Option<u64>, now_ms: Option<i64>) {
         self.transition(1, |state, sum, _| {
-            if self.shape.rate == RateMode::Window {
+            if let (RateMode::Window, Some(now_ms)) = (self.shape.rate, now_ms) {
                 // What is over was paid for at the old limit.
                 let total = sum.wrapping_add(state.head.adjust);
                 window::advance(&self.shape, state, now_ms, total);

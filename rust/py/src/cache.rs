@@ -1,0 +1,553 @@
+//! The index cache for C callers: keys and values are Python objects.
+//!
+//! All functions but [`find_position`], [`len`], [`weight`] and [`load_wait`] are called with the
+//! interpreter lock and answer as Python's own do: null or -1 with an exception set. They hold the
+//! interpreter lock all the time, also while they hold the cache's; no Python code runs under the
+//! latter, so the two cannot wait for each other.
+//!
+//! What leaves the cache is laid aside for [`take_removed`] if somebody wants to be told: calling
+//! is `_hot.pyx`'s part.
+#![expect(unsafe_code, reason = "C callers hand over pointers and Python objects")]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{mem, ptr};
+
+use foldhash::fast::RandomState;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use tierlog_core::cache::{Cache, CacheSettings, Closed, RemovalCause, RemovalListener};
+
+use crate::capsule::slice_of;
+use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed, with_key};
+
+/// What [`find_position`] says besides positions and -1, "past the end".
+const MISS: i64 = -2;
+const CLOSED: i64 = -4;
+const RAISED: i64 = -5;
+
+/// What is behind a handle.
+pub type Core = Cache<Key, Value, Object>;
+
+/// What [`stats`] tells; `_hot.pxd` has the same.
+#[repr(C)]
+pub struct Stats {
+    hits: u64,
+    misses: u64,
+    loads: u64,
+    failed_loads: u64,
+    load_ms: u64,
+    removed_size: u64,
+    removed_expired: u64,
+    removed_explicit: u64,
+    removed_replaced: u64,
+    removed_closed: u64,
+    entries: u64,
+    weight_bytes: u64,
+}
+
+/// What left a cache and was not told yet.
+#[derive(Default)]
+struct Removed(Mutex<Vec<(Object, Object, RemovalCause)>>);
+
+/// Forks that this process comes from, counted since the module was loaded.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How many that are.
+pub fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Has children of this process notice that they are.
+pub fn notice_forks() {
+    // SAFETY: the handler only adds to an atomic. The call fails when memory is out, and then
+    // children use what they inherit.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+}
+
+/// A cache as C sees it. A forked child makes itself a new one inside: of the one it inherits
+/// another thread, which the child does not have, may hold the lock.
+pub struct Handle {
+    inner: AtomicPtr<Inner>,
+    max_bytes: AtomicU64,
+    ttl_ms: AtomicI64,
+    record_stats: bool,
+    tell: bool,
+    closed: AtomicBool,
+}
+
+struct Inner {
+    forks: u64,
+    cache: Core,
+    removed: Arc<Removed>,
+}
+
+impl Handle {
+    fn make(&self) -> *mut Inner {
+        let settings = CacheSettings {
+            max_bytes: self.max_bytes.load(Ordering::Relaxed),
+            ttl_ms: ttl_of(self.ttl_ms.load(Ordering::Relaxed)),
+            record_stats: self.record_stats,
+        };
+        let removed = Arc::new(Removed::default());
+        let listener: Option<RemovalListener<Key, Value>> = self.tell.then(|| {
+            let removed = Arc::clone(&removed);
+            let tell = move |key: &Key, value: &Value, _: u64, cause: RemovalCause| {
+                removed.lock().push((key.object.clone(), value.object.clone(), cause));
+            };
+            Box::new(tell) as RemovalListener<Key, Value>
+        });
+        let cache = Cache::with_hasher(settings, listener, RandomState::default());
+        if self.closed.load(Ordering::Relaxed) {
+            cache.close();
+        }
+        let forks = FORKS.load(Ordering::Relaxed);
+        Box::into_raw(Box::new(Inner { forks, cache, removed }))
+    }
+
+    /// The cache of this process.
+    #[inline]
+    pub fn cache(&self) -> &Core {
+        &self.inner().cache
+    }
+
+    #[inline]
+    fn inner(&self) -> &Inner {
+        // SAFETY: made by `make`, and freed only with the handle.
+        let inner = unsafe { &*self.inner.load(Ordering::Acquire) };
+        if inner.forks == FORKS.load(Ordering::Relaxed) { inner } else { self.renewed(inner) }
+    }
+
+    #[cold]
+    fn renewed(&self, inherited: &Inner) -> &Inner {
+        let fresh = self.make();
+        let inherited = ptr::from_ref(inherited).cast_mut();
+        // The inherited one is never freed: nothing of it may be touched.
+        let renewed = match self.inner.compare_exchange(
+            inherited,
+            fresh,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => fresh,
+            Err(other) => {
+                // SAFETY: just made, and nobody else has it.
+                drop(unsafe { Box::from_raw(fresh) });
+                other
+            }
+        };
+        // SAFETY: as in `inner`.
+        unsafe { &*renewed }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let inner = *self.inner.get_mut();
+        // SAFETY: made by `make`; `&mut self` says that nobody uses it any more.
+        let forks = unsafe { (*inner).forks };
+        if forks == FORKS.load(Ordering::Relaxed) {
+            // SAFETY: as above.
+            drop(unsafe { Box::from_raw(inner) });
+        }
+    }
+}
+
+impl Removed {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Object, Object, RemovalCause)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// 0 and less switch expiry off.
+fn ttl_of(ttl_ms: i64) -> Option<u64> {
+    u64::try_from(ttl_ms).ok().filter(|&ttl_ms| ttl_ms > 0)
+}
+
+fn cause_name(cause: RemovalCause) -> &'static str {
+    match cause {
+        RemovalCause::Size => "size",
+        RemovalCause::Expired => "expired",
+        RemovalCause::Explicit => "explicit",
+        RemovalCause::Replaced => "replaced",
+        RemovalCause::Closed => "closed",
+    }
+}
+
+/// A new cache; at most 0 milliseconds to live switch expiry off.
+pub extern "C" fn new(
+    max_bytes: u64,
+    ttl_ms: i64,
+    record_stats: c_int,
+    tell: c_int,
+) -> *mut Handle {
+    let handle = Box::new(Handle {
+        inner: AtomicPtr::new(ptr::null_mut()),
+        max_bytes: AtomicU64::new(max_bytes),
+        ttl_ms: AtomicI64::new(ttl_ms),
+        record_stats: record_stats != 0,
+        tell: tell != 0,
+        closed: AtomicBool::new(false),
+    });
+    handle.inner.store(handle.make(), Ordering::Release);
+    Box::into_raw(handle)
+}
+
+/// Frees a cache and what is in it, telling nobody; null is let be.
+///
+/// # Safety
+/// `handle` is null or came from [`new`], nobody uses it any more, and the caller holds the
+/// interpreter lock.
+pub unsafe extern "C" fn free(handle: *mut Handle) {
+    if !handle.is_null() {
+        // SAFETY: boxed by `new`, and the caller gives it up.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}
+
+/// The bytes of a key, as `bytes`.
+///
+/// # Safety
+/// As [`with_key`].
+pub unsafe extern "C" fn key(key: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { with_key(key, |bytes| PyBytes::new(python(), bytes).into_ptr()) };
+    bytes.unwrap_or(ptr::null_mut())
+}
+
+/// A new reference to the value of a key, or to `default`.
+///
+/// # Safety
+/// As [`with_key`]; `handle` came from [`new`], `default` is alive.
+pub unsafe extern "C" fn get(
+    handle: *const Handle,
+    key: *mut ffi::PyObject,
+    now_ms: i64,
+    default: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as the caller promises.
+    let cache = unsafe { (*handle).cache() };
+    // SAFETY: as the caller promises.
+    let found = unsafe {
+        with_key(key, |bytes| cache.get_with(bytes, now_ms, |value| value.object.clone()))
+    };
+    match found {
+        Some(Some(value)) => value.give(),
+        Some(None) if !cache.is_closed() => {
+            // SAFETY: as the caller promises.
+            unsafe { ffi::Py_INCREF(default) };
+            default
+        }
+        Some(None) => {
+            // SAFETY: as the caller promises.
+            raise_closed(unsafe { python() });
+            ptr::null_mut()
+        }
+        None => ptr::null_mut(),
+    }
+}
+
+/// Whether a key is there: 1, 0, or -1 with an exception.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn contains(
+    handle: *const Handle,
+    key: *mut ffi::PyObject,
+    now_ms: i64,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let cache = unsafe { (*handle).cache() };
+    // SAFETY: as the caller promises.
+    match unsafe { with_key(key, |bytes| cache.contains(bytes, now_ms)) } {
+        Some(false) if cache.is_closed() => raise_closed(unsafe { python() }),
+        Some(found) => found.into(),
+        None => -1,
+    }
+}
+
+/// The byte position of an offset in the value of a key, -1 past its end, or one of the codes;
+/// -5 with an exception.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn lookup_position(
+    handle: *const Handle,
+    key: *mut ffi::PyObject,
+    target_offset: i64,
+    now_ms: i64,
+) -> i64 {
+    // SAFETY: as the caller promises.
+    let cache = unsafe { (*handle).cache() };
+    // SAFETY: as the caller promises.
+    let found = unsafe { with_key(key, |bytes| find(cache, bytes, target_offset, now_ms)) };
+    match found {
+        Some(CLOSED) => {
+            // SAFETY: as the caller promises.
+            raise_closed(unsafe { python() });
+            RAISED
+        }
+        Some(position) => position,
+        None => RAISED,
+    }
+}
+
+/// The same with the bytes of a key, without the interpreter lock and without exceptions.
+///
+/// # Safety
+/// `handle` came from [`new`]; `key` is null or holds `length` bytes.
+pub unsafe extern "C" fn find_position(
+    handle: *const Handle,
+    key: *const u8,
+    length: usize,
+    target_offset: i64,
+    now_ms: i64,
+) -> i64 {
+    // SAFETY: as the caller promises.
+    let (handle, key) = unsafe { (&*handle, slice_of(key, length)) };
+    find(handle.cache(), key, target_offset, now_ms)
+}
+
+#[inline]
+fn find(cache: &Core, key: &[u8], target_offset: i64, now_ms: i64) -> i64 {
+    match cache.get_with(key, now_ms, |value| value.find(target_offset)) {
+        Some(position) => position,
+        None if cache.is_closed() => CLOSED,
+        None => MISS,
+    }
+}
+
+/// Puts a value: 1 when it is kept, 0 when it is too heavy, -1 with an exception.
+///
+/// # Safety
+/// As [`get`]; `value` is alive, and `index` is null or a part of it.
+pub unsafe extern "C" fn put(
+    handle: *const Handle,
+    key: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    index: *const Index,
+    weight: u64,
+    now_ms: i64,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let cache = unsafe { (*handle).cache() };
+    // SAFETY: as the caller promises.
+    let Some(key) = (unsafe { key_of(key) }) else { return -1 };
+    // SAFETY: as the caller promises.
+    let value = unsafe { Value::new(value, index) };
+    match cache.put(key, value, weight, now_ms) {
+        Ok(kept) => kept.into(),
+        // SAFETY: as the caller promises.
+        Err(Closed) => raise_closed(unsafe { python() }),
+    }
+}
+
+/// Removes a key: 1 when it was there, 0 when not, -1 with an exception.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn remove(handle: *const Handle, key: *mut ffi::PyObject) -> c_int {
+    // SAFETY: as the caller promises.
+    let cache = unsafe { (*handle).cache() };
+    // SAFETY: as the caller promises.
+    match unsafe { with_key(key, |bytes| cache.remove(bytes)) } {
+        Some(false) if cache.is_closed() => raise_closed(unsafe { python() }),
+        Some(found) => found.into(),
+        None => -1,
+    }
+}
+
+/// Removes every key that a Python function says yes to; how many entries, -1 with an exception.
+///
+/// # Safety
+/// As [`get`]; `predicate` is alive.
+pub unsafe extern "C" fn remove_if(handle: *const Handle, predicate: *mut ffi::PyObject) -> i64 {
+    // SAFETY: as the caller promises.
+    let (cache, py) = unsafe { ((*handle).cache(), python()) };
+    // SAFETY: as the caller promises.
+    let predicate = unsafe { Borrowed::from_ptr(py, predicate) };
+    if cache.is_closed() {
+        return raise_closed(py).into();
+    }
+    let mut failed = None;
+    let removed = cache.remove_if(|key| {
+        if failed.is_some() {
+            return false;
+        }
+        // SAFETY: the key's reference keeps it alive.
+        let key = unsafe { Borrowed::from_ptr(py, key.object.as_ptr()) };
+        let answer = predicate.call1((key,)).and_then(|answer| answer.is_truthy());
+        answer.unwrap_or_else(|error| {
+            failed = Some(error);
+            false
+        })
+    });
+    match failed {
+        Some(error) => raise(py, error).into(),
+        None => removed as i64,
+    }
+}
+
+/// Removes what has expired; how many entries, -1 with an exception.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn sweep(handle: *const Handle, now_ms: i64) -> i64 {
+    // SAFETY: as the caller promises.
+    let cache = unsafe { (*handle).cache() };
+    if cache.is_closed() {
+        // SAFETY: as the caller promises.
+        return raise_closed(unsafe { python() }).into();
+    }
+    cache.sweep(now_ms) as i64
+}
+
+/// Changes the bound; -1 with an exception.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn resize(handle: *const Handle, max_bytes: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    let handle = unsafe { &*handle };
+    let cache = handle.cache();
+    if cache.is_closed() {
+        // SAFETY: as the caller promises.
+        return raise_closed(unsafe { python() });
+    }
+    handle.max_bytes.store(max_bytes, Ordering::Relaxed);
+    cache.resize(max_bytes);
+    0
+}
+
+/// Changes the time to live; -1 with an exception.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn set_ttl(handle: *const Handle, ttl_ms: i64) -> c_int {
+    // SAFETY: as the caller promises.
+    let handle = unsafe { &*handle };
+    let cache = handle.cache();
+    if cache.is_closed() {
+        // SAFETY: as the caller promises.
+        return raise_closed(unsafe { python() });
+    }
+    handle.ttl_ms.store(ttl_ms, Ordering::Relaxed);
+    cache.set_ttl(ttl_of(ttl_ms));
+    0
+}
+
+/// Removes everything, for good.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn close(handle: *const Handle) {
+    // SAFETY: as the caller promises.
+    let handle = unsafe { &*handle };
+    let cache = handle.cache();
+    handle.closed.store(true, Ordering::Relaxed);
+    cache.close();
+}
+
+/// Whether [`close`] was called.
+///
+/// # Safety
+/// `handle` came from [`new`].
+pub unsafe extern "C" fn is_closed(handle: *const Handle) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { &*handle }.closed.load(Ordering::Relaxed).into()
+}
+
+/// Entries.
+///
+/// # Safety
+/// `handle` came from [`new`].
+pub unsafe extern "C" fn len(handle: *const Handle) -> usize {
+    // SAFETY: as the caller promises.
+    unsafe { &*handle }.cache().len()
+}
+
+/// The sum of their weights.
+///
+/// # Safety
+/// `handle` came from [`new`].
+pub unsafe extern "C" fn weight(handle: *const Handle) -> u64 {
+    // SAFETY: as the caller promises.
+    unsafe { &*handle }.cache().weight_bytes()
+}
+
+/// The bound.
+///
+/// # Safety
+/// `handle` came from [`new`].
+pub unsafe extern "C" fn max_bytes(handle: *const Handle) -> u64 {
+    // SAFETY: as the caller promises.
+    unsafe { &*handle }.max_bytes.load(Ordering::Relaxed)
+}
+
+/// The time to live, as it was given.
+///
+/// # Safety
+/// `handle` came from [`new`].
+pub unsafe extern "C" fn ttl_ms(handle: *const Handle) -> i64 {
+    // SAFETY: as the caller promises.
+    unsafe { &*handle }.ttl_ms.load(Ordering::Relaxed)
+}
+
+/// What a cache counted.
+///
+/// # Safety
+/// As [`get`]; `stats` can be written.
+pub unsafe extern "C" fn stats(handle: *const Handle, stats: *mut Stats) {
+    // SAFETY: as the caller promises.
+    let seen = unsafe { &*handle }.cache().stats();
+    let seen = Stats {
+        hits: seen.hits,
+        misses: seen.misses,
+        loads: seen.loads,
+        failed_loads: seen.failed_loads,
+        load_ms: seen.load_ms,
+        removed_size: seen.removed_size,
+        removed_expired: seen.removed_expired,
+        removed_explicit: seen.removed_explicit,
+        removed_replaced: seen.removed_replaced,
+        removed_closed: seen.removed_closed,
+        entries: seen.entries as u64,
+        weight_bytes: seen.weight_bytes,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { stats.write(seen) };
+}
+
+/// What left the cache since the last call: a list of (key, value, cause), or None.
+///
+/// # Safety
+/// As [`get`].
+pub unsafe extern "C" fn take_removed(handle: *const Handle) -> *mut ffi::PyObject {
+    // SAFETY: as the caller promises.
+    let (inner, py) = unsafe { ((*handle).inner(), python()) };
+    let removed = mem::take(&mut *inner.removed.lock());
+    if removed.is_empty() {
+        return py.None().into_ptr();
+    }
+    let rows = removed.into_iter().map(|(key, value, cause)| {
+        // SAFETY: each reference is handed over.
+        let objects = unsafe {
+            let key = Bound::from_owned_ptr(py, key.give());
+            (key, Bound::from_owned_ptr(py, value.give()))
+        };
+        (objects.0, objects.1, cause_name(cause))
+    });
+    match PyList::new(py, rows.collect::<Vec<_>>()) {
+        Ok(list) => list.into_ptr(),
+        Err(error) => {
+            raise(py, error);
+            ptr::null_mut()
+        }
+    }
+}

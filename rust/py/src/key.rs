@@ -1,0 +1,142 @@
+//! Cache keys: the one place that turns a Python key into the bytes it is known by.
+//!
+//! | Python | bytes |
+//! |---|---|
+//! | `str` | `s`, UTF-8 |
+//! | `bytes` | `b`, the bytes |
+//! | `int` of 64 bits | `i`, 8 bytes, little-endian |
+//! | `int` of 128 bits | `I`, 16 bytes, little-endian |
+//! | `tuple` of these | `t`, then of each its length (8 bytes, little-endian) and its bytes |
+//!
+//! Exact types only: `True` is not 1 here, and no subclass brings an equality of its own.
+
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
+
+/// Longer keys are put together on the heap.
+const INLINE_BYTES: usize = 120;
+
+/// Where the bytes of a key are put together.
+pub struct Scratch {
+    inline: [u8; INLINE_BYTES],
+    length: usize,
+    heap: Vec<u8>,
+}
+
+/// A key, or a part of a tuple, before it is written.
+enum Part<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+    Short(i64),
+    Long(i128),
+}
+
+impl Scratch {
+    /// Nothing yet.
+    #[inline]
+    pub fn new() -> Self {
+        Self { inline: [0; INLINE_BYTES], length: 0, heap: Vec::new() }
+    }
+
+    /// The bytes of a key. TypeError for any other type, OverflowError for an int of more than
+    /// 128 bits, UnicodeEncodeError for a str that is no Unicode.
+    #[inline]
+    pub fn key(&mut self, key: &Bound<'_, PyAny>) -> PyResult<&[u8]> {
+        match Part::of(key)? {
+            Some(part) => self.push_part(&part),
+            None => self.push_tuple(key)?,
+        }
+        Ok(self.bytes())
+    }
+
+    #[cold]
+    fn push_tuple(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tuple = key.cast_exact::<PyTuple>().map_err(|_| refused(key))?;
+        self.push(b"t");
+        for element in tuple.iter_borrowed() {
+            let part = Part::of(&element)?.ok_or_else(|| refused(&element))?;
+            self.push(&(part.length() as u64).to_le_bytes());
+            self.push_part(&part);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn push_part(&mut self, part: &Part<'_>) {
+        match part {
+            Part::Text(text) => self.push_tagged(b's', text.as_bytes()),
+            Part::Bytes(bytes) => self.push_tagged(b'b', bytes),
+            Part::Short(number) => self.push_tagged(b'i', &number.to_le_bytes()),
+            Part::Long(number) => self.push_tagged(b'I', &number.to_le_bytes()),
+        }
+    }
+
+    #[inline]
+    fn push_tagged(&mut self, tag: u8, bytes: &[u8]) {
+        self.push(&[tag]);
+        self.push(bytes);
+    }
+
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.length + bytes.len();
+        if let Some(room) = self.inline.get_mut(self.length..end) {
+            room.copy_from_slice(bytes);
+        } else {
+            self.spill(bytes);
+        }
+        self.length = end;
+    }
+
+    #[cold]
+    fn spill(&mut self, bytes: &[u8]) {
+        if self.heap.is_empty() {
+            self.heap.extend_from_slice(&self.inline[..self.length]);
+        }
+        self.heap.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.inline.get(..self.length).unwrap_or(&self.heap)
+    }
+}
+
+impl<'a> Part<'a> {
+    /// None for a tuple or what can be no key at all.
+    #[inline]
+    fn of(key: &'a Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        if let Ok(text) = key.cast_exact::<PyString>() {
+            return Ok(Some(Self::Text(text.to_str()?)));
+        }
+        if let Ok(bytes) = key.cast_exact::<PyBytes>() {
+            return Ok(Some(Self::Bytes(bytes.as_bytes())));
+        }
+        if key.cast_exact::<PyInt>().is_err() {
+            return Ok(None);
+        }
+        let number: i128 = key.extract().map_err(|_| {
+            PyOverflowError::new_err("expected a key of at most 128 bits, found a larger int")
+        })?;
+        Ok(Some(i64::try_from(number).map_or(Self::Long(number), Self::Short)))
+    }
+
+    /// With its tag.
+    fn length(&self) -> usize {
+        1 + match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Short(_) => size_of::<i64>(),
+            Self::Long(_) => size_of::<i128>(),
+        }
+    }
+}
+
+#[cold]
+fn refused(key: &Bound<'_, PyAny>) -> PyErr {
+    let kind = key.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "expected a key of str, bytes, int or a tuple of these (no subclasses), found {kind}"
+    ))
+}

@@ -1,0 +1,185 @@
+//! Loads of cache entries for C callers: one loads, the others wait. See [`crate::cache`].
+#![expect(unsafe_code, reason = "C callers hand over pointers and Python objects")]
+
+use std::ffi::c_int;
+use std::ptr;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use tierlog_core::cache::{Begun, LoadError, Outcome, Ticket, Waiter};
+
+use crate::cache::{Handle, forks};
+use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed};
+
+/// A load as the thread sees it that wants the value.
+pub enum Turn {
+    /// To be loaded by this thread. The cache outlives it: its caller holds the cache.
+    Mine { ticket: Ticket<'static, Key, Value, Object, RandomState>, forks: u64 },
+    /// Being loaded by another.
+    Theirs(Waiter<Key, Value, Object>),
+}
+
+/// What [`begin`] tells; `_hot.pxd` has the same.
+#[repr(C)]
+pub struct Begin {
+    kind: c_int,
+    /// With [`HIT`], a new reference.
+    value: *mut ffi::PyObject,
+    /// Otherwise; to be given to exactly one of [`fail`], [`finish`] and [`let_go`].
+    turn: *mut Turn,
+    began_ms: i64,
+}
+
+const HIT: c_int = 1;
+const MINE: c_int = 2;
+const THEIRS: c_int = 3;
+
+/// Begins to load a key unless it is there; -1 with an exception.
+///
+/// # Safety
+/// As [`crate::cache::get`]; `begin` can be written.
+pub unsafe extern "C" fn begin(
+    handle: *const Handle,
+    key: *mut ffi::PyObject,
+    now_ms: i64,
+    begin: *mut Begin,
+) -> c_int {
+    // SAFETY: as the caller promises; the cache lives as long as its handle, which the caller
+    // keeps until the load is over.
+    let (cache, py) = unsafe { ((*handle).cache(), python()) };
+    // SAFETY: as the caller promises.
+    let Some(key) = (unsafe { key_of(key) }) else { return -1 };
+    let turn = |kind, turn| {
+        let turn = Box::into_raw(Box::new(turn));
+        Begin { kind, value: ptr::null_mut(), turn, began_ms: now_ms }
+    };
+    let begun = match cache.begin_load(&key, now_ms) {
+        Ok(Begun::Hit(value)) => {
+            Begin { kind: HIT, value: value.object.give(), turn: ptr::null_mut(), began_ms: now_ms }
+        }
+        Ok(Begun::Load(ticket)) => turn(MINE, Turn::Mine { ticket, forks: forks() }),
+        Ok(Begun::Wait(waiter)) => turn(THEIRS, Turn::Theirs(waiter)),
+        Err(LoadError::Closed) => return raise_closed(py),
+        Err(LoadError::Reentrant | LoadError::TimedOut | LoadError::Failed(_)) => {
+            let text = "the loader asked for the key that it is loading";
+            return raise(py, PyRuntimeError::new_err(text));
+        }
+    };
+    // SAFETY: as the caller promises.
+    unsafe { begin.write(begun) };
+    0
+}
+
+/// Gives up a load of one's own: everybody who waits gets the error, or, without one, begins
+/// again.
+///
+/// # Safety
+/// `turn` came from [`begin`] and is used up; `error` is null or alive; this thread holds the
+/// interpreter lock.
+pub unsafe extern "C" fn fail(turn: *mut Turn, error: *mut ffi::PyObject, now_ms: i64) {
+    // SAFETY: as the caller promises.
+    let Some(ticket) = (unsafe { mine(turn) }) else { return };
+    if error.is_null() {
+        drop(ticket);
+    } else {
+        // SAFETY: as the caller promises.
+        ticket.fail(unsafe { Object::new(error) }, now_ms);
+    }
+}
+
+/// Ends a load of one's own with a value: 1 when it is kept, 0 when not, -1 with an exception.
+///
+/// # Safety
+/// As [`fail`]; `value` is alive, and `index` is null or a part of it.
+pub unsafe extern "C" fn finish(
+    turn: *mut Turn,
+    value: *mut ffi::PyObject,
+    index: *const Index,
+    weight: u64,
+    now_ms: i64,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let Some(ticket) = (unsafe { mine(turn) }) else { return 0 };
+    // SAFETY: as the caller promises.
+    let value = unsafe { Value::new(value, index) };
+    match ticket.finish(value, weight, now_ms) {
+        Ok(kept) => kept.into(),
+        // SAFETY: as the caller promises.
+        Err(_) => raise_closed(unsafe { python() }),
+    }
+}
+
+/// The ticket of a load of one's own. None in a forked child, whose cache is another one.
+///
+/// # Safety
+/// As [`fail`].
+unsafe fn mine(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Object, RandomState>> {
+    // SAFETY: boxed by `begin`, and the caller gives it up.
+    match *unsafe { Box::from_raw(turn) } {
+        Turn::Mine { ticket, forks: began } if began == forks() => Some(ticket),
+        Turn::Mine { ticket, .. } => {
+            // Another thread of the parent may hold the lock that dropping it takes.
+            std::mem::forget(ticket);
+            None
+        }
+        Turn::Theirs(_) => None,
+    }
+}
+
+/// Waits for another's load, without the interpreter lock; 1 when it is over.
+///
+/// # Safety
+/// `turn` came from [`begin`] and is not used up.
+pub unsafe extern "C" fn wait(turn: *const Turn, duration_ms: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    match unsafe { &*turn } {
+        Turn::Theirs(waiter) => {
+            waiter.wait(Some(Duration::from_millis(duration_ms))).is_some().into()
+        }
+        Turn::Mine { .. } => 1,
+    }
+}
+
+/// What another's load, which is over, brought: a new reference to its value, or to `again` when
+/// it was given up; null with an exception.
+///
+/// # Safety
+/// As [`wait`]; `again` is alive; this thread holds the interpreter lock.
+pub unsafe extern "C" fn outcome(
+    turn: *const Turn,
+    again: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as the caller promises.
+    let (turn, py) = unsafe { (&*turn, python()) };
+    let outcome = match turn {
+        Turn::Theirs(waiter) => waiter.wait(Some(Duration::ZERO)),
+        Turn::Mine { .. } => None,
+    };
+    match outcome {
+        Some(Outcome::Loaded(value)) => value.object.clone().give(),
+        Some(Outcome::Failed(error)) => {
+            // SAFETY: an exception, alive through `error`.
+            unsafe { ffi::PyErr_SetObject(ffi::Py_TYPE(error.as_ptr()).cast(), error.as_ptr()) };
+            ptr::null_mut()
+        }
+        Some(Outcome::Closed) => {
+            raise_closed(py);
+            ptr::null_mut()
+        }
+        Some(Outcome::Cancelled) | None => {
+            // SAFETY: as the caller promises.
+            unsafe { Object::new(again) }.give()
+        }
+    }
+}
+
+/// Ends a wait.
+///
+/// # Safety
+/// As [`fail`].
+pub unsafe extern "C" fn let_go(turn: *mut Turn) {
+    // SAFETY: boxed by `begin`, and the caller gives it up.
+    drop(unsafe { Box::from_raw(turn) });
+}

@@ -1,0 +1,217 @@
+//! Python objects inside the cache, and the keys they are known by.
+#![expect(unsafe_code, reason = "counts references to Python objects")]
+
+use std::borrow::Borrow;
+use std::ffi::{c_int, c_void};
+use std::hash::{Hash, Hasher};
+use std::mem;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use tierlog_core::{local_index, remote_index};
+
+use crate::capsule::slice_of;
+use crate::error;
+use crate::key::Scratch;
+
+/// A reference to a Python object. Cloned and dropped only by threads that hold the interpreter
+/// lock.
+pub struct Object(*mut ffi::PyObject);
+
+// SAFETY: threads that do not hold the interpreter lock only move it or look past it.
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl Object {
+    /// A new reference.
+    ///
+    /// # Safety
+    /// `object` is alive, and this thread holds the interpreter lock.
+    pub unsafe fn new(object: *mut ffi::PyObject) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe { ffi::Py_INCREF(object) };
+        Self(object)
+    }
+
+    /// The object, as long as this reference is there.
+    pub fn as_ptr(&self) -> *mut ffi::PyObject {
+        self.0
+    }
+
+    /// A reference that the caller takes over.
+    pub fn give(self) -> *mut ffi::PyObject {
+        mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Clone for Object {
+    fn clone(&self) -> Self {
+        // SAFETY: alive through this reference; who clones holds the interpreter lock.
+        unsafe { Self::new(self.0) }
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: the one reference this is; who drops holds the interpreter lock.
+        unsafe { ffi::Py_DECREF(self.0) };
+    }
+}
+
+/// A key: the bytes it is known by, and the object it came as.
+#[derive(Clone)]
+pub struct Key {
+    bytes: Bytes,
+    pub object: Object,
+}
+
+/// Short keys lie where they are compared.
+#[derive(Clone)]
+enum Bytes {
+    Inline(u8, [u8; INLINE_BYTES]),
+    Heap(Box<[u8]>),
+}
+
+const INLINE_BYTES: usize = 46;
+
+impl Key {
+    /// # Safety
+    /// As [`Object::new`].
+    unsafe fn new(bytes: &[u8], object: *mut ffi::PyObject) -> Self {
+        let mut inline = [0; INLINE_BYTES];
+        let bytes = match inline.get_mut(..bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Bytes::Inline(bytes.len() as u8, inline)
+            }
+            None => Bytes::Heap(bytes.into()),
+        };
+        // SAFETY: as the caller promises.
+        Self { bytes, object: unsafe { Object::new(object) } }
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    #[inline]
+    fn borrow(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Inline(length, bytes) => &bytes[..usize::from(*length)],
+            Bytes::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        Borrow::<[u8]>::borrow(self) == Borrow::<[u8]>::borrow(other)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Borrow::<[u8]>::borrow(self).hash(state);
+    }
+}
+
+/// Where the entries of a value lie, for look-ups without the interpreter; `_hot.pxd` has the same.
+/// It and what it points to belong to the value's object and never change.
+#[repr(C)]
+pub struct Index {
+    length: usize,
+    /// Of a remoteLogIndex, last offsets; of a local index its file.
+    first: *const c_void,
+    /// Of a remoteLogIndex, else null.
+    position: *const i64,
+    base_offset: i64,
+}
+
+/// What [`Value::find`] says of a value that is no index.
+pub const NO_INDEX: i64 = -3;
+
+#[derive(Clone)]
+pub struct Value {
+    pub object: Object,
+    /// Null for a value without one.
+    index: *const Index,
+}
+
+// SAFETY: what `index` points to lives as long as `object` and never changes.
+unsafe impl Send for Value {}
+// SAFETY: as above.
+unsafe impl Sync for Value {}
+
+impl Value {
+    /// # Safety
+    /// As [`Object::new`]; `index` is null or a part of `object`.
+    pub unsafe fn new(object: *mut ffi::PyObject, index: *const Index) -> Self {
+        // SAFETY: as the caller promises.
+        Self { object: unsafe { Object::new(object) }, index }
+    }
+
+    /// The byte position of an offset, -1 past the end, or [`NO_INDEX`].
+    pub fn find(&self, target_offset: i64) -> i64 {
+        // SAFETY: null, or a part of `object`, which is alive.
+        let Some(index) = (unsafe { self.index.as_ref() }) else { return NO_INDEX };
+        if index.position.is_null() {
+            // SAFETY: `length` bytes that the object keeps.
+            let data = unsafe { slice_of(index.first.cast::<u8>(), index.length) };
+            return local_index::lookup_offset(data, index.base_offset, target_offset).1.into();
+        }
+        // SAFETY: two columns of `length` rows that the object keeps.
+        let (last_offset, position) = unsafe {
+            let last_offset = slice_of(index.first.cast::<i64>(), index.length);
+            (last_offset, slice_of(index.position, index.length))
+        };
+        remote_index::lookup_offset(last_offset, target_offset).map_or(-1, |row| position[row])
+    }
+}
+
+/// # Safety
+/// The caller holds the interpreter lock for as long as the result is used.
+pub unsafe fn python<'py>() -> Python<'py> {
+    // SAFETY: as the caller promises.
+    unsafe { Python::assume_attached() }
+}
+
+/// Sets a Python exception.
+#[cold]
+pub fn raise(py: Python<'_>, error: PyErr) -> c_int {
+    error.restore(py);
+    -1
+}
+
+#[cold]
+pub fn raise_closed(py: Python<'_>) -> c_int {
+    raise(py, error::closed(py, "this cache was closed"))
+}
+
+/// Does something with the bytes of a key, or sets the exception that it is none.
+///
+/// # Safety
+/// `key` is alive, and this thread holds the interpreter lock.
+#[inline]
+pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    // SAFETY: as the caller promises.
+    let (py, mut scratch) = (unsafe { python() }, Scratch::new());
+    // SAFETY: as the caller promises.
+    let key = unsafe { Borrowed::from_ptr(py, key) };
+    match scratch.key(&key) {
+        Ok(bytes) => Some(work(bytes)),
+        Err(error) => {
+            raise(py, error);
+            None
+        }
+    }
+}
+
+/// A key of the cache's own, or the exception that it is none.
+///
+/// # Safety
+/// As [`with_key`].
+pub unsafe fn key_of(key: *mut ffi::PyObject) -> Option<Key> {
+    // SAFETY: as the caller promises.
+    unsafe { with_key(key, |bytes| Key::new(bytes, key)) }
+}
