@@ -24,6 +24,10 @@ class Clock(Protocol):
         """Let `duration_ms` pass; none or a negative number returns at once."""
         ...
 
+    def wait(self, condition: threading.Condition, duration_ms: int) -> None:
+        """`sleep`, but a notification of `condition`, which the caller holds, ends it early."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -38,9 +42,13 @@ class SystemClock:
         if duration_ms > 0:
             time.sleep(duration_ms / 1000)
 
+    def wait(self, condition: threading.Condition, duration_ms: int) -> None:
+        if duration_ms > 0:
+            condition.wait(duration_ms / 1000)
+
 
 class ManualClock:
-    """A clock that moves only when told: `sleep` and `advance` move it, nobody waits.
+    """A clock that moves only when told: `sleep`, `wait` and `advance` move it, nobody waits.
 
     `jump_wall` moves the wall clock alone, as an operator or a time server does.
     """
@@ -59,6 +67,9 @@ class ManualClock:
     def sleep(self, duration_ms: int) -> None:
         if duration_ms > 0:
             self.advance(duration_ms)
+
+    def wait(self, condition: threading.Condition, duration_ms: int) -> None:
+        self.sleep(duration_ms)
 
     def advance(self, duration_ms: int) -> None:
         """Both clocks go on by `duration_ms`. ValueError when it is negative."""
