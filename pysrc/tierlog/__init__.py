@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
     from tierlog.log.records import decode_records
     from tierlog.log.segment import scan_segment
+    from tierlog.quota import QuotaManager
     from tierlog.remote.log_index import (
         RemoteLogIndexEntries,
         decode_remote_log_index,
@@ -49,6 +50,7 @@ __all__ = [
     "IndexCache",
     "MetadataNotReadyError",
     "OutOfRangeError",
+    "QuotaManager",
     "QuotaSensor",
     "QuotaSnapshot",
     "RebuiltIndexes",
@@ -85,6 +87,7 @@ _HOMES = {
     "IndexCache": "_hot",
     "MetadataNotReadyError": "errors",
     "OutOfRangeError": "errors",
+    "QuotaManager": "quota",
     "QuotaSensor": "_hot",
     "QuotaSnapshot": "_hot",
     "RebuiltIndexes": "log.rebuild",

@@ -23,6 +23,7 @@ from tierlog.config.properties import parse_properties
 from tierlog.config.sections import (
     LogConfig,
     QuotaConfig,
+    QuotaMode,
     QuotaRateMode,
     RemoteIndexConfig,
     RemoteLogConfig,
@@ -33,6 +34,7 @@ __all__ = [
     "Config",
     "LogConfig",
     "QuotaConfig",
+    "QuotaMode",
     "QuotaRateMode",
     "RemoteIndexConfig",
     "RemoteLogConfig",

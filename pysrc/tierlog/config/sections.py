@@ -27,6 +27,7 @@ from tierlog.config.kinds import (
 __all__ = [
     "LogConfig",
     "QuotaConfig",
+    "QuotaMode",
     "QuotaRateMode",
     "RemoteIndexConfig",
     "RemoteLogConfig",
@@ -52,11 +53,30 @@ class QuotaRateMode(StrEnum):
     ELAPSED = "elapsed"
 
 
+class QuotaMode(StrEnum):
+    """How a quota is kept.
+
+    CHECK is KIP-956: a unit (a segment, a ranged read) begins while the rate is not above the
+    quota, and counts when it is done. RESERVE counts it before it begins. PACE reserves a segment
+    piece by piece while it goes.
+    """
+
+    CHECK = "check"
+    RESERVE = "reserve"
+    PACE = "pace"
+
+
+# Beyond these a sensor would keep more buckets than anybody looks at.
+_MAX_SAMPLES = 3_600
+_MAX_SAMPLE_SECONDS = 86_400
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaConfig(Section):
     """How many bytes per second go to and come from the remote tier (KIP-956).
 
-    Read and checked, not enforced yet.
+    In force from the first byte on in every `tierlog.QuotaManager` that is made of it;
+    `tierlog tier` sets the copy quota by `--copy-quota` and `--copy-quota-mode`.
     """
 
     copy_max_bytes_per_second: int | None = setting(
@@ -68,7 +88,7 @@ class QuotaConfig(Section):
     )
     copy_quota_window_num: int = setting(
         "remote.log.manager.copy.quota.window.num",
-        whole_number(1, MAX_INT32),
+        whole_number(1, _MAX_SAMPLES),
         61,
         "Samples kept to measure the copy rate.",
         aliases=("remote.log.manager.write.quota.window.num",),
@@ -76,7 +96,7 @@ class QuotaConfig(Section):
     )
     copy_quota_window_size_seconds: int = setting(
         "remote.log.manager.copy.quota.window.size.seconds",
-        whole_number(1, MAX_INT32),
+        whole_number(1, _MAX_SAMPLE_SECONDS),
         1,
         "Length of each sample of the copy rate.",
         aliases=("remote.log.manager.write.quota.window.size.seconds",),
@@ -90,17 +110,31 @@ class QuotaConfig(Section):
     )
     fetch_quota_window_num: int = setting(
         "remote.log.manager.fetch.quota.window.num",
-        whole_number(1, MAX_INT32),
+        whole_number(1, _MAX_SAMPLES),
         11,
         "Samples kept to measure the fetch rate.",
         aliases=("remote.log.manager.read.quota.window.num",),
     )
     fetch_quota_window_size_seconds: int = setting(
         "remote.log.manager.fetch.quota.window.size.seconds",
-        whole_number(1, MAX_INT32),
+        whole_number(1, _MAX_SAMPLE_SECONDS),
         1,
         "Length of each sample of the fetch rate.",
         aliases=("remote.log.manager.read.quota.window.size.seconds",),
+    )
+    copy_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
+        "tierlog.copy.quota.mode",
+        one_of(QuotaMode),
+        QuotaMode.CHECK,
+        "How the copy quota is kept: look before a segment and count it after, as KIP-956 says; "
+        "reserve its bytes before; or reserve piece by piece, so that no more than a piece goes "
+        "at once.",
+    )
+    fetch_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
+        "tierlog.fetch.quota.mode",
+        one_of(QuotaMode),
+        QuotaMode.CHECK,
+        "The same for ranged reads; each of them is one piece, so pace is reserve.",
     )
     quota_rate_mode: QuotaRateMode = setting(  # noqa: RUF009 - a field, as all others
         "remote.log.manager.quota.rate.mode",

@@ -1,0 +1,321 @@
+"""Quotas of the remote tier: how many bytes per second are copied to it and read from it (KIP-956).
+
+A `QuotaManager` is one quota, shared by all the threads that it holds for: a native sensor that
+counts, and a place to wait. Every unit of work, a segment or a ranged read, goes through
+`QuotaManager.transfer`, which waits, counts, and keeps the quota in one of three ways
+(`QuotaMode`):
+
+* ``check``, as KIP-956 says: a unit begins while the rate is not above the quota and counts when
+  it ends. Threads that look at the same moment all begin, and a unit larger than the whole
+  window's quota is forgotten with its window.
+* ``reserve``: a unit's bytes count before it begins, atomically, and what it did not move is given
+  back when it ends. The bound holds for every sliding window, and large units are paid off.
+* ``pace``: every piece is reserved before it goes, so that no more than a piece goes at once.
+
+What counts is what was handed to the store, once per attempt: the pieces that a failed copy had
+sent stay counted, its retry counts again. A failed read counts nothing. What the store's client
+repeats by itself is not seen. Time is the clock's monotonic one; the wall clock may jump.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tierlog._hot import QuotaSensor
+from tierlog.clock import Clock, SystemClock
+from tierlog.config.sections import QuotaConfig, QuotaMode, QuotaRateMode
+from tierlog.errors import ClosedError, ConfigError, TierlogError
+
+if TYPE_CHECKING:
+    from tierlog._hot import QuotaSnapshot, Reservation
+
+__all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
+
+# Waiting threads look up at least this often, for whoever cancels or watches them.
+LOOK_UP_MS = 1_000
+
+
+class QuotaWaitCancelledError(TierlogError):
+    """A wait for a quota ended because its ``cancelled`` said so; nothing was counted."""
+
+
+class QuotaManager:
+    """One quota, shared by the threads it holds for; `limit` may change at any moment.
+
+        quota = QuotaManager.for_fetches(QuotaConfig(fetch_max_bytes_per_second=10 << 20))
+        for records in tierlog.read(url, "orders", 0, fetch_quota=quota): ...
+
+    ``name`` is what errors call it. The sensor is this manager's alone: all its times come from
+    ``clock``. ConfigError when the mode reserves and the sensor measures elapsed time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sensor: QuotaSensor,
+        clock: Clock | None = None,
+        *,
+        mode: QuotaMode = QuotaMode.CHECK,
+    ) -> None:
+        if mode is not QuotaMode.CHECK and sensor.rate_mode != "window":
+            raise ConfigError(
+                f"{name} quota: mode {mode.value} needs remote.log.manager.quota.rate.mode window, "
+                f"found {sensor.rate_mode}"
+            )
+        self.name = name
+        self.mode = mode
+        self._sensor = sensor
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._closed = False
+
+    @classmethod
+    def for_copies(cls, config: QuotaConfig, clock: Clock | None = None) -> QuotaManager:
+        """The quota of copies to the remote tier."""
+        return _manager(
+            "copy",
+            config.copy_max_bytes_per_second,
+            config.copy_quota_window_num,
+            config.copy_quota_window_size_seconds * 1000,
+            config.copy_quota_mode,
+            config.quota_rate_mode,
+            clock,
+        )
+
+    @classmethod
+    def for_fetches(cls, config: QuotaConfig, clock: Clock | None = None) -> QuotaManager:
+        """The quota of ranged reads from the remote tier."""
+        mode = config.fetch_quota_mode
+        return _manager(
+            "fetch",
+            config.fetch_max_bytes_per_second,
+            config.fetch_quota_window_num,
+            config.fetch_quota_window_size_seconds * 1000,
+            QuotaMode.RESERVE if mode is QuotaMode.PACE else mode,
+            config.quota_rate_mode,
+            clock,
+        )
+
+    def __repr__(self) -> str:
+        return f"QuotaManager({self.name!r}, limit={self.limit}, mode={self.mode.value!r})"
+
+    # -- without waiting
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes per second; None: unlimited."""
+        return self._sensor.limit
+
+    def set_limit(self, bytes_per_second: int | None) -> None:
+        """Another limit, from now on; what was counted stays, and waiting threads look again.
+
+        None lifts it, 0 stops everything until the next change.
+        """
+        self._sensor.set_limit(bytes_per_second, self._clock.monotonic_ms())
+        self.wake()
+
+    def throttle_ms(self) -> int:
+        """How long it takes until the rate is not above the limit, if nothing more comes."""
+        return self._sensor.throttle_ms(self._clock.monotonic_ms())
+
+    def record(self, size_bytes: int) -> None:
+        """Count bytes that moved; also after `close`, for what was on its way."""
+        self._sensor.record(size_bytes, self._clock.monotonic_ms())
+
+    def try_reserve(self, size_bytes: int) -> Reservation | int:
+        """A reservation, to be settled with what moved, or the milliseconds until there may be
+        room. Dropped unsettled, a reservation gives its bytes back."""
+        return self._sensor.try_reserve(size_bytes, self._clock.monotonic_ms())
+
+    def snapshot(self) -> QuotaSnapshot:
+        """Rate, limit, totals and throttled time, for metrics; nobody is stopped for it."""
+        return self._sensor.snapshot(self._clock.monotonic_ms())
+
+    def oversize_warning(self, unit_bytes: int) -> str | None:
+        """What to tell the operator when units of that size break the quota in its mode.
+
+        A unit larger than all samples may hold is forgotten with them, unless it is reserved:
+        one such unit after the other is more than the quota (Kafka's arithmetic too).
+        """
+        limit = self.limit
+        if limit is None or self.mode is not QuotaMode.CHECK:
+            return None
+        span_ms = self._sensor.num_samples * self._sensor.window_ms
+        allowed_bytes = limit * span_ms // 1000
+        if unit_bytes <= allowed_bytes:
+            return None
+        return (
+            f"{self.name} quota: {unit_bytes} bytes in one piece are more than the "
+            f"{allowed_bytes} that {limit} bytes per second allow in {span_ms} ms, and are "
+            "forgotten after that time: the quota will not hold; mode reserve or pace keeps it"
+        )
+
+    # -- waiting
+
+    def wait(
+        self,
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        on_wait: Callable[[int], None] | None = None,
+    ) -> int:
+        """Blocks while the quota is exceeded; how many milliseconds it did.
+
+        ``cancelled`` is asked at least once a second, and at once after `wake`:
+        QuotaWaitCancelledError when it says so. ``on_wait`` is told, as often, how long it may
+        still take. ClosedError after `close`.
+        """
+        return self._until_admitted(self._sensor.throttle_ms, cancelled, on_wait)[1]
+
+    def reserve(
+        self,
+        size_bytes: int,
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        on_wait: Callable[[int], None] | None = None,
+    ) -> Reservation:
+        """`try_reserve` that blocks until it is granted, as `wait` does."""
+        return self._reserve(size_bytes, cancelled, on_wait)[0]
+
+    @contextmanager
+    def transfer(
+        self,
+        size_bytes: int,
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        on_wait: Callable[[int], None] | None = None,
+    ) -> Iterator[Transfer]:
+        """One unit of about ``size_bytes``: waits as `wait` does until it may begin, and counts
+        in the end, however it ends, what it says it has moved."""
+        unit = Transfer(self, self._clock, cancelled, on_wait)
+        unit.begin(size_bytes)
+        try:
+            yield unit
+        finally:
+            unit.end()
+
+    def wake(self) -> None:
+        """Waiting threads look at once whether they may go on, or were cancelled."""
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Every thread that waits, or comes to wait, gets a ClosedError."""
+        self._closed = True
+        self.wake()
+
+    def _reserve(
+        self,
+        size_bytes: int,
+        cancelled: Callable[[], bool] | None,
+        on_wait: Callable[[int], None] | None,
+    ) -> tuple[Reservation, int]:
+        granted, waited_ms = self._until_admitted(
+            lambda now_ms: self._sensor.try_reserve(size_bytes, now_ms), cancelled, on_wait
+        )
+        assert granted is not None, "a sensor grants, or tells how long to wait"
+        return granted, waited_ms
+
+    def _until_admitted(
+        self,
+        attempt: Callable[[int], Reservation | int],
+        cancelled: Callable[[], bool] | None,
+        on_wait: Callable[[int], None] | None,
+    ) -> tuple[Reservation | None, int]:
+        """``attempt(now_ms)`` answers how long to wait; 0 or a reservation: no longer. What it
+        gave in the end, and how many milliseconds that took."""
+        waiting_since_ms: int | None = None
+        while True:
+            changes = self._changes
+            if self._closed:
+                raise ClosedError(f"{self.name} quota: closed")
+            if cancelled is not None and cancelled():
+                raise QuotaWaitCancelledError(f"{self.name} quota: no longer waited for")
+            now_ms = self._clock.monotonic_ms()
+            answer = attempt(now_ms)
+            if not isinstance(answer, int) or answer == 0:
+                waited_ms = 0 if waiting_since_ms is None else now_ms - waiting_since_ms
+                return None if isinstance(answer, int) else answer, waited_ms
+            if waiting_since_ms is None:
+                waiting_since_ms = now_ms
+            if on_wait is not None:
+                on_wait(answer)
+            # Others' code and the sensor ran without the lock: a change since then must not be
+            # slept over.
+            with self._changed:
+                if self._changes == changes:
+                    self._clock.wait(self._changed, min(answer, LOOK_UP_MS))
+
+
+class Transfer:
+    """A unit on its way; made by `QuotaManager.transfer`. ``waited_ms``: how long it was kept."""
+
+    def __init__(
+        self,
+        manager: QuotaManager,
+        clock: Clock,
+        cancelled: Callable[[], bool] | None,
+        on_wait: Callable[[int], None] | None,
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._cancelled = cancelled
+        self._on_wait = on_wait
+        self._reservation: Reservation | None = None
+        self._moved_bytes = 0
+        self.waited_ms = 0
+
+    def begin(self, size_bytes: int) -> None:
+        """Wait until the unit may begin."""
+        mode = self._manager.mode
+        if mode is QuotaMode.CHECK:
+            self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
+        elif mode is QuotaMode.RESERVE:
+            self._reservation = self._reserve(size_bytes)
+
+    def before_piece(self, size_bytes: int) -> None:
+        """A piece is about to go; with ``pace`` it waits for its turn here."""
+        if self._manager.mode is QuotaMode.PACE:
+            self._reserve(size_bytes).settle(size_bytes, self._clock.monotonic_ms())
+        else:
+            self.moved(size_bytes)
+
+    def moved(self, size_bytes: int) -> None:
+        """So much has moved; it counts when the unit ends."""
+        self._moved_bytes += size_bytes
+
+    def end(self) -> None:
+        """Count what moved; what was reserved beyond that is free for others."""
+        if self._reservation is not None:
+            self._reservation.settle(self._moved_bytes, self._clock.monotonic_ms())
+            self._manager.wake()
+        elif self._moved_bytes:
+            self._manager.record(self._moved_bytes)
+        self._moved_bytes = 0
+
+    def _reserve(self, size_bytes: int) -> Reservation:
+        reservation, waited_ms = self._manager._reserve(size_bytes, self._cancelled, self._on_wait)
+        self.waited_ms += waited_ms
+        return reservation
+
+
+def _manager(
+    name: str,
+    limit: int | None,
+    num_samples: int,
+    window_ms: int,
+    mode: QuotaMode,
+    rate: QuotaRateMode,
+    clock: Clock | None,
+) -> QuotaManager:
+    sensor = QuotaSensor(
+        num_samples=num_samples,
+        window_ms=window_ms,
+        limit_bytes_per_second=limit,
+        rate="window" if rate is QuotaRateMode.WINDOW else "elapsed",
+    )
+    return QuotaManager(name, sensor, clock, mode=mode)
