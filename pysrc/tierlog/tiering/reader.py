@@ -17,6 +17,7 @@ from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.store_reader import StoreReader
 
 if TYPE_CHECKING:
+    from tierlog.quota import QuotaManager
     from tierlog.remote.index_cache import RemoteIndexCache
 
 __all__ = ["open_reader", "read"]
@@ -29,13 +30,15 @@ def open_reader(
     partition: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
+    fetch_quota: QuotaManager | None = None,
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory.
 
     A store is listed once, and asked once about each segment: with ``topic`` (name or id) and
     ``partition`` only about theirs, and nothing else can be read then. ``on_problem`` is told of
     objects that are no whole segments. With an ``index_cache`` of that store, indexes are asked
-    for once; a directory has no use for it.
+    for once, and reading its `.log` objects waits while ``fetch_quota`` is exceeded; a directory
+    has no use for either.
     """
     text = os.fspath(source)
     if "://" not in text:
@@ -47,7 +50,9 @@ def open_reader(
 
     store = open_store(text)
     metadata = bucket_metadata(store, wanted=wanted, on_problem=on_problem)
-    return StoreReader(RemoteStorageManager(store), metadata, index_cache=index_cache)
+    return StoreReader(
+        RemoteStorageManager(store), metadata, index_cache=index_cache, fetch_quota=fetch_quota
+    )
 
 
 def read(
@@ -59,14 +64,22 @@ def read(
     *,
     timestamp_ms: int | None = None,
     index_cache: RemoteIndexCache | None = None,
+    fetch_quota: QuotaManager | None = None,
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
 
     From `start_offset`, or from the first record of `timestamp_ms` or later when that is given,
     up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
-    (compacted, control records) are passed over. Errors as in `LogReader`.
+    (compacted, control records) are passed over. Readers of stores that share a `fetch_quota`
+    wait while it is exceeded. Errors as in `LogReader`, and ClosedError when that is closed.
     """
-    reader = open_reader(source, topic=topic, partition=partition, index_cache=index_cache)
+    reader = open_reader(
+        source,
+        topic=topic,
+        partition=partition,
+        index_cache=index_cache,
+        fetch_quota=fetch_quota,
+    )
     if timestamp_ms is not None:
         found = reader.offset_for_timestamp(topic, partition, timestamp_ms)
         if found is None:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierlog.columns import RecordColumns
+from tierlog.config import QuotaConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.records import decode_records
+from tierlog.quota import QuotaManager
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import indexes_key, log_key, parse_rdi
 from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
@@ -51,12 +53,15 @@ class StoreReader:
         *,
         fetch_bytes: int = FETCH_BYTES,
         index_cache: RemoteIndexCache | None = None,
+        fetch_quota: QuotaManager | None = None,
     ) -> None:
-        """`index_cache` is one of the same store; without it each read asks for its indexes."""
+        """`index_cache` is one of the same store; without it each read asks for its indexes.
+        Reads of `.log` objects wait while `fetch_quota` is exceeded."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
         self._fetch_bytes = fetch_bytes
+        self._fetch_quota = fetch_quota or QuotaManager.for_fetches(QuotaConfig())
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`."""
@@ -209,8 +214,13 @@ class StoreReader:
             end, row = start + int(entries.data_length[row]), row + 1
             while row < len(entries) and end - start < self._fetch_bytes:
                 end, row = end + int(entries.data_length[row]), row + 1
+            yield self._decode(segment, self._fetch(segment, start, end), start)
+
+    def _fetch(self, segment: RemoteLogSegmentMetadata, start: int, end: int) -> Buffer:
+        with self._fetch_quota.transfer(end - start) as transfer:
             data = self._storage.fetch_log_segment(segment, start, end)
-            yield self._decode(segment, data, start)
+            transfer.moved(end - start)
+        return data
 
     def _position(
         self, segment: RemoteLogSegmentMetadata, entries: RemoteLogIndexEntries, row: int

@@ -1,0 +1,134 @@
+"""Reading under a fetch quota: ranged reads of logs wait and count, everything else does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kafka_tools.golden import DATA_DIR
+from tierlog.clock import ManualClock
+from tierlog.columns import RecordColumns
+from tierlog.config import QuotaConfig, QuotaMode
+from tierlog.errors import ClosedError, RemoteResourceNotFoundError
+from tierlog.quota import QuotaManager
+from tierlog.remote.bucket import bucket_metadata
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
+from tierlog.sidecar import Sidecar
+from tierlog.tiering.reader import open_reader, read
+from tierlog.tiering.store_reader import StoreReader
+
+DISK = str(DATA_DIR / "clean" / "disk1")
+TOPIC = "codec-none"
+LIMIT = 1000
+WINDOW_S = 11
+
+
+@pytest.fixture
+def store_dir(tmp_path: Path) -> Path:
+    (tmp_path / "store").mkdir()
+    state = str(tmp_path / "state")
+    url = (tmp_path / "store").as_uri()
+    with Sidecar([DISK], url, state_dir=state, topics=[TOPIC], clock=ManualClock()) as sidecar:
+        assert sidecar.run_once().ok
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def fetches(limit: int, clock: ManualClock, mode: QuotaMode = QuotaMode.CHECK) -> QuotaManager:
+    config = QuotaConfig(fetch_max_bytes_per_second=limit, fetch_quota_mode=mode)
+    return QuotaManager.for_fetches(config, clock)
+
+
+def log_bytes(store_dir: Path) -> int:
+    return sum(path.stat().st_size for path in store_dir.rglob("*.log"))
+
+
+def offsets(pieces: Iterator[RecordColumns]) -> list[int]:
+    return [offset for piece in pieces for offset in piece.offset.tolist()]
+
+
+@pytest.mark.parametrize("mode", QuotaMode)
+def test_a_reader_gets_everything_no_faster_than_the_quota(
+    mode: QuotaMode, store_dir: Path, clock: ManualClock
+) -> None:
+    quota = fetches(LIMIT, clock, mode)
+    pieces = offsets(read(store_dir.as_uri(), TOPIC, 0, fetch_quota=quota))
+    assert pieces == offsets(read(store_dir.as_uri(), TOPIC, 0))
+    snapshot = quota.snapshot()
+    assert snapshot.total_bytes == log_bytes(store_dir)
+    assert snapshot.reserved_bytes == 0
+    passed_s = clock.monotonic_ms() / 1000
+    if mode is QuotaMode.CHECK:
+        # Each of the four segments is more than a window allows, and forgotten with it.
+        assert 3 * WINDOW_S - 1 <= passed_s <= 3 * WINDOW_S + 1
+    else:
+        # The last one begins when the three before it are paid but for a window's allowance.
+        paid = sum(segment.size_bytes for segment in open_reader(DISK).segments(TOPIC, 0)[:3])
+        assert paid / LIMIT - WINDOW_S - 1 <= passed_s <= paid / LIMIT + 1
+
+
+def test_each_ranged_read_waits_for_the_ones_before(store_dir: Path, clock: ManualClock) -> None:
+    opened = open_store(store_dir.as_uri())
+    quota = fetches(LIMIT, clock)
+    reader = StoreReader(
+        RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
+    )
+    seen = []
+    for _ in reader.read(TOPIC, 0, 0):
+        second = clock.monotonic_ms() // 1000
+        seen.append((second, quota.snapshot().total_bytes))
+    largest = max(b - a for (_, a), (_, b) in zip([(0, 0), *seen], seen, strict=False))
+    for second, total in seen:
+        before = max((old for when, old in seen if when <= second - WINDOW_S), default=0)
+        assert total - before <= LIMIT * WINDOW_S + largest
+
+
+def test_listing_and_looking_up_are_free(store_dir: Path, clock: ManualClock) -> None:
+    quota = fetches(1, clock)
+    quota.record(1 << 20)
+    reader = open_reader(store_dir.as_uri(), fetch_quota=quota)
+    assert [one.topic for one in reader.partitions()] == [TOPIC]
+    assert len(reader.segments(TOPIC, 0)) == 4
+    start, end = reader.bounds(TOPIC, 0)
+    assert start < end
+    assert clock.monotonic_ms() == 0
+
+
+def test_a_directory_has_no_quota(clock: ManualClock) -> None:
+    quota = fetches(1, clock)
+    quota.record(1 << 20)
+    assert offsets(read(DISK, TOPIC, 0, fetch_quota=quota))
+    assert clock.monotonic_ms() == 0
+    assert quota.snapshot().total_bytes == 1 << 20
+
+
+@pytest.mark.parametrize("mode", QuotaMode)
+def test_a_read_that_fails_counts_nothing(
+    mode: QuotaMode, store_dir: Path, clock: ManualClock
+) -> None:
+    quota = fetches(LIMIT, clock, mode)
+    reader = open_reader(store_dir.as_uri(), fetch_quota=quota)
+    for path in store_dir.rglob("*.log"):
+        path.unlink()
+    for _ in range(3):
+        with pytest.raises(RemoteResourceNotFoundError):
+            offsets(reader.read(TOPIC, 0, 0))
+    snapshot = quota.snapshot()
+    assert (snapshot.total_bytes, snapshot.reserved_bytes) == (0, 0)
+    assert clock.monotonic_ms() == 0
+
+
+def test_a_closed_quota_ends_the_reading(store_dir: Path, clock: ManualClock) -> None:
+    quota = fetches(LIMIT, clock)
+    pieces = read(store_dir.as_uri(), TOPIC, 0, fetch_quota=quota)
+    next(pieces)
+    quota.close()
+    with pytest.raises(ClosedError, match="fetch quota"):
+        next(pieces)
