@@ -15,6 +15,7 @@ import pytest
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
+from tierlog.clock import ManualClock
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
 
@@ -90,6 +91,9 @@ def test_the_store_of_another_cluster_is_wrong_usage(
         ([LOG_DIR], "Missing option '--to'"),
         ([LOG_DIR, "--to", "ftp://x/y"], "expected one of file://"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--state-dir", LOG_DIR], "must not lie inside"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota", "10MB"], "expected bytes as in"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota", "0"], "expected a whole number from 1"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota-mode", "x"], "is not one of"),
     ],
 )
 def test_wrong_usage(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +101,30 @@ def test_wrong_usage(args: list[str], message: str, capsys: pytest.CaptureFixtur
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
+
+
+def test_a_copy_quota_makes_it_wait_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr("tierlog.clock.SystemClock", lambda: clock)
+    arguments = ["tier", LOG_DIR, "--once", "--topic", "epochs", "--copy-quota", "1K"]
+    assert main([*arguments, "--to", (tmp_path / "kafka").as_uri()]) == 0
+    first = capsys.readouterr().err
+    assert first == "3 segments copied; 1 not copied: 1 active (--format wide says why)\n"
+    assert clock.monotonic_ms() == 0
+    arguments += ["--copy-quota-mode", "pace", "--copy-quota", "100B"]
+    assert main([*arguments, "--to", (tmp_path / "paced").as_uri()]) == 0
+    waited = re.match(
+        r"3 segments copied after (\d+\.\d) s of waiting for the copy quota; 1 not copied",
+        capsys.readouterr().err,
+    )
+    assert waited is not None
+    assert float(waited[1]) == pytest.approx(clock.monotonic_ms() / 1000, abs=0.06)
+    assert clock.monotonic_ms() > 600_000
+    arguments = [*arguments[:-3], "check", "--copy-quota", "100B"]
+    assert main([*arguments, "--to", (tmp_path / "checked").as_uri()]) == 0
+    assert "warning: copy quota: 24359 bytes in one piece" in capsys.readouterr().err
 
 
 def test_without_once_it_goes_on_until_interrupted(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ class _Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _size(text: str) -> int:
+    from tierlog.tools.output import parse_size
+
+    return parse_size(text)
+
+
 def _topic(text: str) -> tuple[str, int | None]:
     from tierlog.tools.sources import parse_topic
 
@@ -342,6 +348,21 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
 @click.option("--state-dir", metavar="DIR", help="Where to remember what is copied.")
 @click.option("--bootstrap", metavar="HOST:PORT", help="The broker to ask what may be copied.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic, or these.")
+@click.option(
+    "--copy-quota",
+    "copy_bytes_per_second",
+    type=_Parsed("size", _size),
+    metavar="BYTES",
+    help="At most so many bytes per second: 10485760, 10M or 10MiB.",
+)
+@click.option(
+    "--copy-quota-mode",
+    type=click.Choice(("check", "reserve", "pace")),
+    default="check",
+    show_default=True,
+    help="Wait before a segment while the rate is above the quota; reserve the segment's bytes "
+    "first; or reserve each piece of it.",
+)
 @click.option("--include-compacted", is_flag=True, help="Compacted topics too.")
 @click.option("--include-internal", is_flag=True, help="Kafka's internal topics too.")
 @_format_option(*_FORMATS)
@@ -351,6 +372,8 @@ def tier(
     once: bool,
     interval_s: float,
     state_dir: str | None,
+    copy_bytes_per_second: int | None,
+    copy_quota_mode: str,
     shown: str,
     **choices: Any,
 ) -> int:
@@ -361,14 +384,22 @@ def tier(
 
     \b
     tierlog tier /data1/kafka /data2/kafka --to s3://bucket/kafka --bootstrap broker:9092
-    tierlog tier /var/lib/kafka/data --to file:///mnt/archive --once
+    tierlog tier /var/lib/kafka/data --to file:///mnt/archive --once --copy-quota 50MiB
     """
     from tierlog.clock import SystemClock
+    from tierlog.config import QuotaConfig, QuotaMode
+    from tierlog.quota import QuotaManager
     from tierlog.sidecar import Sidecar, default_state_dir
     from tierlog.tools.progress import progress_on
 
     clock = SystemClock()
     state = state_dir or default_state_dir(_state_home(), url)
+    with _usage_errors("--copy-quota"):
+        settings = QuotaConfig(
+            copy_max_bytes_per_second=copy_bytes_per_second,
+            copy_quota_mode=QuotaMode(copy_quota_mode),
+        )
+    choices["copy_quota"] = QuotaManager.for_copies(settings, clock)
     with Sidecar(log_dirs, url, state_dir=state, clock=clock, **choices) as sidecar:
         while True:
             with progress_on(sys.stderr, "tier") as bar:
@@ -398,6 +429,8 @@ class _Watched:
             self._bar.start(progress.total_bytes)
         row = progress.row
         name = f"{row.topic}:{row.partition}" if row else ""
+        if progress.quota_wait_ms:
+            name = f"copy quota: up to {-(-progress.quota_wait_ms // 1000)} s"
         self._bar.advance(progress.done_bytes - self._done_bytes, name)
         self._done_bytes = progress.done_bytes
 
@@ -414,15 +447,18 @@ def _print_tier_report(report: TierReport, shown: str) -> None:
         _print_tables([Table(name="segments", row_type=TierRow, rows=rows)], shown)
     for warning in (*report.warnings, *map(str, report.problems)):
         _hint(f"warning: {warning}")
-    _hint(_tier_summary(len(report.of(Outcome.COPIED)), [row.reason for row in skipped]))
+    copied = len(report.of(Outcome.COPIED))
+    _hint(_tier_summary(copied, [row.reason for row in skipped], report.quota_wait_ms))
 
 
-def _tier_summary(copied: int, skipped: Sequence[str]) -> str:
+def _tier_summary(copied: int, skipped: Sequence[str], quota_wait_ms: int) -> str:
     from collections import Counter
 
+    waited = f" after {quota_wait_ms / 1000:.1f} s of waiting for the copy quota"
     reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(skipped).most_common())
     left = f"; {len(skipped)} not copied: {reasons} (--format wide says why)" if skipped else ""
-    return f"{copied} segment{'' if copied == 1 else 's'} copied{left}"
+    segments = f"{copied} segment{'' if copied == 1 else 's'} copied"
+    return f"{segments}{waited if quota_wait_ms >= 50 else ''}{left}"
 
 
 @tierlog.command()

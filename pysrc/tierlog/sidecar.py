@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tierlog.broker import BrokerAnswer, ask_broker
 from tierlog.clock import Clock, SystemClock
-from tierlog.errors import ConfigError, CorruptDataError, TierlogError
+from tierlog.config import QuotaConfig
+from tierlog.errors import ClosedError, ConfigError, CorruptDataError, TierlogError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.eligibility import (
     Decision,
@@ -29,14 +31,12 @@ from tierlog.log.eligibility import (
     decide_segments,
     last_stable_offset,
 )
-from tierlog.log.files import read_small
-from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.log_dir import LogDir, PartitionLog, open_log_dir
 from tierlog.log.names import Skipped
-from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.log.transactions import OpenTransactions
+from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import Problem, list_segments
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentState
@@ -45,12 +45,12 @@ from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import SegmentCopier, SegmentRefusedError, prepare
 from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import StopReason, TopicIdPartition
 
 __all__ = ["Outcome", "Progress", "Sidecar", "TierReport", "TierRow", "default_state_dir"]
 
 METADATA_FILE = "metadata.sqlite"
-MAX_SNAPSHOT_BYTES = 64 << 20
 
 
 class Outcome(StrEnum):
@@ -81,12 +81,16 @@ class TierRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReport:
-    """Everything one pass looked at: segments, left-out files, damaged checkpoints, warnings."""
+    """Everything one pass looked at: segments, left-out files, damaged checkpoints, warnings.
+
+    ``quota_wait_ms``: how long the copy quota made it wait.
+    """
 
     rows: tuple[TierRow, ...]
     skipped_files: tuple[Skipped, ...] = ()
     problems: tuple[CorruptDataError, ...] = ()
     warnings: tuple[str, ...] = ()
+    quota_wait_ms: int = 0
 
     def of(self, outcome: Outcome) -> tuple[TierRow, ...]:
         """The rows of one outcome."""
@@ -101,11 +105,15 @@ class TierReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a pass is: bytes planned and sent, and the last segment dealt with."""
+    """How far a pass is: bytes planned and sent, and the last segment dealt with.
+
+    ``quota_wait_ms`` is above 0 while it waits for the copy quota: how long that may still take.
+    """
 
     total_bytes: int
     done_bytes: int
     row: TierRow | None = None
+    quota_wait_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -117,10 +125,18 @@ class _Pass:
     warnings: list[str] = field(default_factory=list)
     total_bytes: int = 0
     done_bytes: int = 0
+    quota_wait_ms: int = 0
 
     def sent(self, size_bytes: int) -> None:
         self.done_bytes = min(self.done_bytes + size_bytes, self.total_bytes)
         self.on_progress(Progress(total_bytes=self.total_bytes, done_bytes=self.done_bytes))
+
+    def waits(self, wait_ms: int) -> None:
+        self.on_progress(
+            Progress(
+                total_bytes=self.total_bytes, done_bytes=self.done_bytes, quota_wait_ms=wait_ms
+            )
+        )
 
     def add(self, row: TierRow) -> None:
         self.rows.append(row)
@@ -153,8 +169,9 @@ class Sidecar:
     ``bootstrap`` (host:port) asks that cluster for leaders and last stable offsets; a partition
     whose leader is another broker is left to it. When nobody answers, the checkpoints decide, and
     the report warns. ``include_compacted`` and ``include_internal`` copy what is left out
-    otherwise. ConfigError when the store belongs to another cluster or the directories to several
-    brokers; OSError when a directory cannot be read.
+    otherwise. ``copy_quota`` holds for everything that is copied; close it to end a wait, and the
+    pass, with a ClosedError. ConfigError when the store belongs to another cluster or the
+    directories to several brokers; OSError when a directory cannot be read.
     """
 
     def __init__(
@@ -168,6 +185,7 @@ class Sidecar:
         topics: Sequence[str] = (),
         include_compacted: bool = False,
         include_internal: bool = False,
+        copy_quota: QuotaManager | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._logs = _open_logs(log_dirs, state_dir)
@@ -188,14 +206,13 @@ class Sidecar:
         self._storage = RemoteStorageManager(self._store)
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         self._metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
-        self._sent: Callable[[int], None] = _ignore
+        self._copy_quota = copy_quota or QuotaManager.for_copies(QuotaConfig(), self._clock)
         self._copier = SegmentCopier(
             self._storage,
             self._metadata,
             clock=self._clock,
             broker_id=-1 if self._logs.node_id is None else self._logs.node_id,
             cluster_id=cluster_id,
-            gate=lambda size_bytes: self._sent(size_bytes),
         )
 
     def __enter__(self) -> Sidecar:
@@ -223,13 +240,16 @@ class Sidecar:
             log for log in listing.partitions if not self._topics or log.topic in self._topics
         ]
         plans = self._plans(wanted, state)
-        state.total_bytes = sum(
+        sizes = [
             decision.segment.size_bytes
             for plan in plans
             for decision in plan.decisions
             if decision.eligible
-        )
-        self._sent = state.sent
+        ]
+        state.total_bytes = sum(sizes)
+        oversize = self._copy_quota.oversize_warning(max(sizes, default=0))
+        if oversize is not None:
+            state.warnings.append(oversize)
         for plan in plans:
             self._copy_partition(plan, state)
         return TierReport(
@@ -243,6 +263,7 @@ class Sidecar:
                 *(problem for log in wanted for problem in log.problems),
             ),
             warnings=tuple(state.warnings),
+            quota_wait_ms=state.quota_wait_ms,
         )
 
     def _learn_from_store(self, state: _Pass) -> None:
@@ -345,13 +366,13 @@ class Sidecar:
         ]
 
     def _copy_partition(self, plan: _Plan, state: _Pass) -> None:
-        producers = _ProducerStates(plan.log)
+        producers = ProducerStates(plan.log)
         for decision in plan.decisions:
             segment = decision.segment
             if decision.reason is not None:
                 outcome, reason, text = Outcome.SKIPPED, decision.reason.value, decision.text
             else:
-                outcome, reason, text = self._copy_segment(plan, segment, producers)
+                outcome, reason, text = self._copy_segment(plan, segment, producers, state)
             state.add(
                 TierRow(
                     topic=plan.log.topic,
@@ -365,11 +386,12 @@ class Sidecar:
             )
 
     def _copy_segment(
-        self, plan: _Plan, segment: SegmentFiles, producers: _ProducerStates
+        self, plan: _Plan, segment: SegmentFiles, producers: ProducerStates, state: _Pass
     ) -> tuple[Outcome, str, str]:
         """Copies one segment; every failure that concerns it alone becomes its row."""
         try:
-            with segment.open() as handle:
+            # Waiting comes before looking: what is scanned and open is sent at once.
+            with self._gate(segment.size_bytes, state) as gate, segment.open() as handle:
                 prepared = prepare(
                     plan.log,
                     segment,
@@ -378,7 +400,9 @@ class Sidecar:
                     allow_gaps=plan.compacted,
                 )
                 producers.remember(prepared.end_offset + 1, prepared.rebuilt.producer_snapshot)
-                self._copier.copy(prepared, handle)
+                self._copier.copy(prepared, handle, gate=gate)
+        except ClosedError:
+            raise
         except FileNotFoundError as error:
             return Outcome.SKIPPED, "vanished", f"deleted by the broker meanwhile: {error}"
         except SegmentRefusedError as error:
@@ -389,50 +413,19 @@ class Sidecar:
             return Outcome.FAILED, "failed", str(error)
         return Outcome.COPIED, "", ""
 
+    @contextmanager
+    def _gate(self, size_bytes: int, state: _Pass) -> Iterator[Callable[[int], None]]:
+        """Waits for the copy quota, then counts what passes."""
+        with self._copy_quota.transfer(size_bytes, on_wait=state.waits) as transfer:
 
-class _ProducerStates:
-    """Producer state at the base offset of a partition's segments, one kept at a time."""
+            def gate(piece_bytes: int) -> None:
+                transfer.before_piece(piece_bytes)
+                state.sent(piece_bytes)
 
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-        self._offset = -1
-        self._snapshot: bytes | None = None
-
-    def remember(self, offset: int, snapshot: bytes) -> None:
-        """The state as it is before `offset`."""
-        self._offset, self._snapshot = offset, snapshot
-
-    def before(self, segment: SegmentFiles) -> bytes | None:
-        """The state at the segment's base: as remembered, as the broker wrote it, or rebuilt from
-        the segments before, like a broker that finds no snapshot. None: no producers known."""
-        if self._offset == segment.base_offset:
-            return self._snapshot
-        upto = [one for one in self._log.segments if one.base_offset <= segment.base_offset]
-        to_scan: list[SegmentFiles] = []
-        snapshot = _read_snapshot(upto[-1])
-        while snapshot is None and len(upto) > 1:
-            upto.pop()
-            to_scan.append(upto[-1])
-            snapshot = _read_snapshot(upto[-1])
-        for one in reversed(to_scan):
-            with one.open() as handle:
-                rebuilt = rebuild_indexes(
-                    handle, base_offset=one.base_offset, producer_snapshot=snapshot
-                )
-            snapshot = rebuilt.producer_snapshot
-        return snapshot
-
-
-def _read_snapshot(segment: SegmentFiles) -> bytes | None:
-    """The broker's own snapshot at the segment's base, unless it is missing or damaged."""
-    if segment.start_snapshot_path is None:
-        return None
-    try:
-        data = read_small(segment.start_snapshot_path, MAX_SNAPSHOT_BYTES)
-        read_producer_snapshot(data)
-    except (OSError, CorruptDataError):
-        return None
-    return data
+            try:
+                yield gate
+            finally:
+                state.quota_wait_ms += transfer.waited_ms
 
 
 def _open_transactions(log: PartitionLog) -> tuple[bool, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,14 @@ class Tier:
             self.storage, self.metadata, clock=ManualClock(), broker_id=1, **settings
         )
 
-    def copy(self, log: PartitionLog, segment: SegmentFiles) -> RemoteLogSegmentMetadata:
+    def copy(
+        self,
+        log: PartitionLog,
+        segment: SegmentFiles,
+        gate: Callable[[int], None] | None = None,
+    ) -> RemoteLogSegmentMetadata:
         with segment.open() as handle:
-            return self.copier.copy(prepare(log, segment, handle), handle)
+            return self.copier.copy(prepare(log, segment, handle), handle, gate=gate)
 
     def keys(self) -> list[str]:
         return sorted(info.key for info in self.store.list())
@@ -312,9 +317,9 @@ def test_an_interrupted_copy_is_settled_by_the_next_run(
         if not whole or seen > segment.size_bytes:
             raise Interrupted
 
-    tier = Tier(tmp_path / "store", gate=gate)
+    tier = Tier(tmp_path / "store")
     with pytest.raises(Interrupted):
-        tier.copy(log, segment)
+        tier.copy(log, segment, gate)
     (partition,) = tier.metadata.partitions()
     (started,) = tier.metadata.list(partition)
     assert started.state is STARTED

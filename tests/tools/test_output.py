@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.output import Format, Table, human_size, iso_time, render, wide_field
+from tierlog.tools.output import Format, Table, human_size, iso_time, parse_size, render, wide_field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +150,35 @@ def test_any_text_survives_a_document_and_is_harmless_in_a_table(text: str) -> N
 )
 def test_human_sizes(size_bytes: int, text: str) -> None:
     assert human_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("10485760", 10 << 20),
+        (" 512 B ", 512),
+        ("1b", 1),
+        ("3K", 3 << 10),
+        ("10MiB", 10 << 20),
+        ("10 mib", 10 << 20),
+        ("1g", 1 << 30),
+        ("2TiB", 2 << 40),
+        ("1P", 1 << 50),
+        ("7EiB", 7 << 60),
+        ("9223372036854775807", 2**63 - 1),
+    ],
+)
+def test_sizes_as_people_write_them(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MiB", "-1", "1.5M", "10MB", "10 M iB", "1e6", "0x10", "\u0663", "1" * 20, "1\nM"]
+)
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected bytes as in 10485760"):
+        parse_size(text)
 
 
 def test_times_beyond_any_calendar_stay_numbers() -> None:

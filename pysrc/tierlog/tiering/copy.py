@@ -217,10 +217,7 @@ def _findings(
 
 
 class SegmentCopier:
-    """Copies prepared segments into one store. Blocking; one segment per call, any thread.
-
-    ``gate`` is told the size of each piece before it is sent and may block (copy quota).
-    """
+    """Copies prepared segments into one store. Blocking; one segment per call, any thread."""
 
     def __init__(
         self,
@@ -231,7 +228,6 @@ class SegmentCopier:
         broker_id: int,
         cluster_id: str = "",
         remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
-        gate: Callable[[int], None] | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._storage = storage
@@ -240,14 +236,21 @@ class SegmentCopier:
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._remote_index_interval_bytes = remote_index_interval_bytes
-        self._gate = gate
         self._random_bytes = random_bytes
 
-    def copy(self, prepared: PreparedSegment, handle: SegmentHandle) -> RemoteLogSegmentMetadata:
+    def copy(
+        self,
+        prepared: PreparedSegment,
+        handle: SegmentHandle,
+        *,
+        gate: Callable[[int], None] | None = None,
+    ) -> RemoteLogSegmentMetadata:
         """Copies the segment behind `handle`; returns it as COPY_SEGMENT_FINISHED.
 
-        CorruptDataError when the file has changed since it was scanned, CopyFailedError when the
-        store fails or does not hold what was sent; then the objects are removed again.
+        ``gate`` is told the size of each piece before it is sent; it may block (a quota's
+        `Transfer.before_piece`), or stop the copy by raising. CorruptDataError when the file has
+        changed since it was scanned, CopyFailedError when the store fails or does not hold what
+        was sent. The objects of a copy that failed or was stopped are removed again.
         """
         started = prepared.metadata(
             random_kafka_uuid(self._random_bytes),
@@ -258,7 +261,7 @@ class SegmentCopier:
         self._metadata.add(started)
         try:
             self._storage.copy_log_segment_data(
-                started, handle.fileno(), indexes, before_chunk=self._gate
+                started, handle.fileno(), indexes, before_chunk=gate
             )
             self._require_whole(started)
         except CorruptDataError as error:
@@ -267,6 +270,9 @@ class SegmentCopier:
         except RemoteStorageError as error:
             self._remove(started)
             raise CopyFailedError(f"{handle.path}: {error}") from error
+        except TierlogError:
+            self._remove(started)
+            raise
         return self._advance(started, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 
     def resume(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:

@@ -13,6 +13,7 @@ an object with one list per table, whatever the number of tables.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -24,9 +25,10 @@ from tierlog.log.files import printable
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Format", "Table", "human_size", "iso_time", "render", "wide_field"]
+__all__ = ["Format", "Table", "human_size", "iso_time", "parse_size", "render", "wide_field"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SIZE = re.compile(r"([0-9]{1,19}) ?(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE)
 _WIDE = {"wide": True}
 _GAP = "  "
 _MAX_DATE_MS = 253_402_300_799_999
@@ -68,6 +70,14 @@ def human_size(size_bytes: int) -> str:
     while abs(size) >= 1023.95 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size_bytes} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``10485760``, ``10240K`` or ``10MiB``: whole numbers, units in powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected bytes as in 10485760, 10240K or 10MiB, found {text[:40]!r}")
+    return int(match[1]) << 10 * "BKMGTPE".index((match[2] or "b").upper())
 
 
 def iso_time(timestamp_ms: int) -> str:

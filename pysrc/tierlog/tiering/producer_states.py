@@ -1,0 +1,59 @@
+"""The producer state that a segment begins with, as the broker wrote it or as its log says."""
+
+from __future__ import annotations
+
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import read_small
+from tierlog.log.index_files import read_producer_snapshot
+from tierlog.log.log_dir import PartitionLog
+from tierlog.log.rebuild import rebuild_indexes
+from tierlog.log.segment_files import SegmentFiles
+
+__all__ = ["ProducerStates"]
+
+MAX_SNAPSHOT_BYTES = 64 << 20
+
+
+class ProducerStates:
+    """Producer state at the base offset of a partition's segments, one kept at a time."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._offset = -1
+        self._snapshot: bytes | None = None
+
+    def remember(self, offset: int, snapshot: bytes) -> None:
+        """The state as it is before `offset`."""
+        self._offset, self._snapshot = offset, snapshot
+
+    def before(self, segment: SegmentFiles) -> bytes | None:
+        """The state at the segment's base: as remembered, as the broker wrote it, or rebuilt from
+        the segments before, like a broker that finds no snapshot. None: no producers known."""
+        if self._offset == segment.base_offset:
+            return self._snapshot
+        upto = [one for one in self._log.segments if one.base_offset <= segment.base_offset]
+        to_scan: list[SegmentFiles] = []
+        snapshot = _read_snapshot(upto[-1])
+        while snapshot is None and len(upto) > 1:
+            upto.pop()
+            to_scan.append(upto[-1])
+            snapshot = _read_snapshot(upto[-1])
+        for one in reversed(to_scan):
+            with one.open() as handle:
+                rebuilt = rebuild_indexes(
+                    handle, base_offset=one.base_offset, producer_snapshot=snapshot
+                )
+            snapshot = rebuilt.producer_snapshot
+        return snapshot
+
+
+def _read_snapshot(segment: SegmentFiles) -> bytes | None:
+    """The broker's own snapshot at the segment's base, unless it is missing or damaged."""
+    if segment.start_snapshot_path is None:
+        return None
+    try:
+        data = read_small(segment.start_snapshot_path, MAX_SNAPSHOT_BYTES)
+        read_producer_snapshot(data)
+    except (OSError, CorruptDataError):
+        return None
+    return data
