@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tierlog.log.records import decode_records
     from tierlog.log.segment import scan_segment
     from tierlog.quota import QuotaManager
+    from tierlog.remote.index_cache import RemoteIndexCache
     from tierlog.remote.log_index import (
         RemoteLogIndexEntries,
         decode_remote_log_index,
@@ -55,6 +56,7 @@ __all__ = [
     "QuotaSnapshot",
     "RebuiltIndexes",
     "RecordColumns",
+    "RemoteIndexCache",
     "RemoteLogIndexEntries",
     "RemoteMetadataError",
     "RemoteResourceNotFoundError",
@@ -92,6 +94,7 @@ _HOMES = {
     "QuotaSnapshot": "_hot",
     "RebuiltIndexes": "log.rebuild",
     "RecordColumns": "columns",
+    "RemoteIndexCache": "remote.index_cache",
     "RemoteLogIndexEntries": "remote.log_index",
     "RemoteMetadataError": "errors",
     "RemoteResourceNotFoundError": "errors",

@@ -26,7 +26,7 @@ from tierlog.remote.layout import (
 )
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.object_store import ObjectInfo, ObjectStore, storage_error
 from tierlog.remote.segment_json import SegmentDescription
 
 __all__ = [
@@ -83,7 +83,8 @@ def describe_segments(
     an error: what could not be read is not "nothing".
     """
     report = on_problem or _ignore
-    pairs = _pairs(store.list(prefix), wanted or _any, report)
+    objects = store.list(prefix) if prefix else _with_marker(store)
+    pairs = _pairs(objects, wanted or _any, report)
     for outcome in _in_parallel(lambda pair: _describe(store, *pair), pairs, parallel_reads):
         if isinstance(outcome, Problem):
             report(outcome)
@@ -131,6 +132,24 @@ def _ignore(_problem: Problem) -> None:
 
 def _any(_key: ObjectKey) -> bool:
     return True
+
+
+def _with_marker(store: ObjectStore) -> Iterator[ObjectInfo]:
+    """Every object of the store. A listing that lags, or an error page taken for one, looks like
+    an empty store; but then it lacks the cluster marker, too, which is easily asked for."""
+    seen = False
+    for info in store.list():
+        seen = seen or info.key == CLUSTER_KEY
+        yield info
+    if not seen:
+        try:
+            store.head(CLUSTER_KEY)
+        except RemoteResourceNotFoundError:
+            return
+        raise storage_error(
+            f"{store.url}: the listing lacks {CLUSTER_KEY}, which is there: it lags behind or is "
+            "not one; try again"
+        )
 
 
 def _pairs(

@@ -201,7 +201,8 @@ class IndexCacheDir:
         """Make the folder and lock it. OSError when that cannot be done now."""
         os.makedirs(self.path, exist_ok=True)
         lock_path = os.path.join(self.path, LOCK_NAME)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Opened for reading only, so that a read-only disk can be used for what it holds.
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(lock_path, flags, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -312,7 +313,7 @@ class IndexCacheDir:
         try:
             descriptor = os.open(temporary, _CREATE_FLAGS, 0o644)
         except FileNotFoundError:
-            # Somebody removed the folder.
+            # Somebody moved the folder away.
             self._forget()
             raise
         try:
@@ -329,6 +330,9 @@ class IndexCacheDir:
     def _next_name(self, metadata: RemoteLogSegmentMetadata) -> CachedFileName:
         with self._lock:
             self._check_open()
+            if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+                # Somebody removed the folder; another cache may have made it anew.
+                self._drop_lock()
             if self._descriptor is None:
                 self.open()
             self._generation += 1
