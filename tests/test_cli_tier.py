@@ -14,8 +14,9 @@ import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.cli import main
+from tierlog.cli import _Watched, main
 from tierlog.clock import ManualClock
+from tierlog.sidecar import Progress
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
 
@@ -125,6 +126,22 @@ def test_a_copy_quota_makes_it_wait_and_says_so(
     arguments = [*arguments[:-3], "check", "--copy-quota", "100B"]
     assert main([*arguments, "--to", (tmp_path / "checked").as_uri()]) == 0
     assert "warning: copy quota: 24359 bytes in one piece" in capsys.readouterr().err
+
+
+def test_the_progress_names_the_quota_while_it_waits() -> None:
+    told: list[str] = []
+
+    class Bar:
+        def start(self, total_bytes: int) -> None:
+            told.append(f"of {total_bytes}")
+
+        def advance(self, size_bytes: int, now_at: str = "") -> None:
+            told.append(f"+{size_bytes} {now_at}")
+
+    watched = _Watched(Bar())
+    watched(Progress(total_bytes=100, done_bytes=40))
+    watched(Progress(total_bytes=100, done_bytes=40, quota_wait_ms=11_500))
+    assert told == ["of 100", "+40 ", "+0 copy quota: up to 12 s"]
 
 
 def test_without_once_it_goes_on_until_interrupted(tmp_path: Path) -> None:

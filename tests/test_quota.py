@@ -381,6 +381,15 @@ def test_a_unit_may_be_larger_than_announced(mode: QuotaMode, clock: ManualClock
     assert (snapshot.total_bytes, snapshot.reserved_bytes) == (111, 0)
 
 
+def test_a_paced_unit_that_names_no_pieces_is_checked(clock: ManualClock) -> None:
+    quota = copies(1, clock, QuotaMode.PACE)
+    for expected_s in (0, COPY_SAMPLES):
+        with quota.transfer(1000) as transfer:
+            transfer.moved(1000)
+        assert transfer.waited_ms // 1000 == pytest.approx(expected_s, abs=1)
+    assert quota.snapshot().total_bytes == 2000
+
+
 def test_a_unit_that_moved_nothing_costs_nothing(clock: ManualClock) -> None:
     for mode in QuotaMode:
         quota = copies(1, clock, mode)

@@ -10,7 +10,8 @@ counts, and a place to wait. Every unit of work, a segment or a ranged read, goe
   window's quota is forgotten with its window.
 * ``reserve``: a unit's bytes count before it begins, atomically, and what it did not move is given
   back when it ends. The bound holds for every sliding window, and large units are paid off.
-* ``pace``: every piece is reserved before it goes, so that no more than a piece goes at once.
+* ``pace``: as ``check``, and every piece is reserved before it goes, so that no more than a piece
+  goes at once.
 
 What counts is what was handed to the store, once per attempt: the pieces that a failed copy had
 sent stay counted, its retry counts again. A failed read counts nothing. What the store's client
@@ -271,11 +272,10 @@ class Transfer:
 
     def begin(self, size_bytes: int) -> None:
         """Wait until the unit may begin."""
-        mode = self._manager.mode
-        if mode is QuotaMode.CHECK:
-            self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
-        elif mode is QuotaMode.RESERVE:
+        if self._manager.mode is QuotaMode.RESERVE:
             self._reservation = self._reserve(size_bytes)
+        else:
+            self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
 
     def before_piece(self, size_bytes: int) -> None:
         """A piece is about to go; with ``pace`` it waits for its turn here."""
