@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierlog import QuotaManager
@@ -167,6 +167,7 @@ def most_in_any_window(moved: Units, *, aligned: bool) -> int:
 
 
 @given(units=units, limit=st.integers(20, 200), start_ms=st.integers(0, 10**7))
+@settings(deadline=None)
 def test_checked_bytes_stay_below_the_quota_and_one_unit(
     units: Units, limit: int, start_ms: int
 ) -> None:
@@ -176,6 +177,7 @@ def test_checked_bytes_stay_below_the_quota_and_one_unit(
 
 
 @given(units=units, limit=st.integers(20, 200), start_ms=st.integers(0, 10**7))
+@settings(deadline=None)
 def test_reserved_bytes_stay_below_it_in_every_window(
     units: Units, limit: int, start_ms: int
 ) -> None:
@@ -185,6 +187,7 @@ def test_reserved_bytes_stay_below_it_in_every_window(
 
 
 @given(units=units, limit=st.integers(20, 200), start_ms=st.integers(0, 10**7))
+@settings(deadline=None)
 def test_paced_bytes_stay_below_it_and_one_piece(units: Units, limit: int, start_ms: int) -> None:
     clock = ManualClock(monotonic_ms=start_ms)
     moved = run_units(copies(limit, clock, QuotaMode.PACE), clock, units, 10)
