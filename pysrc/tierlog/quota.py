@@ -143,7 +143,7 @@ class QuotaManager:
         one such unit after the other is more than the quota (Kafka's arithmetic too).
         """
         limit = self.limit
-        if limit is None or self.mode is not QuotaMode.CHECK:
+        if not limit or self.mode is not QuotaMode.CHECK:
             return None
         span_ms = self._sensor.num_samples * self._sensor.window_ms
         allowed_bytes = limit * span_ms // 1000
