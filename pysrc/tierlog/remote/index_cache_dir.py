@@ -223,7 +223,7 @@ class IndexCacheDir:
         with self._lock:
             self.closed = True
             if self._descriptor is not None:
-                # Also for a child that shares the descriptor.
+                # A child on its way to another program may still share the descriptor.
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
                 self._drop_lock()
 

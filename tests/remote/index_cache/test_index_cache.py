@@ -696,11 +696,13 @@ def test_cac7_close_during_a_load(
     assert open_cache().get(one.metadata).size_bytes == one.size_bytes
 
 
-def test_use_after_close(watched: WatchedStore, cache: RemoteIndexCache) -> None:
+def test_use_after_close(watched: WatchedStore, cache: RemoteIndexCache, removed: Removals) -> None:
+    """What readers hold stays good, and the listener hears nothing: no file goes."""
     one = stored(watched, "a")
     entry = cache.get(one.metadata)
     cache.close()
     cache.close()
+    assert removed == []
     for use in (
         lambda: cache.get(one.metadata),
         lambda: cache.lookup_offset(one.metadata, 5),

@@ -193,20 +193,22 @@ def test_an_evicted_entry_may_still_be_looked_at_for_the_first_time(
     assert files_in(folder) == []
 
 
+@pytest.mark.parametrize(("entries", "rounds"), [(MAPPED_ENTRIES, 60), (FEW_ENTRIES, 700)])
 def test_cac9_cac15_descriptors_mappings_and_files_stay_few(
-    watched: WatchedStore, open_cache: OpenCache, folder: Path
+    entries: int, rounds: int, watched: WatchedStore, open_cache: OpenCache, folder: Path
 ) -> None:
-    many = [stored(watched, f"s{n}", 10_000 + n, entries=MAPPED_ENTRIES) for n in range(8)]
+    many = [stored(watched, f"s{n}", 10_000 + n, entries=entries) for n in range(8)]
     cache = open_cache(total_size_bytes=3 * many[0].size_bytes)
     for one in many:
         cache.get(one.metadata)
     # The watched keeps descriptors of its own for a while.
     ours = open_descriptors()
-    assert mappings_of(folder) == 3
-    for _ in range(60):
+    mapped = 3 if entries == MAPPED_ENTRIES else 0
+    for _ in range(rounds):
         for one in many:
             cache.get(one.metadata)
-        assert (mappings_of(folder), len(files_in(folder))) == (3, 3)
+        assert (mappings_of(folder), len(files_in(folder))) == (mapped, 3)
+    assert len(watched.reads) == (rounds + 1) * len(many)
     assert open_descriptors() <= ours
     cache.resize(1)
     assert (mappings_of(folder), files_in(folder)) == (0, [])

@@ -293,6 +293,18 @@ def test_a_child_does_not_keep_its_parent_s_lock(
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_close_frees_the_folder_although_a_descriptor_was_inherited(
+    open_cache: OpenCache,
+) -> None:
+    """By a child that is about to become another program, which no Python hook hears of."""
+    cache = open_cache()
+    assert cache._directory._descriptor is not None
+    inherited = os.dup(cache._directory._descriptor)
+    cache.close()
+    assert len(open_cache()) == 0
+    os.close(inherited)
+
+
 def test_a_child_may_open_its_own(
     watched: WatchedStore, open_cache: OpenCache, tmp_path: Path
 ) -> None:
