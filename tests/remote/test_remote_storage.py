@@ -132,6 +132,17 @@ class RoundTrip:
         found = manager.fetch_indexes(metadata)
         assert {kind: bytes(found[kind]) for kind in sections} == sections
 
+    def test_whole_indexes_whatever_their_size(self, store: ObjectStore, log_file: Path) -> None:
+        manager = RemoteStorageManager(store)
+        for name, size in (("small", 10), ("large", 3 * FIRST_READ_BYTES)):
+            metadata = described(name)
+            indexes = indexes_of(metadata, {**SECTIONS, IndexKind.OFFSET: patterned(size)})
+            manager.copy_log_segment_data(metadata, log_file, indexes)
+            header, found, data = manager.fetch_whole_indexes(metadata)
+            assert bytes(data) == indexes
+            assert header.object_size_bytes == len(indexes)
+            assert found.segment_id == metadata.segment_id
+
     def test_a_bucket_alone_gives_the_metadata(self, store: ObjectStore, log_file: Path) -> None:
         manager = RemoteStorageManager(store)
         claim_cluster(store, "cluster")
