@@ -22,6 +22,7 @@ import click
 from tierlog.errors import ConfigError, TierlogError
 
 if TYPE_CHECKING:
+    from tierlog.remote.bucket import Problem
     from tierlog.sidecar import Progress as TierProgress
     from tierlog.sidecar import TierReport, TierRow
     from tierlog.tools.output import Table
@@ -243,11 +244,12 @@ def cat(
     say_end: bool,
     template: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Print the records of one partition of SOURCE.
 
     tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
-    are {"base64": "..."} instead of a string.
+    are {"base64": "..."} instead of a string. A segment of a store that is damaged is left out and
+    named, and the exit code is 1.
 
     \b
     tierlog cat /var/lib/kafka/data orders:0 -o -10
@@ -266,7 +268,14 @@ def cat(
     with _usage_errors("-f"):
         formatter = _formatter(as_json, template)
     topic, number = partition
-    selection = select_records(source_of(source).location, topic, number, wanted)
+    damaged: list[str] = []
+
+    def left_out(problem: Problem) -> None:
+        if problem.hides_segment:
+            damaged.append(problem.key)
+            _hint(f"left out: {problem}")
+
+    selection = select_records(source_of(source).location, topic, number, wanted, left_out)
     if selection.hint:
         _hint(selection.hint)
     out = sys.stdout.buffer
@@ -276,6 +285,7 @@ def cat(
     out.flush()
     if say_end:
         _hint(f"reached the end of {topic}:{number} at offset {selection.end}")
+    return _EXIT_PROBLEMS if damaged else 0
 
 
 def _formatter(as_json: bool, template: str | None) -> Formatter:

@@ -23,7 +23,9 @@ from tests.oracle import build
 from tests.oracle.model import Record
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
+from tierlog.errors import CorruptDataError
 from tierlog.log.records import decode_records
+from tierlog.tiering.reader import read
 from tierlog.tools.cat import format_records
 from tierlog.tools.record_format import format_by
 
@@ -285,3 +287,31 @@ def test_a_partition_that_is_not_there(
     captured = capsysbinary.readouterr()
     assert captured.out == b""
     assert b"nothing" in captured.err
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "log gone"])
+def test_a_damaged_segment_of_a_store_is_left_out_and_named(
+    store_copy: Path, capsysbinary: pytest.CaptureFixture[bytes], damage: str
+) -> None:
+    logs = sorted(store_copy.rglob("epochs-*/0/*.log"))
+    second = logs[1]
+    indexes = second.with_suffix(".indexes")
+    if damage == "flip":
+        spoilt = bytearray(indexes.read_bytes())
+        spoilt[14] ^= 1
+        indexes.write_bytes(spoilt)
+    elif damage == "truncate":
+        indexes.write_bytes(indexes.read_bytes()[:-1])
+    else:
+        second.unlink()
+    assert main(["cat", store_copy.as_uri(), "epochs:0", "-f", r"%o\n"]) == 1
+    captured = capsysbinary.readouterr()
+    assert second.stem in captured.err.decode()
+    assert captured.err.count(b"\n") == 1
+    offsets = [int(line) for line in captured.out.split()]
+    first, last = int(second.name[:20]), int(logs[2].name[:20]) - 1
+    assert offsets
+    assert not [offset for offset in offsets if first <= offset <= last]
+
+    with pytest.raises(CorruptDataError, match=second.stem):
+        list(read(store_copy.as_uri(), "epochs", 0))

@@ -64,6 +64,12 @@ class Problem:
     expected: str
     found: str
 
+    @property
+    def hides_segment(self) -> bool:
+        """Whether this may be all that is seen of a finished segment."""
+        harmless = (ProblemReason.FOREIGN_OBJECT, ProblemReason.LOG_WITHOUT_INDEXES)
+        return self.reason not in harmless
+
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}: expected {self.expected}, found {self.found}"
 
@@ -79,10 +85,12 @@ def describe_segments(
     """Every complete segment below the folder `prefix`, in the order of the listing.
 
     One small request per segment, `parallel_reads` at a time; segments whose key is not `wanted`
-    are passed over without one. `on_problem` is told of all other objects. A store that fails is
-    an error: what could not be read is not "nothing".
+    are passed over without one. `on_problem` is told of all other objects. Without it, a segment
+    that is there and cannot be described is a CorruptDataError (RemoteStorageError, if it vanished
+    between listing and reading). A store that fails is an error: what could not be read is not
+    "nothing".
     """
-    report = on_problem or _ignore
+    report = on_problem or (lambda problem: _refuse(store, problem))
     objects = store.list(prefix) if prefix else _with_marker(store)
     pairs = _pairs(objects, wanted or _any, report)
     for outcome in _in_parallel(lambda pair: _describe(store, *pair), pairs, parallel_reads):
@@ -126,8 +134,21 @@ def bucket_metadata(
     return manager
 
 
-def _ignore(_problem: Problem) -> None:
-    pass
+def _refuse(store: ObjectStore, problem: Problem) -> None:
+    """What hides a finished segment must not make it look absent."""
+    if not problem.hides_segment:
+        return
+    path = f"{store.url}/{problem.key}"
+    if problem.reason is ProblemReason.MISSING:
+        raise storage_error(f"{path}: {problem.found}; list the store again")
+    raise CorruptDataError(
+        reason=problem.reason.value,
+        path=path,
+        position=0,
+        expected=problem.expected,
+        found=problem.found,
+        hint="tierlog verify names every such object",
+    )
 
 
 def _any(_key: ObjectKey) -> bool:

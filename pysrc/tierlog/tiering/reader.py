@@ -36,9 +36,10 @@ def open_reader(
 
     A store is listed once, and asked once about each segment: with ``topic`` (name or id) and
     ``partition`` only about theirs, and nothing else can be read then. ``on_problem`` is told of
-    objects that are no whole segments. With an ``index_cache`` of that store, indexes are asked
-    for once, and reading its `.log` objects waits while ``fetch_quota`` is exceeded; a directory
-    has no use for either.
+    objects that are no whole segments; without it, one that hides a segment is an error, as in
+    `read`, since its records would be missing in silence. With an ``index_cache`` of that store,
+    indexes are asked for once, and reading its `.log` objects waits while ``fetch_quota`` is
+    exceeded; a directory has no use for either.
     """
     text = os.fspath(source)
     if "://" not in text:
@@ -63,6 +64,7 @@ def read(
     end_offset: int | None = None,
     *,
     timestamp_ms: int | None = None,
+    on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: QuotaManager | None = None,
 ) -> Iterator[RecordColumns]:
@@ -71,12 +73,15 @@ def read(
     From `start_offset`, or from the first record of `timestamp_ms` or later when that is given,
     up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
     (compacted, control records) are passed over. Readers of stores that share a `fetch_quota`
-    wait while it is exceeded. Errors as in `LogReader`, and ClosedError when that is closed.
+    wait while it is exceeded; ClosedError when it is closed. A damaged segment of the partition is
+    a CorruptDataError; with `on_problem`, which is told of it, the others are read. Other errors
+    as in `LogReader`.
     """
     reader = open_reader(
         source,
         topic=topic,
         partition=partition,
+        on_problem=on_problem,
         index_cache=index_cache,
         fetch_quota=fetch_quota,
     )

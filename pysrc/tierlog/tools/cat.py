@@ -20,9 +20,10 @@ from tierlog.tools.offsets import AtOffset, OffsetRange
 from tierlog.tools.record_format import Block, Formatter, Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tierlog.columns import HeaderColumn, RecordColumns
+    from tierlog.remote.bucket import Problem
 
 __all__ = ["Selection", "format_records", "select_records"]
 
@@ -79,9 +80,16 @@ class Selection:
             left -= len(piece)
 
 
-def select_records(location: str, topic: str, partition: int, wanted: OffsetRange) -> Selection:
-    """Find the partition and what ``wanted`` means in it; raises as ``open_reader``."""
-    reader = open_reader(location, topic=topic, partition=partition)
+def select_records(
+    location: str,
+    topic: str,
+    partition: int,
+    wanted: OffsetRange,
+    on_problem: Callable[[Problem], None] | None = None,
+) -> Selection:
+    """Find the partition and what ``wanted`` means in it; ``on_problem`` and errors as in
+    ``open_reader``."""
+    reader = open_reader(location, topic=topic, partition=partition, on_problem=on_problem)
     log_start_offset, log_end_offset = reader.bounds(topic, partition)
     start, end = wanted.resolve(
         log_start_offset,
