@@ -15,7 +15,14 @@ from tests.kafka_tools.golden import DATA_DIR, golden_segments
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DISK = DATA_DIR / "clean" / "disk1"
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = FENCED.findall(README)
+GUIDES = [
+    (path.name, number, block)
+    for path in sorted((ROOT / "docs").glob("*.md"))
+    for number, (language, block) in enumerate(FENCED.findall(path.read_text(encoding="utf-8")))
+    if language == "python"
+]
 COMMANDS = [
     line
     for language, block in BLOCKS
@@ -77,3 +84,9 @@ def test_the_python_of_the_readme(places: dict[str, str], tmp_path: Path) -> Non
         [sys.executable, "-c", here(code, places)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("guide", "number", "code"), GUIDES, ids=lambda value: str(value)[:20])
+def test_the_python_of_the_guides(guide: str, number: int, code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, f"{guide}, block {number}: {done.stderr}"
