@@ -125,6 +125,7 @@ class _Listener:
     def _report(self, error: Exception) -> None:
         if self._on_disk_error is not None:
             # Whoever keeps the error must not keep, by its frames, the entry and its file.
+            error.__context__ = None
             self._on_disk_error(error.with_traceback(None))
 
 
