@@ -28,6 +28,7 @@ from tests.remote.index_cache.segments import (
     stored,
 )
 from tierlog.clock import ManualClock
+from tierlog.config import RemoteIndexConfig
 from tierlog.errors import (
     ClosedError,
     CorruptDataError,
@@ -490,6 +491,12 @@ def test_impossible_settings_are_refused(open_cache: OpenCache) -> None:
         cache.set_ttl(-2)
     with pytest.raises(ValueError, match="interval_ms"):
         cache.start(interval_ms=0)
+
+
+def test_the_settings_that_nobody_gives_are_kafka_s(cache: RemoteIndexCache) -> None:
+    settings = RemoteIndexConfig()
+    assert cache._cache.max_bytes == settings.file_cache_total_size_bytes == 1 << 30
+    assert cache._cache.ttl_ms == settings.file_cache_ttl_ms == TTL_MS
 
 
 # -- removal
