@@ -241,6 +241,7 @@ cdef class IndexCache:
     cdef CoreCache *_cache
     cdef object _clock
     cdef object _on_removal
+    cdef bint _record_stats
     cdef object __weakref__
 
     # Without the interpreter lock, by the bytes of a key (see `native_key`): the position that
@@ -251,6 +252,7 @@ cdef class IndexCache:
 
     cdef int64_t _now(self) except? -1
     cdef int _tell(self) except -1
+    cdef object _get_or_load(self, object key, object loader, object timeout_ms)
     cdef object _load(self, object key, object loader, CoreBegin *begin)
     cdef object _wait(self, CoreTurn *turn, object key, int64_t deadline_ms)
 

@@ -490,7 +490,7 @@ CacheStats.__doc__ = (
     "What a cache has seen since it was made (zeros unless it records), and what it holds now."
 )
 
-# What a waiter gets when the load it waited for was given up.
+# What a look-up gets that has to go on: a miss, or a load that was given up.
 cdef object RETRY = object()
 # How long a waiter sleeps before it looks for signals.
 cdef int64_t WAIT_SLICE_MS = 100
@@ -543,7 +543,8 @@ cdef class IndexCache:
             raise TypeError(f"expected on_removal(key, value, cause), found {on_removal!r:.80}")
         self._clock = clock
         self._on_removal = on_removal
-        self._cache = core.cache_new(limit, ttl, bool(record_stats), on_removal is not None)
+        self._record_stats = record_stats
+        self._cache = core.cache_new(limit, ttl, self._record_stats, on_removal is not None)
 
     def __dealloc__(self):
         core.cache_free(self._cache)
@@ -612,6 +613,14 @@ cdef class IndexCache:
         removed or put meanwhile is returned but not kept. ClosedError when the cache is closed
         meanwhile, RuntimeError when a loader asks for the key it is loading.
         """
+        # A hit is cheaper this way; but what is counted has to be one look-up.
+        if not self._record_stats:
+            value = core.cache_get(self._cache, key, self._now(), RETRY)
+            if value is not RETRY:
+                return value
+        return self._get_or_load(key, loader, timeout_ms)
+
+    cdef object _get_or_load(self, object key, object loader, object timeout_ms):
         cdef CoreBegin begin
         cdef int64_t deadline_ms = INT64_MAX
         if timeout_ms is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+CALLER = Path(__file__).with_name("native_caller")
 IMPORT_BOTH = (
     "import tierlog._core as core, tierlog._hot, spark_udfs, tierlog;"
     "assert core.crc32c(b'123456789') == 0xE3069283;"
@@ -91,6 +92,23 @@ def test_wheel_installs_into_an_empty_environment(
     run([python, "-m", "pip", "install", "-q", wheel], environment, tmp_path)
     run([python, "-c", IMPORT_BOTH], environment, tmp_path)
     assert "Usage" in run([tmp_path / "venv" / "bin" / "tierlog", "--help"], environment, tmp_path)
+
+
+def test_another_package_calls_the_core_without_the_lock(
+    wheel: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """A package that only cimports ``tierlog._hot`` from the installed wheel."""
+    python = new_venv(tmp_path / "venv")
+    run([python, "-m", "pip", "install", "-q", wheel], environment, tmp_path)
+    run(
+        [python, "-m", "pip", "install", "-q", "cython>=3.1", "setuptools>=77"],
+        environment,
+        tmp_path,
+    )
+    source = shutil.copytree(CALLER, tmp_path / "caller")
+    command = [python, "-m", "pip", "install", "-q", "--no-build-isolation", source]
+    run(command, environment, tmp_path)
+    assert run([python, source / "run.py"], environment, tmp_path) == "fine\n"
 
 
 def test_pip_install_of_the_folder(

@@ -99,7 +99,7 @@ impl Handle {
         let listener: Option<RemovalListener<Key, Value>> = self.tell.then(|| {
             let removed = Arc::clone(&removed);
             let tell = move |key: &Key, value: &Value, _: u64, cause: RemovalCause| {
-                removed.lock().push((key.object.clone(), value.object.clone(), cause));
+                removed.lock().push((key.object.clone(), value.object(), cause));
             };
             Box::new(tell) as RemovalListener<Key, Value>
         });
@@ -234,9 +234,7 @@ pub unsafe extern "C" fn get(
     // SAFETY: as the caller promises.
     let cache = unsafe { (*handle).cache() };
     // SAFETY: as the caller promises.
-    let found = unsafe {
-        with_key(key, |bytes| cache.get_with(bytes, now_ms, |value| value.object.clone()))
-    };
+    let found = unsafe { with_key(key, |bytes| cache.get_with(bytes, now_ms, Value::object)) };
     match found {
         Some(Some(value)) => value.give(),
         Some(None) if !cache.is_closed() => {

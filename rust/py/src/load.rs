@@ -32,6 +32,12 @@ pub struct Begin {
     began_ms: i64,
 }
 
+impl Begin {
+    fn hit(value: Object, began_ms: i64) -> Self {
+        Self { kind: HIT, value: value.give(), turn: ptr::null_mut(), began_ms }
+    }
+}
+
 const HIT: c_int = 1;
 const MINE: c_int = 2;
 const THEIRS: c_int = 3;
@@ -56,9 +62,7 @@ pub unsafe extern "C" fn begin(
         Begin { kind, value: ptr::null_mut(), turn, began_ms: now_ms }
     };
     let begun = match cache.begin_load(&key, now_ms) {
-        Ok(Begun::Hit(value)) => {
-            Begin { kind: HIT, value: value.object.give(), turn: ptr::null_mut(), began_ms: now_ms }
-        }
+        Ok(Begun::Hit(value)) => Begin::hit(value.object(), now_ms),
         Ok(Begun::Load(ticket)) => turn(MINE, Turn::Mine { ticket, forks: forks() }),
         Ok(Begun::Wait(waiter)) => turn(THEIRS, Turn::Theirs(waiter)),
         Err(LoadError::Closed) => return raise_closed(py),
@@ -158,7 +162,7 @@ pub unsafe extern "C" fn outcome(
         Turn::Mine { .. } => None,
     };
     match outcome {
-        Some(Outcome::Loaded(value)) => value.object.clone().give(),
+        Some(Outcome::Loaded(value)) => value.object().give(),
         Some(Outcome::Failed(error)) => {
             // SAFETY: an exception, alive through `error`.
             unsafe { ffi::PyErr_SetObject(ffi::Py_TYPE(error.as_ptr()).cast(), error.as_ptr()) };

@@ -133,7 +133,7 @@ pub const NO_INDEX: i64 = -3;
 
 #[derive(Clone)]
 pub struct Value {
-    pub object: Object,
+    object: Object,
     /// Null for a value without one.
     index: *const Index,
 }
@@ -149,6 +149,12 @@ impl Value {
     pub unsafe fn new(object: *mut ffi::PyObject, index: *const Index) -> Self {
         // SAFETY: as the caller promises.
         Self { object: unsafe { Object::new(object) }, index }
+    }
+
+    /// A reference to the object, for a thread that holds the interpreter lock.
+    #[inline]
+    pub fn object(&self) -> Object {
+        self.object.clone()
     }
 
     /// The byte position of an offset, -1 past the end, or [`NO_INDEX`].

@@ -1,0 +1,91 @@
+"""Run in an environment with both wheels: exact totals from threads that hold no lock."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import native_caller  # type: ignore[import-not-found]
+
+import tierlog
+from tierlog._hot import CachedIndex, native_key
+
+THREADS, TIMES, ROWS = 4, 250_000, 1000
+
+
+def totals_are_exact() -> None:
+    sensor = tierlog.QuotaSensor(11, 1000, None)
+    with ThreadPoolExecutor(THREADS) as pool:
+        jobs = [
+            pool.submit(native_caller.record, sensor, number + 1, TIMES, 5000)
+            for number in range(THREADS)
+        ]
+        assert [job.result() for job in jobs] == [0] * THREADS
+    assert sensor.total() == TIMES * sum(range(1, THREADS + 1))
+    assert native_caller.record(sensor, 2**48 + 1, 1, 5000) == -1
+
+
+def look_ups_are_right_while_others_write() -> None:
+    firsts = [10 * row for row in range(ROWS)]
+    lasts = [first + 9 for first in firsts]
+    columns = [memoryview(bytes(8 * ROWS)).cast("q")] * 2
+    index = CachedIndex(
+        tierlog.encode_remote_log_index(
+            int64(firsts), int64(lasts), *columns, int32([7] * ROWS), [b"o:0"] * ROWS
+        )
+    )
+    expected = sum(index.lookup_position(offset) for offset in range(10 * ROWS))
+    cache, key, stop = tierlog.IndexCache(50), ("topic", 7), threading.Event()
+    cache.put(key, index, 1)
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            cache.put(number % 100, number, 1)
+            cache.put(key, index, 1)
+
+    with ThreadPoolExecutor(THREADS + 1) as pool:
+        writer = pool.submit(write)
+        native = native_key(key)
+        jobs = [
+            pool.submit(native_caller.look_up, cache, native, 10 * ROWS, 0) for _ in range(THREADS)
+        ]
+        assert [job.result() for job in jobs] == [expected] * THREADS
+        stop.set()
+        writer.result()
+    miss, closed = native_caller.codes()
+    assert native_caller.look_up(cache, native, 10 * ROWS + 1, 0) == -1
+    assert native_caller.look_up(cache, b"sother", 1, 0) == miss
+    cache.put("text", "text", 1)
+    assert native_caller.look_up(cache, native_key("text"), 1, 0) == -3
+    cache.close()
+    assert native_caller.look_up(cache, native, 1, 0) == closed
+
+
+def int64(values: list[int]) -> memoryview:
+    return memoryview(b"".join(value.to_bytes(8, sys.byteorder) for value in values)).cast("q")
+
+
+def int32(values: list[int]) -> memoryview:
+    return memoryview(b"".join(value.to_bytes(4, sys.byteorder) for value in values)).cast("i")
+
+
+def nobody_holds_the_lock() -> None:
+    sensor = tierlog.QuotaSensor(11, 1000, 10)
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(native_caller.wait_until_throttled, sensor, 0, 60_000)
+        # This thread needs the interpreter for every call, while the other one turns.
+        for _ in range(1000):
+            sensor.record(1, 0)
+        assert waiter.result() is True
+
+
+assert Path(tierlog.__file__).is_relative_to(sysconfig.get_path("purelib"))
+totals_are_exact()
+look_ups_are_right_while_others_write()
+nobody_holds_the_lock()
+print("fine")
