@@ -463,12 +463,13 @@ def test_a_dropped_reservation_returns_itself() -> None:
 
 
 @pytest.mark.parametrize("end", ["drop", "cancel", "settle", "with"])
-def test_giving_back_without_a_time_does_not_mix_clocks(end: str) -> None:
-    """The clock of these calls is near 0, the machine's is not: time must not leap."""
+@pytest.mark.parametrize("now_ms", [5000, 10**14])
+def test_giving_back_without_a_time_does_not_mix_clocks(now_ms: int, end: str) -> None:
+    """The clock of these calls is far from the machine's: time must not leap."""
     sensor = QuotaSensor(11, 1000, 1000)
-    sensor.record(12_000, 5000)
+    sensor.record(12_000, now_ms)
     sensor.set_limit(2000)
-    reservation = granted(sensor, 500, 5000)
+    reservation = granted(sensor, 500, now_ms)
     if end == "cancel":
         reservation.cancel()
     elif end == "settle":
@@ -478,8 +479,9 @@ def test_giving_back_without_a_time_does_not_mix_clocks(end: str) -> None:
             pass
     del reservation
     sensor.set_limit(1000)
-    assert sensor.throttle_ms(5000) == 11_000
-    assert sensor.snapshot(5000).window_bytes == 12_000
+    assert sensor.throttle_ms(now_ms) == 11_000
+    assert sensor.throttle_ms(now_ms + 5000) == 6000
+    assert sensor.snapshot(now_ms + 5000).window_bytes == 12_000
 
 
 def test_elapsed_mode_refuses_reservations() -> None:

@@ -106,8 +106,11 @@ def test_another_package_calls_the_core_without_the_lock(
         tmp_path,
     )
     source = shutil.copytree(CALLER, tmp_path / "caller")
-    command = [python, "-m", "pip", "install", "-q", "--no-build-isolation", source]
-    run(command, environment, tmp_path)
+    run(
+        [python, "-m", "pip", "install", "-q", "--no-build-isolation", source],
+        environment,
+        tmp_path,
+    )
     assert run([python, source / "run.py"], environment, tmp_path) == "fine\n"
 
 

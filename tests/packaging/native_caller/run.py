@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -31,11 +30,8 @@ def totals_are_exact() -> None:
 def look_ups_are_right_while_others_write() -> None:
     firsts = [10 * row for row in range(ROWS)]
     lasts = [first + 9 for first in firsts]
-    columns = [memoryview(bytes(8 * ROWS)).cast("q")] * 2
     index = CachedIndex(
-        tierlog.encode_remote_log_index(
-            int64(firsts), int64(lasts), *columns, int32([7] * ROWS), [b"o:0"] * ROWS
-        )
+        tierlog.encode_remote_log_index(firsts, lasts, firsts, firsts, [7] * ROWS, [b"o:0"] * ROWS)
     )
     expected = sum(index.lookup_position(offset) for offset in range(10 * ROWS))
     cache, key, stop = tierlog.IndexCache(50), ("topic", 7), threading.Event()
@@ -64,14 +60,6 @@ def look_ups_are_right_while_others_write() -> None:
     assert native_caller.look_up(cache, native_key("text"), 1, 0) == -3
     cache.close()
     assert native_caller.look_up(cache, native, 1, 0) == closed
-
-
-def int64(values: list[int]) -> memoryview:
-    return memoryview(b"".join(value.to_bytes(8, sys.byteorder) for value in values)).cast("q")
-
-
-def int32(values: list[int]) -> memoryview:
-    return memoryview(b"".join(value.to_bytes(4, sys.byteorder) for value in values)).cast("i")
 
 
 def nobody_holds_the_lock() -> None:
