@@ -26,7 +26,7 @@ use crate::sync::{AtomicPtr, Ordering};
 
 use super::lanes::{Lanes, Pin, Quiet};
 use super::order::Id;
-use super::used::Used;
+use super::used::{Used, User};
 
 const FIRST_BUCKETS: usize = if cfg!(tierlog_loom) { 1 } else { 64 };
 /// Slots are numbered in 32 bits.
@@ -37,24 +37,24 @@ pub(super) struct Node<K, V> {
     pub hash: u64,
     next: [AtomicPtr<Node<K, V>>; 2],
     pub used: Used,
+    pub user: User,
     slot: u32,
     pub key: K,
     pub value: V,
-    pub weight: u64,
     #[cfg(tierlog_loom)]
     life: life::Life,
 }
 
 impl<K, V> Node<K, V> {
-    pub fn new(hash: u64, key: K, value: V, weight: u64) -> Box<Self> {
+    pub fn new(hash: u64, key: K, value: V) -> Box<Self> {
         Box::new(Self {
             hash,
             next: [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())],
             used: Used::never(),
+            user: User::nobody(),
             slot: 0,
             key,
             value,
-            weight,
             #[cfg(tierlog_loom)]
             life: life::Life::new(),
         })
@@ -159,6 +159,8 @@ impl<K, V> Pinned<'_, K, V> {
 
 struct Slot<K, V> {
     tenant: u32,
+    // Here and not in the entry, where no reader needs it.
+    weight: u64,
     node: Option<NonNull<Node<K, V>>>,
 }
 
@@ -179,6 +181,7 @@ unsafe impl<K: Send + Sync, V: Send + Sync> Send for Owner<K, V> {}
 pub(super) struct Removed<K, V> {
     node: NonNull<Node<K, V>>,
     epoch: u64,
+    pub weight: u64,
 }
 
 // SAFETY: as for the owner.
@@ -233,6 +236,14 @@ impl<K, V> Owner<K, V> {
         slot.node.map(|node| unsafe { &*node.as_ptr() })
     }
 
+    /// Its weight; 0 if it is gone.
+    pub fn weight(&self, id: Id) -> u64 {
+        match self.slots.get(id.slot as usize) {
+            Some(slot) if slot.tenant == id.tenant => slot.weight,
+            _ => 0,
+        }
+    }
+
     /// Every entry there is.
     pub fn ids(&self) -> impl Iterator<Item = Id> {
         self.slots
@@ -261,11 +272,11 @@ impl<K, V> Owner<K, V> {
     }
 
     /// Links a new entry; there is none with its key.
-    pub fn link(&mut self, map: &Map<K, V>, node: Box<Node<K, V>>) -> Id {
+    pub fn link(&mut self, map: &Map<K, V>, node: Box<Node<K, V>>, weight: u64) -> Id {
         if self.live >= map.table().buckets.len() / 2 {
             self.grow(map);
         }
-        let (id, node) = self.settle(node);
+        let (id, node) = self.settle(node, weight);
         let table = map.table();
         // SAFETY: just settled, ours.
         let fresh = unsafe { node.as_ref() };
@@ -282,9 +293,10 @@ impl<K, V> Owner<K, V> {
         map: &Map<K, V>,
         old: Id,
         node: Box<Node<K, V>>,
+        weight: u64,
     ) -> Option<(Id, Removed<K, V>)> {
-        let gone = self.vacate(old)?;
-        let (id, node) = self.settle(node);
+        let (gone, old_weight) = self.vacate(old)?;
+        let (id, node) = self.settle(node, weight);
         let table = map.table();
         // SAFETY: both are ours, the one just settled, the other still linked.
         let (fresh, stale) = unsafe { (node.as_ref(), gone.as_ref()) };
@@ -292,35 +304,37 @@ impl<K, V> Owner<K, V> {
         fresh.next(table.parity).store(after, Ordering::Relaxed);
         // Release: as in `link`.
         link_to(table, gone).store(node.as_ptr(), Ordering::Release);
-        Some((id, Removed { node: gone, epoch: map.lanes.removed() }))
+        let epoch = map.lanes.removed();
+        Some((id, Removed { node: gone, epoch, weight: old_weight }))
     }
 
     /// Unlinks an entry. Readers that stand on it still find their way on.
     pub fn unlink(&mut self, map: &Map<K, V>, id: Id) -> Option<Removed<K, V>> {
-        let gone = self.vacate(id)?;
+        let (gone, weight) = self.vacate(id)?;
         let table = map.table();
         // SAFETY: still linked and ours.
         let after = unsafe { gone.as_ref() }.next(table.parity).load(Ordering::Relaxed);
         // Release: a reader that gets to the next entry this way sees all of it.
         link_to(table, gone).store(after, Ordering::Release);
-        Some(Removed { node: gone, epoch: map.lanes.removed() })
+        Some(Removed { node: gone, epoch: map.lanes.removed(), weight })
     }
 
-    fn vacate(&mut self, id: Id) -> Option<NonNull<Node<K, V>>> {
+    fn vacate(&mut self, id: Id) -> Option<(NonNull<Node<K, V>>, u64)> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         if slot.tenant != id.tenant {
             return None;
         }
         let node = slot.node.take()?;
         slot.tenant = slot.tenant.wrapping_add(1);
+        let weight = slot.weight;
         self.free.push(id.slot);
         self.live -= 1;
-        Some(node)
+        Some((node, weight))
     }
 
-    fn settle(&mut self, mut node: Box<Node<K, V>>) -> (Id, NonNull<Node<K, V>>) {
+    fn settle(&mut self, mut node: Box<Node<K, V>>, weight: u64) -> (Id, NonNull<Node<K, V>>) {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { tenant: 0, node: None });
+            self.slots.push(Slot { tenant: 0, weight: 0, node: None });
             (self.slots.len() - 1) as u32
         });
         node.slot = slot;
@@ -328,6 +342,7 @@ impl<K, V> Owner<K, V> {
         let node = unsafe { NonNull::new_unchecked(Box::into_raw(node)) };
         let place = &mut self.slots[slot as usize];
         place.node = Some(node);
+        place.weight = weight;
         self.live += 1;
         (Id { slot, tenant: place.tenant }, node)
     }

@@ -169,7 +169,12 @@ impl<K, V, E, S> Cache<K, V, E, S> {
 
     /// Changes the bound. The new one holds when this returns.
     pub fn resize(&self, max_bytes: u64) {
-        self.lock().max_bytes = max_bytes;
+        {
+            let mut state = self.lock();
+            state.max_bytes = max_bytes;
+            // For the cause: what was too old at the last use of the cache did expire.
+            state.catch_up(&self.map.lanes);
+        }
         while !self.write(|state, out| state.shrink(&self.map, &self.clock, BATCH, out)) {}
     }
 
@@ -361,7 +366,7 @@ where
         if self.clock.expired(node.used.ms(), time_ms) {
             return None;
         }
-        node.used.touch(&pinned.pin, time_ms, self.clock.quantum_ms());
+        node.used.touch(&node.user, &pinned.pin, time_ms, self.clock.quantum_ms());
         Some(node)
     }
 
@@ -382,14 +387,14 @@ where
     /// there under the key is gone in either case, and a load of it under way is not kept.
     pub fn put(&self, key: K, value: V, weight: u64, now_ms: i64) -> Result<bool, Closed> {
         let hash = self.hasher.hash_one(&key);
-        let node = Node::new(hash, key, value, weight);
+        let node = Node::new(hash, key, value);
         let (kept, flight) = self.write(|state, out| {
             if state.closed {
                 return (Err(node), None);
             }
             let flight = state.flights.take(hash, &node.key);
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
-            (Ok(state.put(&self.map, &self.clock, node, out)), flight)
+            (Ok(state.put(&self.map, &self.clock, node, weight, out)), flight)
         });
         drop(flight);
         kept.map_err(|_| Closed)
@@ -508,7 +513,7 @@ impl<K: Eq + Clone, V: Clone, E, S> Cache<K, V, E, S> {
         now_ms: i64,
         load_ms: i64,
     ) -> Result<bool, Closed> {
-        let node = Node::new(flight.hash, flight.key.clone(), value.clone(), weight);
+        let node = Node::new(flight.hash, flight.key.clone(), value.clone());
         let (kept, taken, unused) = self.write(|state, out| {
             if state.record_stats {
                 state.stats.loads += 1;
@@ -521,7 +526,7 @@ impl<K: Eq + Clone, V: Clone, E, S> Cache<K, V, E, S> {
                 return (Ok(false), None, Some(node));
             };
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
-            (Ok(state.put(&self.map, &self.clock, node, out)), Some(taken), None)
+            (Ok(state.put(&self.map, &self.clock, node, weight, out)), Some(taken), None)
         });
         flight.land(Outcome::Loaded(value));
         drop((taken, unused));

@@ -26,7 +26,7 @@ pub(super) struct Removals<K, V> {
     first: Option<(Removed<K, V>, RemovalCause)>,
     more: Vec<(Removed<K, V>, RemovalCause)>,
     /// Put, but heavier than the whole cache.
-    pub refused: Option<Box<Node<K, V>>>,
+    pub refused: Option<(Box<Node<K, V>>, u64)>,
     /// Removed earlier; nobody looks at it any more.
     pub garbage: Vec<Removed<K, V>>,
 }
@@ -50,10 +50,12 @@ impl<K, V> Removals<K, V> {
 
     pub fn tell(&self, listener: &RemovalListener<K, V>) {
         let removed = self.first.iter().chain(&self.more);
-        let nodes = removed.map(|(removed, cause)| (removed.node(), *cause));
-        let refused = self.refused.iter().map(|node| (&**node, RemovalCause::Size));
-        for (node, cause) in nodes.chain(refused) {
-            listener(&node.key, &node.value, node.weight, cause);
+        for (removed, cause) in removed {
+            let node = removed.node();
+            listener(&node.key, &node.value, removed.weight, *cause);
+        }
+        if let Some((node, weight)) = &self.refused {
+            listener(&node.key, &node.value, *weight, RemovalCause::Size);
         }
     }
 

@@ -56,10 +56,15 @@ impl<K, V, E> State<K, V, E> {
 
     /// The same, held up by what any thread has seen.
     pub fn latest_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
+        self.catch_up(lanes);
+        self.time_ms(clock, lanes, now_ms)
+    }
+
+    /// Goes on to the latest time that any thread has seen.
+    pub fn catch_up(&mut self, lanes: &Lanes) {
         let seen = |lane: &Lane| lane.seen_ms.load(Ordering::Relaxed);
         let seen_ms = lanes.opened().iter().map(seen).max().unwrap_or(i64::MIN);
-        self.not_before(clock, seen_ms, now_ms);
-        self.time_ms(clock, lanes, now_ms)
+        self.last.ms = self.last.ms.max(seen_ms);
     }
 
     fn not_before(&mut self, clock: &Clock, seen_ms: i64, now_ms: i64) -> i64 {
@@ -92,7 +97,7 @@ impl<K, V, E> State<K, V, E> {
         removals: &mut Removals<K, V>,
     ) -> bool {
         let Some(removed) = self.owner.unlink(map, id) else { return false };
-        self.weight -= removed.node().weight;
+        self.weight -= removed.weight;
         self.count(cause);
         removals.push(removed, cause);
         true
@@ -116,19 +121,19 @@ impl<K, V, E> State<K, V, E> {
         map: &Map<K, V>,
         clock: &Clock,
         mut node: Box<Node<K, V>>,
+        weight: u64,
         removals: &mut Removals<K, V>,
     ) -> bool
     where
         K: Eq,
     {
-        let weight = node.weight;
         let old = self.owner.find(map, node.hash, &node.key);
         if weight > self.max_bytes {
             if let Some(old) = old {
                 self.remove(map, old, RemovalCause::Replaced, removals);
             }
             self.count(RemovalCause::Size);
-            removals.refused = Some(node);
+            removals.refused = Some((node, weight));
             return false;
         }
         let stamp = self.stamp(&map.lanes);
@@ -138,15 +143,17 @@ impl<K, V, E> State<K, V, E> {
                 true => RemovalCause::Expired,
                 false => RemovalCause::Replaced,
             };
-            self.weight -= self.owner.node(old).map_or(0, |node| node.weight);
+            self.weight -= self.owner.weight(old);
             self.make_room(map, clock, weight, Some(old), removals);
-            let Some((id, removed)) = self.owner.replace(map, old, node) else { return false };
+            let Some((id, removed)) = self.owner.replace(map, old, node, weight) else {
+                return false;
+            };
             self.count(cause);
             removals.push(removed, cause);
             id
         } else {
             self.make_room(map, clock, weight, None, removals);
-            self.owner.link(map, node)
+            self.owner.link(map, node, weight)
         };
         self.weight += weight;
         self.order.push(stamp, id);

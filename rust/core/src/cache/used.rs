@@ -19,12 +19,20 @@ const SHARED: u32 = u32::MAX - 1;
 pub(super) struct Used {
     ms: AtomicI64,
     sequence: AtomicU64,
-    user: AtomicU32,
+}
+
+/// The number of the only thread that uses an entry, or that there is none.
+pub(super) struct User(AtomicU32);
+
+impl User {
+    pub fn nobody() -> Self {
+        Self(AtomicU32::new(UNUSED))
+    }
 }
 
 impl Used {
     pub fn never() -> Self {
-        Self { ms: AtomicI64::new(0), sequence: AtomicU64::new(0), user: AtomicU32::new(UNUSED) }
+        Self { ms: AtomicI64::new(0), sequence: AtomicU64::new(0) }
     }
 
     /// Before the entry is linked.
@@ -44,26 +52,33 @@ impl Used {
 
     /// Writes down a use at `now_ms`.
     #[inline]
-    pub fn touch(&self, pin: &Pin<'_>, now_ms: i64, quantum_ms: i64) {
+    pub fn touch(&self, user: &User, pin: &Pin<'_>, now_ms: i64, quantum_ms: i64) {
         if let Some((lane, number)) = pin.lane() {
             let sequence = lane.sequence.load(Ordering::Relaxed) + 1;
             lane.sequence.store(sequence, Ordering::Relaxed);
-            if self.user.load(Ordering::Relaxed) == number {
+            if user.0.load(Ordering::Relaxed) == number {
                 self.ms.store(now_ms, Ordering::Relaxed);
                 self.sequence.store(sequence, Ordering::Relaxed);
             } else {
-                self.touch_shared(Some(number), now_ms, sequence, quantum_ms);
+                self.touch_shared(user, Some(number), now_ms, sequence, quantum_ms);
             }
         } else {
-            self.touch_shared(None, now_ms, 0, quantum_ms);
+            self.touch_shared(user, None, now_ms, 0, quantum_ms);
         }
     }
 
-    fn touch_shared(&self, number: Option<u32>, now_ms: i64, sequence: u64, quantum_ms: i64) {
-        let user = self.user.load(Ordering::Relaxed);
+    fn touch_shared(
+        &self,
+        user: &User,
+        number: Option<u32>,
+        now_ms: i64,
+        sequence: u64,
+        quantum_ms: i64,
+    ) {
+        let known = user.0.load(Ordering::Relaxed);
         match number {
-            Some(number) if user == UNUSED => self.user.store(number, Ordering::Relaxed),
-            _ if user != SHARED => self.user.store(SHARED, Ordering::Relaxed),
+            Some(number) if known == UNUSED => user.0.store(number, Ordering::Relaxed),
+            _ if known != SHARED => user.0.store(SHARED, Ordering::Relaxed),
             _ if now_ms - self.ms() < quantum_ms => return,
             _ => {}
         }

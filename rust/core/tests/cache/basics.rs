@@ -47,9 +47,11 @@ fn room_is_made_before_an_entry_is_put() {
     let cache = Arc::new(std::sync::OnceLock::<Cache<u64, u64>>::new());
     let most = Arc::new(AtomicU64::new(0));
     let listener = {
-        let (cache, most) = (Arc::clone(&cache), Arc::clone(&most));
+        let (cache, most) = (Arc::downgrade(&cache), Arc::clone(&most));
         Box::new(move |_: &u64, _: &u64, _, _| {
-            let weight = cache.get().map_or(0, Cache::weight_bytes);
+            let cache = cache.upgrade();
+            let weight =
+                cache.as_ref().and_then(|cache| cache.get()).map_or(0, Cache::weight_bytes);
             most.fetch_max(weight, Ordering::Relaxed);
         })
     };

@@ -3,6 +3,8 @@
 
 mod basics;
 mod loads;
+mod model;
+mod threads;
 
 use std::sync::{Arc, Mutex};
 
