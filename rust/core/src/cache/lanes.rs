@@ -15,7 +15,8 @@
 //!   reader makes after its own fence.
 //!
 //! Leaving is a release store and looking an acquire load, so all that a reader did with an entry
-//! comes before the entry is freed.
+//! comes before the entry is freed. Entering is a release, too: the one who frees may see that the
+//! reader has come again and not that it had left.
 
 use std::marker::PhantomData;
 
@@ -208,7 +209,8 @@ fn announce(entered: &AtomicU64, epoch: u64) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(tierlog_loom))))]
     {
-        entered.store(epoch, Ordering::Relaxed);
+        // Release: see above; what this thread did before it came again, it did before this.
+        entered.store(epoch, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }

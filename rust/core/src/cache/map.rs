@@ -28,7 +28,7 @@ use super::lanes::{Lanes, Pin, Quiet};
 use super::order::Id;
 use super::used::{Used, User};
 
-const FIRST_BUCKETS: usize = if cfg!(tierlog_loom) { 1 } else { 64 };
+const FIRST_BUCKETS: usize = if cfg!(tierlog_loom) { 4 } else { 64 };
 /// Slots are numbered in 32 bits.
 pub(super) const MAX_ENTRIES: usize = u32::MAX as usize;
 
@@ -58,6 +58,13 @@ impl<K, V> Node<K, V> {
             #[cfg(tierlog_loom)]
             life: life::Life::new(),
         })
+    }
+
+    /// In a model: nobody may look at it after it was freed.
+    #[inline]
+    pub fn assert_alive(&self) {
+        #[cfg(tierlog_loom)]
+        self.life.assert_alive();
     }
 
     #[inline]
@@ -139,8 +146,7 @@ impl<K, V> Pinned<'_, K, V> {
         loop {
             // SAFETY: reached under a pin (rules 1 and 2), and never changed but for its atomics.
             let node = unsafe { at.as_ref() }?;
-            #[cfg(tierlog_loom)]
-            node.life.assert_alive();
+            node.assert_alive();
             if node.hash == hash && node.key.borrow() == key {
                 return Some(node);
             }

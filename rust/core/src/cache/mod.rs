@@ -16,6 +16,8 @@
 mod clock;
 mod flight;
 mod lanes;
+#[cfg(all(test, tierlog_loom))]
+mod loom_models;
 mod map;
 mod order;
 mod removal;
@@ -346,7 +348,11 @@ where
         if self.record_stats {
             pinned.pin.count(found.is_some());
         }
-        found.map(|node| look(&node.value))
+        found.map(|node| {
+            let seen = look(&node.value);
+            node.assert_alive();
+            seen
+        })
     }
 
     #[inline]
