@@ -113,6 +113,7 @@ def test_unsafe_stands_where_it_is_allowed() -> None:
         "rust/py/src/buffer.rs",
         "rust/py/src/cache.rs",
         "rust/py/src/capsule.rs",
+        "rust/py/src/key.rs",
         "rust/py/src/load.rs",
         "rust/py/src/object.rs",
         "rust/py/src/quota.rs",

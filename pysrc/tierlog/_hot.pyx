@@ -443,27 +443,29 @@ cdef class Reservation:
         until now, it happens at the latest of them.
         """
         cdef uint64_t used = whole_from(actual, "an amount", 0)
-        cdef QuotaSensor sensor = self._sensor
-        if sensor is None:
-            raise ClosedError("this reservation was settled or cancelled before")
-        cdef int64_t code = core.quota_settle(
-            sensor._sensor, &self._token, used, sensor._now_or_latest(now_ms)
-        )
-        if code < 0:
-            raise refused(code, actual)
-        self._sensor = None
+        cdef int64_t code
+        with cython.critical_section(self):
+            if self._sensor is None:
+                raise ClosedError("this reservation was settled or cancelled before")
+            code = core.quota_settle(
+                self._sensor._sensor, &self._token, used, self._sensor._now_or_latest(now_ms)
+            )
+            if code < 0:
+                raise refused(code, actual)
+            self._sensor = None
 
     def cancel(self, now_ms=None):
         """Gives all bytes back; nothing when it was settled or cancelled before."""
-        cdef QuotaSensor sensor = self._sensor
-        if sensor is not None:
-            self.give_back(sensor._now_or_latest(now_ms))
+        with cython.critical_section(self):
+            if self._sensor is not None:
+                self.give_back(self._sensor._now_or_latest(now_ms))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.give_back(LATEST_MS)
+        with cython.critical_section(self):
+            self.give_back(LATEST_MS)
 
 
 # ---- The cache of indexes ---------------------------------------------------------------------
@@ -528,8 +530,10 @@ cdef class IndexCache:
     objects. Weights are whole bytes, 0 or more.
 
     A hit takes no lock and waits for nobody. Between threads, order and age are exact to 64 ms or
-    a thousandth of the age an entry may have, whichever is less. Nothing expires by itself: call
-    `sweep` now and then. A forked child starts with an empty cache. After `close`, ClosedError.
+    a thousandth of the time to live, whichever is less. Nothing expires by itself: call `sweep`
+    now and then. A forked child starts with an empty cache. After `close`, ClosedError. A cache
+    that is dropped without it lets go of its values and tells nobody; but values that refer to it
+    keep it, and themselves, until it is closed.
     """
 
     def __cinit__(

@@ -120,6 +120,20 @@ def test_threads_never_see_another_keys_value() -> None:
     assert len(cache) == cache.weight_bytes <= 64
 
 
+def test_more_threads_than_there_are_lanes() -> None:
+    cache = IndexCache(1100)
+
+    def work(number: int) -> None:
+        for step in range(100):
+            cache.put((number, step % 10), number, 1)
+            assert cache.get((number, step % 10)) == number
+            assert cache.get(("shared", step), "none") in ("none", step)
+            cache.put(("shared", step), step, 1)
+
+    together(100, work)
+    assert len(cache) == cache.weight_bytes == 1100
+
+
 def test_close_under_load() -> None:
     for _ in range(20):
         cache = IndexCache(50)

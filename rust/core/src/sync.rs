@@ -25,7 +25,7 @@ pub(crate) fn current_thread() -> ThreadId {
     thread::current().id()
 }
 
-/// What [`thread_number`] says of a thread that is ending: no number of its own any more.
+/// What [`thread_number`] says of a thread without a number of its own.
 pub(crate) const ENDING: usize = usize::MAX - 1;
 
 #[cfg(not(tierlog_loom))]
@@ -34,20 +34,15 @@ pub(crate) use numbers::thread_number;
 #[cfg(not(tierlog_loom))]
 mod numbers {
     use std::cell::Cell;
-    use std::cmp::Reverse;
-    use std::collections::BinaryHeap;
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::ENDING;
 
     const UNKNOWN: usize = usize::MAX;
 
-    struct Numbers {
-        next: usize,
-        given_back: BinaryHeap<Reverse<usize>>,
-    }
-
-    static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, given_back: BinaryHeap::new() });
+    /// A bit for every number that a live thread has. No lock: a forked child would wait for ever
+    /// for one that another thread of its parent held.
+    static TAKEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
     thread_local! {
         // Without a destructor, so it can be read as long as the thread runs.
@@ -59,25 +54,33 @@ mod numbers {
 
     impl Owned {
         fn take() -> Self {
-            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
-            let number = numbers.given_back.pop().map(|Reverse(number)| number);
-            Self(number.unwrap_or_else(|| {
-                numbers.next += 1;
-                numbers.next - 1
-            }))
+            for (index, word) in TAKEN.iter().enumerate() {
+                let mut taken = word.load(Ordering::Relaxed);
+                while taken != u64::MAX {
+                    let bit = taken.trailing_ones();
+                    // Acquire: what the number's last owner did with it is over.
+                    taken = word.fetch_or(1 << bit, Ordering::Acquire);
+                    if taken & 1 << bit == 0 {
+                        return Self(index * 64 + bit as usize);
+                    }
+                }
+            }
+            Self(ENDING)
         }
     }
 
     impl Drop for Owned {
         fn drop(&mut self) {
             NUMBER.set(ENDING);
-            let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
-            numbers.given_back.push(Reverse(self.0));
+            if let Some(word) = TAKEN.get(self.0 / 64) {
+                // Release: see `take`.
+                word.fetch_and(!(1 << (self.0 % 64)), Ordering::Release);
+            }
         }
     }
 
     /// A number no other live thread has, the smallest that was free when this thread first
-    /// asked; [`ENDING`] once the thread runs its destructors.
+    /// asked; [`ENDING`] once the thread runs its destructors, or if there are too many threads.
     #[inline]
     pub(crate) fn thread_number() -> usize {
         let number = NUMBER.get();

@@ -21,6 +21,7 @@ use pyo3::types::{PyBytes, PyList};
 use tierlog_core::cache::{Cache, CacheSettings, Closed, RemovalCause, RemovalListener};
 
 use crate::capsule::slice_of;
+use crate::key::KeyBytes;
 use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed, with_key};
 
 /// What [`find_position`] says besides positions and -1, "past the end".
@@ -217,7 +218,7 @@ pub unsafe extern "C" fn free(handle: *mut Handle) {
 /// As [`with_key`].
 pub unsafe extern "C" fn key(key: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as the caller promises.
-    let bytes = unsafe { with_key(key, |bytes| PyBytes::new(python(), bytes).into_ptr()) };
+    let bytes = unsafe { with_key(key, |bytes| PyBytes::new(python(), bytes.bytes()).into_ptr()) };
     bytes.unwrap_or(ptr::null_mut())
 }
 
@@ -309,11 +310,11 @@ pub unsafe extern "C" fn find_position(
 ) -> i64 {
     // SAFETY: as the caller promises.
     let (handle, key) = unsafe { (&*handle, slice_of(key, length)) };
-    find(handle.cache(), key, target_offset, now_ms)
+    find(handle.cache(), KeyBytes::new(key), target_offset, now_ms)
 }
 
 #[inline]
-fn find(cache: &Core, key: &[u8], target_offset: i64, now_ms: i64) -> i64 {
+fn find(cache: &Core, key: &KeyBytes, target_offset: i64, now_ms: i64) -> i64 {
     match cache.get_with(key, now_ms, |value| value.find(target_offset)) {
         Some(position) => position,
         None if cache.is_closed() => CLOSED,

@@ -9,6 +9,10 @@
 //! | `tuple` of these | `t`, then of each its length (8 bytes, little-endian) and its bytes |
 //!
 //! Exact types only: `True` is not 1 here, and no subclass brings an equality of its own.
+#![expect(unsafe_code, reason = "a slice by another name")]
+
+use std::hash::{Hash, Hasher};
+use std::ptr;
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -16,6 +20,32 @@ use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
 /// Longer keys are put together on the heap.
 const INLINE_BYTES: usize = 120;
+
+/// The bytes of a key, as look-ups compare them.
+#[derive(PartialEq, Eq)]
+#[repr(transparent)]
+pub struct KeyBytes([u8]);
+
+impl KeyBytes {
+    #[inline]
+    pub fn new(bytes: &[u8]) -> &Self {
+        // SAFETY: nothing but the bytes, as the representation says.
+        unsafe { &*(ptr::from_ref(bytes) as *const Self) }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Hash for KeyBytes {
+    /// Without the length, which says nothing more: no key is hashed as a part of another thing.
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
+    }
+}
 
 /// Where the bytes of a key are put together.
 pub struct Scratch {
@@ -42,7 +72,7 @@ impl Scratch {
     /// The bytes of a key. TypeError for any other type, OverflowError for an int of more than
     /// 128 bits, UnicodeEncodeError for a str that is no Unicode.
     #[inline]
-    pub fn key(&mut self, key: &Bound<'_, PyAny>) -> PyResult<&[u8]> {
+    pub fn key(&mut self, key: &Bound<'_, PyAny>) -> PyResult<&KeyBytes> {
         // The usual keys without the detour of a `Part`, which costs more than all the rest.
         if let Ok(text) = key.cast_exact::<PyString>() {
             self.push_tagged(b's', text.to_str()?.as_bytes());
@@ -51,7 +81,14 @@ impl Scratch {
         } else {
             self.push_number_or_tuple(key)?;
         }
-        Ok(self.bytes())
+        Ok(KeyBytes::new(self.bytes()))
+    }
+
+    /// The last key made, and how much of it that is, if it fits: a copy of fixed size is cheaper.
+    #[inline]
+    pub fn short<const SIZE: usize>(&self) -> Option<(usize, [u8; SIZE])> {
+        let room = self.inline.first_chunk::<SIZE>()?;
+        (self.length <= SIZE).then_some((self.length, *room))
     }
 
     #[inline(never)]

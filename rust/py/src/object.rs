@@ -12,7 +12,7 @@ use tierlog_core::{local_index, remote_index};
 
 use crate::capsule::slice_of;
 use crate::error;
-use crate::key::Scratch;
+use crate::key::{KeyBytes, Scratch};
 
 /// A reference to a Python object. Cloned and dropped only by threads that hold the interpreter
 /// lock.
@@ -75,44 +75,28 @@ enum Bytes {
 
 const INLINE_BYTES: usize = 46;
 
-impl Key {
-    /// # Safety
-    /// As [`Object::new`].
-    unsafe fn new(bytes: &[u8], object: *mut ffi::PyObject) -> Self {
-        let mut inline = [0; INLINE_BYTES];
-        let bytes = match inline.get_mut(..bytes.len()) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
-                Bytes::Inline(bytes.len() as u8, inline)
-            }
-            None => Bytes::Heap(bytes.into()),
-        };
-        // SAFETY: as the caller promises.
-        Self { bytes, object: unsafe { Object::new(object) } }
-    }
-}
-
-impl Borrow<[u8]> for Key {
+impl Borrow<KeyBytes> for Key {
     #[inline]
-    fn borrow(&self) -> &[u8] {
-        match &self.bytes {
+    fn borrow(&self) -> &KeyBytes {
+        KeyBytes::new(match &self.bytes {
             Bytes::Inline(length, bytes) => &bytes[..usize::from(*length)],
             Bytes::Heap(bytes) => bytes,
-        }
+        })
     }
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        Borrow::<[u8]>::borrow(self) == Borrow::<[u8]>::borrow(other)
+        Borrow::<KeyBytes>::borrow(self) == other.borrow()
     }
 }
 
 impl Eq for Key {}
 
 impl Hash for Key {
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Borrow::<[u8]>::borrow(self).hash(state);
+        Borrow::<KeyBytes>::borrow(self).hash(state);
     }
 }
 
@@ -199,11 +183,10 @@ pub fn raise_closed(py: Python<'_>) -> c_int {
 /// # Safety
 /// `key` is alive, and this thread holds the interpreter lock.
 #[inline]
-pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&[u8]) -> R) -> Option<R> {
+pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&KeyBytes) -> R) -> Option<R> {
+    let mut scratch = Scratch::new();
     // SAFETY: as the caller promises.
-    let (py, mut scratch) = (unsafe { python() }, Scratch::new());
-    // SAFETY: as the caller promises.
-    let key = unsafe { Borrowed::from_ptr(py, key) };
+    let (py, key) = unsafe { (python(), Borrowed::from_ptr(python(), key)) };
     match scratch.key(&key) {
         Ok(bytes) => Some(work(bytes)),
         Err(error) => {
@@ -217,7 +200,23 @@ pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&[u8]) -> R
 ///
 /// # Safety
 /// As [`with_key`].
+#[inline]
 pub unsafe fn key_of(key: *mut ffi::PyObject) -> Option<Key> {
+    let mut scratch = Scratch::new();
     // SAFETY: as the caller promises.
-    unsafe { with_key(key, |bytes| Key::new(bytes, key)) }
+    let (py, given) = unsafe { (python(), Borrowed::from_ptr(python(), key)) };
+    let long = match scratch.key(&given) {
+        Ok(bytes) => (bytes.bytes().len() > INLINE_BYTES).then(|| bytes.bytes().into()),
+        Err(error) => {
+            raise(py, error);
+            return None;
+        }
+    };
+    // SAFETY: as the caller promises.
+    let object = unsafe { Object::new(key) };
+    let bytes = match (long, scratch.short()) {
+        (None, Some((length, bytes))) => Bytes::Inline(length as u8, bytes),
+        (long, _) => Bytes::Heap(long.unwrap_or_default()),
+    };
+    Some(Key { bytes, object })
 }
