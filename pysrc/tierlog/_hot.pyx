@@ -1,4 +1,5 @@
 # cython: language_level=3, freethreading_compatible=True, autotestdict=False, auto_pickle=False
+# cython: binding=False, embedsignature=True, embedsignature.format=clinic
 """The per-request look-ups at the lowest call cost, and the same for Cython without the lock.
 
 Every answer comes from the Rust core, through the C function table it exports; nothing is parsed
