@@ -1,6 +1,6 @@
 //! The quota sensor from outside, on one thread: Kafka's cases, limits, clocks, bad input.
 
-#![allow(clippy::expect_used, clippy::panic)]
+#![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
 use tierlog_core::quota::{
     Attempt, FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, QuotaError, QuotaSensor, QuotaSettings, RateMode,

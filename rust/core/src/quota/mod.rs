@@ -19,6 +19,9 @@ mod state;
 mod stripes;
 mod window;
 
+#[cfg(all(test, tierlog_loom))]
+mod loom_models;
+
 pub use error::QuotaError;
 pub use reservation::{Attempt, Reservation, Reserve, Token};
 pub use sensor::{QuotaSensor, QuotaSnapshot};

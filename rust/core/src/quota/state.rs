@@ -77,7 +77,7 @@ pub(super) struct Head {
     pub(super) paid: u64,
     /// Thousandths of a byte beyond `paid`.
     pub(super) paid_rest: u64,
-    /// The least debt at any bucket's begin since there were no reservations.
+    /// The least debt at any bucket's begin since there were no reservations, in whole bytes.
     pub(super) lowest_debt: u64,
 }
 

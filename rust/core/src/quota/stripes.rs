@@ -45,18 +45,24 @@ impl Stripes {
         before.wrapping_add(amount)
     }
 
-    /// The sum. Additions that are not ordered before may be missed, as if they came later.
+    /// The sum. Additions that are not ordered before may be missed, as if they came later; but of
+    /// two threads that each add and then sum up, one sees the other's addition.
     #[inline]
     pub(super) fn sum(&self) -> u64 {
-        // Acquire: whoever sees bytes sees the event they came with. A state read before (an
-        // Acquire of `current`) cannot see these loads done earlier.
-        self.0.iter().fold(0, |sum, one| sum.wrapping_add(one.0.load(Ordering::Acquire)))
+        model_fence();
+        // Sequentially consistent, as `add` is and the publication of a state without ceilings:
+        // two records that together go over cannot both miss it. As Acquire, a state read before
+        // keeps these loads after it.
+        self.0.iter().fold(0, |sum, one| sum.wrapping_add(one.0.load(Ordering::SeqCst)))
     }
 
+    /// Every counter, to make a new state of.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals { each: [0; MAX_STRIPES], sum: 0 };
         for (each, stripe) in totals.each.iter_mut().zip(&self.0) {
-            *each = stripe.0.load(Ordering::Acquire); // as in `sum`
+            // Acquire: whoever sees bytes sees the event they came with. A state read before (an
+            // Acquire of `current`) keeps these loads after it.
+            *each = stripe.0.load(Ordering::Acquire);
             totals.sum = totals.sum.wrapping_add(*each);
         }
         totals

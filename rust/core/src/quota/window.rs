@@ -57,7 +57,7 @@ fn pay(shape: &Shape, head: &mut Head, buckets: u64, total: u64) {
     let debt = left.div_ceil(1000) as u64;
     head.paid = total.wrapping_sub(debt);
     head.paid_rest = (u128::from(debt) * 1000 - left) as u64;
-    head.lowest_debt = head.lowest_debt.min(debt);
+    head.lowest_debt = head.lowest_debt.min((left / 1000) as u64);
 }
 
 /// Milliseconds after `sensor_ms` until the window is no longer over the limit, if nothing more
@@ -168,8 +168,5 @@ pub(super) fn give_back(
     }
     head.adjust = head.adjust.wrapping_sub(unused);
     head.paid = total.wrapping_sub(unused).wrapping_sub(debt);
-    if debt == 0 {
-        head.paid_rest = 0;
-    }
     head.base = ring[place(shape, head.sequence + 1 - shape.num_samples)];
 }

@@ -1,0 +1,207 @@
+//! Every interleaving of a few threads, up to three forced switches, under the C11 memory model:
+//! `make models`.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::sync::set_thread_number;
+
+use super::published::Published;
+use super::{QuotaSensor, QuotaSettings, RateMode, Reserve};
+
+const FORCED_SWITCHES: usize = 3;
+
+fn model(forced_switches: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(forced_switches);
+    builder.max_branches = 100_000;
+    let runs = std::sync::atomic::AtomicUsize::new(0);
+    let runs = std::sync::Arc::new(runs);
+    let r2 = runs.clone();
+    builder.check(move || {
+        r2.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        body()
+    });
+    eprintln!("RUNS {runs:?}");
+}
+
+/// One sample of 10 ms, two stripes; started, so that there are ceilings.
+fn sensor(rate: RateMode, limit_bytes_per_window: Option<u64>) -> Arc<QuotaSensor> {
+    let limit_bytes_per_second = limit_bytes_per_window.map(|bytes| bytes * 100);
+    let settings = QuotaSettings { num_samples: 1, window_ms: 10, rate, limit_bytes_per_second };
+    let sensor = QuotaSensor::with_stripes(settings, 2).expect("good settings");
+    assert_eq!(sensor.record(0, 0), Ok(()));
+    Arc::new(sensor)
+}
+
+/// Run `first` on this thread and `second` on another.
+fn both<A, B: 'static>(
+    sensor: &Arc<QuotaSensor>,
+    first: impl FnOnce(&QuotaSensor) -> A,
+    second: impl FnOnce(&QuotaSensor) -> B + 'static,
+) -> (A, B) {
+    let shared = Arc::clone(sensor);
+    let other = thread::spawn(move || {
+        set_thread_number(1);
+        second(&shared)
+    });
+    let one = first(sensor);
+    (one, other.join().expect("the other thread"))
+}
+
+#[test]
+fn words_of_one_version_belong_together_and_no_version_is_lost() {
+    fn count(published: &Published) {
+        loop {
+            let (was, seen) = published.read(|slot| slot.word(1));
+            if published.try_replace(seen, &[0, was + 1, 2 * (was + 1)]) {
+                return;
+            }
+        }
+    }
+    fn look(published: &Published) -> u64 {
+        let ((one, two), _) = published.read(|slot| (slot.word(1), slot.word(2)));
+        assert_eq!(two, 2 * one);
+        one
+    }
+    model(2, || {
+        let published = Arc::new(Published::new(&[0, 0, 0]));
+        let writers: Vec<_> = [2, 1]
+            .into_iter()
+            .map(|times| {
+                let published = Arc::clone(&published);
+                thread::spawn(move || (0..times).for_each(|_| count(&published)))
+            })
+            .collect();
+        let first = look(&published);
+        assert!(look(&published) >= first);
+        for writer in writers {
+            writer.join().expect("a writer");
+        }
+        assert_eq!(look(&published), 3);
+    });
+}
+
+#[test]
+fn a_roll_over_neither_loses_nor_ages_what_is_recorded_beside_it() {
+    for rate in [RateMode::Window, RateMode::Elapsed] {
+        model(FORCED_SWITCHES, move || {
+            let sensor = sensor(rate, None);
+            assert_eq!(sensor.record(4, 0), Ok(()));
+            both(&sensor, |one| one.record(1, 10), |other| other.record(2, 10));
+            assert_eq!(sensor.total(), 7);
+            assert_eq!(sensor.snapshot(10).window_bytes, 3);
+        });
+    }
+}
+
+#[test]
+fn a_record_beside_a_roll_over_stays_in_the_window_as_long_as_it_should() {
+    for rate in [RateMode::Window, RateMode::Elapsed] {
+        model(FORCED_SWITCHES, move || {
+            let sensor = sensor(rate, None);
+            both(&sensor, |one| one.record(1, 9), |other| other.record(2, 10));
+            assert_eq!(sensor.total(), 3);
+            // Kafka's samples expire by their last event, at 9 or later; buckets by their begin.
+            let (now_ms, least) = if rate == RateMode::Elapsed { (18, 3) } else { (19, 2) };
+            assert!(sensor.snapshot(now_ms).window_bytes >= least);
+        });
+    }
+}
+
+#[test]
+fn of_two_records_that_go_over_together_one_is_told_and_so_is_who_comes_later() {
+    for rate in [RateMode::Window, RateMode::Elapsed] {
+        model(FORCED_SWITCHES, move || {
+            let sensor = sensor(rate, Some(12));
+            let (one, other) = both(
+                &sensor,
+                |one| one.record_and_throttle_ms(8, 0),
+                |other| other.record_and_throttle_ms(5, 0),
+            );
+            assert!(one != Ok(0) || other != Ok(0));
+            assert!(sensor.throttle_ms(0) > 0);
+        });
+    }
+}
+
+#[test]
+fn three_threads_that_stay_below_their_ceilings_or_not_are_never_over_unseen() {
+    model(2, || {
+        let sensor = sensor(RateMode::Window, Some(20));
+        let others: Vec<_> = [(1, 6), (0, 7)]
+            .into_iter()
+            .map(|(number, amount)| {
+                let sensor = Arc::clone(&sensor);
+                thread::spawn(move || {
+                    set_thread_number(number);
+                    sensor.record_and_throttle_ms(amount, 0)
+                })
+            })
+            .collect();
+        let mut waits = vec![sensor.record_and_throttle_ms(8, 0)];
+        waits.extend(others.into_iter().map(|other| other.join().expect("a thread")));
+        assert!(waits.iter().any(|&wait_ms| wait_ms != Ok(0)));
+        assert!(sensor.throttle_ms(0) > 0);
+    });
+}
+
+#[test]
+fn a_new_limit_holds_for_what_is_recorded_beside_it() {
+    for rate in [RateMode::Window, RateMode::Elapsed] {
+        for was in [None, Some(100)] {
+            model(FORCED_SWITCHES, move || {
+                let sensor = sensor(rate, was);
+                both(&sensor, |one| one.set_limit(Some(500), 0), |other| other.record(6, 0));
+                assert_eq!(sensor.limit(), Some(500));
+                assert!(sensor.throttle_ms(0) > 0);
+                sensor.set_limit(Some(600), 0);
+                assert_eq!(sensor.throttle_ms(0), 0);
+            });
+        }
+    }
+}
+
+#[test]
+fn of_two_that_reserve_one_is_granted() {
+    model(FORCED_SWITCHES, || {
+        let sensor = sensor(RateMode::Window, Some(10));
+        let attempt = |sensor: &QuotaSensor| sensor.try_reserve(10, 0);
+        match both(&sensor, attempt, attempt) {
+            (Ok(Reserve::Granted(token)), Ok(Reserve::Wait(20)))
+            | (Ok(Reserve::Wait(20)), Ok(Reserve::Granted(token))) => {
+                assert_eq!(sensor.snapshot(0).reserved_bytes, 10);
+                assert_eq!(sensor.cancel(token, 0), Ok(()));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(sensor.snapshot(0).reserved_bytes, 0);
+        assert_eq!(sensor.total(), 0);
+    });
+}
+
+#[test]
+fn what_is_settled_is_there_for_others_and_nothing_else() {
+    model(FORCED_SWITCHES, || {
+        let sensor = sensor(RateMode::Window, Some(10));
+        let Ok(Reserve::Granted(token)) = sensor.try_reserve(10, 0) else { panic!("not granted") };
+        let (settled, other) =
+            both(&sensor, |one| one.settle(token, 4, 0), |other| other.try_reserve(7, 0));
+        assert_eq!(settled, Ok(()));
+        let granted = if matches!(other, Ok(Reserve::Granted(_))) { 7 } else { 0 };
+        let snapshot = sensor.snapshot(0);
+        assert_eq!((snapshot.total_bytes, snapshot.reserved_bytes), (4 + granted, granted));
+    });
+}
+
+#[test]
+fn a_settlement_beside_a_roll_over_and_a_record_is_exact() {
+    model(FORCED_SWITCHES, || {
+        let sensor = sensor(RateMode::Window, Some(10));
+        let Ok(Reserve::Granted(token)) = sensor.try_reserve(9, 0) else { panic!("not granted") };
+        both(&sensor, |one| one.settle(token, 4, 5), |other| other.record(1, 10));
+        let snapshot = sensor.snapshot(10);
+        assert_eq!((snapshot.total_bytes, snapshot.reserved_bytes), (5, 0));
+        assert_eq!(snapshot.window_bytes, 1);
+    });
+}
