@@ -67,7 +67,9 @@ impl Slot<'_> {
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].load(Ordering::Relaxed)
     }
 
-    fn set(self, index: usize, value: u64) {
+    /// For whoever fills a slot that is not current.
+    #[inline(always)]
+    pub(super) fn set(self, index: usize, value: u64) {
         // Relaxed: unseen until the exchange of `current`, which is a Release.
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].store(value, Ordering::Relaxed);
     }
@@ -97,14 +99,12 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// `words` are the first version; there are always that many.
-    pub(super) fn new(words: &[u64]) -> Self {
-        let lines_per_slot = words.len().div_ceil(WORDS_PER_LINE);
+    /// `words` in every version, of which `fill` makes the first.
+    pub(super) fn new(words: usize, fill: impl FnOnce(Slot<'_>)) -> Self {
+        let lines_per_slot = words.div_ceil(WORDS_PER_LINE);
         let first = lines(lines_per_slot * FIRST_SLOTS);
         let slot = Slot(&first[..lines_per_slot]);
-        for (index, &word) in words.iter().enumerate().skip(1) {
-            slot.set(index, word);
-        }
+        fill(slot);
         slot.set(0, 1);
         Self { current: AtomicU64::new(0), lines_per_slot, first, further: Shelves::new() }
     }
@@ -138,8 +138,9 @@ impl Published {
     pub(super) fn slot(&self, seen: Current) -> Slot<'_> {
         let index = seen.index();
         if index < FIRST_SLOTS {
-            let start = index * self.lines_per_slot;
-            return Slot(&self.first[start..start + self.lines_per_slot]);
+            // Wrapping only so that it is not checked: it is less than the length.
+            let start = index.wrapping_mul(self.lines_per_slot);
+            return Slot(self.first.get(start..).unwrap_or_default());
         }
         self.further_slot(index)
     }
@@ -156,14 +157,12 @@ impl Published {
         }
     }
 
-    /// Publish `words` (word 0 is ignored) if `seen` is current still.
-    pub(super) fn try_replace(&self, seen: Current, words: &[u64]) -> bool {
+    /// Publish what `fill` sets (all words but word 0) if `seen` is current still.
+    pub(super) fn try_replace(&self, seen: Current, fill: impl FnOnce(Slot<'_>)) -> bool {
         let (index, slot) = self.take_slot();
         // Release: see the top of this file.
         fence(Ordering::Release);
-        for (at, &word) in words.iter().enumerate().skip(1) {
-            slot.set(at, word);
-        }
+        fill(slot);
         let new = seen.followed_by(index);
         // Release for the words just written; sequentially consistent for the look at the
         // counters that follows a publication (`current_in_order`). Nothing is read on failure.

@@ -112,7 +112,8 @@ impl QuotaSensor {
         let shape = Shape::new(&settings, stripes);
         let stripes = Stripes::new(stripes);
         let state = State::new(&shape, settings.limit_bytes_per_second);
-        let published = Published::new(&shape.words(&state, &stripes.totals(), 0));
+        let totals = stripes.totals();
+        let published = Published::new(shape.words(), |slot| shape.fill(slot, &state, &totals, 0));
         let apart = Box::new(Apart {
             last_event_ms: AtomicI64::new(NEVER_MS),
             throttled_until_ms: AtomicI64::new(NEVER_MS),
@@ -201,6 +202,7 @@ impl QuotaSensor {
     /// All there is to tell, without holding up anybody.
     pub fn snapshot(&self, now_ms: i64) -> QuotaSnapshot {
         let found = self.look(now_ms);
+        self.note_overshoot(found.bytes, found.allowed);
         QuotaSnapshot {
             rate: found.rate,
             limit_bytes_per_second: found.head.limit,
@@ -321,7 +323,11 @@ impl QuotaSensor {
     #[inline(never)]
     fn throttle_slowly(&self, now_ms: i64) -> u64 {
         let found = self.look(now_ms);
-        self.note_overshoot(found.bytes, found.allowed);
+        if self.shape.rate == RateMode::Elapsed {
+            // What a window holds above the limit shrinks with time; a bucket only grows, and is
+            // looked at when it ends.
+            self.note_overshoot(found.bytes, found.allowed);
+        }
         self.note_throttle(found.sensor_ms, found.throttle_ms);
         found.throttle_ms
     }
@@ -445,7 +451,8 @@ impl QuotaSensor {
         head.full = bytes >= FULL_WINDOW_BYTES;
         head.exact = head.full || share < room;
         let exact = head.exact;
-        if !self.published.try_replace(current, &self.shape.words(state, totals, share)) {
+        let fill = |slot: Slot<'_>| self.shape.fill(slot, state, totals, share);
+        if !self.published.try_replace(current, fill) {
             return Replaced::Lost;
         }
         if exact || self.stripes.are_within(totals, share) {

@@ -6,6 +6,8 @@
 //! back counts as no step. A step forward by more than [`Shape::stride_ms`] is taken as that much
 //! (everything has expired by then), so that no clock makes sensor time overflow.
 
+use std::ops::{Deref, DerefMut};
+
 use super::published::{Slot, WORDS_PER_LINE};
 use super::stripes::Totals;
 use super::{FULL_WINDOW_BYTES, QuotaSettings, RateMode};
@@ -34,6 +36,9 @@ const FULL: u64 = 4;
 
 /// The clock is taken as at most this far from 0, 36 million years.
 const FARTHEST_MS: i64 = 1 << 60;
+
+/// Words of the ring of the copy quota, 61 buckets and the one that left, and two to spare.
+const FEW: usize = 64;
 
 /// A time before every time: nothing was seen yet.
 pub(super) const NEVER_MS: i64 = i64::MIN;
@@ -81,10 +86,37 @@ pub(super) struct Head {
     pub(super) lowest_debt: u64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
 pub(super) struct State {
     pub(super) head: Head,
-    pub(super) ring: Vec<u64>,
+    pub(super) ring: Ring,
+}
+
+/// Words, on the stack if there are few: a reservation copies them twice.
+pub(super) struct Ring {
+    few: [u64; FEW],
+    many: Vec<u64>,
+    len: usize,
+}
+
+impl Ring {
+    fn new(len: usize) -> Self {
+        let many = if len > FEW { vec![0; len] } else { Vec::new() };
+        Self { few: [0; FEW], many, len }
+    }
+}
+
+impl Deref for Ring {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        if self.len > FEW { &self.many } else { &self.few[..self.len] }
+    }
+}
+
+impl DerefMut for Ring {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        if self.len > FEW { &mut self.many } else { &mut self.few[..self.len] }
+    }
 }
 
 impl Shape {
@@ -128,8 +160,14 @@ impl Shape {
     /// The most that the samples of `span_ms` may hold: more is over the limit.
     pub(super) fn allowed_bytes(limit: Option<u64>, span_ms: i64) -> u64 {
         let Some(limit) = limit else { return FULL_WINDOW_BYTES };
-        let bytes = u128::from(limit) * span_ms.unsigned_abs() as u128 / 1000;
-        bytes.min(u128::from(FULL_WINDOW_BYTES)) as u64
+        let bytes = match limit.checked_mul(span_ms.unsigned_abs()) {
+            Some(thousandths) => thousandths / 1000,
+            None => {
+                let thousandths = u128::from(limit) * u128::from(span_ms.unsigned_abs());
+                u64::try_from(thousandths / 1000).unwrap_or(u64::MAX)
+            }
+        };
+        bytes.min(FULL_WINDOW_BYTES)
     }
 
     /// Sensor time at `now_ms` without the bounds of one step.
@@ -172,12 +210,24 @@ impl Shape {
         (bare_ms.max(latest_ms), 0)
     }
 
-    /// The words to publish: with ceilings that leave `share` to every stripe, if the state has
-    /// ceilings.
-    pub(super) fn words(&self, state: &State, totals: &Totals, share: u64) -> Vec<u64> {
-        let head = &state.head;
-        let mut words = Vec::with_capacity(self.ring_start() + state.ring.len());
-        words.resize(self.ring_start(), 0);
+    /// Words in a slot.
+    pub(super) fn words(&self) -> usize {
+        self.ring_start() + self.ring_len()
+    }
+
+    /// Set all words of a slot: with ceilings that leave `share` to every stripe.
+    pub(super) fn fill(&self, slot: Slot<'_>, state: &State, totals: &Totals, share: u64) {
+        self.fill_head(slot, &state.head);
+        for (stripe, total) in totals.each[..self.stripes].iter().enumerate() {
+            slot.set(CEILINGS + stripe, total.wrapping_add(share));
+        }
+        let start = self.ring_start();
+        for (index, &word) in state.ring.iter().enumerate() {
+            slot.set(start + index, word);
+        }
+    }
+
+    fn fill_head(&self, slot: Slot<'_>, head: &Head) {
         let due_ms = head.roll_ms.min(head.purge_ms);
         let (fast_from, fast_until) = if head.exact || due_ms == NEVER_MS {
             (i64::MAX, i64::MIN)
@@ -185,29 +235,25 @@ impl Shape {
             let from_ms = head.latest_ms - self.span_ms() + 1;
             (from_ms.wrapping_sub(head.offset_ms), due_ms.wrapping_sub(head.offset_ms))
         };
-        words[FAST_FROM] = fast_from as u64;
-        words[FAST_UNTIL] = fast_until as u64;
-        words[OFFSET] = head.offset_ms as u64;
-        words[LATEST] = head.latest_ms as u64;
-        words[SEQUENCE] = head.sequence;
-        words[BASE] = head.base;
-        words[ADJUST] = head.adjust;
-        words[LIMIT] = head.limit.unwrap_or(0);
-        words[FLAGS] = if head.limit.is_some() { LIMITED } else { 0 }
+        let flags = if head.limit.is_some() { LIMITED } else { 0 }
             | if head.exact { EXACT } else { 0 }
             | if head.full { FULL } else { 0 };
-        words[ROLL] = head.roll_ms as u64;
-        words[PURGE] = head.purge_ms as u64;
-        words[OLDEST] = head.oldest_ms as u64;
-        words[RESERVED] = head.reserved;
-        words[PAID] = head.paid;
-        words[PAID_REST] = head.paid_rest;
-        words[LOWEST_DEBT] = head.lowest_debt;
-        for (ceiling, total) in words[CEILINGS..].iter_mut().zip(&totals.each[..self.stripes]) {
-            *ceiling = total.wrapping_add(share);
-        }
-        words.extend_from_slice(&state.ring);
-        words
+        slot.set(FAST_FROM, fast_from as u64);
+        slot.set(FAST_UNTIL, fast_until as u64);
+        slot.set(OFFSET, head.offset_ms as u64);
+        slot.set(LATEST, head.latest_ms as u64);
+        slot.set(SEQUENCE, head.sequence);
+        slot.set(BASE, head.base);
+        slot.set(ADJUST, head.adjust);
+        slot.set(LIMIT, head.limit.unwrap_or(0));
+        slot.set(FLAGS, flags);
+        slot.set(ROLL, head.roll_ms as u64);
+        slot.set(PURGE, head.purge_ms as u64);
+        slot.set(OLDEST, head.oldest_ms as u64);
+        slot.set(RESERVED, head.reserved);
+        slot.set(PAID, head.paid);
+        slot.set(PAID_REST, head.paid_rest);
+        slot.set(LOWEST_DEBT, head.lowest_debt);
     }
 }
 
@@ -259,12 +305,16 @@ impl State {
             paid_rest: 0,
             lowest_debt: u64::MAX,
         };
-        Self { head, ring: vec![0; shape.ring_len()] }
+        Self { head, ring: Ring::new(shape.ring_len()) }
     }
 
     /// The state of an unchecked slot.
     pub(super) fn load(shape: &Shape, slot: Slot<'_>) -> Self {
-        let ring = (0..shape.ring_len()).map(|index| shape.ring_word(slot, index)).collect();
+        let mut ring = Ring::new(shape.ring_len());
+        let start = shape.ring_start();
+        for (index, word) in ring.iter_mut().enumerate() {
+            *word = slot.word(start + index);
+        }
         Self { head: Head::load(slot), ring }
     }
 }
