@@ -15,7 +15,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'C
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test check bench proofs fmt lock clean build
+.PHONY: help demo test check bench proofs models fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,7 +41,12 @@ check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 bench: build $(STAMPS)/test $(STAMPS)/java  ## ours against the peers, in the same run
 	$(BIN)/python -m benches
 
-proofs: build $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
+models: build  ## every interleaving of a few threads, tried by loom
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS="--cfg tierlog_loom" \
+	  cargo test --locked --release --quiet -p tierlog-core --target-dir target/loom --lib loom
+
+proofs: build models $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
+	cargo test --locked --release --quiet -p tierlog-core -- --ignored
 	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests
 
 fmt: $(STAMPS)/check  ## bring every file into shape

@@ -33,7 +33,6 @@ pub mod segment;
 mod snappy;
 pub mod source;
 pub mod spare;
-#[allow(unused)]
 mod sync;
 pub mod varint;
 

@@ -3,7 +3,7 @@
 
 #[cfg(tierlog_loom)]
 pub(crate) use loom::sync::{
-    Arc, Condvar, Mutex, MutexGuard,
+    Condvar, Mutex, MutexGuard,
     atomic::{
         AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     },
@@ -12,7 +12,7 @@ pub(crate) use loom::sync::{
 pub(crate) use loom::thread::{self, ThreadId};
 #[cfg(not(tierlog_loom))]
 pub(crate) use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard,
+    Condvar, Mutex, MutexGuard,
     atomic::{
         AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     },
@@ -26,6 +26,7 @@ pub(crate) fn current_thread() -> ThreadId {
 }
 
 /// What [`thread_number`] says of a thread without a number of its own.
+#[cfg(not(tierlog_loom))]
 pub(crate) const ENDING: usize = usize::MAX - 1;
 
 #[cfg(not(tierlog_loom))]
@@ -98,8 +99,10 @@ mod numbers {
     }
 }
 
+#[cfg(all(test, tierlog_loom))]
+pub(crate) use modelled::set_thread_number;
 #[cfg(tierlog_loom)]
-pub(crate) use modelled::{set_thread_number, thread_number};
+pub(crate) use modelled::thread_number;
 
 #[cfg(tierlog_loom)]
 mod modelled {
@@ -115,6 +118,7 @@ mod modelled {
     }
 
     /// A model says which thread is which, so that every run is the same.
+    #[cfg(test)]
     pub(crate) fn set_thread_number(number: usize) {
         NUMBER.with(|known| known.set(number));
     }

@@ -74,6 +74,24 @@ impl Slot<'_> {
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].store(value, Ordering::Relaxed);
     }
 
+    /// The words from the start of line `line` on, as many as `words` are.
+    pub(super) fn load_lines(self, line: usize, words: &mut [u64]) {
+        for (from, to) in self.0[line..].iter().zip(words.chunks_mut(WORDS_PER_LINE)) {
+            for (from, to) in from.0.iter().zip(to) {
+                *to = from.load(Ordering::Relaxed); // as in `word`
+            }
+        }
+    }
+
+    /// As [`Self::set`], from the start of line `line` on.
+    pub(super) fn set_lines(self, line: usize, words: &[u64]) {
+        for (to, from) in self.0[line..].iter().zip(words.chunks(WORDS_PER_LINE)) {
+            for (to, from) in to.0.iter().zip(from) {
+                to.store(*from, Ordering::Relaxed); // as in `set`
+            }
+        }
+    }
+
     fn busy(&self) -> &AtomicU64 {
         &self.0[0].0[0]
     }

@@ -438,6 +438,7 @@ impl QuotaSensor {
         }
     }
 
+    #[inline(always)]
     fn load(&self) -> Option<(Current, State, Totals)> {
         let current = self.published.current();
         let state = State::load(&self.shape, self.published.slot(current));

@@ -148,13 +148,13 @@ impl Shape {
         }
     }
 
-    fn ring_start(&self) -> usize {
-        CEILINGS + self.stripes
+    fn ring_line(&self) -> usize {
+        (CEILINGS + self.stripes).div_ceil(WORDS_PER_LINE)
     }
 
     /// Word `index` of the ring of an unchecked slot.
     pub(super) fn ring_word(&self, slot: Slot<'_>, index: usize) -> u64 {
-        slot.word(self.ring_start() + index)
+        slot.word(self.ring_line() * WORDS_PER_LINE + index)
     }
 
     /// The most that the samples of `span_ms` may hold: more is over the limit.
@@ -212,7 +212,7 @@ impl Shape {
 
     /// Words in a slot.
     pub(super) fn words(&self) -> usize {
-        self.ring_start() + self.ring_len()
+        self.ring_line() * WORDS_PER_LINE + self.ring_len()
     }
 
     /// Set all words of a slot: with ceilings that leave `share` to every stripe.
@@ -221,10 +221,7 @@ impl Shape {
         for (stripe, total) in totals.each[..self.stripes].iter().enumerate() {
             slot.set(CEILINGS + stripe, total.wrapping_add(share));
         }
-        let start = self.ring_start();
-        for (index, &word) in state.ring.iter().enumerate() {
-            slot.set(start + index, word);
-        }
+        slot.set_lines(self.ring_line(), &state.ring);
     }
 
     fn fill_head(&self, slot: Slot<'_>, head: &Head) {
@@ -311,10 +308,7 @@ impl State {
     /// The state of an unchecked slot.
     pub(super) fn load(shape: &Shape, slot: Slot<'_>) -> Self {
         let mut ring = Ring::new(shape.ring_len());
-        let start = shape.ring_start();
-        for (index, word) in ring.iter_mut().enumerate() {
-            *word = slot.word(start + index);
-        }
+        slot.load_lines(shape.ring_line(), &mut ring);
         Self { head: Head::load(slot), ring }
     }
 }
