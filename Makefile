@@ -47,7 +47,7 @@ models: build  ## every interleaving of a few threads, tried by loom
 
 proofs: build models $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
-	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests
+	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests tests/hot
 
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all

@@ -638,8 +638,6 @@ cdef class IndexCache:
                 value = <object>begin.value
                 Py_DECREF(value)
                 return value
-            # Something that had expired may have left.
-            self._tell()
             if begin.kind == LOAD_MINE:
                 return self._load(key, loader, &begin)
             value = self._wait(begin.turn, key, deadline_ms)
@@ -651,6 +649,8 @@ cdef class IndexCache:
         cdef int64_t weight
         cdef int64_t now_ms = begin.began_ms
         try:
+            # What had expired has left by now.
+            self._tell()
             value, weight_bytes = loader(key)
             weight = whole_from(weight_bytes, "weight_bytes", 0)
             now_ms = self._now()
@@ -672,6 +672,7 @@ cdef class IndexCache:
         cdef int64_t left_ms
         cdef bint landed
         try:
+            self._tell()
             while True:
                 left_ms = deadline_ms - core.coarse_now_ms()
                 if left_ms < 0:

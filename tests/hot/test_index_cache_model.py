@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.hot.support import Listener
+from tests.oracle.strategies import profile
 from tierlog import IndexCache
 from tierlog.clock import ManualClock
 
@@ -142,5 +143,5 @@ class CacheMachine(RuleBasedStateMachine):
         assert sorted(told) == self.kept, "every value leaves once"
 
 
-CacheMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+CacheMachine.TestCase.settings = settings(profile(150), stateful_step_count=60)
 TestCacheAgainstModel = CacheMachine.TestCase
