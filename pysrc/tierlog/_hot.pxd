@@ -52,6 +52,9 @@ ctypedef struct CoreIndex:
     const void *first
     const int64_t *position
     int64_t base_offset
+    int64_t least
+    int64_t most
+    double rows_per_offset
 
 
 ctypedef struct CoreCacheStats:
@@ -98,8 +101,9 @@ ctypedef struct CoreApi:
         int64_t *offset,
         int32_t *position,
     ) noexcept nogil
+    void (*survey_log_index)(CoreIndex *index) noexcept nogil
     Py_ssize_t (*lookup_log_index)(
-        const int64_t *last_offset, size_t rows, int64_t target_offset
+        const CoreIndex *index, int64_t target_offset
     ) noexcept nogil
     int64_t (*coarse_now_ms)() noexcept nogil
     CoreQuota *(*quota_new)(

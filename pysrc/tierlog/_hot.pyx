@@ -118,6 +118,7 @@ cdef class CachedIndex:
         self._index.length = self._rows
         self._index.first = self._last_offset.buf
         self._index.position = <const int64_t *>self._position.buf
+        core.survey_log_index(&self._index)
 
     def __dealloc__(self):
         # A view that was never taken has no owner, and releasing it does nothing.
@@ -130,9 +131,7 @@ cdef class CachedIndex:
         return self._rows
 
     cdef Py_ssize_t find_row(self, int64_t target_offset) noexcept nogil:
-        return core.lookup_log_index(
-            <const int64_t *>self._last_offset.buf, self._rows, target_offset
-        )
+        return core.lookup_log_index(&self._index, target_offset)
 
     cdef int64_t find_position(self, int64_t target_offset) noexcept nogil:
         cdef Py_ssize_t row = self.find_row(target_offset)

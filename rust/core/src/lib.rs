@@ -19,6 +19,7 @@ pub mod legacy;
 pub mod local_index;
 mod lz4_frame;
 pub mod memory;
+pub mod offset_search;
 pub mod producer_state;
 pub mod quota;
 pub mod rebuild;

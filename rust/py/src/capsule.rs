@@ -10,8 +10,8 @@ use std::slice;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+use tierlog_core::local_index;
 use tierlog_core::quota::{QuotaSensor, Token};
-use tierlog_core::{local_index, remote_index};
 
 use crate::cache::Handle;
 use crate::load::{Begin, Turn};
@@ -28,7 +28,8 @@ struct Api {
     version: u32,
     size_bytes: u32,
     lookup_offset_index: unsafe extern "C" fn(*const u8, usize, i64, i64, *mut i64, *mut i32),
-    lookup_log_index: unsafe extern "C" fn(*const i64, usize, i64) -> isize,
+    survey_log_index: unsafe extern "C" fn(*mut Index),
+    lookup_log_index: unsafe extern "C" fn(*const Index, i64) -> isize,
     coarse_now_ms: extern "C" fn() -> i64,
     quota_new: extern "C" fn(u64, u64, i64, c_int) -> *mut QuotaSensor,
     quota_free: unsafe extern "C" fn(*mut QuotaSensor),
@@ -114,19 +115,22 @@ unsafe extern "C" fn lookup_offset_index(
     }
 }
 
+/// Prepares look-ups in a remoteLogIndex whose columns stand in `index`.
+///
+/// # Safety
+/// `index` can be read and written; its columns are as [`Index::survey`] says.
+unsafe extern "C" fn survey_log_index(index: *mut Index) {
+    // SAFETY: as the caller promises.
+    unsafe { (*index).survey() };
+}
+
 /// The row of a remoteLogIndex whose last offset is the first to reach an offset; -1 past the end.
 ///
 /// # Safety
-/// `last_offset` is null or holds `rows` values.
-unsafe extern "C" fn lookup_log_index(
-    last_offset: *const i64,
-    rows: usize,
-    target_offset: i64,
-) -> isize {
-    // SAFETY: as the caller promises.
-    let last_offset = unsafe { slice_of(last_offset, rows) };
-    // A slice never has more than isize::MAX rows.
-    remote_index::lookup_offset(last_offset, target_offset).map_or(-1, |row| row as isize)
+/// `index` was surveyed, and its columns are as they were then.
+unsafe extern "C" fn lookup_log_index(index: *const Index, target_offset: i64) -> isize {
+    // SAFETY: as the caller promises. A slice never has more than isize::MAX rows.
+    unsafe { (*index).row(target_offset) }.map_or(-1, |row| row as isize)
 }
 
 /// A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.
@@ -148,6 +152,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         version: VERSION,
         size_bytes: size_of::<Api>() as u32,
         lookup_offset_index,
+        survey_log_index,
         lookup_log_index,
         coarse_now_ms,
         quota_new: quota::new,

@@ -8,7 +8,8 @@ use std::mem;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use tierlog_core::{local_index, remote_index};
+use tierlog_core::local_index;
+use tierlog_core::offset_search::Slope;
 
 use crate::capsule::slice_of;
 use crate::error;
@@ -109,7 +110,31 @@ pub struct Index {
     first: *const c_void,
     /// Of a remoteLogIndex, else null.
     position: *const i64,
+    /// Of a local index.
     base_offset: i64,
+    /// Of a remoteLogIndex.
+    slope: Slope,
+}
+
+impl Index {
+    /// The row of a remoteLogIndex that holds an offset or what follows it; `None` past the end.
+    ///
+    /// # Safety
+    /// `first` holds `length` last offsets, of which `slope` was made.
+    pub unsafe fn row(&self, target_offset: i64) -> Option<usize> {
+        // SAFETY: as the caller promises.
+        let last_offset = unsafe { slice_of(self.first.cast::<i64>(), self.length) };
+        self.slope.lookup(last_offset, target_offset)
+    }
+
+    /// Makes `slope`.
+    ///
+    /// # Safety
+    /// `first` is null or holds `length` last offsets.
+    pub unsafe fn survey(&mut self) {
+        // SAFETY: as the caller promises.
+        self.slope = Slope::of(unsafe { slice_of(self.first.cast::<i64>(), self.length) });
+    }
 }
 
 /// What [`Value::find`] says of a value that is no index.
@@ -150,12 +175,10 @@ impl Value {
             let data = unsafe { slice_of(index.first.cast::<u8>(), index.length) };
             return local_index::lookup_offset(data, index.base_offset, target_offset).1.into();
         }
-        // SAFETY: two columns of `length` rows that the object keeps.
-        let (last_offset, position) = unsafe {
-            let last_offset = slice_of(index.first.cast::<i64>(), index.length);
-            (last_offset, slice_of(index.position, index.length))
-        };
-        remote_index::lookup_offset(last_offset, target_offset).map_or(-1, |row| position[row])
+        // SAFETY: two columns of `length` rows that the object keeps, surveyed when it was made.
+        let (row, position) =
+            unsafe { (index.row(target_offset), slice_of(index.position, index.length)) };
+        row.map_or(-1, |row| position[row])
     }
 }
 

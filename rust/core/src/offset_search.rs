@@ -1,0 +1,119 @@
+//! Many look-ups in one remoteLogIndex: the first row whose last offset reaches an offset.
+//!
+//! Rows cover much the same number of offsets, so where to look follows from the offset itself,
+//! to a few rows; from there outwards in growing steps. That touches two or three lines of memory
+//! where halving touches a dozen. Rows that are not alike only make the steps more: four times as
+//! far a step, then halving in the last of them.
+
+/// How far the first step from the guess goes, in rows.
+const FIRST_STEP: usize = 4;
+/// How much farther each next one.
+const STEP_GROWTH: usize = 4;
+
+/// Where the offsets of a column lie, made once for any number of look-ups.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Slope {
+    least: i64,
+    most: i64,
+    rows_per_offset: f64,
+}
+
+impl Slope {
+    /// Of a column that ascends. An empty one reaches no offset.
+    pub fn of(last_offset: &[i64]) -> Self {
+        let (Some(&least), Some(&most)) = (last_offset.first(), last_offset.last()) else {
+            return Self { least: i64::MAX, most: i64::MIN, rows_per_offset: 0.0 };
+        };
+        let rows_per_offset = (last_offset.len() - 1) as f64 / (most as f64 - least as f64);
+        Self { least, most, rows_per_offset }
+    }
+
+    /// The first row that reaches an offset; `None` when none does. `last_offset` is the column
+    /// this was made of.
+    #[inline]
+    pub fn lookup(&self, last_offset: &[i64], target_offset: i64) -> Option<usize> {
+        if target_offset > self.most || last_offset.is_empty() {
+            return None;
+        }
+        // Whatever the guess, what follows finds the row: NaN and the like are cast to 0.
+        let beyond = target_offset.saturating_sub(self.least) as f64;
+        let guess = ((beyond * self.rows_per_offset) as usize).min(last_offset.len() - 1);
+        let (low, high) = bracket(last_offset, guess, target_offset);
+        Some(low + last_offset[low..high].partition_point(|&offset| offset < target_offset))
+    }
+}
+
+/// Rows `low..high` such that the row wanted is one of them, or `high`.
+#[inline]
+fn bracket(last_offset: &[i64], guess: usize, target_offset: i64) -> (usize, usize) {
+    let mut step = FIRST_STEP;
+    if last_offset[guess] < target_offset {
+        let mut low = guess + 1;
+        while let Some(&offset) = last_offset.get(low + step - 1)
+            && offset < target_offset
+        {
+            low += step;
+            step *= STEP_GROWTH;
+        }
+        (low, (low + step).min(last_offset.len()))
+    } else {
+        let mut high = guess;
+        while high >= step && last_offset[high - step] >= target_offset {
+            high -= step;
+            step *= STEP_GROWTH;
+        }
+        (high.saturating_sub(step), high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn by_halving(last_offset: &[i64], target_offset: i64) -> Option<usize> {
+        let row = last_offset.partition_point(|&offset| offset < target_offset);
+        (row < last_offset.len()).then_some(row)
+    }
+
+    fn assert_same(last_offset: &[i64], targets: impl IntoIterator<Item = i64>) {
+        let slope = Slope::of(last_offset);
+        for target in targets {
+            let found = slope.lookup(last_offset, target);
+            assert_eq!(found, by_halving(last_offset, target), "{target} in {last_offset:?}");
+        }
+    }
+
+    #[test]
+    fn small_and_odd_columns() {
+        let edges = [i64::MIN, i64::MIN + 1, -1, 0, 1, 5, i64::MAX - 1, i64::MAX];
+        assert_same(&[], edges);
+        for &only in &edges {
+            assert_same(&[only], edges);
+            assert_same(&[only, only], edges);
+        }
+        assert_same(&edges, edges);
+        let even: Vec<i64> = (0..4096).map(|row| 99 + 100 * row).collect();
+        assert_same(&even, (0..410_000).step_by(7));
+        // Nearly all offsets in the last rows, and in the first.
+        let late: Vec<i64> = (0..40).map(|row| 1 << row).collect();
+        assert_same(&late, (0..41).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]));
+        let early: Vec<i64> = late.iter().rev().map(|offset| -offset).collect();
+        assert_same(&early, (0..41).flat_map(|bit| [-(1 << bit) - 1, -(1 << bit), 1 - (1 << bit)]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_column_as_by_halving(
+            mut column in vec(prop_oneof![any::<i64>(), 0..1000_i64], 0..200),
+            targets in vec(prop_oneof![any::<i64>(), -10..1010_i64], 1..50),
+        ) {
+            column.sort_unstable();
+            let own = column.clone();
+            assert_same(&column, targets.into_iter().chain(own));
+        }
+    }
+}
