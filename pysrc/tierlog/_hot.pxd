@@ -250,6 +250,7 @@ cdef class IndexCache:
 
     # Without the interpreter lock, by the bytes of a key (see `native_key`): the position that
     # the index under the key has for an offset, -1 past its end, or one of the codes above.
+    # `now_ms` is what the cache's own clock says, `coarse_now_ms()` unless it was given one.
     cdef int64_t find_position(
         self, const uint8_t *key, size_t length, int64_t target_offset, int64_t now_ms
     ) noexcept nogil

@@ -709,7 +709,7 @@ cdef class IndexCache:
             self._tell()
 
     def sweep(self, now_ms=None):
-        """Removes what has expired; how many entries that were."""
+        """Removes what has expired at `now_ms` of the cache's clock; how many entries that were."""
         cdef int64_t now = self._now() if now_ms is None else whole(now_ms, "now_ms")
         cdef int64_t count = core.cache_sweep(self._cache, now)
         self._tell()

@@ -19,14 +19,15 @@ def record(QuotaSensor sensor, uint64_t amount, int64_t times, int64_t now_ms):
     return throttled_ms if found >= 0 else found
 
 
-def look_up(IndexCache cache, const uint8_t[::1] key, int64_t offsets, int64_t now_ms):
+def look_up(IndexCache cache, const uint8_t[::1] key, int64_t offsets):
     """The sum of the positions of every offset below `offsets`; a code if one has none."""
     cdef int64_t total = 0
     cdef int64_t found = 0
     cdef int64_t offset
     with nogil:
         for offset in range(offsets):
-            found = cache.find_position(&key[0], key.shape[0], offset, now_ms)
+            # The clock that the cache reads itself when it is used from Python.
+            found = cache.find_position(&key[0], key.shape[0], offset, coarse_now_ms())
             if found < 0:
                 break
             total += found

@@ -48,18 +48,18 @@ def look_ups_are_right_while_others_write() -> None:
         writer = pool.submit(write)
         native = native_key(key)
         jobs = [
-            pool.submit(native_caller.look_up, cache, native, 10 * ROWS, 0) for _ in range(THREADS)
+            pool.submit(native_caller.look_up, cache, native, 10 * ROWS) for _ in range(THREADS)
         ]
         assert [job.result() for job in jobs] == [expected] * THREADS
         stop.set()
         writer.result()
     miss, closed = native_caller.codes()
-    assert native_caller.look_up(cache, native, 10 * ROWS + 1, 0) == -1
-    assert native_caller.look_up(cache, b"sother", 1, 0) == miss
+    assert native_caller.look_up(cache, native, 10 * ROWS + 1) == -1
+    assert native_caller.look_up(cache, b"sother", 1) == miss
     cache.put("text", "text", 1)
-    assert native_caller.look_up(cache, native_key("text"), 1, 0) == -3
+    assert native_caller.look_up(cache, native_key("text"), 1) == -3
     cache.close()
-    assert native_caller.look_up(cache, native, 1, 0) == closed
+    assert native_caller.look_up(cache, native, 1) == closed
 
 
 def nobody_holds_the_lock() -> None:
