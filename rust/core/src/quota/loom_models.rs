@@ -1,4 +1,4 @@
-//! Every interleaving of a few threads, up to three forced switches, under the C11 memory model:
+//! Every interleaving of a few threads, up to four forced switches, under the C11 memory model:
 //! `make models`.
 
 use loom::sync::Arc;
@@ -9,7 +9,7 @@ use crate::sync::set_thread_number;
 use super::published::{Published, Slot};
 use super::{QuotaSensor, QuotaSettings, RateMode, Reserve};
 
-const FORCED_SWITCHES: usize = 3;
+const FORCED_SWITCHES: usize = 4;
 
 fn model(forced_switches: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -61,7 +61,7 @@ fn words_of_one_version_belong_together_and_no_version_is_lost() {
         assert_eq!(two, 2 * one);
         one
     }
-    model(2, || {
+    model(3, || {
         let published = Arc::new(Published::new(3, |_| ()));
         let writers: Vec<_> = (0..2)
             .map(|_| {
@@ -142,7 +142,7 @@ fn of_two_records_that_go_over_together_one_is_told_and_so_is_who_comes_later() 
 
 #[test]
 fn three_threads_that_stay_below_their_ceilings_or_not_are_never_over_unseen() {
-    model(2, || {
+    model(3, || {
         let sensor = sensor(RateMode::Window, Some(20));
         let others: Vec<_> = [(1, 6), (0, 7)]
             .into_iter()
