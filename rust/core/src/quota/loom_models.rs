@@ -158,6 +158,8 @@ fn three_threads_that_stay_below_their_ceilings_or_not_are_never_over_unseen() {
         waits.extend(others.into_iter().map(|other| other.join().expect("a thread")));
         assert!(waits.iter().any(|&wait_ms| wait_ms != Ok(0)));
         assert!(sensor.throttle_ms(0) > 0);
+        // Two of them add to the same counter.
+        assert_eq!(sensor.total(), 21);
     });
 }
 
