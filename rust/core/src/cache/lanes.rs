@@ -64,6 +64,8 @@ pub(super) struct Lanes {
     crowd: AtomicU64,
     /// Hits and misses of those without a lane of their own.
     pub guest_hits: AtomicU64,
+    /// The latest time that any of them has seen.
+    guest_seen_ms: AtomicI64,
     pub guest_misses: AtomicU64,
 }
 
@@ -113,6 +115,7 @@ impl Lanes {
             guests: (0..GUESTS).map(|_| Guest(AtomicU64::new(IDLE))).collect(),
             crowd: AtomicU64::new(0),
             guest_hits: AtomicU64::new(0),
+            guest_seen_ms: AtomicI64::new(i64::MIN),
             guest_misses: AtomicU64::new(0),
         }
     }
@@ -125,6 +128,13 @@ impl Lanes {
     /// Every lane that was ever used.
     pub fn opened(&self) -> &[Lane] {
         &self.own[..self.opened.load(Ordering::Relaxed)]
+    }
+
+    /// The latest time that any thread has seen.
+    pub fn latest_ms(&self) -> i64 {
+        let lanes = self.opened().iter().map(|lane| &lane.seen_ms);
+        let seen = lanes.chain([&self.guest_seen_ms]).map(|seen| seen.load(Ordering::Relaxed));
+        seen.max().unwrap_or(i64::MIN)
     }
 
     #[inline]
@@ -222,6 +232,21 @@ impl Pin<'_> {
         match self.place {
             Place::Own(lane, number) | Place::Nested(lane, number) => Some((lane, number)),
             Place::Guest(_) | Place::Crowd => None,
+        }
+    }
+
+    /// Notes that it is now `time_ms`, if it was earlier; says what it was.
+    #[inline]
+    pub fn see(&self, time_ms: i64) -> i64 {
+        match self.lane() {
+            Some((lane, _)) => {
+                let seen_ms = lane.seen_ms.load(Ordering::Relaxed);
+                if time_ms > seen_ms {
+                    lane.seen_ms.store(time_ms, Ordering::Relaxed);
+                }
+                seen_ms
+            }
+            None => self.lanes.guest_seen_ms.fetch_max(time_ms, Ordering::Relaxed),
         }
     }
 

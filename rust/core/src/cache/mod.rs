@@ -188,16 +188,19 @@ impl<K, V, E, S> Cache<K, V, E, S> {
     /// Removes every entry that is too old and frees whatever nobody looks at any more. Says how
     /// many entries it removed.
     pub fn sweep(&self, now_ms: i64) -> usize {
-        let mut removed = 0;
+        let (mut removed, mut aside) = (0, usize::MAX);
         loop {
-            let batch = self.write(|state, out| {
+            let (batch, still_aside) = self.write(|state, out| {
                 state.latest_ms(&self.clock, &self.map.lanes, now_ms);
-                state.expire(&self.map, &self.clock, BATCH, out)
+                let batch = state.expire(&self.map, &self.clock, BATCH, out);
+                (batch, state.owner.retired())
             });
             removed += batch;
-            if batch < BATCH {
+            // As long as there is something to free, and some of it was freed the last time.
+            if batch < BATCH && (still_aside == 0 || still_aside >= aside) {
                 return removed;
             }
+            aside = still_aside;
         }
     }
 
@@ -284,10 +287,8 @@ impl<K, V, E, S> Cache<K, V, E, S> {
     #[inline]
     fn time_ms(&self, pinned: &Pinned<'_, K, V>, now_ms: i64) -> i64 {
         let time_ms = self.clock.time_ms(now_ms);
-        let Some((lane, _)) = pinned.pin.lane() else { return time_ms };
-        let seen_ms = lane.seen_ms.load(Ordering::Relaxed);
+        let seen_ms = pinned.pin.see(time_ms);
         if time_ms > seen_ms {
-            lane.seen_ms.store(time_ms, Ordering::Relaxed);
             return time_ms;
         }
         if time_ms < seen_ms && self.clock.set_back(time_ms, seen_ms) {

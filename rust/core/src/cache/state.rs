@@ -5,7 +5,7 @@ use crate::sync::Ordering;
 use super::CacheStats;
 use super::clock::Clock;
 use super::flight::Flights;
-use super::lanes::{Lane, Lanes};
+use super::lanes::Lanes;
 use super::map::{MAX_ENTRIES, Map, Node, Owner};
 use super::order::{Id, Order, Stamp};
 use super::removal::{RemovalCause, Removals};
@@ -62,9 +62,7 @@ impl<K, V, E> State<K, V, E> {
 
     /// Goes on to the latest time that any thread has seen.
     pub fn catch_up(&mut self, lanes: &Lanes) {
-        let seen = |lane: &Lane| lane.seen_ms.load(Ordering::Relaxed);
-        let seen_ms = lanes.opened().iter().map(seen).max().unwrap_or(i64::MIN);
-        self.last.ms = self.last.ms.max(seen_ms);
+        self.last.ms = self.last.ms.max(lanes.latest_ms());
     }
 
     fn not_before(&mut self, clock: &Clock, seen_ms: i64, now_ms: i64) -> i64 {

@@ -181,9 +181,9 @@ fn readers_find_every_entry_while_the_table_grows() {
             scope.spawn(move || {
                 let mut dice = Dice(seed);
                 while !done.load(Ordering::Relaxed) {
-                    let key = dice.below(there.load(Ordering::Acquire).max(1));
-                    let found = cache.get(&key, 0);
-                    assert!(found == Some(key) || there.load(Ordering::Acquire) == 0, "{key}");
+                    let bound = there.load(Ordering::Acquire);
+                    let key = dice.below(bound.max(1));
+                    assert!(cache.get(&key, 0) == Some(key) || bound == 0, "{key}");
                 }
             });
         }
