@@ -94,3 +94,49 @@ impl Order {
         self.again.shrink_to(2 * self.again.len());
     }
 }
+
+#[cfg(all(test, not(tierlog_loom)))]
+mod tests {
+    use super::*;
+
+    fn id(slot: u32) -> Id {
+        Id { slot, tenant: 0 }
+    }
+
+    fn stamp(sequence: u64) -> Stamp {
+        Stamp { ms: 0, sequence }
+    }
+
+    #[test]
+    fn those_that_are_gone_do_not_pile_up() {
+        let mut order = Order::new();
+        for slot in 0..100_000 {
+            order.push(stamp(slot.into()), id(slot));
+            // Only every thousandth stays.
+            let live = |id: Id| id.slot % 1000 == 0;
+            order.tidy(slot as usize / 1000 + 1, live);
+        }
+        assert!(order.fresh.len() <= 2 * 100 + 64);
+        let live = |id: Id| (id.slot % 1000 == 0).then(|| stamp(id.slot.into()));
+        for slot in (0..100_000).step_by(1000) {
+            assert_eq!(order.oldest(live), Some((stamp(slot.into()), id(slot))));
+            order.pop_oldest();
+        }
+        assert_eq!(order.oldest(live), None);
+    }
+
+    #[test]
+    fn entries_used_faster_than_they_are_looked_at_end_the_search_all_the_same() {
+        let mut order = Order::new();
+        for slot in 0..10 {
+            order.push(stamp(slot.into()), id(slot));
+        }
+        let uses = std::cell::Cell::new(100);
+        let busy = |_: Id| {
+            uses.set(uses.get() + 1);
+            Some(stamp(uses.get()))
+        };
+        assert!(order.oldest(busy).is_some());
+        assert!(uses.get() <= 100 + 11);
+    }
+}
