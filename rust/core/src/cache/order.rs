@@ -113,11 +113,11 @@ mod tests {
         for slot in 0..100_000 {
             order.push(stamp(slot.into()), id(slot));
             // Only every thousandth stays.
-            let live = |id: Id| id.slot % 1000 == 0;
+            let live = |id: Id| id.slot.is_multiple_of(1000);
             order.tidy(slot as usize / 1000 + 1, live);
         }
         assert!(order.fresh.len() <= 2 * 100 + 64);
-        let live = |id: Id| (id.slot % 1000 == 0).then(|| stamp(id.slot.into()));
+        let live = |id: Id| (id.slot.is_multiple_of(1000)).then(|| stamp(id.slot.into()));
         for slot in (0..100_000).step_by(1000) {
             assert_eq!(order.oldest(live), Some((stamp(slot.into()), id(slot))));
             order.pop_oldest();
