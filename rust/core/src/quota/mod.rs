@@ -21,6 +21,8 @@ mod window;
 
 #[cfg(all(test, tierlog_loom))]
 mod loom_models;
+#[cfg(all(test, not(tierlog_loom)))]
+mod tests;
 
 pub use error::QuotaError;
 pub use reservation::{Attempt, Reservation, Reserve, Token};

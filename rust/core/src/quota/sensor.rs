@@ -66,7 +66,7 @@ pub struct QuotaSnapshot {
 }
 
 /// What became of an attempt to add without any ado.
-enum Added {
+pub(super) enum Added {
     No,
     Within,
     Beyond { stripe: usize, after: u64 },
@@ -217,7 +217,12 @@ impl QuotaSensor {
 
     #[inline(always)]
     fn add(&self, amount: u64, now_ms: i64) -> Added {
-        let current = self.published.current();
+        self.add_as_of(self.published.current(), amount, now_ms)
+    }
+
+    /// Add if nothing is due in the state that was current, and it is so still.
+    #[inline(always)]
+    pub(super) fn add_as_of(&self, current: Current, amount: u64, now_ms: i64) -> Added {
         let fast = Fast(self.published.slot(current));
         let stripe = self.stripes.mine();
         let covered = fast.covers(now_ms);
