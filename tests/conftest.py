@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
+
+# The background of a shell ignores Ctrl-C, and so would the tests of it and their children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
