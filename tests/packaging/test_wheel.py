@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLER = Path(__file__).with_name("native_caller")
+GUIDE = ROOT / "docs" / "HOT_PATH.md"
 IMPORT_BOTH = (
     "import tierlog._core as core, tierlog._hot, spark_udfs, tierlog;"
     "assert core.crc32c(b'123456789') == 0xE3069283;"
@@ -106,6 +108,9 @@ def test_another_package_calls_the_core_without_the_lock(
         tmp_path,
     )
     source = shutil.copytree(CALLER, tmp_path / "caller")
+    (shown,) = re.findall(r"^```cython\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    with (source / "native_caller.pyx").open("a") as caller:
+        caller.write(shown)
     run(
         [python, "-m", "pip", "install", "-q", "--no-build-isolation", source],
         environment,

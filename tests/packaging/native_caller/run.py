@@ -72,8 +72,23 @@ def nobody_holds_the_lock() -> None:
         assert waiter.result() is True
 
 
+def what_the_guide_shows_works() -> None:
+    index = CachedIndex(
+        tierlog.encode_remote_log_index([0, 10], [9, 19], [1, 1], [1, 1], [7, 7], [b"o:0", b"o:7"])
+    )
+    sensor, cache = tierlog.QuotaSensor(10, 1000, 100), tierlog.IndexCache(50)
+    cache.put("segment", index, 1)
+    key = native_key("segment")
+    second = index.lookup_position(15)
+    assert native_caller.admit(sensor, cache, key, 15, 1000) == (0, second)
+    wait_ms, position = native_caller.admit(sensor, cache, key, 15, 1)
+    assert wait_ms > 0
+    assert position == second
+
+
 assert Path(tierlog.__file__).is_relative_to(sysconfig.get_path("purelib"))
 totals_are_exact()
 look_ups_are_right_while_others_write()
 nobody_holds_the_lock()
+what_the_guide_shows_works()
 print("fine")
