@@ -24,7 +24,7 @@ demo: build  ## tier the bundled real Kafka logs, read them back, compare byte f
 	$(BIN)/tierlog demo
 	@echo "To have tierlog on your path: source $(BIN)/activate"
 
-test: build $(STAMPS)/test $(STAMPS)/java  ## every test
+test: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## every test
 	cargo test --locked --quiet
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
@@ -84,6 +84,12 @@ $(STAMPS)/test: requirements/test.lock $(STAMPS)/build
 $(STAMPS)/check: requirements/check.lock $(STAMPS)/build
 	$(BIN)/pip install -q --require-hashes -r $<
 	@touch $@
+
+# A real S3 server beside moto. Without Go or its registry the store tests run on moto alone, and the
+# head of the test run says so.
+$(STAMPS)/s3: $(STAMPS)/test
+	@{ command -v go >/dev/null && $(BIN)/python -m tests.remote.s3_server && touch $@; } \
+	  || echo "versitygw was not built: S3 tests run against moto only" >&2
 
 $(STAMPS)/java: $(STAMPS)/tools
 	.ci/system-packages java javac mvn

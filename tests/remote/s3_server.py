@@ -1,11 +1,10 @@
 """S3 endpoints on loopback, each in a process of its own: moto, which starts in a second, and
-versitygw, a real S3 server over a directory, where there is a Go toolchain to build it with."""
+versitygw, a real S3 server over a directory, once ``python -m tests.remote.s3_server`` has built it
+(``make test`` does, where there is a Go toolchain)."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -30,7 +29,8 @@ CACHE_DIR = Path(__file__).parents[2] / ".cache" / "versitygw"
 VERSITYGW_SOURCE = "github.com/versity/versitygw/cmd/versitygw"
 VERSITYGW_VERSION = "v1.7.0"
 MOTO = (sys.executable, "-W", "ignore", "-m", "moto.server")
-S3_SERVERS = ("moto", "versitygw") if shutil.which("go") else ("moto",)
+VERSITYGW = CACHE_DIR / VERSITYGW_VERSION / "versitygw"
+S3_SERVERS = ("moto", "versitygw") if VERSITYGW.exists() else ("moto",)
 
 
 @dataclass
@@ -89,23 +89,6 @@ def _answers(port: int) -> bool:
     return True
 
 
-def versitygw() -> Path:
-    """The program of a real S3 server, built once from its released source and then kept."""
-    program = CACHE_DIR / VERSITYGW_VERSION / "versitygw"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with (program.parent / "lock").open("w") as lock:
-        # Several test processes start at once: one builds, the others wait for it.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            subprocess.run(
-                ["go", "install", f"{VERSITYGW_SOURCE}@{VERSITYGW_VERSION}"],
-                check=True,
-                env=os.environ | {"GOBIN": str(program.parent), "GOFLAGS": "-trimpath"},
-                timeout=BUILD_TIMEOUT_S,
-            )
-    return program
-
-
 @contextmanager
 def running_s3_server(kind: str = "moto") -> Iterator[S3Server]:
     """A started server of a kind of `S3_SERVERS`; it is stopped by its process id at the end."""
@@ -118,7 +101,7 @@ def running_s3_server(kind: str = "moto") -> Iterator[S3Server]:
             data, users = Path(folder) / "data", Path(folder) / "users"
             data.mkdir()
             users.mkdir()
-            command = [str(versitygw()), "--port", f"{LOOPBACK}:{port}", "--quiet"]
+            command = [str(VERSITYGW), "--port", f"{LOOPBACK}:{port}", "--quiet"]
             command += ["--iam-dir", str(users), "posix", str(data)]
             answers = _answers
         process = subprocess.Popen(
@@ -133,3 +116,24 @@ def running_s3_server(kind: str = "moto") -> Iterator[S3Server]:
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+def build_versitygw() -> None:
+    """From its released source, unless that was done before."""
+    if not VERSITYGW.exists():
+        folder = VERSITYGW.parent / "building"
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["go", "install", f"{VERSITYGW_SOURCE}@{VERSITYGW_VERSION}"],
+            check=True,
+            env=os.environ | {"GOBIN": str(folder), "GOFLAGS": "-trimpath"},
+            timeout=BUILD_TIMEOUT_S,
+        )
+        os.replace(folder / "versitygw", VERSITYGW)
+
+
+if __name__ == "__main__":
+    try:
+        build_versitygw()
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"versitygw: {error}")
