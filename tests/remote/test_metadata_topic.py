@@ -311,3 +311,25 @@ def test_we_read_what_kafkas_own_manager_wrote(broker: KafkaBroker, tmp_path: Pa
             assert any(one.segment_id.id in name for name in tiered), tiered
             assert manager.lookup(partition, 0, one.start_offset) == one
         assert manager.dropped_count == 0
+
+
+def test_a_reader_that_fails_tells_everybody(broker: KafkaBroker, topic: str) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    with opened(broker, topic) as manager:
+        finish(manager, segment("a", 0, 9))
+
+        def broken(records: int, timeout_s: float) -> list[Any]:
+            wait_until(lambda: bool(manager._writes), 30, what="the write")
+            raise KafkaException(KafkaError(KafkaError._FATAL, "gone"))
+
+        manager._take = deaf  # type: ignore[method-assign]
+        manager._client.consume = broken  # type: ignore[method-assign]
+        for work in (
+            lambda: manager.add(segment("b", 10, 19)),
+            lambda: manager.list(PARTITION),
+        ):
+            with pytest.raises(RemoteMetadataError, match="no longer followed") as caught:
+                work()
+            assert caught.value.retriable
+        assert not manager.is_ready(PARTITION)

@@ -86,6 +86,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._next_offsets = dict.fromkeys(self._client.end_offsets, 0)
         self._stopped: dict[int, CorruptDataError] = {}
         self._dropped_count = 0
+        self._failure: RemoteMetadataError | None = None
         self._reader = threading.Thread(
             target=self._follow, name=f"tierlog-{topic}-reader", daemon=True
         )
@@ -151,13 +152,22 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     def _follow(self) -> None:
         """The reader thread: everything from the beginning, until closed."""
-        while not self._closed:
-            messages = self._client.consume(_POLL_RECORDS, _POLL_S)
+        try:
+            while not self._closed:
+                messages = self._client.consume(_POLL_RECORDS, _POLL_S)
+                with self._caught_up:
+                    for message in messages:
+                        self._take(message)
+                    self._caught_up.notify_all()
+        except self._client.failure as error:
+            # Nobody reads on: every question and every write under way has to know.
             with self._caught_up:
-                for message in messages:
-                    self._take(message)
+                self._failure = _unavailable(f"{self._topic}: no longer followed: {error}")
+                for outcome in self._writes.values():
+                    _settle(outcome, self._failure)
                 self._caught_up.notify_all()
-        self._client.close_consumer()
+        finally:
+            self._client.close_consumer()
 
     def _take(self, message: Message) -> None:
         number, offset = message.partition(), message.offset()
@@ -212,20 +222,24 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def is_ready(self, partition: TopicIdPartition) -> bool:
         with self._lock:
             number = metadata_partition(partition, len(self._next_offsets))
-            return not self._closed and number not in self._stopped and self._is_read(number)
+            ended = self._closed or self._failure is not None or number in self._stopped
+            return not ended and self._is_read(number)
 
     def _is_read(self, number: int) -> bool:
         return self._next_offsets[number] >= self._client.end_offsets[number]
 
     def _all_read(self) -> bool:
-        return self._closed or bool(self._stopped) or all(map(self._is_read, self._next_offsets))
+        ended = self._closed or self._failure is not None or bool(self._stopped)
+        return ended or all(map(self._is_read, self._next_offsets))
 
     def _check_usable(self, partition: TopicIdPartition | None) -> None:
         if self._closed:
             raise ClosedError("the metadata manager is closed")
-        numbers = self._next_offsets.keys()
+        if self._failure is not None:
+            raise _unavailable(str(self._failure))
+        numbers = list(self._next_offsets)
         if partition is not None:
-            numbers = {metadata_partition(partition, len(self._next_offsets)): 0}.keys()
+            numbers = [metadata_partition(partition, len(numbers))]
         for number in numbers:
             if number in self._stopped:
                 error = self._stopped[number]
@@ -260,6 +274,7 @@ class _Client:
             raise ConfigError(
                 "the metadata topic needs the extra 'kafka': pip install 'tierlog[kafka]'"
             ) from error
+        self.failure = confluent_kafka.KafkaException
         common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
         self._topic = topic
         self._producer = confluent_kafka.Producer(
