@@ -25,6 +25,7 @@ from tierlog.config import QuotaConfig
 from tierlog.errors import ClosedError, ConfigError, CorruptDataError, TierlogError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.eligibility import (
+    Coverage,
     Decision,
     StableOffset,
     copy_facts,
@@ -352,18 +353,18 @@ class Sidecar:
             first_open_transaction_offset=first_open,
         )
 
-    def _copied(self, log: PartitionLog) -> list[tuple[int, int]] | None:
+    def _copied(self, log: PartitionLog) -> Coverage | None:
         if log.topic_id is None or log.leader_epochs is None:
             return None
         partition = TopicIdPartition(
             topic_id=log.topic_id, topic=log.topic, partition=log.partition
         )
-        return [
+        return Coverage(
             offsets
             for metadata in self._metadata.list(partition)
             if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             for offsets in ranges_in_lineage(metadata, log.leader_epochs)
-        ]
+        )
 
     def _copy_partition(self, plan: _Plan, state: _Pass) -> None:
         producers = ProducerStates(plan.log)

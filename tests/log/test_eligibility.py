@@ -13,6 +13,8 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import (
     INTERNAL_TOPICS,
     CopyFacts,
+    CopyLag,
+    Coverage,
     Ineligible,
     StableOffset,
     StableSource,
@@ -50,9 +52,16 @@ FACTS = CopyFacts(
     stable=stable(1000),
     log_start_offset=0,
     compacted=False,
-    copied=(),
+    copied=Coverage(),
 )
 R = Ineligible
+
+
+def lag(lag_ms: int | None, lag_bytes: int | None, *written_ms: int) -> CopyLag:
+    """At 10,000 ms, with segments at 0, 100 ... that were last written at the times given."""
+    times = {100 * row: written for row, written in enumerate(written_ms)}
+    return CopyLag(lag_ms=lag_ms, lag_bytes=lag_bytes, now_ms=10_000, largest_timestamp_ms=times)
+
 
 # What differs from FACTS, and the reasons for the four segments (None: may be copied).
 CASES: list[tuple[str, dict[str, Any], list[Ineligible | None]]] = [
@@ -74,17 +83,25 @@ CASES: list[tuple[str, dict[str, Any], list[Ineligible | None]]] = [
     ("log start above all", {"log_start_offset": 300}, [*[R.BELOW_LOG_START] * 3, R.ACTIVE]),
     ("log start in the tier", {"log_start_offset": -1}, [None, None, None, R.ACTIVE]),
     ("log start not known", {"log_start_offset": None}, [R.LOG_START_UNKNOWN] * 4),
-    ("one copied", {"copied": [(100, 199)]}, [None, R.COPIED, None, R.ACTIVE]),
-    ("copied in pieces", {"copied": [(150, 250), (90, 149)]}, [None, R.COPIED, None, R.ACTIVE]),
-    ("not wholly copied", {"copied": [(100, 198), (200, 299)]}, [None, None, R.COPIED, R.ACTIVE]),
+    ("one copied", {"copied": Coverage([(100, 199)])}, [None, R.COPIED, None, R.ACTIVE]),
+    (
+        "copied in pieces",
+        {"copied": Coverage([(150, 250), (90, 149)])},
+        [None, R.COPIED, None, R.ACTIVE],
+    ),
+    (
+        "not wholly copied",
+        {"copied": Coverage([(100, 198), (200, 299)])},
+        [None, None, R.COPIED, R.ACTIVE],
+    ),
     (
         "copied from the log start on",
-        {"copied": [(150, 199)], "log_start_offset": 150},
+        {"copied": Coverage([(150, 199)]), "log_start_offset": 150},
         [R.BELOW_LOG_START, R.COPIED, None, R.ACTIVE],
     ),
     (
         "copied, told also where nothing is stable",
-        {"copied": [(0, 99)], "stable": stable(None)},
+        {"copied": Coverage([(0, 99)]), "stable": stable(None)},
         [R.COPIED, R.STABLE_OFFSET_UNKNOWN, R.STABLE_OFFSET_UNKNOWN, R.ACTIVE],
     ),
     ("metadata not loaded", {"copied": None}, [R.COPIES_UNKNOWN] * 4),
@@ -110,6 +127,29 @@ CASES: list[tuple[str, dict[str, Any], list[Ineligible | None]]] = [
     ("no leader epochs", {"leader_epochs_known": False}, [R.LEADER_EPOCHS_UNKNOWN] * 4),
     ("swaps wait", {"pending_swaps": (100,)}, [R.SWAP_PENDING] * 4),
     ("led by another broker", {"led_by": 2}, [R.NOT_LEADER] * 4),
+    ("no lag", {"lag": lag(0, None, 9999, 9999, 9999)}, [None, None, None, R.ACTIVE]),
+    ("no lag in bytes", {"lag": lag(5000, 0, 9999, 9999, 9999)}, [None, None, None, R.ACTIVE]),
+    (
+        "held back until old enough, and all behind it",
+        {"lag": lag(1000, None, 9000, 9001, 0)},
+        [None, R.COPY_LAG, R.COPY_LAG, R.ACTIVE],
+    ),
+    (
+        "times from the future hold nothing back",
+        {"lag": lag(1000, None, 99_999, 99_999, 99_999)},
+        [None, None, None, R.ACTIVE],
+    ),
+    (
+        "held back until enough lies behind it",
+        {"lag": lag(None, 2000)},
+        [None, None, R.COPY_LAG, R.ACTIVE],
+    ),
+    (
+        "whichever comes first",
+        {"lag": lag(1000, 3000, 9999, 0, 9999)},
+        [None, None, R.COPY_LAG, R.ACTIVE],
+    ),
+    ("neither ever", {"lag": lag(None, None, 0, 0, 0)}, [R.COPY_LAG] * 3 + [R.ACTIVE]),
 ]
 
 
@@ -195,8 +235,8 @@ def test_facts_of_a_listed_partition() -> None:
         compacted=True,
         pending_swaps=(),
     )
-    assert copy_facts(log, stable(1000), copied=(), compacted=False) == FACTS
-    assert copy_facts(log, stable(1000), copied=()) == replace(FACTS, compacted=True)
+    assert copy_facts(log, stable(1000), copied=Coverage(), compacted=False) == FACTS
+    assert copy_facts(log, stable(1000), copied=Coverage()) == replace(FACTS, compacted=True)
     unknown = replace(log, leader_epochs=None, compacted=None)
     facts = copy_facts(unknown, stable(1000), copied=None)
     assert (facts.leader_epochs_known, facts.compacted, facts.copied) == (False, None, None)
@@ -228,7 +268,7 @@ def facts(draw: st.DrawFn) -> CopyFacts:
         stable=stable(draw(st.none() | offsets)),
         log_start_offset=draw(st.none() | offsets),
         compacted=draw(st.sampled_from([False, False, True, None])),
-        copied=draw(st.none() | ranges),
+        copied=draw(st.none() | ranges.map(Coverage)),
         pending_swaps=draw(st.sampled_from([(), (), (3,)])),
         include_internal=draw(st.booleans()),
         include_compacted=draw(st.booleans()),
@@ -251,9 +291,8 @@ def test_no_eligible_segment_reaches_what_is_not_stable(
         assert chosen.next_base_offset > known.log_start_offset
         assert chosen.size_bytes > 0
         assert known.copied is not None
-        copied = {offset for first, last in known.copied for offset in range(first, last + 1)}
         start = max(chosen.base_offset, known.log_start_offset)
-        assert not set(range(start, chosen.next_base_offset)) <= copied
+        assert not all(known.copied.holds(at, at) for at in range(start, chosen.next_base_offset))
 
 
 @given(logs(), facts(), offsets, offsets)
@@ -274,8 +313,8 @@ def test_more_copied_or_deleted_never_adds_a_segment(
     first: int,
     second: int,
 ) -> None:
-    before = replace(known, copied=copied, log_start_offset=min(first, second))
-    after = replace(before, copied=copied + further, log_start_offset=max(first, second))
+    before = replace(known, copied=Coverage(copied), log_start_offset=min(first, second))
+    after = replace(before, copied=Coverage(copied + further), log_start_offset=max(first, second))
     assert bases(segments, after) <= bases(segments, before)
 
 
@@ -302,3 +341,23 @@ def test_decisions_are_the_same_one_by_one(
 ) -> None:
     together = decide_segments(segments, known)
     assert together == tuple(decide_segments([s], known)[0] for s in segments)
+
+
+@given(ranges, offsets, offsets)
+def test_coverage_is_the_set_of_its_offsets(
+    covered: list[tuple[int, int]], first: int, last: int
+) -> None:
+    coverage = Coverage()
+    offsets_covered: set[int] = set()
+    for pair in covered:  # in the order given, not sorted
+        coverage.add(*pair)
+        offsets_covered |= set(range(pair[0], pair[1] + 1))
+    assert coverage == Coverage(covered)
+    assert coverage.highest == max(offsets_covered, default=None)
+    if first <= last:
+        assert coverage.holds(first, last) == set(range(first, last + 1)).issubset(offsets_covered)
+    reached = coverage.reaches(first)
+    assert (reached is None) == (first not in offsets_covered)
+    if reached is not None:
+        assert set(range(first, reached + 1)) <= offsets_covered
+        assert reached + 1 not in offsets_covered

@@ -12,6 +12,7 @@ import pytest
 from tierlog.batches import BatchTable
 from tierlog.log.eligibility import (
     CopyFacts,
+    Coverage,
     Ineligible,
     StableOffset,
     copy_facts,
@@ -199,7 +200,7 @@ def test_what_may_be_copied() -> None:
     def decide(topic: str) -> list[Ineligible | None]:
         log = log_dir.partition(topic, 0)
         stable = stable_offset(log, high_watermark=log.high_watermark)
-        return reasons(copy_facts(log, stable, copied=()), log)
+        return reasons(copy_facts(log, stable, copied=Coverage()), log)
 
     assert decide("codec-none") == [None, None, None, None, Ineligible.ACTIVE]
     assert set(decide("compacted")) == {Ineligible.COMPACTED}
@@ -216,7 +217,7 @@ def test_what_may_be_copied() -> None:
 def test_nothing_above_the_checkpointed_high_watermark() -> None:
     log = opened("unclean").partition("crash-burst", 0)
     stable = stable_offset(log, high_watermark=log.high_watermark)
-    assert reasons(copy_facts(log, stable, copied=()), log) == [
+    assert reasons(copy_facts(log, stable, copied=Coverage()), log) == [
         Ineligible.NOT_STABLE,
         Ineligible.ACTIVE,
     ]

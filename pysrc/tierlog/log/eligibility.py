@@ -11,8 +11,8 @@ its own: unknown is neither zero nor none.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,6 +22,7 @@ from tierlog.log.segment_files import SegmentFiles
 __all__ = [
     "INTERNAL_TOPICS",
     "CopyFacts",
+    "Coverage",
     "Decision",
     "Ineligible",
     "StableOffset",
@@ -109,14 +110,93 @@ class Ineligible(StrEnum):
     COPIED = "copied"
     STABLE_OFFSET_UNKNOWN = "stable_offset_unknown"
     NOT_STABLE = "not_stable"
+    COPY_LAG = "copy_lag"
+
+
+class Coverage:
+    """Which offsets a set of inclusive ranges covers together. One writer, not for threads."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for first, last in sorted(ranges):
+            self.add(first, last)
+
+    def __repr__(self) -> str:
+        return f"Coverage({list(zip(self._starts, self._ends, strict=True))})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Coverage):
+            return NotImplemented
+        return self._starts == other._starts and self._ends == other._ends
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def add(self, first: int, last: int) -> None:
+        """Offsets ``first`` to ``last``; none when ``last`` is below ``first``."""
+        if first > last:
+            return
+        # Every range that touches the new one becomes part of it.
+        begin = bisect_left(self._ends, first - 1)
+        end = bisect_right(self._starts, last + 1)
+        if begin < end:
+            first = min(first, self._starts[begin])
+            last = max(last, self._ends[end - 1])
+        self._starts[begin:end] = [first]
+        self._ends[begin:end] = [last]
+
+    def holds(self, first: int, last: int) -> bool:
+        """Whether every offset from ``first`` to ``last`` is covered."""
+        end = self.reaches(first)
+        return end is not None and end >= last
+
+    def reaches(self, first: int) -> int | None:
+        """The last of the covered offsets that follow ``first`` without a hole, itself included;
+        None when not even it is covered."""
+        index = bisect_right(self._starts, first) - 1
+        if index < 0 or self._ends[index] < first:
+            return None
+        return self._ends[index]
+
+    @property
+    def highest(self) -> int | None:
+        """The highest offset covered, None for none."""
+        return self._ends[-1] if self._ends else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyLag:
+    """How long segments are held back (KIP-1241): until they are ``lag_ms`` old or ``lag_bytes``
+    of the log follow them, whichever comes first. None: that test never passes.
+
+    ``largest_timestamp_ms``: by base offset; a segment that is missing there counts as old.
+    """
+
+    lag_ms: int | None
+    lag_bytes: int | None
+    now_ms: int
+    largest_timestamp_ms: Mapping[int, int]
+
+    def holds(self, segment: SegmentFiles, following_bytes: int) -> bool:
+        """Whether ``segment`` is still held back, with so many bytes of log behind it."""
+        if self.lag_ms == 0 or self.lag_bytes == 0:
+            return False
+        if self.lag_ms is not None:
+            written_ms = self.largest_timestamp_ms.get(segment.base_offset, -1)
+            # A time from the future says nothing about the age, as in Kafka.
+            if not 0 <= self.now_ms - written_ms < self.lag_ms:
+                return False
+        return self.lag_bytes is None or following_bytes < self.lag_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFacts:
     """What is known of a partition when segments are chosen. None is unknown throughout.
 
-    ``copied``: (first, last) offsets, inclusive, of the finished remote segments of this topic
-    id that lie in this log's lineage; None while metadata is not loaded.
+    ``copied``: the offsets of the finished remote segments of this topic id that lie in this
+    log's lineage; None while metadata is not loaded.
     ``pending_swaps``: base offsets of unfinished cleaner output. ``led_by``: the broker that
     leads the partition when it is not the one that owns this log.
     """
@@ -127,22 +207,24 @@ class CopyFacts:
     stable: StableOffset
     log_start_offset: int | None
     compacted: bool | None
-    copied: Sequence[tuple[int, int]] | None
+    copied: Coverage | None
     pending_swaps: Sequence[int] = ()
     led_by: int | None = None
     include_internal: bool = False
     include_compacted: bool = False
+    lag: CopyLag | None = None
 
 
 def copy_facts(
     log: PartitionLog,
     stable: StableOffset,
     *,
-    copied: Sequence[tuple[int, int]] | None,
+    copied: Coverage | None,
     compacted: bool | None = None,
     led_by: int | None = None,
     include_internal: bool = False,
     include_compacted: bool = False,
+    lag: CopyLag | None = None,
 ) -> CopyFacts:
     """The facts of a listed partition; ``compacted`` None: as its log directory says."""
     return CopyFacts(
@@ -157,6 +239,7 @@ def copy_facts(
         led_by=led_by,
         include_internal=include_internal,
         include_compacted=include_compacted,
+        lag=lag,
     )
 
 
@@ -177,7 +260,7 @@ class Decision:
 def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple[Decision, ...]:
     """One decision per segment, in the order given. The first reason that holds is the one told."""
     whole = _partition_reason(facts)
-    covered = _Coverage(facts.copied or ())
+    covered = facts.copied or Coverage()
     decisions: list[Decision] = []
     for segment in segments:
         reason = whole or _segment_reason(segment, facts, covered)
@@ -186,7 +269,24 @@ def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple
             if reason
             else Decision(segment=segment, reason=None)
         )
+    if facts.lag is not None:
+        _hold_back(decisions, facts.lag)
     return tuple(decisions)
+
+
+def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
+    """From the first segment that the copy lag holds back, none is copied: copies go in order."""
+    following_bytes = sum(decision.segment.size_bytes for decision in decisions)
+    held = False
+    for row, decision in enumerate(decisions):
+        segment = decision.segment
+        following_bytes -= segment.size_bytes
+        if not decision.eligible:
+            continue
+        held = held or lag.holds(segment, following_bytes)
+        if held:
+            text = "held back: neither old enough nor enough log behind it (remote.copy.lag)"
+            decisions[row] = Decision(segment=segment, reason=Ineligible.COPY_LAG, text=text)
 
 
 def eligible_segments(
@@ -222,7 +322,7 @@ def _partition_reason(facts: CopyFacts) -> tuple[Ineligible, str] | None:
 
 
 def _segment_reason(
-    segment: SegmentFiles, facts: CopyFacts, covered: _Coverage
+    segment: SegmentFiles, facts: CopyFacts, covered: Coverage
 ) -> tuple[Ineligible, str] | None:
     start = facts.log_start_offset or 0
     end = segment.next_base_offset
@@ -243,24 +343,3 @@ def _segment_reason(
         )
         return Ineligible.NOT_STABLE, text
     return None
-
-
-class _Coverage:
-    """Which offsets a set of inclusive ranges covers together."""
-
-    __slots__ = ("_ends", "_starts")
-
-    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for first, last in sorted(ranges):
-            if self._ends and first <= self._ends[-1] + 1:
-                self._ends[-1] = max(self._ends[-1], last)
-            elif first <= last:
-                self._starts.append(first)
-                self._ends.append(last)
-
-    def holds(self, first: int, last: int) -> bool:
-        """Whether every offset from ``first`` to ``last`` is covered."""
-        index = bisect_right(self._starts, first) - 1
-        return index >= 0 and self._ends[index] >= last
