@@ -21,6 +21,7 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteState,
 )
 from tierlog.remote.metadata_records import (
+    MetadataRecord,
     RemoteLogMetadata,
     decode_record,
     encode_record,
@@ -73,14 +74,17 @@ VECTORS: list[tuple[RemoteLogMetadata, str]] = [
         ),
         "010100" + ID + "000000020000000077359401" + "000200",
     ),
-    (
-        RemotePartitionDeleteMetadata(
-            partition=PARTITION,
-            broker_id=3,
-            event_timestamp_ms=2_000_000_002,
-            state=RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
-        ),
-        "010200" + HEAD + "000000030000000077359402" + "0000",
+    *(
+        (
+            RemotePartitionDeleteMetadata(
+                partition=PARTITION,
+                broker_id=3,
+                event_timestamp_ms=2_000_000_002,
+                state=state,
+            ),
+            "010200" + HEAD + "000000030000000077359402" + f"0{state.value}00",
+        )
+        for state in RemotePartitionDeleteState
     ),
 ]
 
@@ -96,7 +100,25 @@ def kafka_says(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize(("event", "value"), VECTORS)
 def test_bytes_are_kafkas(event: RemoteLogMetadata, value: str) -> None:
     assert encode_record(event).hex() == value
-    assert decode_record(bytes.fromhex(value)) == event
+    assert decode_record(bytes.fromhex(value)) == MetadataRecord(event, None)
+
+
+@pytest.mark.parametrize(("event", "value"), VECTORS)
+def test_a_leader_epoch_is_one_tagged_field_more(event: RemoteLogMetadata, value: str) -> None:
+    data = bytes.fromhex(value)
+    tag_count = 1 if value.endswith("0001000101") else 0
+    tags = 1 + 3 * tag_count
+    expected = data[:-tags] + bytes([tag_count + 1]) + data[len(data) - tags + 1 :]
+    # Tag 21002 as a varint, four bytes, epoch 258.
+    expected += bytes.fromhex("8aa4010400000102")
+    assert encode_record(event, leader_epoch=258) == expected
+    assert decode_record(expected) == MetadataRecord(event, 258)
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**31])
+def test_a_leader_epoch_that_is_none(epoch: int) -> None:
+    with pytest.raises(ValueError, match="leader epoch"):
+        encode_record(SEGMENT, leader_epoch=epoch)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +209,12 @@ def st_delete(draw: st.DrawFn) -> RemotePartitionDeleteMetadata:
 
 
 EVENTS = st_segment() | st_update() | st_delete()
+LEADER_EPOCHS = st.none() | st.integers(0, 2**31 - 1)
+RECORDS = st.builds(MetadataRecord, EVENTS, LEADER_EPOCHS)
+
+
+def encoded(record: MetadataRecord) -> bytes:
+    return encode_record(record.event, leader_epoch=record.leader_epoch)
 
 
 def known_to_kafka(event: RemoteLogMetadata) -> RemoteLogMetadata:
@@ -196,14 +224,14 @@ def known_to_kafka(event: RemoteLogMetadata) -> RemoteLogMetadata:
     return event
 
 
-@given(EVENTS)
-def test_every_event_comes_back(event: RemoteLogMetadata) -> None:
-    assert decode_record(encode_record(event)) == event
+@given(RECORDS)
+def test_every_record_comes_back(record: MetadataRecord) -> None:
+    assert decode_record(encoded(record)) == record
 
 
-@given(EVENTS, st.data())
-def test_a_record_that_is_cut_is_refused(event: RemoteLogMetadata, data: st.DataObject) -> None:
-    value = encode_record(event)
+@given(RECORDS, st.data())
+def test_a_record_that_is_cut_is_refused(record: MetadataRecord, data: st.DataObject) -> None:
+    value = encoded(record)
     cut = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(CorruptDataError) as caught:
         decode_record(value[:cut], path="topic-3@17")
@@ -214,19 +242,19 @@ def test_a_record_that_is_cut_is_refused(event: RemoteLogMetadata, data: st.Data
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_an_event_or_refused(value: bytes) -> None:
+def test_any_bytes_are_a_record_or_refused(value: bytes) -> None:
     try:
-        event = decode_record(b"\1" + value)
+        record = decode_record(b"\1" + value)
     except CorruptDataError:
         return
-    assert decode_record(encode_record(event)) == event
+    assert decode_record(encoded(record)) == record
 
 
-def drawn(count: int) -> list[RemoteLogMetadata]:
-    """The same events in every run."""
-    found: list[RemoteLogMetadata] = []
+def drawn(count: int) -> list[MetadataRecord]:
+    """The same records in every run."""
+    found: list[MetadataRecord] = []
 
-    @given(EVENTS)
+    @given(RECORDS)
     @settings(
         max_examples=count,
         database=None,
@@ -234,32 +262,34 @@ def drawn(count: int) -> list[RemoteLogMetadata]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    def collect(event: RemoteLogMetadata) -> None:
-        found.append(event)
+    def collect(record: MetadataRecord) -> None:
+        found.append(record)
 
     collect()
     return found
 
 
 def test_kafka_reads_what_we_write_and_writes_the_same() -> None:
-    events = drawn(300)
-    answers = kafka_says([encode_record(event).hex() for event in events])
-    for event, answer in zip(events, answers, strict=True):
+    records = drawn(300)
+    kinds = {(type(event), epoch is None) for event, epoch in records}
+    assert len(kinds) == 6
+    answers = kafka_says([encoded(record).hex() for record in records])
+    for (event, _), answer in zip(records, answers, strict=True):
         written, _, text = answer.partition(" ")
         assert written == encode_record(known_to_kafka(event)).hex()
         assert f"brokerId={event.broker_id}" in text
-        assert decode_record(bytes.fromhex(written)) == known_to_kafka(event)
+        assert decode_record(bytes.fromhex(written)) == (known_to_kafka(event), None)
 
 
 def test_what_we_accept_of_damaged_records_kafka_reads_as_we_do() -> None:
     random = Random(20)
     damaged: list[tuple[str, RemoteLogMetadata]] = []
-    for event in drawn(150):
+    for record in drawn(150):
         for _ in range(20):
-            value = bytearray(encode_record(event))
+            value = bytearray(encoded(record))
             value[random.randrange(len(value))] ^= 1 << random.randrange(8)
             try:
-                damaged.append((value.hex(), decode_record(value)))
+                damaged.append((value.hex(), decode_record(value).event))
             except CorruptDataError:
                 continue
     assert len(damaged) > 500
@@ -294,6 +324,9 @@ def test_our_partitions_are_those_of_kafkas_partitioner() -> None:
         ("01000000", "bad_value"),
         ("010000ffffffff0f61", "bad_length"),
         ("010000028000", "bad_value"),
+        # A leader epoch below 0, and one of 3 bytes.
+        ("010200" + HEAD + "00" * 13 + "018aa40104ffffffff", "bad_value"),
+        ("010200" + HEAD + "00" * 13 + "018aa40103000001", "bad_value"),
         # Two megabytes of leader epochs are announced, none follow.
         ("010000" + ID + "00" * 36 + "ffff7f", "bad_length"),
     ],

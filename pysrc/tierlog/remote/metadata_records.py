@@ -7,14 +7,15 @@ in Kafka's flexible layout; keys are null (``RemoteLogMetadataSerde``):
     1  a later state of one: `RemoteLogSegmentMetadataUpdate`
     2  a partition on its way out: `RemotePartitionDeleteMetadata`
 
-What only tierlog knows of a segment, its bytes per epoch and the checksum of its log, goes into
-tagged fields of high numbers, which Kafka reads over. Without them the bytes are Kafka's own.
+What only tierlog knows goes into tagged fields of high numbers, which Kafka reads over: a segment's
+bytes per epoch, the checksum of its log and where it was cut off, and the leader epoch of whoever
+wrote the record. Without them the bytes are Kafka's own.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog.errors import CorruptDataError
 from tierlog.remote.metadata import (
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["RemoteLogMetadata", "decode_record", "encode_record", "metadata_partition"]
+__all__ = [
+    "MetadataRecord",
+    "RemoteLogMetadata",
+    "decode_record",
+    "encode_record",
+    "metadata_partition",
+]
 
 RemoteLogMetadata = (
     RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
@@ -43,6 +50,7 @@ TAG_TXN_INDEX_EMPTY = 0
 # Far above what Kafka gives out, so that a later version of its message does not meet them.
 TAG_BYTES_PER_EPOCH = 21_000
 TAG_LOG_CRC32C = 21_001
+TAG_LEADER_EPOCH = 21_002
 
 _INT8, _INT32, _INT64 = struct.Struct(">b"), struct.Struct(">i"), struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
@@ -53,10 +61,20 @@ _NO_TAGS = b"\x00"
 _MAX_VARINT_BYTES = 5
 
 
-def encode_record(event: RemoteLogMetadata) -> bytes:
-    """The value of the record that tells `event`."""
+class MetadataRecord(NamedTuple):
+    """What a record tells, and the leader epoch its writer acted in (None: it did not say)."""
+
+    event: RemoteLogMetadata
+    leader_epoch: int | None = None
+
+
+def encode_record(event: RemoteLogMetadata, *, leader_epoch: int | None = None) -> bytes:
+    """The value of the record that tells `event`. ValueError for a leader epoch below 0."""
+    tags: dict[int, bytes] = {}
+    if leader_epoch is not None:
+        tags[TAG_LEADER_EPOCH] = _INT32.pack(_checked_epoch(leader_epoch))
     if isinstance(event, RemoteLogSegmentMetadata):
-        return _frame(SEGMENT) + _encode_segment(event)
+        return _frame(SEGMENT) + _encode_segment(event, tags)
     if isinstance(event, RemoteLogSegmentMetadataUpdate):
         return _frame(SEGMENT_UPDATE) + b"".join(
             (
@@ -65,7 +83,7 @@ def encode_record(event: RemoteLogMetadata) -> bytes:
                 _INT64.pack(event.event_timestamp_ms),
                 _encode_bytes(event.custom_metadata),
                 _INT8.pack(event.state),
-                _NO_TAGS,
+                _encode_tags(tags),
             )
         )
     return _frame(PARTITION_DELETE) + b"".join(
@@ -74,13 +92,13 @@ def encode_record(event: RemoteLogMetadata) -> bytes:
             _INT32.pack(event.broker_id),
             _INT64.pack(event.event_timestamp_ms),
             _INT8.pack(event.state),
-            _NO_TAGS,
+            _encode_tags(tags),
         )
     )
 
 
-def decode_record(value: Buffer, *, path: str | None = None) -> RemoteLogMetadata:
-    """The event a record tells. `path` names the record in errors.
+def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
+    """What a record tells. `path` names the record in errors.
 
     CorruptDataError for anything but one whole message of a known kind and version: what cannot
     be read must stop a reader, never be passed over.
@@ -97,13 +115,13 @@ def decode_record(value: Buffer, *, path: str | None = None) -> RemoteLogMetadat
     if version != 0:
         raise cursor.error("unknown_version", "message version 0", f"{version}")
     try:
-        event = decode(cursor)
+        record = decode(cursor)
     except ValueError as error:
         # The values read well and contradict each other, which their own classes find out.
         raise cursor.error("bad_value", "a sound event", str(error)) from None
     if cursor.left:
         raise cursor.error("bad_length", "end of record", f"{cursor.left} more bytes")
-    return event
+    return record
 
 
 def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
@@ -169,9 +187,18 @@ def _encode_segment_id(segment_id: RemoteLogSegmentId) -> bytes:
     return partition + kafka_uuid_bytes(segment_id.id) + _NO_TAGS
 
 
-def _encode_segment(metadata: RemoteLogSegmentMetadata) -> bytes:
+def _encode_tags(tags: dict[int, bytes]) -> bytes:
+    return b"".join(
+        (
+            _varint(len(tags)),
+            *(_varint(tag) + _varint(len(data)) + data for tag, data in sorted(tags.items())),
+        )
+    )
+
+
+def _encode_segment(metadata: RemoteLogSegmentMetadata, more_tags: dict[int, bytes]) -> bytes:
     epochs = metadata.leader_epochs
-    tags: dict[int, bytes] = {}
+    tags = dict(more_tags)
     if metadata.txn_index_empty:
         tags[TAG_TXN_INDEX_EMPTY] = b"\x01"
     if metadata.bytes_per_epoch is not None:
@@ -195,8 +222,7 @@ def _encode_segment(metadata: RemoteLogSegmentMetadata) -> bytes:
             _INT32.pack(metadata.segment_size_bytes),
             _encode_bytes(metadata.custom_metadata),
             _INT8.pack(metadata.state),
-            _varint(len(tags)),
-            *(_varint(tag) + _varint(len(data)) + data for tag, data in sorted(tags.items())),
+            _encode_tags(tags),
         )
     )
 
@@ -298,7 +324,7 @@ def _decode_epochs(cursor: _Cursor) -> tuple[tuple[int, int], ...]:
     return tuple(entries)
 
 
-def _decode_segment(cursor: _Cursor) -> RemoteLogSegmentMetadata:
+def _decode_segment(cursor: _Cursor) -> MetadataRecord:
     segment_id = _decode_segment_id(cursor)
     numbers = cursor.take(_SEGMENT_NUMBERS.size, "offsets and times")
     start_offset, end_offset, broker_id, max_ms, event_ms = _SEGMENT_NUMBERS.unpack(numbers)
@@ -307,7 +333,7 @@ def _decode_segment(cursor: _Cursor) -> RemoteLogSegmentMetadata:
     custom_metadata = cursor.compact_bytes("custom metadata")
     state = RemoteLogSegmentState(cursor.number(_INT8, "state"))
     tags = cursor.tags()
-    return RemoteLogSegmentMetadata(
+    metadata = RemoteLogSegmentMetadata(
         segment_id=segment_id,
         start_offset=start_offset,
         end_offset=end_offset,
@@ -320,8 +346,9 @@ def _decode_segment(cursor: _Cursor) -> RemoteLogSegmentMetadata:
         txn_index_empty=_flag(tags.get(TAG_TXN_INDEX_EMPTY)),
         custom_metadata=custom_metadata,
         bytes_per_epoch=_bytes_per_epoch(tags.get(TAG_BYTES_PER_EPOCH)),
-        log_crc32c=_checksum(tags.get(TAG_LOG_CRC32C)),
+        log_crc32c=_tagged(_UINT32, tags.get(TAG_LOG_CRC32C), "a checksum"),
     )
+    return MetadataRecord(metadata, _leader_epoch(tags))
 
 
 def _flag(data: bytes | None) -> bool:
@@ -336,43 +363,57 @@ def _bytes_per_epoch(data: bytes | None) -> tuple[tuple[int, int], ...] | None:
     return None if data is None else tuple(_EPOCH_SIZE.iter_unpack(data))
 
 
-def _checksum(data: bytes | None) -> int | None:
-    if data is not None and len(data) != _UINT32.size:
-        raise ValueError(f"a checksum of {len(data)} bytes")
-    return None if data is None else int(_UINT32.unpack(data)[0])
+def _tagged(layout: struct.Struct, data: bytes | None, what: str) -> int | None:
+    """The number of a tagged field, None where the record has none."""
+    if data is not None and len(data) != layout.size:
+        raise ValueError(f"{what} of {len(data)} bytes")
+    return None if data is None else int(layout.unpack(data)[0])
 
 
-def _decode_update(cursor: _Cursor) -> RemoteLogSegmentMetadataUpdate:
+def _leader_epoch(tags: dict[int, bytes]) -> int | None:
+    epoch = _tagged(_INT32, tags.get(TAG_LEADER_EPOCH), "a leader epoch")
+    return None if epoch is None else _checked_epoch(epoch)
+
+
+def _checked_epoch(epoch: int) -> int:
+    if not 0 <= epoch < 2**31:
+        raise ValueError(f"a leader epoch is in 0..2^31-1, not {epoch}")
+    return epoch
+
+
+def _decode_update(cursor: _Cursor) -> MetadataRecord:
     segment_id = _decode_segment_id(cursor)
     broker_id = cursor.number(_INT32, "broker")
     event_timestamp_ms = cursor.number(_INT64, "time of the event")
     custom_metadata = cursor.compact_bytes("custom metadata")
     state = RemoteLogSegmentState(cursor.number(_INT8, "state"))
-    cursor.tags()
-    return RemoteLogSegmentMetadataUpdate(
+    tags = cursor.tags()
+    update = RemoteLogSegmentMetadataUpdate(
         segment_id=segment_id,
         event_timestamp_ms=event_timestamp_ms,
         broker_id=broker_id,
         state=state,
         custom_metadata=custom_metadata,
     )
+    return MetadataRecord(update, _leader_epoch(tags))
 
 
-def _decode_delete(cursor: _Cursor) -> RemotePartitionDeleteMetadata:
+def _decode_delete(cursor: _Cursor) -> MetadataRecord:
     partition = _decode_partition(cursor)
     broker_id = cursor.number(_INT32, "broker")
     event_timestamp_ms = cursor.number(_INT64, "time of the event")
     state = RemotePartitionDeleteState(cursor.number(_INT8, "state"))
-    cursor.tags()
-    return RemotePartitionDeleteMetadata(
+    tags = cursor.tags()
+    deletion = RemotePartitionDeleteMetadata(
         partition=partition,
         broker_id=broker_id,
         event_timestamp_ms=event_timestamp_ms,
         state=state,
     )
+    return MetadataRecord(deletion, _leader_epoch(tags))
 
 
-_DECODERS: dict[int, Callable[[_Cursor], RemoteLogMetadata]] = {
+_DECODERS: dict[int, Callable[[_Cursor], MetadataRecord]] = {
     SEGMENT: _decode_segment,
     SEGMENT_UPDATE: _decode_update,
     PARTITION_DELETE: _decode_delete,

@@ -179,7 +179,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                 self._next_offsets[number] = max(self._next_offsets[number], offset)
             return
         try:
-            event = decode_record(
+            event, _ = decode_record(
                 message.value() or b"", path=f"{self._topic}-{number} offset {offset}"
             )
         except CorruptDataError as error:
