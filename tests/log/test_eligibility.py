@@ -149,7 +149,11 @@ CASES: list[tuple[str, dict[str, Any], list[Ineligible | None]]] = [
         {"lag": lag(1000, 3000, 9999, 0, 9999)},
         [None, None, R.COPY_LAG, R.ACTIVE],
     ),
-    ("neither ever", {"lag": lag(None, None, 0, 0, 0)}, [R.COPY_LAG] * 3 + [R.ACTIVE]),
+    (
+        "neither ever",
+        {"lag": lag(None, None, 0, 0, 0)},
+        [R.COPY_LAG, R.COPY_LAG, R.COPY_LAG, R.ACTIVE],
+    ),
 ]
 
 
