@@ -136,6 +136,10 @@ def test_a_server_properties_as_it_is() -> None:
         log.index.size.max.bytes=10485760
         metadata.log.segment.bytes=8388608
         log.local.retention.ms=-2
+        log.retention.ms=60000
+        log.retention.bytes=1073741824
+        log.retention.hours=168
+        log.remote.copy.lag.ms=600000
         remote.log.storage.system.enable=true
         remote.log.storage.manager.class.name=org.example.Storage
         rsm.config.chunk.size=4194304
@@ -148,6 +152,8 @@ def test_a_server_properties_as_it_is() -> None:
     assert config.log.dirs == ("/disk1/kafka", "/disk2/kafka")
     assert config.quota.copy_max_bytes_per_second == 1_048_576
     assert config.remote_log.reader_threads == 4
+    assert (config.tier.retention_ms, config.tier.retention_bytes) == (-1, -1)
+    assert config.tier.copy_lag_ms == 600_000
     assert config.remote_log.manager_follower_thread_pool_size == 3
 
 
@@ -296,6 +302,38 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
         assert "hunter2" not in str(caught.value)
     url = "abfss://container@account.dfs.core.windows.net/a:b@c"
     assert Config.from_properties({"tierlog.store.url": url}).tier.store_url == url
+
+
+@pytest.mark.parametrize(
+    ("text", "legal"),
+    [
+        ("127.0.0.1:0", True),
+        ("broker-1.example:65535", True),
+        ("[::1]:9404", True),
+        ("9404", False),
+        ("host:", False),
+        ("host:65536", False),
+        ("::1:9404", False),
+        ("http://host:1", False),
+    ],
+)
+def test_where_metrics_are_served(text: str, legal: bool) -> None:
+    properties = {"tierlog.metrics.listen": text}
+    if legal:
+        assert Config.from_properties(properties).tier.metrics_listen == text
+        return
+    with pytest.raises(ConfigError, match="expected host:port"):
+        Config.from_properties(properties)
+
+
+def test_lags_that_would_copy_nothing_or_mean_nothing() -> None:
+    lag_ms, lag_bytes = "tierlog.copy.lag.ms", "tierlog.copy.lag.bytes"
+    with pytest.raises(ConfigError, match="nothing would ever be copied"):
+        Config.from_properties({lag_ms: "-1"})
+    with pytest.raises(ConfigError, match="has no effect"):
+        Config.from_properties({lag_bytes: "1"})
+    assert Config.from_properties({lag_ms: "-1", lag_bytes: "1"}).tier.copy_lag_bytes == 1
+    assert Config.from_properties({"remote.copy.lag.ms": "7"}).tier.copy_lag_ms == 7
 
 
 def test_made_by_hand_it_is_checked_too() -> None:

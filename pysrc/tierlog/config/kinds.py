@@ -16,6 +16,8 @@ __all__ = [
     "Kind",
     "Setting",
     "decimal",
+    "host_and_port",
+    "names",
     "one_of",
     "paths",
     "rate",
@@ -32,6 +34,8 @@ MAX_INT64 = 2**63 - 1
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL_NUMBER = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]{0,19})?|\.[0-9]{1,19})")
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]{2,45}\]|[a-zA-Z0-9._-]{1,253}):([0-9]{1,5})")
+_MAX_PORT = 65_535
 _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
@@ -131,9 +135,30 @@ def store_url() -> Kind:
     return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
 
 
+def host_and_port() -> Kind:
+    """Where to listen or to connect to; an IPv6 address stands in brackets."""
+
+    def accepts(value: Any) -> bool:
+        if value is None:
+            return True
+        found = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
+        return found is not None and int(found[1]) <= _MAX_PORT
+
+    plain = text("host:port; port 0 is any free one")
+    return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
+
+
 def paths() -> Kind:
+    return _parts("paths separated by commas")
+
+
+def names() -> Kind:
+    return _parts("names separated by commas")
+
+
+def _parts(what: str) -> Kind:
     return Kind(
-        what="paths separated by commas",
+        what=what,
         parse=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
         accepts=lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value),
         show=lambda value: ",".join(value) or "none",

@@ -28,11 +28,11 @@ _OWN_NAMESPACES = ("tierlog.", "remote.")
 # setting of Kafka 4.3 comes closer than 0.82.
 _SLIP_OF_THE_PEN = 0.87
 
-# Kafka's own settings in our namespaces that mean nothing to tierlog, or nothing yet.
+# Kafka's own settings in our namespaces, or close to our names, that mean nothing to tierlog.
 LEFT_TO_KAFKA = frozenset(
     {
-        "remote.copy.lag.bytes",
-        "remote.copy.lag.ms",
+        "log.retention.bytes",
+        "log.retention.ms",
         "remote.fetch.max.wait.ms",
         "remote.list.offsets.request.timeout.ms",
         "remote.log.copy.disable",

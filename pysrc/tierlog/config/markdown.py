@@ -26,7 +26,8 @@ given by two of its names with different values in one place is an error.
 _PASSED_ON = """\
 ## Left to Kafka
 
-Known, and not used by tierlog:
+Known, and not used by tierlog. `log.retention.*` is how long a broker keeps its own copy; what
+`tierlog tier` has copied is kept by `tierlog.retention.*`.
 """
 
 

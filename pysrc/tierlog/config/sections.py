@@ -13,6 +13,8 @@ from tierlog.config.kinds import (
     MAX_INT32,
     MAX_INT64,
     decimal,
+    host_and_port,
+    names,
     one_of,
     paths,
     rate,
@@ -23,6 +25,7 @@ from tierlog.config.kinds import (
     true_or_false,
     whole_number,
 )
+from tierlog.errors import ConfigError
 
 __all__ = [
     "LogConfig",
@@ -76,7 +79,7 @@ class QuotaConfig(Section):
     """How many bytes per second go to and come from the remote tier (KIP-956).
 
     In force from the first byte on in every `tierlog.QuotaManager` that is made of it;
-    `tierlog tier` sets the copy quota by `--copy-quota` and `--copy-quota-mode`.
+    `tierlog tier` keeps the copy quota, also given by `--copy-quota` and `--copy-quota-mode`.
     """
 
     copy_max_bytes_per_second: int | None = setting(
@@ -149,7 +152,8 @@ class QuotaConfig(Section):
 class RemoteLogConfig(Section):
     """Tasks and threads of the remote log manager (KIP-405).
 
-    Read and checked; there are no such tasks yet.
+    In force in every `RemoteLogManager`, and so in `tierlog tier`, whose `--interval` is the task
+    interval in seconds. Those of the reader go to whoever reads by threads; the command does not.
     """
 
     manager_task_interval_ms: int = setting(
@@ -272,7 +276,11 @@ class LogConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig(Section):
-    """What `tierlog tier` copies, and where to."""
+    """What `tierlog tier` copies, where to, and how long it is kept there.
+
+    The retention here is the archive's alone. A broker's `log.retention.*` and its topics'
+    `retention.*` say how long the broker keeps its own copy, and are never taken for it.
+    """
 
     store_url: str | None = setting(
         "tierlog.store.url",
@@ -291,7 +299,7 @@ class TierConfig(Section):
         "tierlog.bootstrap.servers",
         text("host:port, separated by commas"),
         None,
-        "The broker to ask for last stable offsets.",
+        "The broker to ask for leaders, last stable offsets and deleted topics.",
     )
     include_internal_topics: bool = setting(
         "tierlog.include.internal.topics",
@@ -305,3 +313,67 @@ class TierConfig(Section):
         False,
         "Copy compacted topics too, although the cleaner may rewrite what was copied.",
     )
+    topics: tuple[str, ...] = setting(
+        "tierlog.topics",
+        names(),
+        (),
+        "Copy these topics only; none given is all of them.",
+    )
+    retention_ms: int = setting(
+        "tierlog.retention.ms",
+        whole_number(1, MAX_INT64, or_off=-1),
+        -1,
+        "How long segments are kept in the store, by their newest record; -1 is for ever.",
+    )
+    retention_bytes: int = setting(
+        "tierlog.retention.bytes",
+        whole_number(1, MAX_INT64, or_off=-1),
+        -1,
+        "How many bytes of a partition are kept, what only the broker still has included; the "
+        "oldest segments go first, and never so many that less is left. -1 is all of them.",
+    )
+    copy_lag_ms: int = setting(
+        "tierlog.copy.lag.ms",
+        whole_number(0, MAX_INT64, or_off=-1),
+        0,
+        "How old a segment is before it is copied (KIP-1241); 0 is at once, -1 leaves it to the "
+        "lag in bytes. Keep it well below what the broker keeps.",
+        aliases=("remote.copy.lag.ms",),
+        fallbacks=("log.remote.copy.lag.ms",),
+    )
+    copy_lag_bytes: int = setting(
+        "tierlog.copy.lag.bytes",
+        whole_number(0, MAX_INT64, or_off=-1),
+        -1,
+        "How many bytes of log follow a segment before it is copied (KIP-1241), whatever its "
+        "age; 0 is at once, -1 leaves it to the lag in time. Counts only where that is not 0.",
+        aliases=("remote.copy.lag.bytes",),
+        fallbacks=("log.remote.copy.lag.bytes",),
+    )
+    metrics_listen: str | None = setting(
+        "tierlog.metrics.listen",
+        host_and_port(),
+        None,
+        "Where metrics are served over HTTP; nowhere if not given.",
+    )
+    close_timeout_ms: int = setting(
+        "tierlog.close.timeout.ms",
+        whole_number(0, MAX_INT32),
+        20_000,
+        "How long what is under way may take when the command is told to end; what is not done "
+        "by then is taken back, or settled by the next run.",
+    )
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.copy_lag_ms == -1 and self.copy_lag_bytes == -1:
+            raise ConfigError(
+                "tierlog.copy.lag.ms and tierlog.copy.lag.bytes are both -1: each leaves it to "
+                "the other, so nothing would ever be copied; give one of them a value"
+            )
+        if self.copy_lag_ms == 0 and self.copy_lag_bytes > 0:
+            raise ConfigError(
+                f"tierlog.copy.lag.bytes {self.copy_lag_bytes} has no effect while "
+                "tierlog.copy.lag.ms is 0, which copies at once; give tierlog.copy.lag.ms too, "
+                "-1 for the lag in bytes alone"
+            )
