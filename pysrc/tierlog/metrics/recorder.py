@@ -1,0 +1,407 @@
+"""Where the remote log manager counts: one object per process, one handle per led partition.
+
+Events are meters per topic and over all topics. Gauges belong to the leadership of a partition:
+the handle that `RemoteLogMetrics.partition` gives sets them, and once it is closed, by itself or by
+a later handle of the same partition, nothing that still runs for the old leadership brings them
+back. A topic's series live as long as a partition of it is led, as in Kafka; what a late task
+still counts then goes into the totals over all topics only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from operator import add
+from typing import TYPE_CHECKING, Protocol
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.metrics.meters import Meter, MeterSnapshot, SampledAvgMax
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from tierlog._hot import QuotaSnapshot
+
+__all__ = [
+    "GaugeSums",
+    "MetricsSnapshot",
+    "PartitionMetrics",
+    "QuotaWatched",
+    "RemoteEvent",
+    "RemoteLogMetrics",
+    "TaskPoolStats",
+    "TaskPoolWatched",
+]
+
+
+# Bytes and segments, or bytes, segments and milliseconds.
+_Values = tuple[float, ...]
+
+
+class RemoteEvent(IntEnum):
+    """What is metered, per topic and over all topics."""
+
+    COPY_BYTES = 0
+    COPY_REQUESTS = 1
+    COPY_ERRORS = 2
+    FETCH_BYTES = 3
+    FETCH_REQUESTS = 4
+    FETCH_ERRORS = 5
+    DELETE_REQUESTS = 6
+    DELETE_ERRORS = 7
+    AUX_STATE_REQUESTS = 8
+    AUX_STATE_ERRORS = 9
+    SEGMENTS_COPIED = 10
+    SEGMENTS_DELETED = 11
+    DELETED_BYTES = 12
+    LOG_START_ADVANCES = 13
+
+
+# Plain numbers: a look-up of an enum's member costs more than the counting.
+_COPY_BYTES, _COPY_REQUESTS, _COPY_ERRORS = 0, 1, 2
+_FETCH_BYTES, _FETCH_REQUESTS, _FETCH_ERRORS = 3, 4, 5
+_DELETE_REQUESTS, _DELETE_ERRORS = 6, 7
+_AUX_STATE_REQUESTS, _AUX_STATE_ERRORS = 8, 9
+_SEGMENTS_COPIED, _SEGMENTS_DELETED, _DELETED_BYTES, _LOG_START_ADVANCES = 10, 11, 12, 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPoolStats:
+    """A pool of task threads at one moment.
+
+    ``idle_ratio`` is the share of its threads that had nothing to do, 0 to 1; ``queued`` tasks are
+    due and wait for a thread; ``stuck`` ones run longer than any run should. ``runs`` counts runs
+    that ended, however; ``failures`` those that raised, by the error's class name.
+    """
+
+    threads: int
+    idle_ratio: float
+    running: int
+    queued: int
+    stuck: int = 0
+    runs: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+class TaskPoolWatched(Protocol):
+    """What a scrape asks of a pool; from the scrape's thread, and quick."""
+
+    def stats(self) -> TaskPoolStats: ...
+
+
+class QuotaWatched(Protocol):
+    """What a scrape asks of a quota: `tierlog.quota.QuotaManager`."""
+
+    def snapshot(self) -> QuotaSnapshot: ...
+
+
+class _Topic:
+    """The meters of one topic; ``handles`` open ones keep it, or somebody's fetches."""
+
+    __slots__ = ("handles", "meters", "name")
+
+    def __init__(self, name: str, now_ms: int) -> None:
+        self.name = name
+        self.handles = 0
+        self.meters = [Meter(now_ms) for _ in RemoteEvent]
+
+
+class PartitionMetrics:
+    """A partition's metrics for as long as it is led; made by `RemoteLogMetrics.partition`.
+
+    What is not known is not shown: each gauge is absent until it is set, and again after its
+    ``..._unknown``. All calls may come from any thread, and after `close`.
+    """
+
+    __slots__ = (
+        "_copy_lag",
+        "_delete_lag",
+        "_metrics",
+        "_remote_log",
+        "_retention_percent",
+        "_topic",
+        "partition",
+    )
+
+    def __init__(self, metrics: RemoteLogMetrics, partition: TopicIdPartition, topic: _Topic):
+        self.partition = partition
+        self._metrics = metrics
+        self._topic = topic
+        self._copy_lag: tuple[int, int] | None = None
+        self._delete_lag: tuple[int, int] | None = None
+        self._remote_log: tuple[int, int, float] | None = None
+        self._retention_percent: tuple[int, int] | None = None
+
+    # -- events
+
+    def copy_started(self) -> None:
+        """A segment is about to be copied: once per attempt."""
+        self._metrics._count(self._topic, _COPY_REQUESTS)
+
+    def copied(self, size_bytes: int) -> None:
+        """A segment of that log size is COPY_SEGMENT_FINISHED, and durably so."""
+        self._metrics._count(self._topic, _COPY_BYTES, size_bytes, _SEGMENTS_COPIED)
+
+    def copy_failed(self) -> None:
+        """A copy failed in a way that a retry will not mend by itself."""
+        self._metrics._count(self._topic, _COPY_ERRORS)
+
+    def delete_started(self) -> None:
+        """A segment is about to be deleted from the tier: once per attempt."""
+        self._metrics._count(self._topic, _DELETE_REQUESTS)
+
+    def deleted(self, size_bytes: int) -> None:
+        """A segment of that log size is DELETE_SEGMENT_FINISHED."""
+        self._metrics._count(self._topic, _DELETED_BYTES, size_bytes, _SEGMENTS_DELETED)
+
+    def delete_failed(self) -> None:
+        """A segment could not be deleted from the tier."""
+        self._metrics._count(self._topic, _DELETE_ERRORS)
+
+    def log_start_offset_advanced(self) -> None:
+        """Retention moved the log start offset."""
+        self._metrics._count(self._topic, _LOG_START_ADVANCES)
+
+    # -- gauges
+
+    def set_copy_lag(self, *, size_bytes: int, segments: int) -> None:
+        """What could be copied and is not yet."""
+        self._copy_lag = (max(0, size_bytes), max(0, segments))
+
+    def copy_lag_unknown(self) -> None:
+        """Nobody knows what is still to be copied."""
+        self._copy_lag = None
+
+    def set_delete_lag(self, *, size_bytes: int, segments: int) -> None:
+        """What was chosen for deletion and is still there."""
+        self._delete_lag = (max(0, size_bytes), max(0, segments))
+
+    def delete_lag_unknown(self) -> None:
+        """Nobody knows what is to be deleted."""
+        self._delete_lag = None
+
+    def set_remote_log(
+        self, *, size_bytes: int, metadata_count: int, computation_ms: float
+    ) -> None:
+        """Size of what is in the tier, how many segments its metadata lists, and how long it took
+        to add them up."""
+        self._remote_log = (max(0, size_bytes), max(0, metadata_count), max(0.0, computation_ms))
+
+    def remote_log_unknown(self) -> None:
+        """Nobody knows what is in the tier."""
+        self._remote_log = None
+
+    def set_retention_percent(self, *, total_percent: int, local_percent: int) -> None:
+        """Size of the log in percent of ``retention.bytes``, and of its local part in percent of
+        ``local.retention.bytes``; 0 where there is no limit."""
+        self._retention_percent = (max(0, total_percent), max(0, local_percent))
+
+    def close(self) -> None:
+        """The partition is led no longer, or deleted: its gauges vanish and stay away."""
+        self._metrics._close(self)
+
+
+@dataclass(slots=True)
+class GaugeSums:
+    """Gauges of the led partitions of a topic, or of all, added up; None: known of no partition."""
+
+    copy_lag: _Values | None = None
+    delete_lag: _Values | None = None
+    remote_log: _Values | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSnapshot:
+    """Everything at one moment, for an exporter. Meters stand in the order of `RemoteEvent`."""
+
+    totals: list[MeterSnapshot]
+    topics: dict[str, list[int]]
+    total_sums: GaugeSums
+    topic_sums: dict[str, GaugeSums]
+    retention_percent: dict[tuple[str, int], tuple[int, int]]
+    partitions: int
+    copy_lag_unknown: int
+    copy_throttle_ms: tuple[float, float] | None
+    fetch_throttle_ms: tuple[float, float] | None
+    pools: dict[str, TaskPoolStats]
+    quotas: dict[str, QuotaSnapshot]
+
+
+class RemoteLogMetrics:
+    """The metrics of one `RemoteLogManager`, or of a reader. Thread-safe; cheap to have around."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._totals = _Topic("", self._clock.monotonic_ms())
+        self._topics: dict[str, _Topic] = {}
+        self._partitions: dict[tuple[str, int], PartitionMetrics] = {}
+        self._copy_throttle = SampledAvgMax()
+        self._fetch_throttle = SampledAvgMax()
+        self._pools: dict[str, TaskPoolWatched] = {}
+        self._quotas: dict[str, QuotaWatched] = {}
+
+    # -- leadership
+
+    def partition(self, partition: TopicIdPartition) -> PartitionMetrics:
+        """The partition is led from now on. An earlier handle of it, also one of an earlier topic
+        of that name, is closed."""
+        key = (partition.topic, partition.partition)
+        with self._lock:
+            topic = self._topic(partition.topic)
+            topic.handles += 1
+            earlier = self._partitions.pop(key, None)
+            if earlier is not None:
+                self._release(earlier)
+            handle = self._partitions[key] = PartitionMetrics(self, partition, topic)
+        return handle
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted: all its series vanish, those of its fetches too."""
+        with self._lock:
+            for handle in [h for key, h in self._partitions.items() if key[0] == topic]:
+                del self._partitions[(topic, handle.partition.partition)]
+                self._release(handle)
+            self._topics.pop(topic, None)
+
+    # -- events that need no leadership
+
+    def fetch_started(self, topic: str) -> None:
+        """A read from the tier begins."""
+        self._count(topic, _FETCH_REQUESTS)
+
+    def fetched(self, topic: str, size_bytes: int) -> None:
+        """A read from the tier gave so many bytes."""
+        self._count(topic, _FETCH_BYTES, size_bytes)
+
+    def fetch_failed(self, topic: str) -> None:
+        """A read from the tier failed; an offset out of range is no failure."""
+        self._count(topic, _FETCH_ERRORS)
+
+    def aux_state_started(self, topic: str) -> None:
+        """A follower begins to build its state from the tier."""
+        self._count(topic, _AUX_STATE_REQUESTS)
+
+    def aux_state_failed(self, topic: str) -> None:
+        """A follower could not build its state from the tier."""
+        self._count(topic, _AUX_STATE_ERRORS)
+
+    def copy_throttled(self, throttle_ms: float) -> None:
+        """A copy looked at its quota and found that it has to wait that long."""
+        with self._lock:
+            self._copy_throttle.record(throttle_ms, self._clock.monotonic_ms())
+
+    def fetch_throttled(self, throttle_ms: float) -> None:
+        """A read from the tier looked at its quota and found that it has to wait that long."""
+        with self._lock:
+            self._fetch_throttle.record(throttle_ms, self._clock.monotonic_ms())
+
+    # -- asked at every scrape
+
+    def watch_pool(self, name: str, pool: TaskPoolWatched) -> None:
+        """``copy``, ``expiration`` or ``follower``; the name's earlier pool is not asked again."""
+        self._pools = self._pools | {name: pool}
+
+    def watch_quota(self, name: str, quota: QuotaWatched) -> None:
+        """``copy`` or ``fetch``; the name's earlier quota is not asked again."""
+        self._quotas = self._quotas | {name: quota}
+
+    # -- reading
+
+    def meter(self, event: RemoteEvent, topic: str | None = None) -> MeterSnapshot | None:
+        """Count and rates of an event, of a topic or of all; None for a topic without series."""
+        with self._lock:
+            found = self._totals if topic is None else self._topics.get(topic)
+            if found is None:
+                return None
+            return found.meters[event].snapshot(self._clock.monotonic_ms())
+
+    def snapshot(self) -> MetricsSnapshot:
+        """Everything, for an exporter; meters are all of one moment."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            totals = [meter.snapshot(now_ms) for meter in self._totals.meters]
+            topics = {
+                topic.name: [meter.count for meter in topic.meters]
+                for topic in self._topics.values()
+            }
+            copy_throttle_ms = self._copy_throttle.measure(now_ms)
+            fetch_throttle_ms = self._fetch_throttle.measure(now_ms)
+            handles = list(self._partitions.values())
+        total_sums, topic_sums = _add_up(handles)
+        percents = ((handle, handle._retention_percent) for handle in handles)
+        return MetricsSnapshot(
+            totals=totals,
+            topics=topics,
+            total_sums=total_sums,
+            topic_sums=topic_sums,
+            retention_percent={
+                (handle.partition.topic, handle.partition.partition): percent
+                for handle, percent in percents
+                if percent is not None
+            },
+            partitions=len(handles),
+            copy_lag_unknown=sum(handle._copy_lag is None for handle in handles),
+            copy_throttle_ms=copy_throttle_ms,
+            fetch_throttle_ms=fetch_throttle_ms,
+            pools={name: pool.stats() for name, pool in self._pools.items()},
+            quotas={name: quota.snapshot() for name, quota in self._quotas.items()},
+        )
+
+    # -- for handles
+
+    def _count(
+        self, topic: _Topic | str, event: int, amount: int = 1, once: int | None = None
+    ) -> None:
+        """`amount` of the event, and 1 of ``once``, for the topic and over all."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            if isinstance(topic, str):
+                topic = self._topic(topic)
+            for meters in (self._totals.meters, topic.meters):
+                meters[event].mark(amount, now_ms)
+                if once is not None:
+                    meters[once].mark(1, now_ms)
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(name, self._clock.monotonic_ms())
+        return topic
+
+    def _close(self, handle: PartitionMetrics) -> None:
+        key = (handle.partition.topic, handle.partition.partition)
+        with self._lock:
+            if self._partitions.get(key) is handle:
+                del self._partitions[key]
+                self._release(handle)
+
+    def _release(self, handle: PartitionMetrics) -> None:
+        topic = handle._topic
+        topic.handles -= 1
+        if not topic.handles and self._topics.get(topic.name) is topic:
+            del self._topics[topic.name]
+
+
+def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:
+    """Sums over all partitions and by topic. Without partitions nothing lags: that is known."""
+    topics: dict[str, GaugeSums] = {}
+    for handle in handles:
+        sums = topics.setdefault(handle.partition.topic, GaugeSums())
+        sums.copy_lag = _plus(sums.copy_lag, handle._copy_lag)
+        sums.delete_lag = _plus(sums.delete_lag, handle._delete_lag)
+        sums.remote_log = _plus(sums.remote_log, handle._remote_log)
+    totals = GaugeSums() if handles else GaugeSums((0, 0), (0, 0), (0, 0, 0))
+    for sums in topics.values():
+        totals.copy_lag = _plus(totals.copy_lag, sums.copy_lag)
+        totals.delete_lag = _plus(totals.delete_lag, sums.delete_lag)
+        totals.remote_log = _plus(totals.remote_log, sums.remote_log)
+    return totals, topics
+
+
+def _plus(total: _Values | None, more: _Values | None) -> _Values | None:
+    """Added up place by place; what is unknown adds nothing."""
+    if total is None or more is None:
+        return more if total is None else total
+    return tuple(map(add, total, more))
