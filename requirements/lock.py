@@ -13,9 +13,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LOCKS = {
-    "run": (["kafka"], ["build"]),
-    "test": (["arrow", "kafka"], ["build", "test"]),
-    "check": (["kafka"], ["build", "check"]),
+    "run": (["kafka", "metrics"], ["build"]),
+    "test": (["arrow", "kafka", "metrics"], ["build", "test"]),
+    "check": (["kafka", "metrics"], ["build", "check"]),
 }
 
 
