@@ -7,6 +7,7 @@
     |- RemoteStorageError              the store failed; retriable
     |  `- RemoteResourceNotFoundError  the object is not there
     |- RemoteMetadataError             illegal state change, lost update
+    |  |- FencedLeaderError            a later leader epoch owns the partition
     |  `- MetadataNotReadyError        not loaded yet, which is not "empty"; retriable
     `- ClosedError                     used after close
 
@@ -20,6 +21,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "CorruptDataError",
+    "FencedLeaderError",
     "MetadataNotReadyError",
     "OutOfRangeError",
     "RemoteMetadataError",
@@ -121,6 +123,10 @@ class RemoteResourceNotFoundError(RemoteStorageError):
 
 class RemoteMetadataError(TierlogError):
     """A state change that the segment's state does not allow, or one that got lost."""
+
+
+class FencedLeaderError(RemoteMetadataError):
+    """A later leader epoch owns the partition. Nothing was changed, nor would a repeat."""
 
 
 class MetadataNotReadyError(RemoteMetadataError):

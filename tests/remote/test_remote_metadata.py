@@ -196,7 +196,7 @@ class TestPartitionMetadata:
         class Failing(InMemoryRemoteLogMetadataManager):
             broken = False
 
-            def _persist(self, after: object) -> None:
+            def _persist(self, partition: object, change: object) -> None:
                 if self.broken:
                     raise RemoteMetadataError("disk on fire")
 

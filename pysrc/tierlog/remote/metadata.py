@@ -6,7 +6,18 @@ States and legal changes (KIP-405, Kafka's ``RemoteLogSegmentState``):
             COPY_SEGMENT_STARTED -> DELETE_SEGMENT_STARTED -> DELETE_SEGMENT_FINISHED -> forgotten
 
 A repeat of the state a segment is in changes nothing; anything else is a RemoteMetadataError and
-changes nothing either.
+changes nothing either. A partition that is deleted goes none -> DELETE_PARTITION_MARKED ->
+DELETE_PARTITION_STARTED -> DELETE_PARTITION_FINISHED and is then forgotten with all its segments.
+
+**Fencing.** A leader claims its partition and names its leader epoch with every event. From the
+first event or claim of a later epoch on, those of an earlier one are a FencedLeaderError and change
+nothing, however late they come. An epoch never fences itself: a repeat after a lost answer is
+harmless. So two processes that believe to have the *same* epoch cannot be told apart; Kafka's
+controller never gives an epoch to two of them. An event without an epoch (a tool's) is not fenced.
+
+**Truncation.** A leader elected uncleanly may have cut the log inside segments that were copied
+before. `truncation_offset` records where: what the segment holds from there on is no longer part
+of the log and is not served. It may be lowered, never raised or taken back.
 
 This module holds the values and the seam `RemoteLogMetadataManager`. What follows from the states
 is computed in `partition_metadata`; the managers are in `metadata_memory` and `metadata_sqlite`.
@@ -79,6 +90,7 @@ class RemoteLogSegmentMetadata:
     kept sorted by epoch; the first one covers `start_offset`. `bytes_per_epoch` holds (epoch,
     bytes of the log) pairs that add up to `segment_size_bytes`, None when nobody counted them.
     `log_crc32c` is the CRC-32C of the whole `.log` object, None for foreign segments.
+    `truncation_offset` is the first offset that is no longer part of the log, None for none.
     ValueError for values that contradict each other.
     """
 
@@ -95,6 +107,7 @@ class RemoteLogSegmentMetadata:
     custom_metadata: bytes | None = None
     bytes_per_epoch: tuple[tuple[int, int], ...] | None = None
     log_crc32c: int | None = None
+    truncation_offset: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "leader_epochs", _sorted_pairs(self.leader_epochs))
@@ -109,6 +122,7 @@ class RemoteLogSegmentMetadata:
             raise ValueError(
                 f"{self.segment_id}: offsets {self.start_offset}..{self.end_offset} are no range"
             )
+        _check_truncation(self.segment_id, self.truncation_offset)
         if not 0 <= self.segment_size_bytes <= _MAX_INT32:
             raise ValueError(
                 f"{self.segment_id}: {self.segment_size_bytes} bytes, a segment has 0..2^31-1"
@@ -157,10 +171,24 @@ class RemoteLogSegmentMetadata:
     def topic_id_partition(self) -> TopicIdPartition:
         return self.segment_id.topic_id_partition
 
+    @property
+    def served_end_offset(self) -> int:
+        """The last offset here that is part of the log; below `start_offset` if none is."""
+        if self.truncation_offset is None:
+            return self.end_offset
+        return min(self.end_offset, self.truncation_offset - 1)
+
     def epoch_ranges(self) -> tuple[EpochRange, ...]:
         """The offsets of each epoch that has any here, lowest first."""
+        return self._ranges_up_to(self.end_offset)
+
+    def served_epoch_ranges(self) -> tuple[EpochRange, ...]:
+        """As `epoch_ranges`, without what was cut off the log."""
+        return self._ranges_up_to(self.served_end_offset)
+
+    def _ranges_up_to(self, end_offset: int) -> tuple[EpochRange, ...]:
         starts = [max(start, self.start_offset) for _, start in self.leader_epochs]
-        ends = [min(start - 1, self.end_offset) for start in starts[1:]] + [self.end_offset]
+        ends = [min(start - 1, end_offset) for start in starts[1:]] + [end_offset]
         return tuple(
             EpochRange(epoch, start, end)
             for (epoch, _), start, end in zip(self.leader_epochs, starts, ends, strict=True)
@@ -173,8 +201,25 @@ class RemoteLogSegmentMetadata:
             return self.bytes_per_epoch
         return ((self.epoch_ranges()[-1].epoch, self.segment_size_bytes),)
 
+    def served_size_per_epoch(self) -> tuple[tuple[int, int], ...]:
+        """As `size_per_epoch`, but only epochs that are whole: of one that was cut nobody knows how
+        many bytes are left. So never more than what is part of the log."""
+        if self.served_end_offset == self.end_offset:
+            return self.size_per_epoch()
+        cut_off = {
+            epoch
+            for epoch, _, end_offset in self.epoch_ranges()
+            if end_offset > self.served_end_offset
+        }
+        return tuple(pair for pair in self.size_per_epoch() if pair[0] not in cut_off)
+
     def update_to(
-        self, state: RemoteLogSegmentState, *, event_timestamp_ms: int, broker_id: int | None = None
+        self,
+        state: RemoteLogSegmentState,
+        *,
+        event_timestamp_ms: int,
+        broker_id: int | None = None,
+        truncation_offset: int | None = None,
     ) -> RemoteLogSegmentMetadataUpdate:
         """The event that takes this segment to `state`; keeps the custom metadata, which an
         update replaces even when it has none."""
@@ -184,7 +229,14 @@ class RemoteLogSegmentMetadata:
             broker_id=self.broker_id if broker_id is None else broker_id,
             state=state,
             custom_metadata=self.custom_metadata,
+            truncation_offset=truncation_offset,
         )
+
+    def is_changed_by(self, update: RemoteLogSegmentMetadataUpdate) -> bool:
+        """Whether `update` says more than is known: another state, or a lower cut."""
+        cut = update.truncation_offset
+        lower = cut is not None and (self.truncation_offset is None or cut < self.truncation_offset)
+        return lower or update.state is not self.state
 
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
         """This segment after `update`. RemoteMetadataError when the state does not allow it."""
@@ -200,7 +252,19 @@ class RemoteLogSegmentMetadata:
             broker_id=update.broker_id,
             state=update.state,
             custom_metadata=update.custom_metadata,
+            truncation_offset=_lower(self.truncation_offset, update.truncation_offset),
         )
+
+
+def _lower(known: int | None, update: int | None) -> int | None:
+    if known is None or update is None:
+        return update if known is None else known
+    return min(known, update)
+
+
+def _check_truncation(segment_id: RemoteLogSegmentId, truncation_offset: int | None) -> None:
+    if truncation_offset is not None and not 0 <= truncation_offset <= _MAX_INT64:
+        raise ValueError(f"{segment_id}: truncated at {truncation_offset}, which is no offset")
 
 
 def _sorted_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -209,15 +273,21 @@ def _sorted_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A later state of a known segment; its fields replace those of the segment."""
+    """A later state of a known segment; its fields replace those of the segment.
+
+    Except `truncation_offset`: None leaves a cut as it is, and a cut is only ever lowered. With a
+    lower one than known an update to the state the segment is in already is a change of its own.
+    """
 
     segment_id: RemoteLogSegmentId
     event_timestamp_ms: int
     broker_id: int
     state: RemoteLogSegmentState
     custom_metadata: bytes | None = None
+    truncation_offset: int | None = None
 
     def __post_init__(self) -> None:
+        _check_truncation(self.segment_id, self.truncation_offset)
         if self.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise ValueError(f"{self.segment_id}: COPY_SEGMENT_STARTED is added, never updated to")
 
@@ -244,19 +314,58 @@ class RemoteLogMetadataManager(Protocol):
     """Kafka's interface of that name, in the form the rest of tierlog uses.
 
     What is not loaded yet is a MetadataNotReadyError in every call, never an empty answer. All
-    calls may come from any thread. After `close` everything is a ClosedError.
+    calls may come from any thread. After `close` everything is a ClosedError. What returns is
+    durable and visible; what raises has changed nothing.
     """
 
-    def add(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """A new segment in COPY_SEGMENT_STARTED; durable and visible when this returns."""
+    def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
+        """A new segment in COPY_SEGMENT_STARTED.
+
+        RemoteMetadataError for an id that is known otherwise, or when the partition is being
+        deleted; FencedLeaderError when a later epoch than `leader_epoch` is known.
+        """
         ...
 
-    def update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """A later state; durable and visible when this returns.
+    def update(
+        self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
+    ) -> None:
+        """A later state.
 
-        RemoteMetadataError for an unknown segment or an illegal change, which then changes
-        nothing. Finishing the deletion of an unknown segment is a repeat: it is forgotten.
+        RemoteMetadataError for an unknown segment or an illegal change, FencedLeaderError when a
+        later epoch than `leader_epoch` is known. Finishing the deletion of an unknown segment is a
+        repeat: it is forgotten.
         """
+        ...
+
+    def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """From now on events of earlier epochs change nothing. The same claim may be repeated.
+
+        FencedLeaderError when a later epoch is known.
+        """
+        ...
+
+    def leader_epoch(self, partition: TopicIdPartition) -> int:
+        """The latest epoch that claimed `partition` or was named with an event, -1 for none."""
+        ...
+
+    def update_partition_delete(
+        self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
+    ) -> None:
+        """The next step of deleting a whole partition; repeats change nothing.
+
+        DELETE_PARTITION_FINISHED forgets the partition and all its segments, whatever their state:
+        their objects have to be gone before. RemoteMetadataError for a step left out or taken back.
+        """
+        ...
+
+    def partition_delete_state(
+        self, partition: TopicIdPartition
+    ) -> RemotePartitionDeleteState | None:
+        """How far the deletion is, None if nobody asked for it or all of it is done."""
+        ...
+
+    def changes(self, partition: TopicIdPartition) -> int:
+        """A number that is another one after every visible change of `partition`; one look-up."""
         ...
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
@@ -266,20 +375,21 @@ class RemoteLogMetadataManager(Protocol):
     def lookup(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """A finished segment that holds `offset` written in `epoch`, None if there is none."""
+        """A finished segment that holds and serves `offset` written in `epoch`, None if there is
+        none."""
         ...
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment of `epoch` that ends at or after `offset` and has a
-        transaction index (KIP-1058)."""
+        """The first finished segment of `epoch` that serves `offset` or later ones of that epoch
+        and has a transaction index (KIP-1058)."""
         ...
 
     def segments_by_timestamp(
         self, partition: TopicIdPartition, timestamp_ms: int, start_offset: int = 0
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Finished segments that end at or after `start_offset` and may hold a record of
+        """Finished segments that serve offsets at or after `start_offset` and may hold a record of
         `timestamp_ms` or later, by epoch, then start offset.
 
         Go on to the next one when a segment turns out to have none at or past `start_offset`.
@@ -293,18 +403,23 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
-        """The highest offset ever finished for `epoch`, None for none; deletes do not lower it."""
+        """The highest offset ever finished for `epoch`, None for none; deletes do not lower it.
+
+        Cutting a segment does: to the last offset of `epoch` before the cut, or to the highest one
+        that other segments serve.
+        """
         ...
 
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
         """Bytes of the finished segments that were written in `epoch`; one look-up (KIP-852).
 
-        The sum over a lineage counts every byte once.
+        The sum over a lineage counts every byte once. Of a segment that was cut only the epochs
+        that are whole count (`served_size_per_epoch`).
         """
         ...
 
     def partitions(self) -> tuple[TopicIdPartition, ...]:
-        """Every partition with a known segment."""
+        """Every partition with a known segment, or whose deletion is under way."""
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:

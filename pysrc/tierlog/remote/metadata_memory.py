@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator
 
 from tierlog.errors import ClosedError, MetadataNotReadyError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
-from tierlog.remote.partition_metadata import PartitionMetadata
+from tierlog.remote.metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from tierlog.remote.partition_metadata import PartitionChange, PartitionMetadata
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["InMemoryRemoteLogMetadataManager"]
@@ -23,6 +29,7 @@ class InMemoryRemoteLogMetadataManager:
     def __init__(self, *, ready: bool = True) -> None:
         self._lock = threading.RLock()
         self._partitions: dict[TopicIdPartition, PartitionMetadata] = {}
+        self._change_numbers = itertools.count(1)
         self._ready = ready
         self._closed = False
 
@@ -39,28 +46,47 @@ class InMemoryRemoteLogMetadataManager:
         with self._lock:
             self._ready = True
 
-    def _persist(self, after: RemoteLogSegmentMetadata) -> None:
-        """Make the new state of a segment durable; what raises here has not happened."""
+    def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
+        """Make `change` durable; what raises here has not happened."""
 
     # -- events
 
-    def add(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
         with self._lock:
-            self._check_usable(metadata.topic_id_partition)
-            partition = self._partition(metadata.topic_id_partition)
-            after = partition.after_add(metadata)
-            if partition.get(metadata.segment_id) is None:
-                self._persist(after)
-                partition.put(after)
+            known = self._known(metadata.topic_id_partition)
+            self._commit(known, known.change_of_add(metadata, leader_epoch))
 
-    def update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+    def update(
+        self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
+    ) -> None:
         with self._lock:
-            self._check_usable(update.segment_id.topic_id_partition)
-            partition = self._partition(update.segment_id.topic_id_partition)
-            after = partition.after_update(update)
-            if after is not None:
-                self._persist(after)
-                partition.put(after)
+            known = self._known(update.segment_id.topic_id_partition)
+            self._commit(known, known.change_of_update(update, leader_epoch))
+
+    def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        with self._lock:
+            known = self._known(partition)
+            self._commit(known, known.change_of_claim(leader_epoch))
+
+    def update_partition_delete(
+        self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
+    ) -> None:
+        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so that an old
+        leader cannot bring it back."""
+        with self._lock:
+            known = self._known(metadata.partition)
+            self._commit(known, known.change_of_delete(metadata, leader_epoch))
+
+    def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
+        """The log starts at `offset` from now on; durable when this returns, and never back."""
+        with self._lock:
+            known = self._known(partition)
+            self._commit(known, known.change_of_log_start(offset))
+
+    def _commit(self, known: PartitionMetadata, change: PartitionChange | None) -> None:
+        if change is not None:
+            self._persist(known.partition, change)
+            self._partitions.setdefault(known.partition, known).apply(change)
 
     # -- questions
 
@@ -100,10 +126,35 @@ class InMemoryRemoteLogMetadataManager:
         with self._lock:
             return self._known(partition).remote_log_size(epoch)
 
+    def leader_epoch(self, partition: TopicIdPartition) -> int:
+        with self._lock:
+            return self._known(partition).leader_epoch
+
+    def partition_delete_state(
+        self, partition: TopicIdPartition
+    ) -> RemotePartitionDeleteState | None:
+        with self._lock:
+            return self._known(partition).delete_state
+
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """What `advance_log_start_offset` was last told, None before the first time."""
+        with self._lock:
+            return self._known(partition).log_start_offset
+
+    def changes(self, partition: TopicIdPartition) -> int:
+        with self._lock:
+            return self._known(partition).change_number
+
     def partitions(self) -> tuple[TopicIdPartition, ...]:
         with self._lock:
             self._check_usable(None)
-            return tuple(sorted(name for name, known in self._partitions.items() if len(known)))
+            return tuple(
+                sorted(
+                    name
+                    for name, known in self._partitions.items()
+                    if len(known) or known.delete_state is not None
+                )
+            )
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         return self._ready and not self._closed
@@ -126,10 +177,10 @@ class InMemoryRemoteLogMetadataManager:
         """The partition to ask; a name nobody added is one without segments."""
         self._check_usable(partition)
         known = self._partitions.get(partition)
-        return PartitionMetadata(partition) if known is None else known
+        return PartitionMetadata(partition, self._change_numbers) if known is None else known
 
     def _partition(self, partition: TopicIdPartition) -> PartitionMetadata:
         known = self._partitions.get(partition)
         if known is None:
-            known = self._partitions[partition] = PartitionMetadata(partition)
+            known = self._partitions[partition] = PartitionMetadata(partition, self._change_numbers)
         return known

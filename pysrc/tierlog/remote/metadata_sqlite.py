@@ -9,6 +9,9 @@ as in `segment_json`), ``state, event_timestamp_ms, broker_id, custom_metadata``
 replaces; for the time this column counts, not the description) |
 | ``highest_offset`` | ``topic_id, topic, partition, epoch, offset``: the highest offset ever \
 finished, which outlives the segments |
+| ``partition_state`` | ``topic_id, topic, partition, leader_epoch, delete_state, \
+log_start_offset``: what is known of a partition as a whole |
+| ``truncation`` | ``topic_id, partition, segment_id, offset``: where a segment was cut |
 
 Commits are synchronous (WAL, ``synchronous=FULL``): what `add` or `update` returned from survives
 a power cut, and what it raised from has not happened. One process at a time may have the file
@@ -25,8 +28,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 
 from tierlog.errors import CorruptDataError, RemoteMetadataError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+)
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.partition_metadata import PartitionChange, PartitionMetadata
 from tierlog.remote.segment_json import SegmentDescription, decode_segment, encode_segment
 from tierlog.types import TopicIdPartition
 
@@ -60,6 +68,24 @@ CREATE TABLE highest_offset (
     PRIMARY KEY (topic_id, partition, epoch)
 ) WITHOUT ROWID;
 """
+_MORE_TABLES = """
+CREATE TABLE IF NOT EXISTS partition_state (
+    topic_id TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL,
+    delete_state INTEGER,
+    log_start_offset INTEGER,
+    PRIMARY KEY (topic_id, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS truncation (
+    topic_id TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    segment_id TEXT NOT NULL,
+    offset INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, partition, segment_id)
+) WITHOUT ROWID;
+"""
 _UPSERT_SEGMENT = """
 INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET description = excluded.description, state = excluded.state,
@@ -67,10 +93,7 @@ ON CONFLICT DO UPDATE SET description = excluded.description, state = excluded.s
     custom_metadata = excluded.custom_metadata
 """
 _DELETE_SEGMENT = "DELETE FROM segment WHERE topic_id = ? AND partition = ? AND segment_id = ?"
-_RAISE_HIGHEST = """
-INSERT INTO highest_offset VALUES (?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET offset = max(offset, excluded.offset)
-"""
+_SET_HIGHEST = "INSERT OR REPLACE INTO highest_offset VALUES (?, ?, ?, ?, ?)"
 # After these the file is as it was, so the next change may be tried.
 _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 
@@ -108,7 +131,10 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             with self._transaction() as database:
                 for metadata in taken:
                     _write(database, metadata)
-            super().load(taken)
+                super().load(taken)
+                for partition in {metadata.topic_id_partition for metadata in taken}:
+                    highest = self._partition(partition).highest_offsets()
+                    _write_highest(database, partition, tuple(highest.items()))
 
     def close(self) -> None:
         with self._lock:
@@ -139,6 +165,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             self._check_number(database, "user_version", SCHEMA_VERSION, _USER_VERSION_POSITION)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
+        database.executescript(_MORE_TABLES)
         if not tables:
             database.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
@@ -162,13 +189,23 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     def _load_all(self) -> None:
         try:
-            rows = self._database.execute("SELECT * FROM segment")
+            rows = self._database.execute(
+                "SELECT segment.*, truncation.offset FROM segment LEFT JOIN truncation"
+                " USING (topic_id, partition, segment_id)"
+            )
             # In the order of their offsets each one goes to the end of its epoch's list.
             super().load(sorted(map(self._segment, rows), key=attrgetter("start_offset")))
             for row in self._database.execute("SELECT * FROM highest_offset"):
                 topic_id, topic, number, epoch, offset = row
                 partition = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
-                self._partition(partition).raise_highest(int(epoch), int(offset))
+                self._partition(partition).set_highest(int(epoch), int(offset))
+            for row in self._database.execute("SELECT * FROM partition_state"):
+                topic_id, topic, number, leader_epoch, delete_state, log_start_offset = row
+                partition = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
+                known = self._partition(partition)
+                known.leader_epoch, known.log_start_offset = leader_epoch, log_start_offset
+                if delete_state is not None:
+                    known.delete_state = RemotePartitionDeleteState(delete_state)
         except sqlite3.Error as error:
             raise self._unreadable(error) from error
         except (TypeError, ValueError) as error:
@@ -221,9 +258,22 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     # -- writing
 
-    def _persist(self, after: RemoteLogSegmentMetadata) -> None:
+    def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
         with self._transaction() as database:
-            _write(database, after)
+            if change.segment is not None:
+                _write(database, change.segment)
+            _write_highest(database, partition, change.highest)
+            if change.delete_state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                key = (partition.topic_id, partition.partition)
+                for table in ("segment", "highest_offset", "partition_state", "truncation"):
+                    database.execute(
+                        f"DELETE FROM {table} WHERE topic_id = ? AND partition = ?", key
+                    )
+                known = PartitionMetadata(partition)
+                known.leader_epoch = self._known(partition).leader_epoch
+                _write_state(database, known, PartitionChange(leader_epoch=change.leader_epoch))
+            else:
+                _write_state(database, self._known(partition), change)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -255,6 +305,9 @@ def _write(database: sqlite3.Connection, metadata: RemoteLogSegmentMetadata) -> 
     if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
         key = (partition.topic_id, partition.partition, metadata.segment_id.id)
         database.execute(_DELETE_SEGMENT, key)
+        database.execute(
+            "DELETE FROM truncation WHERE topic_id = ? AND partition = ? AND segment_id = ?", key
+        )
         return
     database.execute(
         _UPSERT_SEGMENT,
@@ -268,13 +321,42 @@ def _write(database: sqlite3.Connection, metadata: RemoteLogSegmentMetadata) -> 
             metadata.custom_metadata,
         ),
     )
-    if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-        for epoch, _, end_offset in metadata.epoch_ranges():
-            database.execute(_RAISE_HIGHEST, (*identity, epoch, end_offset))
+    if metadata.truncation_offset is not None:
+        key = (partition.topic_id, partition.partition, metadata.segment_id.id)
+        database.execute(
+            "INSERT OR REPLACE INTO truncation VALUES (?, ?, ?, ?)",
+            (*key, metadata.truncation_offset),
+        )
+
+
+def _write_highest(
+    database: sqlite3.Connection, partition: TopicIdPartition, pairs: tuple[tuple[int, int], ...]
+) -> None:
+    identity = (partition.topic_id, partition.topic, partition.partition)
+    for epoch, offset in pairs:
+        database.execute(_SET_HIGHEST, (*identity, epoch, offset))
+
+
+def _write_state(
+    database: sqlite3.Connection, known: PartitionMetadata, change: PartitionChange
+) -> None:
+    def after(new: int | None, old: int | None) -> int | None:
+        return old if new is None else new
+
+    partition = known.partition
+    database.execute(
+        "INSERT OR REPLACE INTO partition_state VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            *(partition.topic_id, partition.topic, partition.partition),
+            after(change.leader_epoch, known.leader_epoch),
+            after(change.delete_state, known.delete_state),
+            after(change.log_start_offset, known.log_start_offset),
+        ),
+    )
 
 
 def _checked_changes(segment_id: object, columns: list[object]) -> dict[str, object]:
-    event_timestamp_ms, broker_id, custom_metadata = columns
+    event_timestamp_ms, broker_id, custom_metadata, truncation_offset = columns
     if not isinstance(event_timestamp_ms, int) or not isinstance(broker_id, int):
         raise ValueError(f"segment {segment_id}: columns of another type")
     if custom_metadata is not None and not isinstance(custom_metadata, bytes):
@@ -283,6 +365,7 @@ def _checked_changes(segment_id: object, columns: list[object]) -> dict[str, obj
         "event_timestamp_ms": event_timestamp_ms,
         "broker_id": broker_id,
         "custom_metadata": custom_metadata,
+        "truncation_offset": truncation_offset,
     }
 
 

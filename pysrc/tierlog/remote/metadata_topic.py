@@ -100,21 +100,23 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     # -- events
 
-    def add(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
         partition = metadata.topic_id_partition
         with self._lock:
             self._check_usable(partition)
             known = self._partition(partition)
-            known.after_add(metadata)
+            known.change_of_add(metadata, leader_epoch)
             if known.get(metadata.segment_id) is not None:
                 return
         self._write(partition, metadata)
 
-    def update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+    def update(
+        self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
+    ) -> None:
         partition = update.segment_id.topic_id_partition
         with self._lock:
             self._check_usable(partition)
-            if self._partition(partition).after_update(update) is None:
+            if self._partition(partition).change_of_update(update, leader_epoch) is None:
                 return
         self._write(partition, update)
 

@@ -12,22 +12,48 @@ every finished segment stays in its epochs' range lists, so
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tierlog.errors import RemoteMetadataError
+from tierlog.errors import FencedLeaderError, RemoteMetadataError
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
 )
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
-__all__ = ["PartitionMetadata"]
+__all__ = ["NO_EPOCH", "PartitionChange", "PartitionMetadata"]
+
+NO_EPOCH = -1
+_MAX_EPOCH = 2**31 - 1
+_MAX_OFFSET = 2**63 - 1
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_PARTITION_GONE = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """What one event changes: a durable manager writes it down before `PartitionMetadata.apply`
+    makes it visible. None and ``()`` stand for what stays as it is.
+
+    `segment` is that segment afterwards (DELETE_SEGMENT_FINISHED: forgotten), `highest` holds
+    (epoch, highest offset) pairs, -1 for none any more. `delete_state` DELETE_PARTITION_FINISHED
+    forgets everything but the leader epoch.
+    """
+
+    segment: RemoteLogSegmentMetadata | None = None
+    highest: tuple[tuple[int, int], ...] = ()
+    leader_epoch: int | None = None
+    delete_state: RemotePartitionDeleteState | None = None
+    log_start_offset: int | None = None
 
 
 class _Ranges:
@@ -68,6 +94,10 @@ class _Ranges:
         index = self._first_above(offset)
         return self._rows[index][2] if index < len(self._rows) else None
 
+    def highest_end(self, *, without: str) -> int:
+        """The highest offset of all ranges but those of one segment, -1 without any."""
+        return max((end for _, end, name in self._rows if name != without), default=-1)
+
     def names(self) -> list[str]:
         return [name for _, _, name in self._rows]
 
@@ -87,14 +117,20 @@ class _Epoch:
 
 
 class PartitionMetadata:
-    """The segments of one partition and the answers of `RemoteLogMetadataManager` about them.
+    """One partition's segments and the answers of `RemoteLogMetadataManager` about them.
 
-    `add` and `update` check and apply an event; `after_add` and `after_update` only check, so
-    that a durable manager can write the outcome down before `put` makes it visible.
+    `change_of_...` check an event and say what it changes, None for a repeat; `apply` makes that
+    visible. `add` and `update` do both. `change_number` is another one of `numbers` after every
+    change.
     """
 
-    def __init__(self, partition: TopicIdPartition) -> None:
+    def __init__(self, partition: TopicIdPartition, numbers: Iterator[int] | None = None) -> None:
         self.partition = partition
+        self.change_number = 0
+        self.leader_epoch = NO_EPOCH
+        self.log_start_offset: int | None = None
+        self.delete_state: RemotePartitionDeleteState | None = None
+        self._numbers = itertools.count(1) if numbers is None else numbers
         self._segments: dict[str, RemoteLogSegmentMetadata] = {}
         self._epochs: dict[int, _Epoch] = {}
         self._sizes: dict[int, int] = {}
@@ -105,15 +141,58 @@ class PartitionMetadata:
 
     # -- events
 
-    def add(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Apply `after_add`."""
-        self.put(self.after_add(metadata))
+    def add(self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None = None) -> None:
+        """Check and apply a new segment."""
+        self._apply_if_any(self.change_of_add(metadata, leader_epoch))
 
-    def update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """Apply `after_update`."""
-        after = self.after_update(update)
-        if after is not None:
-            self.put(after)
+    def update(
+        self, update: RemoteLogSegmentMetadataUpdate, leader_epoch: int | None = None
+    ) -> None:
+        """Check and apply a later state."""
+        self._apply_if_any(self.change_of_update(update, leader_epoch))
+
+    def change_of_add(
+        self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None
+    ) -> PartitionChange | None:
+        """FencedLeaderError for an old epoch, else as `after_add`."""
+        epoch = self._epoch_after(leader_epoch)
+        self.after_add(metadata)
+        is_new = metadata.segment_id.id not in self._segments
+        return self._change(epoch, metadata if is_new else None)
+
+    def change_of_update(
+        self, update: RemoteLogSegmentMetadataUpdate, leader_epoch: int | None
+    ) -> PartitionChange | None:
+        """FencedLeaderError for an old epoch, else as `after_update`."""
+        epoch = self._epoch_after(leader_epoch)
+        return self._change(epoch, self.after_update(update))
+
+    def change_of_claim(self, leader_epoch: int) -> PartitionChange | None:
+        """FencedLeaderError for an old epoch."""
+        return self._change(self._epoch_after(leader_epoch), None)
+
+    def change_of_delete(
+        self, metadata: RemotePartitionDeleteMetadata, leader_epoch: int | None
+    ) -> PartitionChange | None:
+        """FencedLeaderError for an old epoch, RemoteMetadataError for a step left out or back."""
+        epoch = self._epoch_after(leader_epoch)
+        known, target = self.delete_state, metadata.state
+        if target is known or (known is None and target is _PARTITION_GONE and self.is_empty()):
+            return self._change(epoch, None)
+        if target != (0 if known is None else known + 1):
+            raise RemoteMetadataError(
+                f"{self.partition}: no way from {'no deletion' if known is None else known.name} "
+                f"to {target.name}"
+            )
+        return PartitionChange(leader_epoch=epoch, delete_state=target)
+
+    def change_of_log_start(self, offset: int) -> PartitionChange | None:
+        """None unless `offset` is above the one known."""
+        if not 0 <= offset <= _MAX_OFFSET:
+            raise ValueError(f"{self.partition}: log start offset {offset}")
+        if self.log_start_offset is not None and offset <= self.log_start_offset:
+            return None
+        return PartitionChange(log_start_offset=offset)
 
     def after_add(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         """`metadata` itself if it may be added (or is known just so), else RemoteMetadataError."""
@@ -123,6 +202,10 @@ class PartitionMetadata:
                 f"not as {metadata.state.name}"
             )
         known = self._segments.get(metadata.segment_id.id)
+        if known is None and self.delete_state is not None:
+            raise RemoteMetadataError(
+                f"{metadata.segment_id}: its partition is being deleted ({self.delete_state.name})"
+            )
         if known is not None and known != metadata:
             raise RemoteMetadataError(
                 f"{metadata.segment_id}: known already, in {known.state.name}; every copy attempt "
@@ -141,10 +224,80 @@ class PartitionMetadata:
             raise RemoteMetadataError(
                 f"{update.segment_id}: {update.state.name} for a segment nobody added"
             )
-        return None if known.state is update.state else known.updated(update)
+        return known.updated(update) if known.is_changed_by(update) else None
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Take `metadata` as the truth about its segment, in whatever state, without checks."""
+        self.apply(PartitionChange(segment=metadata, highest=self._highest_after(metadata)))
+
+    def apply(self, change: PartitionChange) -> None:
+        """Make `change` visible."""
+        if change.leader_epoch is not None:
+            self.leader_epoch = change.leader_epoch
+        if change.segment is not None:
+            self._put(change.segment)
+        for epoch, offset in change.highest:
+            self.set_highest(epoch, offset)
+        if change.log_start_offset is not None:
+            self.log_start_offset = change.log_start_offset
+        if change.delete_state is _PARTITION_GONE:
+            self._forget()
+        elif change.delete_state is not None:
+            self.delete_state = change.delete_state
+        self.change_number = next(self._numbers)
+
+    def set_highest(self, epoch: int, offset: int) -> None:
+        """`offset` is the highest one ever finished in `epoch`; -1: nothing is."""
+        if offset < 0:
+            self._highest.pop(epoch, None)
+        else:
+            self._highest[epoch] = offset
+
+    def _epoch_after(self, leader_epoch: int | None) -> int | None:
+        """`leader_epoch` if it is news, None if not; FencedLeaderError for one of the past."""
+        if leader_epoch is None:
+            return None
+        if not 0 <= leader_epoch <= _MAX_EPOCH:
+            raise ValueError(f"{self.partition}: {leader_epoch} is no leader epoch")
+        if leader_epoch == self.leader_epoch:
+            return None
+        if leader_epoch < self.leader_epoch:
+            raise FencedLeaderError(
+                f"{self.partition}: leader epoch {leader_epoch} is over, {self.leader_epoch} owns "
+                "the partition; nothing was changed"
+            )
+        return leader_epoch
+
+    def _change(
+        self, leader_epoch: int | None, segment: RemoteLogSegmentMetadata | None
+    ) -> PartitionChange | None:
+        if leader_epoch is None and segment is None:
+            return None
+        highest = () if segment is None else self._highest_after(segment)
+        return PartitionChange(leader_epoch=leader_epoch, segment=segment, highest=highest)
+
+    def _highest_after(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
+        """(epoch, offset) pairs of the highest offsets that are others once `after` is known."""
+        name, cut = after.segment_id.id, after.truncation_offset
+        known = self._segments.get(name)
+        changed: dict[int, int] = {}
+        if cut is not None and known is not None and known.truncation_offset != cut:
+            first_offsets = dict(after.leader_epochs)
+            for epoch, _, end_offset in after.epoch_ranges():
+                if end_offset >= cut and self._highest.get(epoch, -1) >= cut:
+                    below = cut - 1 if first_offsets[epoch] < cut else -1
+                    changed[epoch] = max(below, self._highest_served(epoch, without=name))
+        if after.state is _FINISHED and (known is None or known.state is not _FINISHED):
+            for epoch, _, end_offset in after.served_epoch_ranges():
+                if end_offset > changed.get(epoch, self._highest.get(epoch, -1)):
+                    changed[epoch] = end_offset
+        return tuple(changed.items())
+
+    def _highest_served(self, epoch: int, *, without: str) -> int:
+        state = self._epochs.get(epoch)
+        return -1 if state is None else state.finished.highest_end(without=without)
+
+    def _put(self, metadata: RemoteLogSegmentMetadata) -> None:
         name = metadata.segment_id.id
         known = self._segments.pop(name, None)
         if known is not None:
@@ -157,38 +310,49 @@ class PartitionMetadata:
         if metadata.state is _FINISHED:
             self._serve(metadata)
 
-    def raise_highest(self, epoch: int, offset: int) -> None:
-        """Remember that `offset` was once finished in `epoch`."""
-        self._highest[epoch] = max(self._highest.get(epoch, -1), offset)
-
     def _serve(self, metadata: RemoteLogSegmentMetadata) -> None:
-        for epoch, start_offset, end_offset in metadata.epoch_ranges():
+        for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
             row = (start_offset, end_offset, metadata.segment_id.id)
             self._epochs[epoch].finished.add(*row)
             if not metadata.txn_index_empty:
                 self._epochs[epoch].with_txn_index.add(*row)
-            self.raise_highest(epoch, end_offset)
-        for epoch, size_bytes in metadata.size_per_epoch():
+        for epoch, size_bytes in metadata.served_size_per_epoch():
             self._sizes[epoch] = self._sizes.get(epoch, 0) + size_bytes
 
     def _leave_epochs(self, known: RemoteLogSegmentMetadata) -> None:
         name = known.segment_id.id
-        for epoch, start_offset, end_offset in known.epoch_ranges():
-            state = self._epochs[epoch]
-            if known.state is _FINISHED:
-                state.finished.remove(start_offset, end_offset, name)
-                if not known.txn_index_empty:
-                    state.with_txn_index.remove(start_offset, end_offset, name)
-            state.members.discard(name)
-            if not state.members:
-                del self._epochs[epoch]
         if known.state is _FINISHED:
-            for epoch, size_bytes in known.size_per_epoch():
+            for epoch, start_offset, end_offset in known.served_epoch_ranges():
+                self._epochs[epoch].finished.remove(start_offset, end_offset, name)
+                if not known.txn_index_empty:
+                    self._epochs[epoch].with_txn_index.remove(start_offset, end_offset, name)
+            for epoch, size_bytes in known.served_size_per_epoch():
                 left = self._sizes.pop(epoch, 0) - size_bytes
                 if left:
                     self._sizes[epoch] = left
+        for epoch, _, _ in known.epoch_ranges():
+            self._epochs[epoch].members.discard(name)
+            if not self._epochs[epoch].members:
+                del self._epochs[epoch]
+
+    def _forget(self) -> None:
+        self._segments.clear()
+        self._epochs.clear()
+        self._sizes.clear()
+        self._highest.clear()
+        self.delete_state = None
+        self.log_start_offset = None
+
+    def _apply_if_any(self, change: PartitionChange | None) -> None:
+        if change is not None:
+            self.apply(change)
 
     # -- questions; see `RemoteLogMetadataManager`
+
+    def is_empty(self) -> bool:
+        """Whether nothing is known but the leader epoch."""
+        nothing_else = self.delete_state is None and self.log_start_offset is None
+        return nothing_else and not self._segments and not self._highest
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         return self._segments.get(segment_id.id)
@@ -216,7 +380,8 @@ class PartitionMetadata:
         return (
             segment
             for segment in candidates
-            if segment.max_timestamp_ms >= timestamp_ms and segment.end_offset >= start_offset
+            if segment.max_timestamp_ms >= timestamp_ms
+            and segment.served_end_offset >= start_offset
         )
 
     def list(self, epoch: int | None) -> tuple[RemoteLogSegmentMetadata, ...]:
