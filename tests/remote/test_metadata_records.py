@@ -115,6 +115,17 @@ def test_a_leader_epoch_is_one_tagged_field_more(event: RemoteLogMetadata, value
     assert decode_record(expected) == MetadataRecord(event, 258)
 
 
+@pytest.mark.parametrize(("event", "value"), VECTORS[:4])
+def test_a_truncation_offset_is_one_more(event: RemoteLogMetadata, value: str) -> None:
+    assert not isinstance(event, RemotePartitionDeleteMetadata)
+    cut = replace(event, truncation_offset=515)
+    # Tag 21003 as a varint, eight bytes, offset 515.
+    expected = "8aa4010400000102" + "8ba401080000000000000203"
+    assert encode_record(cut, leader_epoch=258).hex().endswith(expected)
+    assert encode_record(cut).hex().startswith(value[:-10])
+    assert decode_record(encode_record(cut)) == MetadataRecord(cut, None)
+
+
 @pytest.mark.parametrize("epoch", [-1, 2**31])
 def test_a_leader_epoch_that_is_none(epoch: int) -> None:
     with pytest.raises(ValueError, match="leader epoch"):
@@ -148,6 +159,7 @@ def test_a_topic_without_partitions_has_none_to_choose() -> None:
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
+CUTS = st.none() | st.integers(0, 2**63 - 1)
 CUSTOM = st.none() | st.binary(max_size=200)
 UUIDS = st.integers(0, 2**64).map(lambda number: uuid_of(str(number)))
 TOPICS = st.text("abcdefgXYZ0189._-", min_size=1, max_size=249).filter(lambda t: t.strip("."))
@@ -184,6 +196,7 @@ def st_segment(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
         custom_metadata=draw(CUSTOM),
         bytes_per_epoch=tuple(zip(epochs, sizes, strict=True)) if counted else None,
         log_crc32c=draw(st.none() | st.integers(0, 2**32 - 1)),
+        truncation_offset=draw(CUTS),
     )
 
 
@@ -195,6 +208,7 @@ def st_update(draw: st.DrawFn) -> RemoteLogSegmentMetadataUpdate:
         event_timestamp_ms=draw(INT64),
         state=draw(st.sampled_from(list(RemoteLogSegmentState)[1:])),
         custom_metadata=draw(CUSTOM),
+        truncation_offset=draw(CUTS),
     )
 
 
@@ -220,7 +234,9 @@ def encoded(record: MetadataRecord) -> bytes:
 def known_to_kafka(event: RemoteLogMetadata) -> RemoteLogMetadata:
     """The event without what only tierlog tells."""
     if isinstance(event, RemoteLogSegmentMetadata):
-        return replace(event, bytes_per_epoch=None, log_crc32c=None)
+        return replace(event, bytes_per_epoch=None, log_crc32c=None, truncation_offset=None)
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
+        return replace(event, truncation_offset=None)
     return event
 
 
@@ -327,6 +343,8 @@ def test_our_partitions_are_those_of_kafkas_partitioner() -> None:
         # A leader epoch below 0, and one of 3 bytes.
         ("010200" + HEAD + "00" * 13 + "018aa40104ffffffff", "bad_value"),
         ("010200" + HEAD + "00" * 13 + "018aa40103000001", "bad_value"),
+        # A truncation offset below 0.
+        ("010100" + ID + "00" * 12 + "0001018ba40108" + "ff" * 8, "bad_value"),
         # Two megabytes of leader epochs are announced, none follow.
         ("010000" + ID + "00" * 36 + "ffff7f", "bad_length"),
     ],

@@ -51,6 +51,7 @@ TAG_TXN_INDEX_EMPTY = 0
 TAG_BYTES_PER_EPOCH = 21_000
 TAG_LOG_CRC32C = 21_001
 TAG_LEADER_EPOCH = 21_002
+TAG_TRUNCATION_OFFSET = 21_003
 
 _INT8, _INT32, _INT64 = struct.Struct(">b"), struct.Struct(">i"), struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
@@ -73,6 +74,8 @@ def encode_record(event: RemoteLogMetadata, *, leader_epoch: int | None = None) 
     tags: dict[int, bytes] = {}
     if leader_epoch is not None:
         tags[TAG_LEADER_EPOCH] = _INT32.pack(_checked_epoch(leader_epoch))
+    if not isinstance(event, RemotePartitionDeleteMetadata) and event.truncation_offset is not None:
+        tags[TAG_TRUNCATION_OFFSET] = _INT64.pack(event.truncation_offset)
     if isinstance(event, RemoteLogSegmentMetadata):
         return _frame(SEGMENT) + _encode_segment(event, tags)
     if isinstance(event, RemoteLogSegmentMetadataUpdate):
@@ -347,6 +350,7 @@ def _decode_segment(cursor: _Cursor) -> MetadataRecord:
         custom_metadata=custom_metadata,
         bytes_per_epoch=_bytes_per_epoch(tags.get(TAG_BYTES_PER_EPOCH)),
         log_crc32c=_tagged(_UINT32, tags.get(TAG_LOG_CRC32C), "a checksum"),
+        truncation_offset=_truncation_offset(tags),
     )
     return MetadataRecord(metadata, _leader_epoch(tags))
 
@@ -375,6 +379,10 @@ def _leader_epoch(tags: dict[int, bytes]) -> int | None:
     return None if epoch is None else _checked_epoch(epoch)
 
 
+def _truncation_offset(tags: dict[int, bytes]) -> int | None:
+    return _tagged(_INT64, tags.get(TAG_TRUNCATION_OFFSET), "a truncation offset")
+
+
 def _checked_epoch(epoch: int) -> int:
     if not 0 <= epoch < 2**31:
         raise ValueError(f"a leader epoch is in 0..2^31-1, not {epoch}")
@@ -394,6 +402,7 @@ def _decode_update(cursor: _Cursor) -> MetadataRecord:
         broker_id=broker_id,
         state=state,
         custom_metadata=custom_metadata,
+        truncation_offset=_truncation_offset(tags),
     )
     return MetadataRecord(update, _leader_epoch(tags))
 
