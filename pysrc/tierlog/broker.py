@@ -1,8 +1,8 @@
-"""What a running broker says about partitions: their leaders, last stable offsets and policies.
+"""What a running broker says about partitions: leaders, last stable offsets, policies, topic ids.
 
 Neither the high watermark nor the last stable offset of a running broker is on its disk, so a
-sidecar asks: ListOffsets with read-committed isolation answers the last stable offset. Needs the
-extra ``kafka``.
+sidecar asks: ListOffsets with read-committed isolation answers the last stable offset, and with it
+the leader epoch. Needs the extra ``kafka``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from typing import Any
 
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.checkpoint import TopicPartition
+from tierlog.types import kafka_uuid
 
-__all__ = ["BrokerAnswer", "BrokerUnavailableError", "ask_broker"]
+__all__ = ["BrokerAnswer", "BrokerClient", "BrokerUnavailableError", "ask_broker"]
+
+# How long the client rests between two attempts to reach a broker that is away.
+_MAX_RECONNECT_MS = 1_000
+_INT64 = 1 << 64
 
 
 class BrokerUnavailableError(TierlogError):
@@ -29,100 +34,195 @@ class BrokerAnswer:
     """One partition as its cluster sees it now; None is "not known".
 
     ``last_stable_offset`` is the first offset that a read-committed consumer does not get.
+    ``topic_id`` is that of the topic that has the name now, which may have been made again.
+    ``retention_ms`` and ``retention_bytes``: how long the brokers keep their own copy; -1 is for
+    ever.
     """
 
     leader_id: int | None
     last_stable_offset: int | None
     compacted: bool | None
+    leader_epoch: int | None = None
+    topic_id: str | None = None
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
 
 
-def ask_broker(
-    bootstrap: str, partitions: Iterable[TopicPartition], *, timeout_s: float = 10.0
-) -> dict[TopicPartition, BrokerAnswer]:
-    """Asks about `partitions`; those that the cluster does not know are left out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicPolicy:
+    """What a topic's settings say."""
 
-    ``bootstrap`` is ``host:port[,host:port]``. Raises BrokerUnavailableError when nobody answers
-    within ``timeout_s`` seconds and ConfigError when the client library is not installed.
+    compacted: bool | None = None
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+
+
+class BrokerClient:
+    """One connection to a cluster, kept open between questions. Not for several threads.
+
+    ``bootstrap`` is ``host:port[,host:port]``. ``cluster_id``: the cluster it has to be.
+    ConfigError when the client library is not installed.
     """
-    try:
+
+    def __init__(
+        self, bootstrap: str, *, cluster_id: str | None = None, timeout_s: float = 10.0
+    ) -> None:
+        try:
+            from confluent_kafka.admin import AdminClient
+        except ImportError as error:
+            raise ConfigError(
+                "asking a broker needs the extra 'kafka': pip install 'tierlog[kafka]'"
+            ) from error
+        self._bootstrap = bootstrap
+        self._cluster_id = cluster_id
+        self._timeout_s = timeout_s
+        # The client's own complaints about an unreachable broker go to stderr unless taken here.
+        self._client: Any = AdminClient(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": "tierlog",
+                "log_level": 0,
+                "reconnect.backoff.max.ms": _MAX_RECONNECT_MS,
+                "topic.metadata.refresh.interval.ms": -1,
+            },
+            error_cb=lambda _: None,
+        )
+
+    def ask(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAnswer]:
+        """Asks about `partitions`; those that the cluster does not have are left out.
+
+        BrokerUnavailableError when nobody answers in time, ConfigError when another cluster does.
+        """
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-    except ImportError as error:
-        raise ConfigError(
-            "asking a broker needs the extra 'kafka': pip install 'tierlog[kafka]'"
-        ) from error
-    # The client's own complaints about an unreachable broker go to stderr unless taken here.
-    client = AdminClient(
-        {"bootstrap.servers": bootstrap, "client.id": "tierlog", "log_level": 0},
-        error_cb=lambda _: None,
-    )
-    try:
-        metadata = client.list_topics(timeout=timeout_s)
+
+        try:
+            return self._ask(partitions)
+        except (KafkaException, TimeoutError) as error:
+            raise BrokerUnavailableError(
+                f"broker {self._bootstrap} does not answer: {error}"
+            ) from error
+
+    def _ask(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAnswer]:
+        metadata = self._client.list_topics(timeout=self._timeout_s)
+        if self._cluster_id is not None and metadata.cluster_id not in (None, self._cluster_id):
+            raise ConfigError(
+                f"broker {self._bootstrap}: expected cluster {self._cluster_id}, as the log "
+                f"directories say, found cluster {metadata.cluster_id}; give the broker that "
+                "writes these directories"
+            )
         leaders = {
             TopicPartition(topic.topic, number): partition.leader
             for topic in metadata.topics.values()
             for number, partition in topic.partitions.items()
         }
         known = [partition for partition in partitions if partition in leaders]
-        stable = _last_stable_offsets(client, known, timeout_s)
-        compacted = _compacted(client, {partition.topic for partition in known}, timeout_s)
-    except KafkaException as error:
-        raise BrokerUnavailableError(f"broker {bootstrap} does not answer: {error}") from error
-    return {
-        partition: BrokerAnswer(
-            leader_id=leaders[partition] if leaders[partition] >= 0 else None,
-            last_stable_offset=stable.get(partition),
-            compacted=compacted.get(partition.topic),
+        topics = sorted({partition.topic for partition in known})
+        topic_ids = self._topic_ids(topics)
+        stable = self._last_stable_offsets(known)
+        policies = self._policies(topics)
+        answers = {}
+        for partition in known:
+            leader_id = leaders[partition]
+            offset, leader_epoch = stable.get(partition, (None, None))
+            policy = policies.get(partition.topic, _TopicPolicy())
+            answers[partition] = BrokerAnswer(
+                leader_id=leader_id if leader_id >= 0 else None,
+                leader_epoch=leader_epoch,
+                last_stable_offset=offset,
+                compacted=policy.compacted,
+                topic_id=topic_ids.get(partition.topic),
+                retention_ms=policy.retention_ms,
+                retention_bytes=policy.retention_bytes,
+            )
+        return answers
+
+    def _topic_ids(self, topics: list[str]) -> dict[str, str]:
+        from confluent_kafka import TopicCollection
+
+        if not topics:
+            return {}
+        futures = self._client.describe_topics(
+            TopicCollection(topics), request_timeout=self._timeout_s
         )
-        for partition in known
-    }
+        return {
+            name: _uuid_text(description.topic_id)
+            for name, description in self._answers(futures).items()
+        }
+
+    def _last_stable_offsets(
+        self, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int | None]]:
+        """Last stable offset and leader epoch."""
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka import TopicPartition as Wanted
+        from confluent_kafka.admin import OffsetSpec
+
+        if not partitions:
+            return {}
+        futures = self._client.list_offsets(
+            {
+                Wanted(partition.topic, partition.partition): OffsetSpec.latest()
+                for partition in partitions
+            },
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._timeout_s,
+        )
+        return {
+            TopicPartition(key.topic, key.partition): (answer.offset, answer.leader_epoch)
+            for key, answer in self._answers(futures).items()
+            if answer.offset >= 0
+        }
+
+    def _policies(self, topics: list[str]) -> dict[str, _TopicPolicy]:
+        from confluent_kafka.admin import ConfigResource
+
+        if not topics:
+            return {}
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        futures = self._client.describe_configs(wanted, request_timeout=self._timeout_s)
+        return {
+            resource.name: _policy({name: entry.value for name, entry in settings.items()})
+            for resource, settings in self._answers(futures).items()
+        }
+
+    def _answers(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
+        """The results there are: one partition without a leader must not hide the others."""
+        from confluent_kafka import KafkaException
+
+        answers = {}
+        for key, future in futures.items():
+            try:
+                # The client gives up by itself in time; this is for the case that it does not.
+                answers[key] = future.result(2 * self._timeout_s)
+            except KafkaException:
+                continue
+        return answers
 
 
-def _last_stable_offsets(
-    client: Any, partitions: list[TopicPartition], timeout_s: float
-) -> dict[TopicPartition, int]:
-    from confluent_kafka import IsolationLevel
-    from confluent_kafka import TopicPartition as Wanted
-    from confluent_kafka.admin import OffsetSpec
-
-    if not partitions:
-        return {}
-    wanted = {
-        Wanted(partition.topic, partition.partition): OffsetSpec.latest()
-        for partition in partitions
-    }
-    futures = client.list_offsets(
-        wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s
+def _policy(settings: Mapping[str, str | None]) -> _TopicPolicy:
+    cleanup = settings.get("cleanup.policy")
+    return _TopicPolicy(
+        compacted=None if cleanup is None else "compact" in cleanup.split(","),
+        retention_ms=_number(settings.get("retention.ms")),
+        retention_bytes=_number(settings.get("retention.bytes")),
     )
-    return {
-        TopicPartition(key.topic, key.partition): answer.offset
-        for key, answer in _answers(futures).items()
-        if answer.offset >= 0
-    }
 
 
-def _compacted(client: Any, topics: set[str], timeout_s: float) -> dict[str, bool]:
-    from confluent_kafka.admin import ConfigResource
-
-    if not topics:
-        return {}
-    wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted(topics)]
-    futures = client.describe_configs(wanted, request_timeout=timeout_s)
-    return {
-        resource.name: "compact" in settings["cleanup.policy"].value.split(",")
-        for resource, settings in _answers(futures).items()
-        if "cleanup.policy" in settings
-    }
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
 
 
-def _answers(futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-    """The results there are: one partition without a leader must not hide the others."""
-    from confluent_kafka import KafkaException
+def _uuid_text(uuid: Any) -> str:
+    """Kafka's text of the client's Uuid, whose halves are signed."""
+    halves = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits())
+    return kafka_uuid(b"".join((half % _INT64).to_bytes(8, "big") for half in halves))
 
-    answers = {}
-    for key, future in futures.items():
-        try:
-            answers[key] = future.result()
-        except KafkaException:
-            continue
-    return answers
+
+def ask_broker(
+    bootstrap: str, partitions: Iterable[TopicPartition], *, timeout_s: float = 10.0
+) -> dict[TopicPartition, BrokerAnswer]:
+    """`BrokerClient.ask`, once."""
+    return BrokerClient(bootstrap, timeout_s=timeout_s).ask(partitions)
