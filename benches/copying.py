@@ -54,7 +54,7 @@ class Copying:
             broker_id=1,
         )
         with SegmentHandle(segment.log_path) as handle:
-            finished = copier.copy(prepare(self.log, segment, handle), handle)
+            finished = copier.copy(prepare(self.log, segment, handle), handle).metadata
         return self.store / log_key(finished)
 
     def forget(self) -> None:

@@ -58,7 +58,7 @@ class Tier:
         gate: Callable[[int], None] | None = None,
     ) -> RemoteLogSegmentMetadata:
         with segment.open() as handle:
-            return self.copier.copy(prepare(log, segment, handle), handle, gate=gate)
+            return self.copier.copy(prepare(log, segment, handle), handle, gate=gate).metadata
 
     def keys(self) -> list[str]:
         return sorted(info.key for info in self.store.list())
@@ -175,7 +175,7 @@ def test_a_segment_of_too_many_batches_is_looked_at_in_parts(
         ready = prepare(log, segment, handle, max_table_rows=3)
         assert not ready.rebuilt.table_complete
         assert len(ready.rebuilt.table) == 0
-        finished = tier.copier.copy(ready, handle)
+        finished = tier.copier.copy(ready, handle).metadata
     whole = tier.copy(log, segment)
     assert finished.log_crc32c == whole.log_crc32c
     assert finished.bytes_per_epoch == whole.bytes_per_epoch
@@ -255,7 +255,7 @@ def test_a_renamed_file_is_still_copied_whole(tier: Tier, tmp_path: Path) -> Non
     with segment.open() as handle:
         path = Path(segment.log_path)
         path.rename(path.with_name(path.name + ".deleted"))
-        finished = tier.copier.copy(prepare(own, segment, handle), handle)
+        finished = tier.copier.copy(prepare(own, segment, handle), handle).metadata
     assert bytes(tier.storage.fetch_log_segment(finished, 0)) == data
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tierlog.batches import BatchTable
@@ -44,8 +45,16 @@ from tierlog.types import (
     random_kafka_uuid,
 )
 
-__all__ = ["CopyFailedError", "PreparedSegment", "SegmentCopier", "SegmentRefusedError", "prepare"]
+__all__ = [
+    "CopiedSegment",
+    "CopyFailedError",
+    "PreparedSegment",
+    "SegmentCopier",
+    "SegmentRefusedError",
+    "prepare",
+]
 
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 # The table of so many batches takes 10 MiB; beyond that a copy looks at a part at a time.
 MAX_TABLE_ROWS = 1 << 17
@@ -69,6 +78,14 @@ class CopyFailedError(TierlogError):
     """The store or the metadata manager failed; what was written is removed or will be."""
 
     retriable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedSegment:
+    """A segment in COPY_SEGMENT_FINISHED, and its remoteLogIndex entries, without a trailer."""
+
+    metadata: RemoteLogSegmentMetadata
+    remote_log_index: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,60 +255,86 @@ class SegmentCopier:
         self._remote_index_interval_bytes = remote_index_interval_bytes
         self._random_bytes = random_bytes
 
+    def new_id(self) -> str:
+        """An id for one attempt to copy a segment; every attempt has its own."""
+        return random_kafka_uuid(self._random_bytes)
+
     def copy(
         self,
         prepared: PreparedSegment,
         handle: SegmentHandle,
         *,
+        segment_id: str | None = None,
+        leader_epoch: int | None = None,
         gate: Callable[[int], None] | None = None,
-    ) -> RemoteLogSegmentMetadata:
-        """Copies the segment behind `handle`; returns it as COPY_SEGMENT_FINISHED.
+    ) -> CopiedSegment:
+        """Copies the segment behind `handle`, as the leader of `leader_epoch` if one is given.
 
         ``gate`` is told the size of each piece before it is sent; it may block (a quota's
         `Transfer.before_piece`), or stop the copy by raising. CorruptDataError when the file has
         changed since it was scanned, CopyFailedError when the store fails or does not hold what
         was sent. The objects of a copy that failed or was stopped are removed again.
+        FencedLeaderError when a later leader owns the partition; to it belongs, from then on, all
+        that this copy has left.
         """
         started = prepared.metadata(
-            random_kafka_uuid(self._random_bytes),
+            segment_id or self.new_id(),
             broker_id=self._broker_id,
             event_timestamp_ms=self._clock.now_ms(),
         )
-        indexes = self._encode_indexes(prepared, handle, started)
-        self._metadata.add(started)
+        indexes, entries = self._encode_indexes(prepared, handle, started)
+        self._metadata.add(started, leader_epoch=leader_epoch)
         try:
             self._storage.copy_log_segment_data(
                 started, handle.fileno(), indexes, before_chunk=gate
             )
             self._require_whole(started)
         except CorruptDataError as error:
-            self._remove(started)
+            self._remove(started, leader_epoch)
             raise error.located(handle.path) from None
         except RemoteStorageError as error:
-            self._remove(started)
+            self._remove(started, leader_epoch)
             raise CopyFailedError(f"{handle.path}: {error}") from error
         except TierlogError:
-            self._remove(started)
+            self._remove(started, leader_epoch)
             raise
-        return self._advance(started, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        finished = self._advance(started, _FINISHED, leader_epoch)
+        return CopiedSegment(metadata=finished, remote_log_index=entries)
 
-    def resume(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+    def resume(
+        self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None
+    ) -> RemoteLogSegmentMetadata | None:
         """Settles what an interrupted run left: finished if both objects are whole, else removed.
 
         Returns the finished segment or None. RemoteStorageError when the store cannot tell.
         """
-        if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-            if not self._storage.verify(metadata, deep=True):
-                return self._advance(metadata, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
-            metadata = self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
-        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-            self._storage.delete_log_segment_data(metadata)
-            self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        started = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        if started and not self._storage.verify(metadata, deep=True):
+            return self._advance(metadata, _FINISHED, leader_epoch)
+        self.delete(metadata, leader_epoch=leader_epoch)
         return None
+
+    def delete(
+        self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None
+    ) -> None:
+        """Removes a segment, from whatever state it is in; may be repeated after a failure.
+
+        Nobody reads it any more before its first object goes. RemoteStorageError when the store
+        refuses: then it stays in DELETE_SEGMENT_STARTED.
+        """
+        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            return
+        if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            metadata = self._advance(
+                metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, leader_epoch
+            )
+        self._storage.delete_log_segment_data(metadata)
+        self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, leader_epoch)
 
     def _encode_indexes(
         self, prepared: PreparedSegment, handle: SegmentHandle, metadata: RemoteLogSegmentMetadata
-    ) -> bytes:
+    ) -> tuple[bytes, bytes]:
+        """The `.indexes` object, and of it the remoteLogIndex entries."""
         rebuilt = prepared.rebuilt
         record_count = batch_count = 0
         entries: list[bytes] = []
@@ -306,33 +349,33 @@ class SegmentCopier:
             batch_count=batch_count,
             cluster_id=self._cluster_id,
         )
+        remote_log_index = b"".join(entries)
         sections = {
             IndexKind.OFFSET: rebuilt.offset_index,
             IndexKind.TIME: rebuilt.time_index,
             IndexKind.TRANSACTION: rebuilt.transaction_index,
             IndexKind.PRODUCER_SNAPSHOT: rebuilt.producer_snapshot,
             IndexKind.LEADER_EPOCH: prepared.leader_epochs.encode(),
-            IndexKind.REMOTE_LOG: b"".join(entries),
+            IndexKind.REMOTE_LOG: remote_log_index,
         }
-        return encode_indexes(description, sections)
+        return encode_indexes(description, sections), remote_log_index
 
     def _require_whole(self, metadata: RemoteLogSegmentMetadata) -> None:
         problems = self._storage.verify(metadata)
         if problems:
             raise RemoteStorageError("; ".join(map(str, problems)))
 
-    def _remove(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def _remove(self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None) -> None:
         """Takes a failed copy back; what the store refuses now is left for `resume`."""
-        deleting = self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
-        try:
-            self._storage.delete_log_segment_data(deleting)
-        except RemoteStorageError:
-            return
-        self._advance(deleting, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        with suppress(RemoteStorageError):
+            self.delete(metadata, leader_epoch=leader_epoch)
 
     def _advance(
-        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        state: RemoteLogSegmentState,
+        leader_epoch: int | None,
     ) -> RemoteLogSegmentMetadata:
         update = metadata.update_to(state, event_timestamp_ms=self._clock.now_ms())
-        self._metadata.update(update)
+        self._metadata.update(update, leader_epoch=leader_epoch)
         return replace(metadata, state=state, event_timestamp_ms=update.event_timestamp_ms)
