@@ -108,7 +108,11 @@ def test_defaults() -> None:
         quota_rate_mode=QuotaRateMode.WINDOW,
     )
     assert config.remote_index == RemoteIndexConfig(
-        file_cache_total_size_bytes=1 << 30, file_cache_ttl_ms=900_000, interval_bytes=262_144
+        file_cache_total_size_bytes=1 << 30,
+        file_cache_ttl_ms=900_000,
+        interval_bytes=262_144,
+        rotate_bytes=16 << 20,
+        rotate_ms=604_800_000,
     )
     assert config.remote_log == RemoteLogConfig(
         manager_task_interval_ms=30_000,
@@ -249,6 +253,8 @@ BAD_VALUES = [
     ("remote.log.manager.quota.rate.mode", ["sliding", ""]),
     ("tierlog.include.internal.topics", ["yes", "1", ""]),
     ("tierlog.remote.index.interval.bytes", ["0", "2147483648"]),
+    ("tierlog.remote.index.rotate.bytes", ["0", "1073741825"]),
+    ("tierlog.remote.index.rotate.ms", ["0", "-2", "7d"]),
     ("log.index.interval.bytes", ["-1"]),
 ]
 

@@ -238,6 +238,20 @@ class RemoteIndexConfig(Section):
         256 << 10,
         "Bytes of log that each remoteLogIndex entry but the last covers at least.",
     )
+    rotate_bytes: int = setting(
+        "tierlog.remote.index.rotate.bytes",
+        whole_number(1, 1 << 30),
+        16 << 20,
+        "Size at which a partition's remoteLogIndex file is followed by a new one; the entries of "
+        "one segment stay together.",
+    )
+    rotate_ms: int = setting(
+        "tierlog.remote.index.rotate.ms",
+        whole_number(1, MAX_INT64, or_off=-1),
+        604_800_000,
+        "Time, by the timestamps of the records, that one such file spans before a new one "
+        "follows; -1 is any.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
