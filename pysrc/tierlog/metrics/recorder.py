@@ -10,11 +10,12 @@ still counts then goes into the totals over all topics only.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import add
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.metrics.meters import Meter, MeterSnapshot, SampledAvgMax
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GaugeSums",
     "MetricsSnapshot",
+    "OwnCounts",
     "PartitionMetrics",
     "QuotaWatched",
     "RemoteEvent",
@@ -52,10 +54,6 @@ class RemoteEvent(IntEnum):
     DELETE_ERRORS = 7
     AUX_STATE_REQUESTS = 8
     AUX_STATE_ERRORS = 9
-    SEGMENTS_COPIED = 10
-    SEGMENTS_DELETED = 11
-    DELETED_BYTES = 12
-    LOG_START_ADVANCES = 13
 
 
 # Plain numbers: a look-up of an enum's member costs more than the counting.
@@ -63,31 +61,43 @@ _COPY_BYTES, _COPY_REQUESTS, _COPY_ERRORS = 0, 1, 2
 _FETCH_BYTES, _FETCH_REQUESTS, _FETCH_ERRORS = 3, 4, 5
 _DELETE_REQUESTS, _DELETE_ERRORS = 6, 7
 _AUX_STATE_REQUESTS, _AUX_STATE_ERRORS = 8, 9
-_SEGMENTS_COPIED, _SEGMENTS_DELETED, _DELETED_BYTES, _LOG_START_ADVANCES = 10, 11, 12, 13
+
+# A run that takes longer counts as stuck.
+STUCK_AFTER_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPoolStats:
-    """A pool of task threads at one moment.
-
-    ``idle_ratio`` is the share of its threads that had nothing to do, 0 to 1; ``queued`` tasks are
-    due and wait for a thread; ``stuck`` ones run longer than any run should. ``runs`` counts runs
-    that ended, however; ``failures`` those that raised, by the error's class name.
-    """
+    """A pool of task threads at one moment; ``failures`` by the error's class name."""
 
     threads: int
     idle_ratio: float
-    running: int
     queued: int
-    stuck: int = 0
-    runs: int = 0
-    failures: Mapping[str, int] = field(default_factory=dict)
+    running: int
+    stuck: int
+    runs: int
+    failures: dict[str, int]
+
+
+class _Running(Protocol):
+    @property
+    def running_ms(self) -> int: ...
 
 
 class TaskPoolWatched(Protocol):
-    """What a scrape asks of a pool; from the scrape's thread, and quick."""
+    """What a scrape asks of a pool, from its own thread: `tierlog.tiering.task_pool.TaskPool`."""
 
-    def stats(self) -> TaskPoolStats: ...
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def runs(self) -> int: ...
+
+    def idle_ratio(self) -> float: ...
+
+    def queued(self) -> int: ...
+
+    def running(self) -> Sequence[_Running]: ...
 
 
 class QuotaWatched(Protocol):
@@ -141,7 +151,7 @@ class PartitionMetrics:
 
     def copied(self, size_bytes: int) -> None:
         """A segment of that log size is COPY_SEGMENT_FINISHED, and durably so."""
-        self._metrics._count(self._topic, _COPY_BYTES, size_bytes, _SEGMENTS_COPIED)
+        self._metrics._copied(self._topic, size_bytes)
 
     def copy_failed(self) -> None:
         """A copy failed in a way that a retry will not mend by itself."""
@@ -153,7 +163,7 @@ class PartitionMetrics:
 
     def deleted(self, size_bytes: int) -> None:
         """A segment of that log size is DELETE_SEGMENT_FINISHED."""
-        self._metrics._count(self._topic, _DELETED_BYTES, size_bytes, _SEGMENTS_DELETED)
+        self._metrics._deleted(size_bytes)
 
     def delete_failed(self) -> None:
         """A segment could not be deleted from the tier."""
@@ -161,7 +171,7 @@ class PartitionMetrics:
 
     def log_start_offset_advanced(self) -> None:
         """Retention moved the log start offset."""
-        self._metrics._count(self._topic, _LOG_START_ADVANCES)
+        self._metrics._log_start_offset_advanced()
 
     # -- gauges
 
@@ -211,12 +221,23 @@ class GaugeSums:
     remote_log: _Values | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class OwnCounts:
+    """What Kafka does not count."""
+
+    segments_copied: int = 0
+    segments_deleted: int = 0
+    deleted_bytes: int = 0
+    log_start_advances: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """Everything at one moment, for an exporter. Meters stand in the order of `RemoteEvent`."""
 
     totals: list[MeterSnapshot]
     topics: dict[str, list[int]]
+    counts: OwnCounts
     total_sums: GaugeSums
     topic_sums: dict[str, GaugeSums]
     retention_percent: dict[tuple[str, int], tuple[int, int]]
@@ -239,7 +260,9 @@ class RemoteLogMetrics:
         self._partitions: dict[tuple[str, int], PartitionMetrics] = {}
         self._copy_throttle = SampledAvgMax()
         self._fetch_throttle = SampledAvgMax()
-        self._pools: dict[str, TaskPoolWatched] = {}
+        self._counts = OwnCounts()
+        self._pools: dict[str, tuple[TaskPoolWatched, int]] = {}
+        self._task_failures: Counter[tuple[str, str]] = Counter()
         self._quotas: dict[str, QuotaWatched] = {}
 
     # -- leadership
@@ -297,15 +320,25 @@ class RemoteLogMetrics:
         with self._lock:
             self._fetch_throttle.record(throttle_ms, self._clock.monotonic_ms())
 
+    def task_failed(self, pool: str, error: BaseException) -> None:
+        """A run of a task of that pool raised."""
+        with self._lock:
+            self._task_failures[pool, type(error).__name__] += 1
+
     # -- asked at every scrape
 
-    def watch_pool(self, name: str, pool: TaskPoolWatched) -> None:
-        """``copy``, ``expiration`` or ``follower``; the name's earlier pool is not asked again."""
-        self._pools = self._pools | {name: pool}
+    def watch_pool(
+        self, name: str, pool: TaskPoolWatched, *, stuck_after_ms: int = STUCK_AFTER_MS
+    ) -> None:
+        """``copy``, ``expiration`` or ``follower``; the name's earlier pool is not asked again.
+        A run under way for longer than ``stuck_after_ms`` counts as stuck."""
+        with self._lock:
+            self._pools[name] = (pool, stuck_after_ms)
 
-    def watch_quota(self, name: str, quota: QuotaWatched) -> None:
-        """``copy`` or ``fetch``; the name's earlier quota is not asked again."""
-        self._quotas = self._quotas | {name: quota}
+    def watch_quota(self, name: Literal["copy", "fetch"], quota: QuotaWatched) -> None:
+        """The quota of copies or fetches; the one named so before is not asked again."""
+        with self._lock:
+            self._quotas[name] = quota
 
     # -- reading
 
@@ -328,12 +361,16 @@ class RemoteLogMetrics:
             }
             copy_throttle_ms = self._copy_throttle.measure(now_ms)
             fetch_throttle_ms = self._fetch_throttle.measure(now_ms)
+            counts = replace(self._counts)
             handles = list(self._partitions.values())
+            pools, quotas = self._pools.copy(), self._quotas.copy()
+            failures = self._task_failures.copy()
         total_sums, topic_sums = _add_up(handles)
         percents = ((handle, handle._retention_percent) for handle in handles)
         return MetricsSnapshot(
             totals=totals,
             topics=topics,
+            counts=counts,
             total_sums=total_sums,
             topic_sums=topic_sums,
             retention_percent={
@@ -345,24 +382,40 @@ class RemoteLogMetrics:
             copy_lag_unknown=sum(handle._copy_lag is None for handle in handles),
             copy_throttle_ms=copy_throttle_ms,
             fetch_throttle_ms=fetch_throttle_ms,
-            pools={name: pool.stats() for name, pool in self._pools.items()},
-            quotas={name: quota.snapshot() for name, quota in self._quotas.items()},
+            pools={
+                name: _pool_stats(name, pool, stuck_after_ms, failures)
+                for name, (pool, stuck_after_ms) in pools.items()
+            },
+            quotas={name: quota.snapshot() for name, quota in quotas.items()},
         )
 
     # -- for handles
 
-    def _count(
-        self, topic: _Topic | str, event: int, amount: int = 1, once: int | None = None
-    ) -> None:
-        """`amount` of the event, and 1 of ``once``, for the topic and over all."""
+    def _count(self, topic: _Topic | str, event: int, amount: int = 1) -> None:
+        """`amount` of the event, for the topic and over all."""
         with self._lock:
-            now_ms = self._clock.monotonic_ms()
-            if isinstance(topic, str):
-                topic = self._topic(topic)
-            for meters in (self._totals.meters, topic.meters):
-                meters[event].mark(amount, now_ms)
-                if once is not None:
-                    meters[once].mark(1, now_ms)
+            self._mark(topic, event, amount)
+
+    def _copied(self, topic: _Topic, size_bytes: int) -> None:
+        with self._lock:
+            self._mark(topic, _COPY_BYTES, size_bytes)
+            self._counts.segments_copied += 1
+
+    def _deleted(self, size_bytes: int) -> None:
+        with self._lock:
+            self._counts.segments_deleted += 1
+            self._counts.deleted_bytes += size_bytes
+
+    def _log_start_offset_advanced(self) -> None:
+        with self._lock:
+            self._counts.log_start_advances += 1
+
+    def _mark(self, topic: _Topic | str, event: int, amount: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if isinstance(topic, str):
+            topic = self._topic(topic)
+        self._totals.meters[event].mark(amount, now_ms)
+        topic.meters[event].mark(amount, now_ms)
 
     def _topic(self, name: str) -> _Topic:
         topic = self._topics.get(name)
@@ -382,6 +435,21 @@ class RemoteLogMetrics:
         topic.handles -= 1
         if not topic.handles and self._topics.get(topic.name) is topic:
             del self._topics[topic.name]
+
+
+def _pool_stats(
+    name: str, pool: TaskPoolWatched, stuck_after_ms: int, failures: Counter[tuple[str, str]]
+) -> TaskPoolStats:
+    running = pool.running()
+    return TaskPoolStats(
+        threads=pool.size,
+        idle_ratio=pool.idle_ratio(),
+        queued=pool.queued(),
+        running=len(running),
+        stuck=sum(run.running_ms > stuck_after_ms for run in running),
+        runs=pool.runs,
+        failures={error: count for (of, error), count in failures.items() if of == name},
+    )
 
 
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:

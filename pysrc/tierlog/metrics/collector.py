@@ -1,0 +1,149 @@
+"""The metrics as prometheus_client wants them; needs the extra ``metrics``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from tierlog.metrics.definitions import EVENT_COUNTERS, METRICS, Kind, Metric
+from tierlog.metrics.recorder import GaugeSums, MetricsSnapshot, RemoteLogMetrics
+
+__all__ = ["RemoteLogCollector"]
+
+_Sample = tuple[tuple[str, ...], float]
+_TOPIC_GAUGES = "kafka_server_brokertopicmetrics_remote"
+_MANAGER = "kafka_log_remote_remotelogmanager_"
+_THROTTLE = "kafka_server_remotelogmanager_remote_{}_throttle_time_{}"
+
+
+class RemoteLogCollector(Collector):
+    """Shows a `RemoteLogMetrics` at each scrape.
+
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(RemoteLogCollector(metrics))
+
+    A family without a series is left out.
+    """
+
+    def __init__(self, metrics: RemoteLogMetrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[MetricFamily]:
+        """The families there may be, without series."""
+        return [_family(metric) for metric in METRICS]
+
+    def collect(self) -> Iterable[MetricFamily]:
+        """The families there are now."""
+        found = samples(self._metrics.snapshot())
+        for metric in METRICS:
+            if series := found.get(metric.name):
+                family = _family(metric)
+                for labels, value in series:
+                    family.add_metric(labels, value)
+                yield family
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    of_kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    return of_kind(metric.name, metric.doc, labels=metric.labels)
+
+
+def samples(snapshot: MetricsSnapshot) -> dict[str, list[_Sample]]:
+    """Label values and value of every series, by the family's name."""
+    found: dict[str, list[_Sample]] = {}
+    for part in (_events, _topic_gauges, _manager, _own, _pools, _quotas):
+        for name, labels, value in part(snapshot):
+            found.setdefault(name, []).append((labels, value))
+    return found
+
+
+_Rows = Iterator[tuple[str, tuple[str, ...], float]]
+
+
+def _events(snapshot: MetricsSnapshot) -> _Rows:
+    for event, metric in EVENT_COUNTERS.items():
+        total = snapshot.totals[event]
+        yield metric.name, (), total.count
+        for topic, counts in snapshot.topics.items():
+            yield metric.name, (topic,), counts[event]
+        meter = metric.mbean.rpartition("=")[2]
+        rates = {
+            "1m": total.one_minute_rate,
+            "5m": total.five_minute_rate,
+            "15m": total.fifteen_minute_rate,
+            "mean": total.mean_rate,
+        }
+        for window, rate in rates.items():
+            yield "tierlog_meter_rate", (meter, window), rate
+
+
+def _topic_gauges(snapshot: MetricsSnapshot) -> _Rows:
+    yield from _sums((), snapshot.total_sums)
+    for topic, sums in snapshot.topic_sums.items():
+        yield from _sums((topic,), sums)
+
+
+def _sums(labels: tuple[str, ...], sums: GaugeSums) -> _Rows:
+    values = (
+        (("copylagbytes", "copylagsegments"), sums.copy_lag),
+        (("deletelagbytes", "deletelagsegments"), sums.delete_lag),
+        (("logsizebytes", "logmetadatacount", "logsizecomputationtime"), sums.remote_log),
+    )
+    for names, known in values:
+        for name, value in zip(names, known or (), strict=False):
+            yield _TOPIC_GAUGES + name, labels, value
+
+
+def _manager(snapshot: MetricsSnapshot) -> _Rows:
+    pool = snapshot.pools.get("copy")
+    if pool is not None:
+        yield _MANAGER + "remotelogmanagertasksavgidlepercent", (), pool.idle_ratio
+    for (topic, partition), percents in snapshot.retention_percent.items():
+        labels = (topic, str(partition))
+        yield _MANAGER + "retentionsizeinpercent", labels, percents[0]
+        yield _MANAGER + "localretentionsizeinpercent", labels, percents[1]
+    for what, waits in (("copy", snapshot.copy_throttle_ms), ("fetch", snapshot.fetch_throttle_ms)):
+        average, maximum = waits or (math.nan, math.nan)
+        yield _THROTTLE.format(what, "avg"), (), average
+        yield _THROTTLE.format(what, "max"), (), maximum
+
+
+def _own(snapshot: MetricsSnapshot) -> _Rows:
+    from_totals = snapshot.totals[0].count
+    yield "tierlog_segments_copied_total", (), snapshot.counts.segments_copied
+    yield "tierlog_copied_bytes_total", (), from_totals
+    yield "tierlog_segments_deleted_total", (), snapshot.counts.segments_deleted
+    yield "tierlog_deleted_bytes_total", (), snapshot.counts.deleted_bytes
+    yield "tierlog_log_start_offset_advances_total", (), snapshot.counts.log_start_advances
+    yield "tierlog_partitions_led", (), snapshot.partitions
+    yield "tierlog_partitions_copy_lag_unknown", (), snapshot.copy_lag_unknown
+
+
+def _pools(snapshot: MetricsSnapshot) -> _Rows:
+    for name, pool in snapshot.pools.items():
+        labels = (name,)
+        yield "tierlog_task_pool_threads", labels, pool.threads
+        yield "tierlog_task_pool_idle_ratio", labels, pool.idle_ratio
+        yield "tierlog_tasks_queued", labels, pool.queued
+        yield "tierlog_tasks_running", labels, pool.running
+        yield "tierlog_tasks_stuck", labels, pool.stuck
+        yield "tierlog_task_runs_total", labels, pool.runs
+        for error, count in pool.failures.items():
+            yield "tierlog_task_failures_total", (name, error), count
+
+
+def _quotas(snapshot: MetricsSnapshot) -> _Rows:
+    for name, quota in snapshot.quotas.items():
+        labels = (name,)
+        yield f"kafka_server_rlm{name}_byte_rate", (), quota.rate_bytes_per_second
+        yield "tierlog_quota_rate_bytes_per_second", labels, quota.rate_bytes_per_second
+        if quota.limit_bytes_per_second is not None:
+            limit = quota.limit_bytes_per_second
+            yield "tierlog_quota_limit_bytes_per_second", labels, limit
+        yield "tierlog_quota_throttled_seconds_total", labels, quota.throttled_ms / 1000
+        yield "tierlog_quota_reserved_bytes", labels, quota.reserved_bytes
+        yield "tierlog_quota_overshoot_bytes", labels, quota.overshoot_bytes

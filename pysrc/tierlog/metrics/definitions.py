@@ -1,0 +1,321 @@
+"""Every series that a scrape may show: names, labels, meaning, and which MBean of Kafka it is.
+
+Names of Kafka's metrics are those that the Prometheus JMX exporter gives them under its example
+rules for Kafka (``kafka-kraft-3_0_0.yml``): the MBean's domain, type and name in lower case, a
+meter's count without ``PerSec`` and with ``_total``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tierlog.metrics.recorder import RemoteEvent
+
+__all__ = ["EVENT_COUNTERS", "KAFKA_METRICS", "METRICS", "OWN_METRICS", "Kind", "Metric"]
+
+
+class Kind(StrEnum):
+    """What a series is to Prometheus."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One family of series. ``unit`` is that of its values; ``mbean`` names Kafka's, if it has one,
+    and ``attribute`` what of it is shown."""
+
+    name: str
+    kind: Kind
+    unit: str
+    doc: str
+    labels: tuple[str, ...] = ()
+    mbean: str = ""
+    attribute: str = "Value"
+
+    @property
+    def in_usual_rules(self) -> bool:
+        """Whether the exporter's example rules let the MBean through."""
+        return self.mbean.startswith("kafka.server:")
+
+
+_TOPIC = "kafka.server:type=BrokerTopicMetrics,name="
+_MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
+
+
+def _exported(mbean: str) -> str:
+    """Domain, type and name as the example rules join them."""
+    domain, _, keys = mbean.partition(":")
+    values = [key.partition("=")[2] for key in keys.split(",")]
+    return "_".join([domain.replace(".", "_"), *values]).lower()
+
+
+def _meter(event: RemoteEvent, name: str, unit: str, doc: str) -> tuple[RemoteEvent, Metric]:
+    mbean = f"{_TOPIC}{name}PerSec"
+    return event, Metric(
+        name=_exported(f"{_TOPIC}{name}") + "_total",
+        kind=Kind.COUNTER,
+        unit=unit,
+        doc=doc,
+        labels=("topic",),
+        mbean=mbean,
+        attribute="Count",
+    )
+
+
+def _topic_gauge(name: str, unit: str, doc: str) -> Metric:
+    mbean = _TOPIC + name
+    return Metric(
+        name=_exported(mbean),
+        kind=Kind.GAUGE,
+        unit=unit,
+        doc=doc,
+        labels=("topic",),
+        mbean=mbean,
+    )
+
+
+def _manager_gauge(name: str, unit: str, doc: str, labels: tuple[str, ...] = ()) -> Metric:
+    mbean = _MANAGER + name
+    return Metric(
+        name=_exported(mbean), kind=Kind.GAUGE, unit=unit, doc=doc, labels=labels, mbean=mbean
+    )
+
+
+def _attribute(mbean_type: str, attribute: str, unit: str, doc: str) -> Metric:
+    mbean = f"kafka.server:type={mbean_type}"
+    return Metric(
+        name=f"{_exported(mbean)}_{attribute.replace('-', '_')}",
+        kind=Kind.GAUGE,
+        unit=unit,
+        doc=doc,
+        mbean=mbean,
+        attribute=attribute,
+    )
+
+
+def _own(
+    name: str, unit: str, doc: str, *labels: str, kind: Kind = Kind.GAUGE, prefix: str = "tierlog_"
+) -> Metric:
+    return Metric(name=prefix + name, kind=kind, unit=unit, doc=doc, labels=labels)
+
+
+def _own_counter(name: str, unit: str, doc: str, *labels: str) -> Metric:
+    return _own(f"{name}_total", unit, doc, *labels, kind=Kind.COUNTER)
+
+
+EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
+    (
+        _meter(
+            RemoteEvent.COPY_BYTES,
+            "RemoteCopyBytes",
+            "bytes",
+            "Log bytes of segments whose copy to the remote tier is finished and durable.",
+        ),
+        _meter(
+            RemoteEvent.COPY_REQUESTS,
+            "RemoteCopyRequests",
+            "copies",
+            "Copies of segments begun, each attempt.",
+        ),
+        _meter(
+            RemoteEvent.COPY_ERRORS,
+            "RemoteCopyErrors",
+            "copies",
+            "Copies of segments that failed in a way that may not go away by itself.",
+        ),
+        _meter(
+            RemoteEvent.FETCH_BYTES,
+            "RemoteFetchBytes",
+            "bytes",
+            "Log bytes read back from the remote tier.",
+        ),
+        _meter(
+            RemoteEvent.FETCH_REQUESTS,
+            "RemoteFetchRequests",
+            "reads",
+            "Reads from the remote tier begun.",
+        ),
+        _meter(
+            RemoteEvent.FETCH_ERRORS,
+            "RemoteFetchErrors",
+            "reads",
+            "Reads from the remote tier that failed; an offset out of range is no failure.",
+        ),
+        _meter(
+            RemoteEvent.DELETE_REQUESTS,
+            "RemoteDeleteRequests",
+            "deletions",
+            "Deletions of segments from the remote tier begun, each attempt.",
+        ),
+        _meter(
+            RemoteEvent.DELETE_ERRORS,
+            "RemoteDeleteErrors",
+            "deletions",
+            "Deletions of segments from the remote tier that failed.",
+        ),
+        _meter(
+            RemoteEvent.AUX_STATE_REQUESTS,
+            "BuildRemoteLogAuxStateRequests",
+            "bootstraps",
+            "Times a follower began to build its state from the remote tier.",
+        ),
+        _meter(
+            RemoteEvent.AUX_STATE_ERRORS,
+            "BuildRemoteLogAuxStateErrors",
+            "bootstraps",
+            "Times a follower failed to build its state from the remote tier.",
+        ),
+    )
+)
+
+KAFKA_METRICS: tuple[Metric, ...] = (
+    *EVENT_COUNTERS.values(),
+    _topic_gauge(
+        "RemoteCopyLagBytes", "bytes", "Size of segments that could be copied and are not yet."
+    ),
+    _topic_gauge(
+        "RemoteCopyLagSegments", "segments", "Segments that could be copied and are not yet."
+    ),
+    _topic_gauge(
+        "RemoteDeleteLagBytes",
+        "bytes",
+        "Size of remote segments that were chosen for deletion and are still there.",
+    ),
+    _topic_gauge(
+        "RemoteDeleteLagSegments",
+        "segments",
+        "Remote segments that were chosen for deletion and are still there.",
+    ),
+    _topic_gauge(
+        "RemoteLogMetadataCount", "segments", "Segments that the remote log metadata lists."
+    ),
+    _topic_gauge(
+        "RemoteLogSizeBytes",
+        "bytes",
+        "Size of the remote log: what is copied for good and not yet deleted.",
+    ),
+    _topic_gauge(
+        "RemoteLogSizeComputationTime",
+        "milliseconds",
+        "How long the last computation of the remote log size took, partitions added up.",
+    ),
+    _manager_gauge(
+        "RemoteLogManagerTasksAvgIdlePercent",
+        "ratio",
+        "Idle share of the copy threads in the last minute, 0 to 1 for all of Kafka's Percent.",
+    ),
+    _manager_gauge(
+        "RetentionSizeInPercent",
+        "percent",
+        "Size of the whole log in percent of retention.bytes; 0 if that is unlimited.",
+        ("topic", "partition"),
+    ),
+    _manager_gauge(
+        "LocalRetentionSizeInPercent",
+        "percent",
+        "Size of the local log in percent of local.retention.bytes; 0 if that is unlimited.",
+        ("topic", "partition"),
+    ),
+    _attribute(
+        "RemoteLogManager",
+        "remote-copy-throttle-time-avg",
+        "milliseconds",
+        "Mean of the waits that the copy quota asked for lately; NaN if it asked for none.",
+    ),
+    _attribute(
+        "RemoteLogManager",
+        "remote-copy-throttle-time-max",
+        "milliseconds",
+        "Longest of the waits that the copy quota asked for lately; NaN if it asked for none.",
+    ),
+    _attribute(
+        "RemoteLogManager",
+        "remote-fetch-throttle-time-avg",
+        "milliseconds",
+        "Mean of the waits that the fetch quota asked for lately; NaN if it asked for none.",
+    ),
+    _attribute(
+        "RemoteLogManager",
+        "remote-fetch-throttle-time-max",
+        "milliseconds",
+        "Longest of the waits that the fetch quota asked for lately; NaN if it asked for none.",
+    ),
+    _attribute(
+        "RLMCopy",
+        "byte-rate",
+        "bytes per second",
+        "Copies to the remote tier as the copy quota measures them.",
+    ),
+    _attribute(
+        "RLMFetch",
+        "byte-rate",
+        "bytes per second",
+        "Reads from the remote tier as the fetch quota measures them.",
+    ),
+)
+
+OWN_METRICS: tuple[Metric, ...] = (
+    _own(
+        "meter_rate",
+        "per second",
+        "Rate of one of Kafka's meters over all topics, as its MBean has it: exponentially "
+        "weighted over 1, 5 and 15 minutes (1m, 5m, 15m), or the mean since the start.",
+        "meter",
+        "window",
+    ),
+    _own_counter("segments_copied", "segments", "Segments whose copy is finished and durable."),
+    _own_counter(
+        "copied_bytes", "bytes", "Log bytes of segments whose copy is finished and durable."
+    ),
+    _own_counter("segments_deleted", "segments", "Segments deleted from the remote tier."),
+    _own_counter("deleted_bytes", "bytes", "Log bytes of segments deleted from the remote tier."),
+    _own_counter(
+        "log_start_offset_advances", "moves", "Times retention moved a log start offset on."
+    ),
+    _own("partitions_led", "partitions", "Partitions that are led, and so copied and expired."),
+    _own(
+        "partitions_copy_lag_unknown",
+        "partitions",
+        "Led partitions of which nobody knows what is still to be copied: the sums of the copy "
+        "lag are without them.",
+    ),
+    _own("task_pool_threads", "threads", "Threads of the pool.", "pool"),
+    _own("task_pool_idle_ratio", "ratio", "Idle share of the pool's threads, 0 to 1.", "pool"),
+    _own("tasks_queued", "tasks", "Tasks that are due and wait for a thread.", "pool"),
+    _own("tasks_running", "tasks", "Tasks that run now.", "pool"),
+    _own("tasks_stuck", "tasks", "Tasks that run for longer than any should: 10 minutes.", "pool"),
+    _own_counter("task_runs", "runs", "Runs of tasks that ended, failed ones too.", "pool"),
+    _own_counter(
+        "task_failures", "runs", "Runs of tasks that failed, by the kind of error.", "pool", "error"
+    ),
+    _own(
+        "quota_rate_bytes_per_second",
+        "bytes per second",
+        "What the quota measures now, by its own arithmetic.",
+        "quota",
+    ),
+    _own(
+        "quota_limit_bytes_per_second",
+        "bytes per second",
+        "What the quota allows; absent if that is unlimited.",
+        "quota",
+    ),
+    _own_counter(
+        "quota_throttled_seconds",
+        "seconds",
+        "Time in which the quota held somebody back.",
+        "quota",
+    ),
+    _own("quota_reserved_bytes", "bytes", "Bytes that are reserved and not settled yet.", "quota"),
+    _own(
+        "quota_overshoot_bytes",
+        "bytes",
+        "The most by which all samples together were ever above what the quota allows.",
+        "quota",
+    ),
+)
+
+METRICS: tuple[Metric, ...] = KAFKA_METRICS + OWN_METRICS

@@ -1,0 +1,89 @@
+"""docs/METRICS.md, written from the definitions themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tierlog.metrics.definitions import KAFKA_METRICS, OWN_METRICS, Metric
+
+__all__ = ["metrics_markdown"]
+
+_INTRODUCTION = """\
+# Metrics
+
+<!-- Written by `python -m tierlog.metrics > docs/METRICS.md`; do not edit. -->
+
+`tierlog tier --metrics HOST:PORT` answers Prometheus at `http://HOST:PORT/metrics`, in its text
+format or as OpenMetrics. In Python, `tierlog.metrics.server.start_metrics_server` does, or register
+`tierlog.metrics.collector.RemoteLogCollector` with a registry of your own. Both need the extra
+`metrics`. The endpoint also shows prometheus_client's `process_*` series.
+
+* **Leadership.** Gauges are those of the partitions that this process leads. When a partition is
+  lost or deleted they vanish with it, whatever still runs; a topic's series vanish with its last
+  partition, and its counters begin at 0 when it comes back. The totals over all topics stay.
+* **Unknown is absent.** A gauge that nobody can know now is not shown, and never shown as 0; a sum
+  is over the partitions where it is known (`tierlog_partitions_copy_lag_unknown` counts the
+  others). No gauge is ever negative.
+* **Cardinality.** A series per partition only where Kafka has one: the two retention percents.
+"""
+
+_KAFKA = """\
+## Kafka's metrics
+
+Under the names that the Prometheus JMX exporter gives them with its example rules for Kafka
+(`kafka-kraft-3_0_0.yml`), so dashboards made for brokers show tierlog too. Those rules leave the
+domain `kafka.log.remote` out; its MBeans are named here as the same rules would name them. With the
+label `topic` a series is that topic's, without it is over all topics; so leave `topic=""` out, or
+take only it, when you add up.
+
+The exporter shows of a meter its count only: take `rate()` of it. The rates that Kafka's MBeans
+have besides are in `tierlog_meter_rate`.
+"""
+
+_OWN = """\
+## tierlog's own
+"""
+
+_ELSEWHERE = """\
+## Not here
+
+What Kafka measures of serving remote reads to consumers (`RemoteLogReaderFetchRateAndTimeMs`,
+`RemoteStorageThreadPool`, `DelayedRemoteFetchMetrics`, `DelayedRemoteListOffsetsMetrics` and the
+purgatories) and of replication (`LeaderReplication`, `FollowerReplication`, `ReassignmentBytes...`)
+belongs to a broker, which tierlog is not.
+"""
+
+
+def metrics_markdown() -> str:
+    """The text of docs/METRICS.md."""
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            _KAFKA,
+            *_entries(KAFKA_METRICS),
+            _OWN,
+            *_entries(OWN_METRICS),
+            _ELSEWHERE.rstrip() + "\n",
+        ]
+    )
+
+
+def _entries(metrics: Iterable[Metric]) -> list[str]:
+    return [_entry(metric) for metric in metrics]
+
+
+def _entry(metric: Metric) -> str:
+    lines = [
+        f"### {metric.name}\n",
+        f"{metric.doc}\n",
+        f"* Kind: {metric.kind.value}, in {metric.unit}",
+    ]
+    if metric.labels:
+        lines.append(f"* Labels: {', '.join(f'`{label}`' for label in metric.labels)}")
+    if metric.mbean:
+        keys = "".join(f",{label}" for label in metric.labels if not metric.in_usual_rules)
+        keys = keys or (",topic]" if metric.labels else "")
+        keys = f"[{keys}" if keys.endswith("]") else keys
+        outside = "" if metric.in_usual_rules else "; not let through by the example rules"
+        lines.append(f"* Kafka: `{metric.mbean}{keys}`, attribute `{metric.attribute}`{outside}")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,157 @@
+"""Scrapes over HTTP: ``GET /metrics``. Needs the extra ``metrics``.
+
+Loopback unless told otherwise: metrics name topics, and nothing here asks who is asking.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from http.server import ThreadingHTTPServer
+from socketserver import TCPServer
+from types import TracebackType
+from typing import Any
+
+from tierlog.errors import ConfigError
+from tierlog.metrics.recorder import RemoteLogMetrics
+
+__all__ = ["MetricsServer", "start_metrics_server"]
+
+LOOPBACK = "127.0.0.1"
+# A client that sends or takes nothing for so long is let go.
+CLIENT_TIMEOUT_S = 10.0
+_LANDING = b'<html><body><p>tierlog: <a href="/metrics">metrics</a></p></body></html>\n'
+
+
+class MetricsServer:
+    """A running endpoint; made by `start_metrics_server`. ``host`` and ``port`` are those bound."""
+
+    def __init__(self, http: _HttpServer) -> None:
+        self._http = http
+        self.host = str(http.server_address[0])
+        self.port = int(http.server_address[1])
+        self._thread = threading.Thread(
+            target=http.serve_forever, kwargs={"poll_interval": 0.1}, name="tierlog-metrics"
+        )
+        self._thread.daemon = True
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where Prometheus is to look."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop listening, let go of whoever is connected, end every thread. May be repeated."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.let_go()
+        self._http.server_close()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def start_metrics_server(
+    metrics: RemoteLogMetrics, host: str = LOOPBACK, port: int = 0
+) -> MetricsServer:
+    """Answer scrapes of `metrics` at ``host:port`` (0: any free port) until `MetricsServer.close`.
+
+    The process's own ``process_*`` series (CPU, memory, open files) are shown beside them.
+    ConfigError without prometheus_client, or when nobody can listen there.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client.exposition import MetricsHandler
+
+        from tierlog.metrics.collector import RemoteLogCollector
+    except ImportError as error:
+        raise ConfigError(
+            "showing metrics needs the extra 'metrics': pip install 'tierlog[metrics]'"
+        ) from error
+
+    shown = CollectorRegistry()
+    shown.register(RemoteLogCollector(metrics))
+    ProcessCollector(registry=shown)
+
+    class Handler(MetricsHandler):
+        registry = shown
+        timeout = CLIENT_TIMEOUT_S
+
+        def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                super().do_GET()
+            elif path == "/":
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.end_headers()
+                self.wfile.write(_LANDING)
+            else:
+                self.send_error(404, "metrics are at /metrics")
+
+    return MetricsServer(_listen(host, port, Handler))
+
+
+def _listen(host: str, port: int, handler: Any) -> _HttpServer:
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return _HttpServer(infos[0][0], (host, port), handler)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot show metrics at {host}:{port}: {error}; choose another host or port"
+        ) from error
+
+
+class _HttpServer(ThreadingHTTPServer):
+    """Knows its connections, so that it can end them and the threads that serve them."""
+
+    daemon_threads = False
+    block_on_close = True
+
+    def __init__(self, family: int, address: tuple[str, int], handler: Any) -> None:
+        self.address_family = family
+        self._clients: set[socket.socket] = set()
+        self._clients_lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Not the HTTPServer's, which would ask a name server who we are.
+        TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._clients_lock:
+            self._clients.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._clients_lock:
+            self._clients.discard(request)
+        super().shutdown_request(request)
+
+    def let_go(self) -> None:
+        """End what is under way."""
+        with self._clients_lock:
+            clients = list(self._clients)
+        for client in clients:
+            try:
+                client.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # It has just ended by itself.
+                continue
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is nobody's fault."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
