@@ -18,13 +18,16 @@ from tests.remote.builders import (
     segment,
     uuid_of,
 )
+from tests.remote.metadata_events import MARKED, delete_partition, finish, found_at, move
+from tests.remote.metadata_fencing import FencingConformance
 from tierlog.errors import ClosedError, RemoteMetadataError
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
-    RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+
+__all__ = ["MetadataConformance", "finish", "found_at", "move"]
 
 PATH_TO = {
     STARTED: [],
@@ -40,27 +43,7 @@ LEGAL = {
 }
 
 
-def move(
-    manager: RemoteLogMetadataManager,
-    metadata: RemoteLogSegmentMetadata,
-    *states: RemoteLogSegmentState,
-) -> None:
-    for number, state in enumerate(states):
-        manager.update(metadata.update_to(state, event_timestamp_ms=6_000 + number))
-
-
-def finish(manager: RemoteLogMetadataManager, *segments: RemoteLogSegmentMetadata) -> None:
-    for metadata in segments:
-        manager.add(metadata)
-        move(manager, metadata, FINISHED)
-
-
-def found_at(manager: RemoteLogMetadataManager, offset: int, epoch: int = 0) -> str | None:
-    found = manager.lookup(PARTITION, epoch, offset)
-    return None if found is None else found.segment_id.id
-
-
-class MetadataConformance:
+class MetadataConformance(FencingConformance):
     """Takes the fixture `manager`: an empty, loaded manager."""
 
     # -- states
@@ -373,6 +356,11 @@ class MetadataConformance:
             lambda: manager.list(PARTITION),
             lambda: manager.partitions(),
             lambda: manager.remote_log_size(PARTITION, 0),
+            lambda: manager.claim_leadership(PARTITION, 1),
+            lambda: manager.leader_epoch(PARTITION),
+            lambda: delete_partition(manager, MARKED),
+            lambda: manager.partition_delete_state(PARTITION),
+            lambda: manager.changes(PARTITION),
         ]
         for call in calls:
             with pytest.raises(ClosedError):

@@ -1,20 +1,26 @@
 """A naive model of a metadata manager, and the machine that drives both with the same events.
 
 The model keeps a plain list of segments and answers every question by looking at all of them.
+Several leaders take part, and none of them knows whether it is still the one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.remote.builders import DELETING, FINISHED, GONE, STARTED, partition_of, segment
-from tierlog.errors import RemoteMetadataError
+from tests.remote.metadata_events import DELETION_FINISHED, MARKED, delete_partition
+from tierlog.errors import FencedLeaderError, RemoteMetadataError
 from tierlog.remote.metadata import (
     EpochRange,
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    RemotePartitionDeleteState,
 )
 from tierlog.types import TopicIdPartition
 
@@ -22,6 +28,7 @@ PARTITIONS = [partition_of("orders", 0), partition_of("payments", 3)]
 EPOCHS = range(6)
 OFFSETS = range(-1, 75)
 NAMES = [f"segment {number}" for number in range(8)]
+LEADERS = st.none() | st.integers(0, 3)
 NEXT = {STARTED: {FINISHED, DELETING}, FINISHED: {DELETING}, DELETING: {GONE}}
 
 
@@ -50,38 +57,105 @@ def st_segment(draw: st.DrawFn, name: str) -> RemoteLogSegmentMetadata:
     )
 
 
+class FencedError(Exception):
+    """The model says that a later leader is known."""
+
+
 class NaiveMetadata:
     """All segments ever added with the state they are in; forgotten ones stay in the list."""
 
     def __init__(self) -> None:
         self.segments: dict[tuple[TopicIdPartition, str], RemoteLogSegmentMetadata] = {}
         self.highest: dict[tuple[TopicIdPartition, int], int] = {}
+        self.leaders: dict[TopicIdPartition, int] = {}
+        self.deletions: dict[TopicIdPartition, RemotePartitionDeleteState] = {}
 
-    def add(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        key = (metadata.topic_id_partition, metadata.segment_id.id)
+    # Each event says whether it is legal, and has happened then.
+
+    def add(self, metadata: RemoteLogSegmentMetadata, leader: int | None) -> bool:
+        partition = metadata.topic_id_partition
+        self._check_leader(partition, leader)
+        key = (partition, metadata.segment_id.id)
         known = self.segments.get(key)
         if known is not None and known.state is not GONE:
-            return known == metadata
+            if known != metadata:
+                return False
+        elif partition in self.deletions:
+            return False
         self.segments[key] = metadata
-        return True
+        return self._led_by(partition, leader)
 
-    def update(
-        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, at_ms: int
-    ) -> bool:
-        key = (metadata.topic_id_partition, metadata.segment_id.id)
+    def update(self, update: RemoteLogSegmentMetadataUpdate, leader: int | None) -> bool:
+        partition = update.segment_id.topic_id_partition
+        self._check_leader(partition, leader)
+        key = (partition, update.segment_id.id)
         known = self.segments.get(key)
         if known is None or known.state is GONE:
-            return state is GONE
-        if known.state is state:
-            return True
-        if state not in NEXT[known.state]:
+            return update.state is GONE and self._led_by(partition, leader)
+        if update.state is not known.state and update.state not in NEXT[known.state]:
             return False
-        self.segments[key] = known.updated(known.update_to(state, event_timestamp_ms=at_ms))
-        if state is FINISHED:
-            for epoch, _, end_offset in known.epoch_ranges():
-                place = (known.topic_id_partition, epoch)
+        if not known.is_changed_by(update):
+            return self._led_by(partition, leader)
+        after = self.segments[key] = known.updated(update)
+        if after.truncation_offset != known.truncation_offset:
+            self._cut_highest(after)
+        if after.state is FINISHED and known.state is not FINISHED:
+            for epoch, _, end_offset in after.served_epoch_ranges():
+                place = (partition, epoch)
                 self.highest[place] = max(self.highest.get(place, -1), end_offset)
+        return self._led_by(partition, leader)
+
+    def claim(self, partition: TopicIdPartition, leader: int) -> bool:
+        self._check_leader(partition, leader)
+        return self._led_by(partition, leader)
+
+    def delete(
+        self, partition: TopicIdPartition, state: RemotePartitionDeleteState, leader: int | None
+    ) -> bool:
+        self._check_leader(partition, leader)
+        known = self.deletions.get(partition)
+        if state is DELETION_FINISHED and known is None:
+            nothing = not any(place[0] == partition for place in self.highest)
+            legal = nothing and not self.known(partition)
+        elif state is DELETION_FINISHED and known == state - 1:
+            legal = True
+            del self.deletions[partition]
+            for places in (self.segments, self.highest):
+                for place in [place for place in places if place[0] == partition]:
+                    del places[place]  # type: ignore[attr-defined]
+        else:
+            legal = state is known or state == (MARKED if known is None else known + 1)
+            if legal:
+                self.deletions[partition] = state
+        return legal and self._led_by(partition, leader)
+
+    def _check_leader(self, partition: TopicIdPartition, leader: int | None) -> None:
+        if leader is not None and leader < self.leaders.get(partition, -1):
+            raise FencedError
+
+    def _led_by(self, partition: TopicIdPartition, leader: int | None) -> bool:
+        if leader is not None:
+            self.leaders[partition] = leader
         return True
+
+    def _cut_highest(self, after: RemoteLogSegmentMetadata) -> None:
+        partition, cut = after.topic_id_partition, after.truncation_offset
+        assert cut is not None
+        for epoch, _, end_offset in after.epoch_ranges():
+            place = (partition, epoch)
+            if end_offset < cut or self.highest.get(place, -1) < cut:
+                continue
+            others = [
+                extent.end_offset
+                for extent, metadata in self.ranges(partition, epoch)
+                if metadata is not after
+            ]
+            began_below = dict(after.leader_epochs)[epoch] < cut
+            highest = max([*others, cut - 1 if began_below else -1])
+            if highest < 0:
+                del self.highest[place]
+            else:
+                self.highest[place] = highest
 
     def known(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         return [
@@ -97,7 +171,7 @@ class NaiveMetadata:
             (extent, metadata)
             for metadata in self.known(partition)
             if metadata.state is FINISHED
-            for extent in metadata.epoch_ranges()
+            for extent in metadata.served_epoch_ranges()
             if extent.epoch == epoch
         ]
 
@@ -130,6 +204,10 @@ class NaiveMetadata:
             if metadata.state is FINISHED
             for counted_epoch, size_bytes in metadata.size_per_epoch()
             if counted_epoch == epoch
+            and not any(
+                extent.epoch == epoch and extent.end_offset > metadata.served_end_offset
+                for extent in metadata.epoch_ranges()
+            )
         )
 
 
@@ -155,33 +233,80 @@ class MetadataMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.manager.close()
 
-    @rule(data=st.data(), name=st.sampled_from(NAMES))
-    def add(self, data: st.DataObject, name: str) -> None:
+    @rule(data=st.data(), name=st.sampled_from(NAMES), leader=LEADERS)
+    def add(self, data: st.DataObject, name: str, leader: int | None) -> None:
         # Ids are never used again: a name stands for one segment for good.
         if name not in self.added:
             self.added[name] = data.draw(st_segment(name))
         metadata = self.added[name]
         known = self.model.segments.get((metadata.topic_id_partition, metadata.segment_id.id))
         if known is None or known.state is not GONE:
-            self._both(self.model.add(metadata), lambda: self.manager.add(metadata))
+            self._both(
+                metadata.topic_id_partition,
+                lambda: self.model.add(metadata, leader),
+                lambda: self.manager.add(metadata, leader_epoch=leader),
+            )
 
-    @rule(name=st.sampled_from(NAMES), state=st.sampled_from([FINISHED, DELETING, GONE]))
-    def update(self, name: str, state: RemoteLogSegmentState) -> None:
+    @rule(
+        name=st.sampled_from(NAMES),
+        state=st.sampled_from([FINISHED, DELETING, GONE]),
+        cut=st.none() | st.none() | st.integers(0, 75),
+        leader=LEADERS,
+    )
+    def update(
+        self, name: str, state: RemoteLogSegmentState, cut: int | None, leader: int | None
+    ) -> None:
         metadata = self.added.get(name)
         if metadata is not None:
             self.now_ms += 1
-            event = metadata.update_to(state, event_timestamp_ms=self.now_ms)
-            legal = self.model.update(metadata, state, self.now_ms)
-            self._both(legal, lambda: self.manager.update(event))
+            event = metadata.update_to(state, event_timestamp_ms=self.now_ms, truncation_offset=cut)
+            self._both(
+                metadata.topic_id_partition,
+                lambda: self.model.update(event, leader),
+                lambda: self.manager.update(event, leader_epoch=leader),
+            )
 
-    def _both(self, legal: bool, call: object) -> None:
-        assert callable(call)
+    @rule(partition=st.sampled_from(PARTITIONS), leader=st.integers(0, 3))
+    def claim(self, partition: TopicIdPartition, leader: int) -> None:
+        self._both(
+            partition,
+            lambda: self.model.claim(partition, leader),
+            lambda: self.manager.claim_leadership(partition, leader),
+        )
+
+    # Only one of them, since a partition that is being deleted takes no segments.
+    @rule(
+        partition=st.sampled_from(PARTITIONS[1:]),
+        state=st.sampled_from(RemotePartitionDeleteState),
+        leader=LEADERS,
+    )
+    def delete(
+        self, partition: TopicIdPartition, state: RemotePartitionDeleteState, leader: int | None
+    ) -> None:
+        self._both(
+            partition,
+            lambda: self.model.delete(partition, state, leader),
+            lambda: delete_partition(self.manager, state, partition=partition, leader_epoch=leader),
+        )
+
+    def _both(
+        self, partition: TopicIdPartition, model: Callable[[], bool], real: Callable[[], None]
+    ) -> None:
+        """The two agree on whether an event happens; what does not leaves no trace."""
+        before = self.manager.changes(partition)
         try:
-            call()
+            outcome: object = model()
+        except FencedError:
+            outcome = FencedLeaderError
+        try:
+            real()
+        except FencedLeaderError:
+            assert outcome is FencedLeaderError
         except RemoteMetadataError:
-            assert not legal
+            assert outcome is False
         else:
-            assert legal
+            assert outcome is True
+        assert outcome is True or self.manager.changes(partition) == before
 
     @invariant()
     def everything_agrees(self) -> None:
@@ -190,7 +315,11 @@ class MetadataMachine(RuleBasedStateMachine):
         for partition in PARTITIONS:
             known = self.model.known(partition)
             assert set(self.manager.list(partition)) == set(known)
-            assert (partition in self.manager.partitions()) == bool(known)
+            deletion = self.model.deletions.get(partition)
+            assert self.manager.partition_delete_state(partition) is deletion
+            listed = bool(known) or deletion is not None
+            assert (partition in self.manager.partitions()) == listed
+            assert self.manager.leader_epoch(partition) == self.model.leaders.get(partition, -1)
             self._check_timestamps(partition)
             for epoch in EPOCHS:
                 self._check_epoch(partition, epoch)
@@ -221,7 +350,7 @@ class MetadataMachine(RuleBasedStateMachine):
                 for metadata in self.model.known(partition)
                 if metadata.state is FINISHED
                 and metadata.max_timestamp_ms >= timestamp_ms
-                and metadata.end_offset >= start_offset
+                and metadata.served_end_offset >= max(start_offset, metadata.start_offset)
             }
             assert set(found) == expected
             assert len(found) == len(expected)

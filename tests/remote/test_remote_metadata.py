@@ -19,8 +19,28 @@ from hypothesis import settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from tests.oracle.strategies import profile
-from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, STARTED, segment, uuid_of
-from tests.remote.metadata_conformance import MetadataConformance, finish, found_at, move
+from tests.remote.builders import (
+    DELETING,
+    FINISHED,
+    GONE,
+    PARTITION,
+    STARTED,
+    partition_of,
+    segment,
+    uuid_of,
+)
+from tests.remote.metadata_conformance import MetadataConformance
+from tests.remote.metadata_events import (
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    MARKED,
+    cut,
+    delete_partition,
+    finish,
+    found_at,
+    move,
+)
+from tests.remote.metadata_fencing import EmbeddedConformance
 from tests.remote.metadata_model import MetadataMachine
 from tierlog.errors import (
     CorruptDataError,
@@ -38,13 +58,13 @@ from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.partition_metadata import PartitionMetadata
 
 
-class TestInMemory(MetadataConformance):
+class TestInMemory(MetadataConformance, EmbeddedConformance):
     @pytest.fixture
     def manager(self) -> RemoteLogMetadataManager:
         return InMemoryRemoteLogMetadataManager()
 
 
-class TestSqlite(MetadataConformance):
+class TestSqlite(MetadataConformance, EmbeddedConformance):
     @pytest.fixture
     def manager(self, tmp_path: Path) -> Any:
         manager = SqliteRemoteLogMetadataManager(tmp_path / "state" / "metadata.db")
@@ -170,6 +190,13 @@ class TestNotLoaded:
             lambda: manager.highest_offset_for_epoch(PARTITION, 0),
             lambda: manager.remote_log_size(PARTITION, 0),
             lambda: manager.partitions(),
+            lambda: manager.claim_leadership(PARTITION, 1),
+            lambda: manager.leader_epoch(PARTITION),
+            lambda: delete_partition(manager, MARKED),
+            lambda: manager.partition_delete_state(PARTITION),
+            lambda: manager.changes(PARTITION),
+            lambda: manager.log_start_offset(PARTITION),
+            lambda: manager.advance_log_start_offset(PARTITION, 1),
         ]
         assert not manager.is_ready(PARTITION)
         for call in calls:
@@ -251,6 +278,33 @@ class TestSqliteOnly:
         first.close()
         second = SqliteRemoteLogMetadataManager(path)
         assert second.highest_offset_for_epoch(PARTITION, 0) == 99
+        second.close()
+
+    def test_leaders_cuts_deletions_and_log_starts_come_back(self, path: Path) -> None:
+        first = SqliteRemoteLogMetadataManager(path)
+        metadata = segment("a", 0, 99)
+        finish(first, metadata, leader_epoch=6)
+        cut(first, metadata, 40)
+        other, gone = partition_of("orders", 1), partition_of("orders", 2)
+        first.advance_log_start_offset(PARTITION, 17)
+        first.claim_leadership(other, 3)
+        delete_partition(first, MARKED, DELETION_STARTED, partition=other)
+        finish(first, segment("b", 0, 9, partition=gone))
+        steps = (MARKED, DELETION_STARTED, DELETION_FINISHED)
+        delete_partition(first, *steps, partition=gone, leader_epoch=2)
+        first.close()
+        second = SqliteRemoteLogMetadataManager(path)
+        assert [found_at(second, offset) for offset in (39, 40)] == [uuid_of("a"), None]
+        assert second.highest_offset_for_epoch(PARTITION, 0) == 39
+        leaders = [second.leader_epoch(name) for name in (PARTITION, other, gone)]
+        assert leaders == [6, 3, 2]
+        assert second.log_start_offset(PARTITION) == 17
+        assert second.log_start_offset(other) is None
+        assert second.partition_delete_state(other) is DELETION_STARTED
+        assert second.partition_delete_state(gone) is None
+        assert second.list(gone) == ()
+        assert second.highest_offset_for_epoch(gone, 0) is None
+        assert second.partitions() == (PARTITION, other)
         second.close()
 
     def test_commits_wait_for_the_disk(self, path: Path) -> None:
