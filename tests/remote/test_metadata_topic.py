@@ -24,7 +24,7 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import encode_record, metadata_partition
+from tierlog.remote.metadata_records import MetadataRecord, encode_record, metadata_partition
 from tierlog.remote.metadata_topic import METADATA_TOPIC, TopicBasedRemoteLogMetadataManager
 from tierlog.types import TopicIdPartition
 
@@ -152,7 +152,7 @@ def test_a_partition_that_is_gone_is_forgotten(
         event = RemotePartitionDeleteMetadata(
             partition=PARTITION, broker_id=1, event_timestamp_ms=9_000, state=state
         )
-        produce(broker, topic, number, encode_record(event))
+        produce(broker, topic, number, encode_record(MetadataRecord(event)))
     wait_until(lambda: manager.partitions() == (), 30, what="the partition to be forgotten")
     assert manager.list(PARTITION) == ()
 
@@ -162,7 +162,7 @@ def test_illegal_events_of_others_are_dropped_and_counted(
 ) -> None:
     manager.add(segment("a", 0, 9))
     wrong = segment("a", 0, 9).update_to(GONE, event_timestamp_ms=7_000)
-    produce(broker, topic, metadata_partition(PARTITION, 3), encode_record(wrong))
+    produce(broker, topic, metadata_partition(PARTITION, 3), encode_record(MetadataRecord(wrong)))
     wait_until(lambda: manager.dropped_count == 1, 30, what="the event to be dropped")
     assert manager.get(segment("a", 0, 9).segment_id) is not None
 

@@ -10,6 +10,9 @@ in Kafka's flexible layout; keys are null (``RemoteLogMetadataSerde``):
 What only tierlog knows goes into tagged fields of high numbers, which Kafka reads over: a segment's
 bytes per epoch, the checksum of its log and where it was cut off, and the leader epoch of whoever
 wrote the record. Without them the bytes are Kafka's own.
+
+What Kafka has no record for is a note: the end of the deletion of a segment that never was. Every
+reader forgets it at once, Kafka's with a line in the broker's log; only its tagged fields count.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "metadata_partition",
+    "note_about",
 ]
 
 RemoteLogMetadata = (
@@ -52,6 +56,9 @@ TAG_BYTES_PER_EPOCH = 21_000
 TAG_LOG_CRC32C = 21_001
 TAG_LEADER_EPOCH = 21_002
 TAG_TRUNCATION_OFFSET = 21_003
+TAG_LOG_START_OFFSET = 21_004
+# Kafka's ``Uuid.ZERO_UUID``, which it never gives to a segment.
+NO_SEGMENT = kafka_uuid(bytes(16))
 
 _INT8, _INT32, _INT64 = struct.Struct(">b"), struct.Struct(">i"), struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
@@ -63,17 +70,39 @@ _MAX_VARINT_BYTES = 5
 
 
 class MetadataRecord(NamedTuple):
-    """What a record tells, and the leader epoch its writer acted in (None: it did not say)."""
+    """An event, and what a record may tell besides: the leader epoch its writer acted in, and
+    where the partition's log starts (None: it does not say)."""
 
     event: RemoteLogMetadata
     leader_epoch: int | None = None
+    log_start_offset: int | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        """The user partition all of it is about."""
+        if isinstance(self.event, RemotePartitionDeleteMetadata):
+            return self.event.partition
+        return self.event.segment_id.topic_id_partition
 
 
-def encode_record(event: RemoteLogMetadata, *, leader_epoch: int | None = None) -> bytes:
-    """The value of the record that tells `event`. ValueError for a leader epoch below 0."""
+def note_about(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
+    """The event of a record that changes no segment."""
+    return RemoteLogSegmentMetadataUpdate(
+        segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=NO_SEGMENT),
+        event_timestamp_ms=-1,
+        broker_id=-1,
+        state=RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    )
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """The value of that record. ValueError for a leader epoch or an offset below 0."""
+    event = record.event
     tags: dict[int, bytes] = {}
-    if leader_epoch is not None:
-        tags[TAG_LEADER_EPOCH] = _INT32.pack(_checked_epoch(leader_epoch))
+    if record.leader_epoch is not None:
+        tags[TAG_LEADER_EPOCH] = _INT32.pack(_checked_epoch(record.leader_epoch))
+    if record.log_start_offset is not None:
+        tags[TAG_LOG_START_OFFSET] = _INT64.pack(_checked_offset(record.log_start_offset))
     if not isinstance(event, RemotePartitionDeleteMetadata) and event.truncation_offset is not None:
         tags[TAG_TRUNCATION_OFFSET] = _INT64.pack(event.truncation_offset)
     if isinstance(event, RemoteLogSegmentMetadata):
@@ -352,7 +381,7 @@ def _decode_segment(cursor: _Cursor) -> MetadataRecord:
         log_crc32c=_tagged(_UINT32, tags.get(TAG_LOG_CRC32C), "a checksum"),
         truncation_offset=_truncation_offset(tags),
     )
-    return MetadataRecord(metadata, _leader_epoch(tags))
+    return _record(metadata, tags)
 
 
 def _flag(data: bytes | None) -> bool:
@@ -374,9 +403,14 @@ def _tagged(layout: struct.Struct, data: bytes | None, what: str) -> int | None:
     return None if data is None else int(layout.unpack(data)[0])
 
 
-def _leader_epoch(tags: dict[int, bytes]) -> int | None:
+def _record(event: RemoteLogMetadata, tags: dict[int, bytes]) -> MetadataRecord:
     epoch = _tagged(_INT32, tags.get(TAG_LEADER_EPOCH), "a leader epoch")
-    return None if epoch is None else _checked_epoch(epoch)
+    start = _tagged(_INT64, tags.get(TAG_LOG_START_OFFSET), "a log start offset")
+    return MetadataRecord(
+        event,
+        None if epoch is None else _checked_epoch(epoch),
+        None if start is None else _checked_offset(start),
+    )
 
 
 def _truncation_offset(tags: dict[int, bytes]) -> int | None:
@@ -387,6 +421,12 @@ def _checked_epoch(epoch: int) -> int:
     if not 0 <= epoch < 2**31:
         raise ValueError(f"a leader epoch is in 0..2^31-1, not {epoch}")
     return epoch
+
+
+def _checked_offset(offset: int) -> int:
+    if not 0 <= offset < 2**63:
+        raise ValueError(f"an offset is in 0..2^63-1, not {offset}")
+    return offset
 
 
 def _decode_update(cursor: _Cursor) -> MetadataRecord:
@@ -404,7 +444,7 @@ def _decode_update(cursor: _Cursor) -> MetadataRecord:
         custom_metadata=custom_metadata,
         truncation_offset=_truncation_offset(tags),
     )
-    return MetadataRecord(update, _leader_epoch(tags))
+    return _record(update, tags)
 
 
 def _decode_delete(cursor: _Cursor) -> MetadataRecord:
@@ -419,7 +459,7 @@ def _decode_delete(cursor: _Cursor) -> MetadataRecord:
         event_timestamp_ms=event_timestamp_ms,
         state=state,
     )
-    return MetadataRecord(deletion, _leader_epoch(tags))
+    return _record(deletion, tags)
 
 
 _DECODERS: dict[int, Callable[[_Cursor], MetadataRecord]] = {

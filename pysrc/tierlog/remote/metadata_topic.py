@@ -6,6 +6,24 @@ not allow is dropped, by every reader alike. A write returns when this manager h
 record back: then it is durable, visible here, and known whether it was accepted or dropped because
 somebody else was faster (Kafka's ``TopicBasedRemoteLogMetadataManager``, which does not tell).
 
+**Fencing** is decided in the order of the topic. A record names the leader epoch of its writer
+(`metadata_records`); one that names an earlier epoch than an accepted record before it is dropped
+by every reader, and its writer is told a FencedLeaderError. A claim is a record of its own, which
+Kafka passes over, so the fence stands before the new leader has done anything; and as a claim is
+read back, too, a leader that has claimed knows all that was decided before it. A repeat carries
+the same epoch as the first time: nobody fences himself, and an event told twice counts once.
+
+What is not fenced:
+
+* events without an epoch: those of Kafka's own brokers and of tools;
+* Kafka's own readers: they know no epochs here and apply a dropped event where a segment's state
+  allows it. Only on their side a zombie's segment may seem finished, or seem to go;
+* what a leader was allowed to do before the later claim and does after it: it may still remove the
+  objects of a segment whose deletion was accepted, and an upload that was under way may finish.
+  Nothing refers to that object; it is the orphan that a comparison with the store finds;
+* whoever woke up after the topic itself forgot the later epoch: a topic that drops old records
+  (``retention.ms``; Kafka's default is never) drops claims with them.
+
 Needs the extra ``kafka``. Kafka's brokers and tierlog may follow and write the same topic.
 """
 
@@ -16,12 +34,12 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog.errors import (
     ClosedError,
-    ConfigError,
     CorruptDataError,
+    FencedLeaderError,
     MetadataNotReadyError,
     RemoteMetadataError,
 )
@@ -29,27 +47,37 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
 )
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata_records import (
-    RemoteLogMetadata,
+    MetadataRecord,
     decode_record,
     encode_record,
     metadata_partition,
+    note_about,
 )
+from tierlog.remote.metadata_topic_client import MetadataTopicClient, unavailable, write_token
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from tierlog.remote.partition_metadata import PartitionChange, PartitionMetadata
+
 __all__ = ["METADATA_TOPIC", "TopicBasedRemoteLogMetadataManager"]
 
 METADATA_TOPIC = "__remote_log_metadata"
-# Names a write, so that whoever wrote it knows it again; Kafka does not look at headers.
-WRITE_HEADER = "tierlog-write"
 _POLL_S = 0.1
 _POLL_RECORDS = 500
+# The reader looks up every `_POLL_S`; for what may hold up the client library nobody waits longer.
+_CLOSE_S = 4.0
+
+
+class _Write(NamedTuple):
+    """A record on its way: the topic's partition it goes to, and what became of it."""
+
+    number: int
+    outcome: Future[None]
 
 
 class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
@@ -61,8 +89,12 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     ``bootstrap`` is ``host:port[,host:port]``, ``settings`` what the client library needs besides
     (security). Until a partition's events up to the end at the start are read, every question about
     it is a MetadataNotReadyError. A record that cannot be read stops its partition of the topic for
-    good, and every question about what it holds is the CorruptDataError. ConfigError without the
+    good, and every question about what it holds is the CorruptDataError; so do records that were
+    cut off the topic before they were read, with a RemoteMetadataError. ConfigError without the
     client library, RemoteMetadataError when the cluster or the topic does not answer.
+
+    A write whose answer is late or lost is a retriable RemoteMetadataError although it may have
+    taken effect: repeat the call. What has taken effect meanwhile is a repeat and changes nothing.
     """
 
     def __init__(
@@ -78,14 +110,17 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         super().__init__(ready=False)
         self._topic = topic
         self._write_timeout_s = write_timeout_s
-        self._client = _Client(bootstrap, topic, settings or {}, timeout_s)
+        self._client = MetadataTopicClient(
+            bootstrap, topic, settings or {}, timeout_s=timeout_s, write_timeout_s=write_timeout_s
+        )
         self._writer_id = random_bytes(16)
         self._write_numbers = itertools.count()
         self._caught_up = threading.Condition(self._lock)
-        self._writes: dict[bytes, Future[None]] = {}
+        self._writes: dict[bytes, _Write] = {}
         self._next_offsets = dict.fromkeys(self._client.end_offsets, 0)
-        self._stopped: dict[int, CorruptDataError] = {}
+        self._stopped: dict[int, CorruptDataError | RemoteMetadataError] = {}
         self._dropped_count = 0
+        self._fenced_count = 0
         self._failure: RemoteMetadataError | None = None
         self._reader = threading.Thread(
             target=self._follow, name=f"tierlog-{topic}-reader", daemon=True
@@ -101,59 +136,74 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     # -- events
 
     def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
-        partition = metadata.topic_id_partition
-        with self._lock:
-            self._check_usable(partition)
-            known = self._partition(partition)
-            known.change_of_add(metadata, leader_epoch)
-            if known.get(metadata.segment_id) is not None:
-                return
-        self._write(partition, metadata)
+        self._write(metadata.topic_id_partition, MetadataRecord(metadata, leader_epoch))
 
     def update(
         self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
     ) -> None:
-        partition = update.segment_id.topic_id_partition
-        with self._lock:
-            self._check_usable(partition)
-            if self._partition(partition).change_of_update(update, leader_epoch) is None:
-                return
-        self._write(partition, update)
+        self._write(update.segment_id.topic_id_partition, MetadataRecord(update, leader_epoch))
+
+    def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """See `RemoteLogMetadataManager`. When this returns, every event that any earlier leader
+        may still succeed with has been read."""
+        self._write(partition, MetadataRecord(note_about(partition), leader_epoch))
+
+    def update_partition_delete(
+        self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
+    ) -> None:
+        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so that an old
+        leader cannot bring it back."""
+        self._write(metadata.partition, MetadataRecord(metadata, leader_epoch))
+
+    def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
+        record = MetadataRecord(note_about(partition), log_start_offset=offset)
+        self._write(partition, record)
 
     @property
     def dropped_count(self) -> int:
-        """Events read so far that the state of their segment did not allow."""
+        """Events read so far that the state of their segment or partition did not allow."""
         return self._dropped_count
 
-    def _write(self, partition: TopicIdPartition, event: RemoteLogMetadata) -> None:
-        """Returns when the event was read back and accepted."""
-        token = self._writer_id + next(self._write_numbers).to_bytes(8, "big")
-        outcome: Future[None] = Future()
+    @property
+    def fenced_count(self) -> int:
+        """Events read so far of leaders whose epoch was over."""
+        return self._fenced_count
+
+    def _write(self, partition: TopicIdPartition, record: MetadataRecord) -> None:
+        """Returns when the event was read back and accepted, or is known already."""
         with self._lock:
-            self._check_usable(partition)
-            self._writes[token] = outcome
+            if _change_of(self._known(partition), record) is None:
+                return
+            token = self._writer_id + next(self._write_numbers).to_bytes(8, "big")
+            number = metadata_partition(partition, len(self._next_offsets))
+            outcome: Future[None] = Future()
+            self._writes[token] = _Write(number, outcome)
 
         def delivered(error: object, _: object) -> None:
             if error is not None:
-                _settle(outcome, _unavailable(f"{self._topic}: not written: {error}"))
+                _settle(outcome, self._unconfirmed(partition, str(error)))
 
         try:
-            number = metadata_partition(partition, len(self._client.end_offsets))
-            self._client.produce(number, encode_record(event), token, delivered)
+            self._client.produce(number, encode_record(record), token, delivered)
             outcome.result(self._write_timeout_s)
         except TimeoutError:
-            raise _unavailable(
-                f"{self._topic}: a record for {partition} was not read back within "
-                f"{self._write_timeout_s:g} s; it may still take effect"
-            ) from None
+            late = f"not read back within {self._write_timeout_s:g} s"
+            raise self._unconfirmed(partition, late) from None
         finally:
             with self._lock:
                 self._writes.pop(token, None)
+
+    def _unconfirmed(self, partition: TopicIdPartition, reason: str) -> RemoteMetadataError:
+        return unavailable(
+            f"{self._topic}: a record for {partition} is not confirmed ({reason}); it may still "
+            "take effect, and may be written again"
+        )
 
     # -- following the topic
 
     def _follow(self) -> None:
         """The reader thread: everything from the beginning, until closed."""
+        reason = "its reader ended"
         try:
             while not self._closed:
                 messages = self._client.consume(_POLL_RECORDS, _POLL_S)
@@ -162,13 +212,13 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                         self._take(message)
                     self._caught_up.notify_all()
         except self._client.failure as error:
+            reason = str(error)
+        finally:
             # Nobody reads on: every question and every write under way has to know.
             with self._caught_up:
-                self._failure = _unavailable(f"{self._topic}: no longer followed: {error}")
-                for outcome in self._writes.values():
-                    _settle(outcome, self._failure)
+                self._failure = unavailable(f"{self._topic}: no longer followed: {reason}")
+                self._settle_writes(None, self._failure)
                 self._caught_up.notify_all()
-        finally:
             self._client.close_consumer()
 
     def _take(self, message: Message) -> None:
@@ -179,34 +229,51 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             # What can be repeated the client library repeats by itself.
             if self._client.is_end(message):
                 self._next_offsets[number] = max(self._next_offsets[number], offset)
+            elif self._client.is_cut_off(message):
+                self._stop(number, self._cut_off(number))
             return
+        path = f"{self._topic}-{number} offset {offset}"
         try:
-            event, _ = decode_record(
-                message.value() or b"", path=f"{self._topic}-{number} offset {offset}"
-            )
+            record = decode_record(message.value() or b"", path=path)
         except CorruptDataError as error:
-            self._stopped[number] = error
+            self._stop(number, error)
             return
-        outcome = self._writes.get(_token(message))
+        write = self._writes.get(write_token(message))
+        outcome = None if write is None else write.outcome
         try:
-            self._apply(event)
+            self._apply(record)
         except RemoteMetadataError as error:
-            self._dropped_count += 1
+            if isinstance(error, FencedLeaderError):
+                self._fenced_count += 1
+            else:
+                self._dropped_count += 1
             _settle(outcome, error)
         else:
             _settle(outcome, None)
         self._next_offsets[number] = offset + 1
 
-    def _apply(self, event: RemoteLogMetadata) -> None:
-        if isinstance(event, RemoteLogSegmentMetadata):
-            self._partition(event.topic_id_partition).add(event)
-        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
-            self._partition(event.segment_id.topic_id_partition).update(event)
-        elif event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-            self._forget(event)
+    def _apply(self, record: MetadataRecord) -> None:
+        known = self._partition(record.partition)
+        change = _change_of(known, record)
+        if change is not None:
+            known.apply(change)
 
-    def _forget(self, event: RemotePartitionDeleteMetadata) -> None:
-        self._partitions.pop(event.partition, None)
+    def _stop(self, number: int, error: CorruptDataError | RemoteMetadataError) -> None:
+        self._stopped[number] = error
+        self._settle_writes(number, error)
+
+    def _cut_off(self, number: int) -> RemoteMetadataError:
+        return RemoteMetadataError(
+            f"{self._topic}-{number}: the records from offset {self._next_offsets[number]} on are "
+            "gone before they were read: the topic was cut or made anew. What the store holds "
+            "tells the segments"
+        )
+
+    def _settle_writes(self, number: int | None, error: Exception) -> None:
+        """Writes under way to that partition of the topic, or all, end with `error`."""
+        for write in self._writes.values():
+            if number is None or write.number == number:
+                _settle(write.outcome, error)
 
     # -- readiness
 
@@ -238,14 +305,13 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         if self._closed:
             raise ClosedError("the metadata manager is closed")
         if self._failure is not None:
-            raise _unavailable(str(self._failure))
+            raise unavailable(str(self._failure))
         numbers = list(self._next_offsets)
         if partition is not None:
             numbers = [metadata_partition(partition, len(numbers))]
         for number in numbers:
             if number in self._stopped:
-                error = self._stopped[number]
-                raise error.located(error.path or self._topic)
+                raise _again(self._stopped[number])
             if not self._is_read(number):
                 raise MetadataNotReadyError(
                     f"metadata of {partition or 'all partitions'} is not loaded yet: "
@@ -257,124 +323,30 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         """Stops following; writes under way end with a ClosedError, though they may be durable."""
         with self._caught_up:
             self._closed = True
-            for outcome in self._writes.values():
-                _settle(outcome, ClosedError("the metadata manager is closed"))
+            self._settle_writes(None, ClosedError("the metadata manager is closed"))
             self._caught_up.notify_all()
-        self._reader.join()
+        # Never under the lock, which the reader needs to come to its end.
+        self._reader.join(_CLOSE_S)
         self._client.close_producer()
 
 
-class _Client:
-    """The client library: one producer, one consumer of every partition of the topic."""
-
-    def __init__(
-        self, bootstrap: str, topic: str, settings: Mapping[str, object], timeout_s: float
-    ) -> None:
-        try:
-            import confluent_kafka
-        except ImportError as error:
-            raise ConfigError(
-                "the metadata topic needs the extra 'kafka': pip install 'tierlog[kafka]'"
-            ) from error
-        self.failure = confluent_kafka.KafkaException
-        common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
-        self._topic = topic
-        self._producer = confluent_kafka.Producer(
-            {
-                **common,
-                "client.id": "tierlog-metadata-producer",
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "error_cb": _ignore,
-            }
-        )
-        self._consumer = confluent_kafka.Consumer(
-            {
-                **common,
-                "client.id": "tierlog-metadata-consumer",
-                "group.id": "tierlog-metadata",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-                # Tells where a partition ends, also when its last records are gone.
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-                "error_cb": _ignore,
-            }
-        )
-        try:
-            self.end_offsets = self._end_offsets(timeout_s)
-            self._consumer.assign(
-                [
-                    confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING)
-                    for number in self.end_offsets
-                ]
-            )
-        except confluent_kafka.KafkaException as error:
-            self._consumer.close()
-            raise _unavailable(f"{bootstrap}: {topic}: {error}") from error
-
-    def _end_offsets(self, timeout_s: float) -> dict[int, int]:
-        """The end of every partition now; what lies below it has to be read first."""
-        from confluent_kafka import TopicPartition
-
-        found = self._consumer.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
-        if found.error is not None or not found.partitions:
-            raise _unavailable(f"{self._topic}: {found.error or 'no partitions'}")
-        ends = {}
-        for number in sorted(found.partitions):
-            one = TopicPartition(self._topic, number)
-            begin, end = self._consumer.get_watermark_offsets(one, timeout=timeout_s)
-            # Below the beginning there is nothing to wait for.
-            ends[number] = end if end > begin else 0
-        return ends
-
-    def produce(
-        self,
-        number: int,
-        value: bytes,
-        token: bytes,
-        delivered: Callable[[object, object], None],
-    ) -> None:
-        from confluent_kafka import KafkaException
-
-        try:
-            self._producer.produce(
-                self._topic,
-                value=value,
-                partition=number,
-                headers=[(WRITE_HEADER, token)],
-                on_delivery=delivered,
-            )
-        except (BufferError, KafkaException) as error:
-            raise _unavailable(f"{self._topic}: not written: {error}") from error
-
-    def consume(self, records: int, timeout_s: float) -> list[Any]:
-        """What has come in; delivery reports of the producer are served on the way."""
-        self._producer.poll(0)
-        first = self._consumer.poll(timeout_s)
-        return [] if first is None else [first, *self._consumer.consume(records, 0)]
-
-    def is_end(self, message: Message) -> bool:
-        """Whether a message without a record says that all of its partition is read."""
-        from confluent_kafka import KafkaError
-
-        error = message.error()
-        return error is not None and error.code() == KafkaError._PARTITION_EOF
-
-    def close_consumer(self) -> None:
-        self._consumer.close()
-
-    def close_producer(self) -> None:
-        self._producer.flush(0)
-        self._producer.purge()
+def _change_of(known: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
+    """What a record changes, None for nothing; RemoteMetadataError when it may not."""
+    event, leader_epoch = record.event, record.leader_epoch
+    if record.log_start_offset is not None:
+        return known.change_of_log_start(record.log_start_offset)
+    if isinstance(event, RemoteLogSegmentMetadata):
+        return known.change_of_add(event, leader_epoch)
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
+        return known.change_of_update(event, leader_epoch)
+    return known.change_of_delete(event, leader_epoch)
 
 
-def _token(message: Message) -> bytes:
-    for name, value in message.headers() or ():
-        if name == WRITE_HEADER and isinstance(value, bytes):
-            return value
-    return b""
+def _again(error: CorruptDataError | RemoteMetadataError) -> Exception:
+    """An error of its own for everybody who asks."""
+    if isinstance(error, CorruptDataError):
+        return error.located(error.path or "")
+    return RemoteMetadataError(str(error))
 
 
 def _settle(outcome: Future[None] | None, error: Exception | None) -> None:
@@ -384,13 +356,3 @@ def _settle(outcome: Future[None] | None, error: Exception | None) -> None:
         outcome.set_result(None)
     else:
         outcome.set_exception(error)
-
-
-def _unavailable(message: str) -> RemoteMetadataError:
-    error = RemoteMetadataError(message)
-    error.retriable = True
-    return error
-
-
-def _ignore(_: object) -> None:
-    """The client library reports a broker that is away; it goes on trying by itself."""

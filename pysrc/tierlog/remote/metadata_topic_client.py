@@ -1,0 +1,161 @@
+"""The client library under the metadata topic's manager: what it is told, and what it tells.
+
+Needs the extra ``kafka``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tierlog.errors import ConfigError, RemoteMetadataError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+__all__ = ["MetadataTopicClient", "unavailable", "write_token"]
+
+# Names a write, so that whoever wrote it knows it again; Kafka does not look at headers.
+WRITE_HEADER = "tierlog-write"
+
+
+class MetadataTopicClient:
+    """The client library: one producer, one consumer of every partition of the topic."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        settings: Mapping[str, object],
+        *,
+        timeout_s: float,
+        write_timeout_s: float,
+    ) -> None:
+        try:
+            import confluent_kafka
+        except ImportError as error:
+            raise ConfigError(
+                "the metadata topic needs the extra 'kafka': pip install 'tierlog[kafka]'"
+            ) from error
+        self.failure = confluent_kafka.KafkaException
+        common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
+        self._topic = topic
+        self._producer = confluent_kafka.Producer(
+            {
+                **common,
+                "client.id": "tierlog-metadata-producer",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                # Nothing is sent any more once its writer has given up waiting.
+                "message.timeout.ms": max(1, round(write_timeout_s * 1_000)),
+                "error_cb": _ignore,
+            }
+        )
+        self._consumer = confluent_kafka.Consumer(
+            {
+                **common,
+                "client.id": "tierlog-metadata-consumer",
+                "group.id": "tierlog-metadata",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # The beginning is asked for by name; a gap later on must be heard of.
+                "auto.offset.reset": "error",
+                # Tells where a partition ends, also when its last records are gone.
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+                "error_cb": _ignore,
+            }
+        )
+        try:
+            self.end_offsets = self._end_offsets(timeout_s)
+            self._consumer.assign(
+                [
+                    confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING)
+                    for number in self.end_offsets
+                ]
+            )
+        except confluent_kafka.KafkaException as error:
+            self._consumer.close()
+            raise unavailable(f"{bootstrap}: {topic}: {error}") from error
+
+    def _end_offsets(self, timeout_s: float) -> dict[int, int]:
+        """The end of every partition now; what lies below it has to be read first."""
+        from confluent_kafka import TopicPartition
+
+        found = self._consumer.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
+        if found.error is not None or not found.partitions:
+            raise unavailable(f"{self._topic}: {found.error or 'no partitions'}")
+        ends = {}
+        for number in sorted(found.partitions):
+            one = TopicPartition(self._topic, number)
+            begin, end = self._consumer.get_watermark_offsets(one, timeout=timeout_s)
+            # Below the beginning there is nothing to wait for.
+            ends[number] = end if end > begin else 0
+        return ends
+
+    def produce(
+        self,
+        number: int,
+        value: bytes,
+        token: bytes,
+        delivered: Callable[[object, object], None],
+    ) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.produce(
+                self._topic,
+                value=value,
+                partition=number,
+                headers=[(WRITE_HEADER, token)],
+                on_delivery=delivered,
+            )
+        except (BufferError, KafkaException) as error:
+            raise unavailable(f"{self._topic}: not written: {error}") from error
+
+    def consume(self, records: int, timeout_s: float) -> list[Any]:
+        """What has come in; delivery reports of the producer are served on the way."""
+        self._producer.poll(0)
+        first = self._consumer.poll(timeout_s)
+        return [] if first is None else [first, *self._consumer.consume(records, 0)]
+
+    def is_end(self, message: Message) -> bool:
+        """Whether a message without a record says that all of its partition is read."""
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+    def is_cut_off(self, message: Message) -> bool:
+        """Whether a message without a record says that the next records are there no more."""
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        codes = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)
+        return error is not None and error.code() in codes
+
+    def close_consumer(self) -> None:
+        self._consumer.close()
+
+    def close_producer(self) -> None:
+        self._producer.flush(0)
+        self._producer.purge()
+
+
+def write_token(message: Message) -> bytes:
+    """Which write a record comes from, empty for those of others."""
+    for name, value in message.headers() or ():
+        if name == WRITE_HEADER and isinstance(value, bytes):
+            return value
+    return b""
+
+
+def unavailable(message: str) -> RemoteMetadataError:
+    """An error after which the same call may work."""
+    error = RemoteMetadataError(message)
+    error.retriable = True
+    return error
+
+
+def _ignore(_: object) -> None:
+    """The client library reports a broker that is away; it goes on trying by itself."""
