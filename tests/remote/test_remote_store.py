@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -202,25 +203,47 @@ class TestLocalStoreOnly:
         self, root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         calls: list[str] = []
-        real_fsync, real_link = os.fsync, os.link
+        real_fsync, real_rename = os.fsync, local_store.rename_new
 
         def fsync(descriptor: int) -> None:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
             calls.append(f"fsync {os.path.relpath(target, root)}")
             real_fsync(descriptor)
 
-        def link(*args: Any, **kwargs: Any) -> None:
-            calls.append(f"link {args[1]}")
-            real_link(*args, **kwargs)
+        def rename(source: str, target: str, folder: int) -> None:
+            calls.append(f"rename {target}")
+            real_rename(source, target, folder)
 
         monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(os, "link", link)
+        monkeypatch.setattr(local_store, "rename_new", rename)
         store.put_bytes("a/b/k", b"x")
         assert calls[:2] == ["fsync .", "fsync a"]
         assert re.fullmatch(r"fsync a/b/\.tierlog-[0-9a-f]{32}\.tmp", calls[2])
-        assert calls[3:] == ["link k", "fsync a/b"]
+        assert calls[3:] == ["rename k", "fsync a/b"]
 
-    @pytest.mark.parametrize("call", ["write", "fsync", "link"])
+    @pytest.mark.parametrize("file_system_can", [True, False])
+    def test_what_a_crash_left_goes_with_the_object(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, file_system_can: bool
+    ) -> None:
+        store = LocalStore(root)
+
+        def dying() -> Iterator[bytes]:
+            yield b"half"
+            shutil.copytree(root, root.parent / "crashed")
+            yield b"rest"
+
+        store.put_stream("f/k", dying(), 8)
+        crashed = LocalStore(root.parent / "crashed")
+        assert len(os.listdir(root.parent / "crashed/f")) == 1
+        if not file_system_can:
+            monkeypatch.setattr(local_store, "_renameat2", lambda *_: -1)
+        crashed.put_bytes("f/k", b"again")
+        assert crashed.put_if_absent("f/k", b"other") is False
+        assert len(os.listdir(root.parent / "crashed/f")) == 2
+        crashed.delete("f/k")
+        assert os.listdir(root.parent / "crashed/f") == []
+
+    @pytest.mark.parametrize("call", ["write", "fsync", "rename_new"])
     def test_a_failing_disk_leaves_nothing(
         self, root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
@@ -230,7 +253,7 @@ class TestLocalStoreOnly:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, call, fail)
+            patch.setattr(local_store if call == "rename_new" else os, call, fail)
             with pytest.raises(RemoteStorageError, match="f/k: No space left") as caught:
                 store.put_bytes("f/k", b"x")
         assert caught.value.retriable

@@ -1,9 +1,10 @@
 """`file://` store: one file per object beneath a root folder.
 
 Reads are `pread` on descriptors that stay open for a second. Writes go to a hidden name in the
-object's own folder (``.tierlog-<random>.tmp``), are fsynced, then linked to the final name, and
-the folder is fsynced: a reader sees all of an object or nothing, also after a power cut. A crash
-can leave a hidden file behind; listings pass over it and it may be deleted at any time.
+object's own folder (``.tierlog-<hash of the name>.tmp``), are fsynced, then renamed, and the
+folder is fsynced: a reader sees all of an object or nothing, also after a power cut. A crash can
+leave a hidden file behind; listings pass over it, it may be deleted at any time, and deleting the
+object that it was to become removes it too.
 
 No path component is ever followed through a symbolic link, so nothing outside the root can be
 reached, whatever the key says. Folders that become empty stay.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import stat
 import threading
@@ -56,11 +58,12 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYNC_FILE_RANGE_WRITE = 2
+_RENAME_NOREPLACE = 1
 
 
 def _hint(name: str, *argument_types: type) -> Callable[..., object]:
-    """A call of the C library that only makes things faster; nothing where there is none."""
-    function = getattr(ctypes.CDLL(None), name, None)
+    """A call of the C library that we could do without; nothing where there is none."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return lambda *_arguments: None
     function.argtypes = argument_types
@@ -75,6 +78,10 @@ _sync_file_range = _hint(
 # Blocks in one piece before the first byte: 1 GiB takes 0.30 instead of 0.35 s. Where a file
 # system cannot, or is full, the writes say so themselves.
 _fallocate = _hint("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+# A rename that never replaces: one step, where a link and an unlink are two to be killed between.
+_renameat2 = _hint(
+    "renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+)
 
 
 class _OpenFile:
@@ -208,10 +215,9 @@ class LocalStore:
 
     def _put(self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool) -> bool:
         *folders, name = check_key(key).split("/")
-        temporary = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
         with self._folder_for_writing(key, folders) as folder:
             with self._errors(key):
-                descriptor = os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
+                temporary, descriptor = self._create(name, folder)
             try:
                 if size_bytes >= _WRITEBACK_BYTES:
                     _fallocate(descriptor, 0, 0, size_bytes)
@@ -225,6 +231,16 @@ class LocalStore:
                     os.unlink(temporary, dir_fd=folder)
                 with self._lock:
                     self._open_files.pop(key, None)
+
+    def _create(self, name: str, folder: int) -> tuple[str, int]:
+        """Hidden name and descriptor of a new file. Another name than usual while somebody else
+        writes that object, or died while writing it."""
+        temporary = _temporary_name(name)
+        try:
+            return temporary, os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
+        except FileExistsError:
+            temporary = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
+            return temporary, os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
 
     def _write(self, key: str, descriptor: int, chunks: Iterable[Buffer]) -> None:
         position = submitted = 0
@@ -273,6 +289,8 @@ class LocalStore:
             self._open_files.pop(key, None)
         try:
             with self._errors(key), self._folder(folders) as folder:
+                with suppress(FileNotFoundError):
+                    os.unlink(_temporary_name(name), dir_fd=folder)
                 os.unlink(name, dir_fd=folder)
                 os.fsync(folder)
         except RemoteResourceNotFoundError:
@@ -347,17 +365,34 @@ def _write_all(descriptor: int, chunk: Buffer) -> int:
     return written
 
 
+def _temporary_name(name: str) -> str:
+    """The hidden name under which the object `name` is written."""
+    digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return f"{TEMPORARY_PREFIX}{digest}{TEMPORARY_SUFFIX}"
+
+
+def rename_new(source: str, target: str, folder: int) -> None:
+    """Rename within a folder; FileExistsError when `target` is taken, also by another process."""
+    ctypes.set_errno(0)
+    if _renameat2(folder, os.fsencode(source), folder, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (0, errno.EINVAL, errno.ENOSYS):
+        raise OSError(number, os.strerror(number), target)
+    # Neither C library nor file system can: a link fails where a rename would replace.
+    os.link(source, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    os.unlink(source, dir_fd=folder)
+
+
 def _publish(temporary: str, name: str, folder: int, *, overwrite: bool) -> bool:
     """Give the finished file its name; False when that is taken and must stay."""
     if overwrite:
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     else:
         try:
-            # A link fails where a rename would replace, and that even between processes.
-            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            rename_new(temporary, name, folder)
         except FileExistsError:
             return False
-        os.unlink(temporary, dir_fd=folder)
     os.fsync(folder)
     return True
 
