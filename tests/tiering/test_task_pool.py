@@ -102,7 +102,7 @@ def test_whatever_a_run_raises_the_task_goes_on(
     assert [failure.failures for failure in failures] == [1, 2, 3, 1]
     assert [failure.retry_ms for failure in failures][::2] == [first_ms, third_ms]
     assert failures[0].retry_ms == failures[3].retry_ms, "a run that ended well forgets failures"
-    assert (pool.runs, pool.failures) == (5, 4)
+    assert pool.runs == 5
 
 
 def test_an_interrupt_reaches_whoever_drives_the_pool() -> None:

@@ -20,7 +20,12 @@ from dataclasses import dataclass, replace
 
 from tierlog.batches import BatchTable
 from tierlog.clock import Clock
-from tierlog.errors import CorruptDataError, RemoteStorageError, TierlogError
+from tierlog.errors import (
+    CorruptDataError,
+    RemoteMetadataError,
+    RemoteStorageError,
+    TierlogError,
+)
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.files import FileChange, SegmentHandle
 from tierlog.log.log_dir import PartitionLog
@@ -298,8 +303,7 @@ class SegmentCopier:
         except TierlogError:
             self._remove(started, leader_epoch)
             raise
-        finished = self._advance(started, _FINISHED, leader_epoch)
-        return CopiedSegment(metadata=finished, remote_log_index=entries)
+        return CopiedSegment(metadata=self._finish(started, leader_epoch), remote_log_index=entries)
 
     def resume(
         self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None
@@ -364,6 +368,20 @@ class SegmentCopier:
         problems = self._storage.verify(metadata)
         if problems:
             raise RemoteStorageError("; ".join(map(str, problems)))
+
+    def _finish(
+        self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None
+    ) -> RemoteLogSegmentMetadata:
+        try:
+            return self._advance(metadata, _FINISHED, leader_epoch)
+        except RemoteMetadataError:
+            # Somebody settled this copy while it went, and may have looked for its objects before
+            # they were there. Nobody can ever refer to them any more.
+            known = self._metadata.get(metadata.segment_id)
+            if known is None or known.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                with suppress(RemoteStorageError):
+                    self._storage.delete_log_segment_data(metadata)
+            raise
 
     def _remove(self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None) -> None:
         """Takes a failed copy back; what the store refuses now is left for `resume`."""

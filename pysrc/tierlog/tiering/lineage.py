@@ -19,7 +19,7 @@ def ranges_in_lineage(
     """The inclusive offset ranges of `segment` written in the epochs that `lineage` names."""
     starts = {entry.epoch: entry.start_offset for entry in lineage}
     ranges: list[tuple[int, int]] = []
-    for epoch, start, end in segment.epoch_ranges():
+    for epoch, start, end in segment.served_epoch_ranges():
         after = lineage.end_offset(epoch, end + 1)
         if after is None:
             continue

@@ -15,10 +15,13 @@ MAX_SNAPSHOT_BYTES = 64 << 20
 
 
 class ProducerStates:
-    """Producer state at the base offset of a partition's segments, one kept at a time."""
+    """Producer state at the base offset of a partition's segments, one kept at a time.
+
+    ``log`` may be replaced by a later listing of the same log.
+    """
 
     def __init__(self, log: PartitionLog) -> None:
-        self._log = log
+        self.log = log
         self._offset = -1
         self._snapshot: bytes | None = None
 
@@ -31,7 +34,7 @@ class ProducerStates:
         the segments before, like a broker that finds no snapshot. None: no producers known."""
         if self._offset == segment.base_offset:
             return self._snapshot
-        upto = [one for one in self._log.segments if one.base_offset <= segment.base_offset]
+        upto = [one for one in self.log.segments if one.base_offset <= segment.base_offset]
         to_scan: list[SegmentFiles] = []
         snapshot = _read_snapshot(upto[-1])
         while snapshot is None and len(upto) > 1:

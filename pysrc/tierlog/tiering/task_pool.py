@@ -136,7 +136,6 @@ class TaskPool:
         self._started = False
         self._closed = False
         self._runs = 0
-        self._failures = 0
         self._busy = QuotaSensor(num_samples=_IDLE_WINDOW_S, window_ms=1000)
 
     def __repr__(self) -> str:
@@ -226,20 +225,25 @@ class TaskPool:
                     return False
                 self._clock.wait(self._settled, deadline_ms - now_ms)
 
-    def close(self, timeout_ms: int = 30_000) -> tuple[RunningTask, ...]:
-        """Cancel everything and wait for the runs under way; those that go on after all.
-
-        May be repeated.
-        """
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+    def cancel(self) -> None:
+        """Cancel everything, for good, and wait for nobody."""
         with self._lock:
             self._closed = True
-            for task in self._tasks.values():
+            for task in (*self._tasks.values(), *(task for task, _ in self._running.values())):
                 task.cancel()
             self._tasks.clear()
             self._due.clear()
             self._parked.clear()
             self._call_all()
+
+    def close(self, timeout_ms: int = 30_000) -> tuple[RunningTask, ...]:
+        """`cancel`, then wait for the runs under way; those that go on after all.
+
+        May be repeated.
+        """
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        self.cancel()
+        with self._lock:
             while self._running:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0:
@@ -258,11 +262,6 @@ class TaskPool:
     def runs(self) -> int:
         """Runs that have ended."""
         return self._runs
-
-    @property
-    def failures(self) -> int:
-        """Runs that raised."""
-        return self._failures
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -362,7 +361,6 @@ class TaskPool:
 
     def _failed(self, task: Task, error: BaseException) -> TaskFailure:
         task.failures += 1
-        self._failures += 1
         retry_ms = self._retry.delay_ms(task.failures, self._random())
         if not isinstance(error, OSError) and not getattr(error, "retriable", False):
             # Nobody promised that this goes away by itself.

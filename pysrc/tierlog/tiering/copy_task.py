@@ -1,0 +1,331 @@
+"""The copy task of a leader: one segment per run, from the front of the log (Kafka's
+``RLMCopyTask``).
+
+The first run of a leadership claims the partition, settles what an interrupted copy left behind
+and asks the metadata what is in the tier; so does the first one after a failure, since then nobody
+knows how far the last copy came. From then on the task knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tierlog.errors import (
+    ClosedError,
+    CorruptDataError,
+    FencedLeaderError,
+    RemoteMetadataError,
+    RemoteStorageError,
+    TierlogError,
+)
+from tierlog.log.eligibility import (
+    CopyLag,
+    Coverage,
+    Decision,
+    Ineligible,
+    copy_facts,
+    decide_segments,
+)
+from tierlog.log.files import read_small
+from tierlog.log.index_files import read_time_index
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.quota import QuotaWaitCancelledError
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
+from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.local_log import LogView
+from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
+from tierlog.tiering.producer_states import ProducerStates
+from tierlog.tiering.task_pool import Again, Task
+
+__all__ = ["CopyTask"]
+
+_UNFINISHED = (
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+)
+# What is neither in the tier nor on its way out: the lag.
+_NOT_LAGGING = frozenset(
+    {
+        Ineligible.ACTIVE,
+        Ineligible.EMPTY,
+        Ineligible.BELOW_LOG_START,
+        Ineligible.COPIED,
+    }
+)
+_MAX_TIME_INDEX_BYTES = 64 << 20
+
+
+class _CancelledError(TierlogError):
+    """The task was cancelled while a segment was on its way."""
+
+
+class CopyTask:
+    """Copies the segments of one partition that may be copied, one per run."""
+
+    def __init__(self, work: PartitionWork) -> None:
+        self._work = work
+        self._tier = work.tier
+        self._copied: Coverage | None = None
+        self._producers: ProducerStates | None = None
+        self._refused: set[tuple[int, int]] = set()
+        self._largest_timestamp_ms: dict[int, int] = {}
+        self._nothing_to_do_in: LogView | None = None
+
+    def __call__(self, task: Task) -> Again:
+        view = self._work.log.view()
+        if view is None or view.topic.copy_disabled:
+            self._unknown_lag()
+            return Again.LATER
+        if view is self._nothing_to_do_in or not self._tier.metadata.is_ready(self._work.partition):
+            return Again.LATER
+        try:
+            return self._run(task, view)
+        except (QuotaWaitCancelledError, _CancelledError, ClosedError):
+            return Again.NEVER
+        except FencedLeaderError:
+            self._work.fenced()
+            return Again.NEVER
+        except (TierlogError, OSError):
+            # How far the last copy came is unknown; the next run asks.
+            self._copied = None
+            self._unknown_lag()
+            raise
+
+    def _run(self, task: Task, view: LogView) -> Again:
+        if self._copied is None:
+            self._copied = self._settle(view)
+        copied = self._copied
+        decisions = self._decide(view, copied)
+        candidates = [
+            decision.segment
+            for decision in decisions
+            if decision.eligible and _identity(decision.segment) not in self._refused
+        ]
+        if not candidates:
+            waits = any(decision.reason is Ineligible.COPY_LAG for decision in decisions)
+            self._nothing_to_do_in = None if waits else view
+            return Again.LATER
+        self._copy(task, view, copied, candidates[0])
+        decisions = self._decide(view, copied)
+        return Again.NOW if len(candidates) > 1 else Again.LATER
+
+    # -- knowing what is there
+
+    def _settle(self, view: LogView) -> Coverage | None:
+        """Claim the partition, finish or remove interrupted copies, and learn what is copied."""
+        work = self._work
+        work.claim()
+        segments = self._tier.metadata.list(work.partition)
+        unfinished = [segment for segment in segments if segment.state in _UNFINISHED]
+        for segment in unfinished:
+            self._settle_one(segment)
+        if unfinished:
+            segments = self._tier.metadata.list(work.partition)
+        work.catch_up_indexes(segments)
+        if view.log.leader_epochs is None:
+            return None
+        return coverage(segments, view.log.leader_epochs)
+
+    def _settle_one(self, segment: RemoteLogSegmentMetadata) -> None:
+        work = self._work
+        work.copy_begins(segment.segment_id.id)
+        try:
+            finished = self._tier.copier.resume(segment, leader_epoch=work.leader_epoch)
+        except FencedLeaderError:
+            raise
+        except (RemoteStorageError, RemoteMetadataError) as error:
+            # The store does not answer, or the expiration task was faster: it will be tried again
+            # there, and nothing depends on it.
+            self._tell(Happened.NOT_SETTLED, segment, str(error))
+            return
+        finally:
+            work.copy_ended(segment.segment_id.id)
+        self._tell(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
+
+    def _tell(self, happened: Happened, segment: RemoteLogSegmentMetadata, text: str) -> None:
+        self._work.tell(happened, segment.start_offset, segment.segment_size_bytes, text=text)
+
+    # -- deciding
+
+    def _decide(self, view: LogView, copied: Coverage | None) -> tuple[Decision, ...]:
+        facts = copy_facts(
+            view.log,
+            view.stable,
+            copied=copied,
+            compacted=view.compacted,
+            include_internal=self._tier.include_internal,
+            include_compacted=self._tier.include_compacted,
+            lag=self._lag(view),
+        )
+        if facts.log_start_offset is not None and view.log_start_offset is not None:
+            start_offset = max(facts.log_start_offset, view.log_start_offset)
+            facts = replace(facts, log_start_offset=start_offset)
+        decisions = decide_segments(view.log.segments, facts)
+        self._work.decisions = decisions
+        self._show_lag(decisions, copied)
+        if copied is not None:
+            self._work.reached(view, copied)
+        return decisions
+
+    def _lag(self, view: LogView) -> CopyLag | None:
+        """The copy lag of the topic, None where it copies at once; -1 is the local retention."""
+        topic = view.topic
+        if topic.copy_lag_ms == 0 or topic.copy_lag_bytes == 0:
+            return None
+        lag_ms = topic.local_retention_ms if topic.copy_lag_ms < 0 else topic.copy_lag_ms
+        lag_bytes = (
+            topic.local_retention_bytes if topic.copy_lag_bytes < 0 else topic.copy_lag_bytes
+        )
+        times = self._largest_timestamp_ms
+        bases = {segment.base_offset for segment in view.log.rolled_segments}
+        for segment in view.log.rolled_segments:
+            if segment.base_offset not in times:
+                times[segment.base_offset] = _largest_timestamp_ms(segment)
+        for base in times.keys() - bases:
+            del times[base]
+        return CopyLag(
+            lag_ms=lag_ms,
+            lag_bytes=lag_bytes,
+            now_ms=self._tier.clock.now_ms(),
+            largest_timestamp_ms=times,
+        )
+
+    def _show_lag(self, decisions: tuple[Decision, ...], copied: Coverage | None) -> None:
+        metrics = self._work.metrics
+        if metrics is None:
+            return
+        if copied is None:
+            metrics.copy_lag_unknown()
+            return
+        behind = [one.segment for one in decisions if one.reason not in _NOT_LAGGING]
+        metrics.set_copy_lag(
+            size_bytes=sum(segment.size_bytes for segment in behind), segments=len(behind)
+        )
+
+    def _unknown_lag(self) -> None:
+        self._nothing_to_do_in = None
+        if self._work.metrics is not None:
+            self._work.metrics.copy_lag_unknown()
+
+    # -- copying
+
+    def _copy(
+        self, task: Task, view: LogView, copied: Coverage | None, segment: SegmentFiles
+    ) -> None:
+        """Copies one segment. What is wrong with it alone is told and does not stop the others;
+        what may pass by itself is raised."""
+        work = self._work
+        base_offset, size_bytes = segment.base_offset, segment.size_bytes
+        try:
+            done = self._transfer(task, view, segment)
+        except (FencedLeaderError, ClosedError, QuotaWaitCancelledError, _CancelledError):
+            raise
+        except FileNotFoundError as error:
+            text = f"deleted meanwhile: {error}"
+            work.tell(Happened.VANISHED, base_offset, size_bytes, reason="vanished", text=text)
+            self._refused.add(_identity(segment))
+            return
+        except (SegmentRefusedError, CorruptDataError) as error:
+            reason = error.reason if isinstance(error, CorruptDataError) else "damaged"
+            work.tell(Happened.REFUSED, base_offset, size_bytes, reason=reason, text=str(error))
+            self._refused.add(_identity(segment))
+            self._count_failure()
+            return
+        except (TierlogError, OSError) as error:
+            work.tell(
+                Happened.COPY_FAILED, base_offset, size_bytes, reason="failed", text=str(error)
+            )
+            self._count_failure()
+            raise
+        metadata = done.metadata
+        if copied is not None and view.log.leader_epochs is not None:
+            # By its metadata, not by the local segment: what the lineage does not know stays out.
+            for first, last in ranges_in_lineage(metadata, view.log.leader_epochs):
+                copied.add(first, last)
+        files = work.index_files()
+        if files is not None:
+            files.append(metadata, done.remote_log_index)
+        if work.metrics is not None:
+            work.metrics.copied(metadata.segment_size_bytes)
+        work.tell(Happened.COPIED, base_offset, size_bytes)
+
+    def _count_failure(self) -> None:
+        if self._work.metrics is not None:
+            self._work.metrics.copy_failed()
+
+    def _transfer(self, task: Task, view: LogView, segment: SegmentFiles) -> CopiedSegment:
+        """Waiting for the quota comes before looking: what is scanned and open is sent at once."""
+        work, tier = self._work, self._tier
+
+        def waits(wait_ms: int) -> None:
+            tier.metrics.copy_throttled(wait_ms)
+            tier.listener.on_quota_wait(work.partition, wait_ms)
+
+        def gate(piece_bytes: int) -> None:
+            if task.cancelled:
+                raise _CancelledError(f"{work.partition}: copy cancelled")
+            transfer.before_piece(piece_bytes)
+            tier.listener.on_sent(work.partition, piece_bytes)
+
+        with (
+            tier.copy_quota.transfer(
+                segment.size_bytes, cancelled=lambda: task.cancelled, on_wait=waits
+            ) as transfer,
+            segment.open() as handle,
+            self._under_way() as segment_id,
+        ):
+            if work.metrics is not None:
+                work.metrics.copy_started()
+            producers = self._producers_of(view)
+            prepared = prepare(
+                view.log,
+                segment,
+                handle,
+                producer_snapshot=producers.before(segment),
+                allow_gaps=bool(view.compacted),
+            )
+            producers.remember(prepared.end_offset + 1, prepared.rebuilt.producer_snapshot)
+            return tier.copier.copy(
+                prepared,
+                handle,
+                segment_id=segment_id,
+                leader_epoch=work.leader_epoch,
+                gate=gate,
+            )
+
+    @contextmanager
+    def _under_way(self) -> Iterator[str]:
+        segment_id = self._tier.copier.new_id()
+        self._work.copy_begins(segment_id)
+        try:
+            yield segment_id
+        finally:
+            self._work.copy_ended(segment_id)
+
+    def _producers_of(self, view: LogView) -> ProducerStates:
+        if self._producers is None:
+            self._producers = ProducerStates(view.log)
+        self._producers.log = view.log
+        return self._producers
+
+
+def _identity(segment: SegmentFiles) -> tuple[int, int]:
+    """A damaged segment is not looked at again while it is this one."""
+    return segment.base_offset, segment.size_bytes
+
+
+def _largest_timestamp_ms(segment: SegmentFiles) -> int:
+    """As the time index says, or when there is none, when the file was last written; -1 unknown."""
+    try:
+        if segment.time_index_path is not None:
+            data = read_small(segment.time_index_path, _MAX_TIME_INDEX_BYTES)
+            times = read_time_index(data, segment.base_offset, tail="anything").timestamp_ms
+            if len(times):
+                return int(times[-1])
+        with segment.open() as handle:
+            return handle.identity.modified_ns // 1_000_000
+    except (OSError, CorruptDataError):
+        return -1

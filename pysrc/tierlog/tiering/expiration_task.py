@@ -1,0 +1,239 @@
+"""The expiration task of a leader: what is too old, too much or superseded leaves the tier, then
+the disk (Kafka's ``RLMExpirationTask``). It knows nothing of the copy quota and never waits for it.
+
+The new log start offset is durable before DELETE_SEGMENT_STARTED, that before the objects go, and
+those before DELETE_SEGMENT_FINISHED.
+"""
+
+from __future__ import annotations
+
+from tierlog.errors import ClosedError, FencedLeaderError, RemoteMetadataError, RemoteStorageError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.eligibility import Coverage
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.tiering.local_log import LogView, TopicSettings
+from tierlog.tiering.local_upkeep import drop_local_segments
+from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
+from tierlog.tiering.retention import (
+    Deletion,
+    LocalSegment,
+    RetentionFacts,
+    RetentionPlan,
+    decide_retention,
+)
+from tierlog.tiering.task_pool import Again, Task
+from tierlog.tiering.truncation import truncations
+
+__all__ = ["ExpirationTask"]
+
+# A store that denies deletions must not fill the metadata with segments half deleted.
+MAX_FAILED_DELETIONS = 10
+# How long an idle partition needs no full look: what goes by time may go a hundredth of the
+# retention late.
+_QUIET_MS = 600_000
+_QUIET_PART = 100
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_IN_TIER = (_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+
+
+class ExpirationTask:
+    """Expires the remote and the local segments of one partition."""
+
+    def __init__(self, work: PartitionWork) -> None:
+        self._work = work
+        self._tier = work.tier
+        self._quiet: tuple[LogView, int] | None = None
+        self._quiet_until_ms = 0
+
+    def __call__(self, task: Task) -> Again:
+        work = self._work
+        view = work.log.view()
+        if view is None or view.log.leader_epochs is None:
+            return Again.LATER
+        if not self._tier.metadata.is_ready(work.partition):
+            return Again.LATER
+        seen = view, self._tier.metadata.changes(work.partition)
+        if self._is_quiet(seen):
+            return Again.LATER
+        try:
+            work.claim()
+            quiet = self._run(task, view, view.log.leader_epochs)
+        except ClosedError:
+            return Again.NEVER
+        except FencedLeaderError:
+            work.fenced()
+            return Again.NEVER
+        if quiet:
+            self._quiet = seen
+            self._quiet_until_ms = self._tier.clock.monotonic_ms() + _quiet_ms(view.topic)
+        return Again.LATER
+
+    def _is_quiet(self, seen: tuple[LogView, int]) -> bool:
+        """Whether nothing has changed since a run that found nothing to do, nor can have."""
+        if self._quiet is None or self._quiet[0] is not seen[0] or self._quiet[1] != seen[1]:
+            return False
+        return self._tier.clock.monotonic_ms() < self._quiet_until_ms
+
+    def _run(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
+        """One look at the partition; True when there was nothing to do."""
+        work = self._work
+        began_ms = self._tier.clock.monotonic_ms()
+        segments, being_copied = work.list_segments()
+        cut = self._truncate(segments, lineage)
+        if cut:
+            segments, being_copied = work.list_segments()
+        copied = coverage(segments, lineage)
+        plan = self._plan(view, lineage, segments, being_copied, copied)
+        self._show(segments, plan, began_ms)
+        if plan is not None:
+            if plan.held_back:
+                self._tier.listener.on_held_back(work.partition, plan.held_back)
+            self._advance_start(view, plan)
+        failure = None if plan is None else self._delete_all(task, plan.deletions)
+        # The disk must not fill up because the store refuses to delete.
+        work.reached(view, copied)
+        after = work.log.view()
+        if after is not None and not task.cancelled:
+            drop_local_segments(work, after, segments, copied)
+        if failure is not None:
+            raise failure
+        return not cut and plan is not None and not plan.deletions and after is view
+
+    def _truncate(
+        self, segments: tuple[RemoteLogSegmentMetadata, ...], lineage: LeaderEpochs
+    ) -> bool:
+        """Record where a leader with less of the log has cut what was tiered before."""
+        found = truncations(segments, lineage)
+        for segment, offset in found:
+            update = segment.update_to(
+                segment.state,
+                event_timestamp_ms=self._tier.clock.now_ms(),
+                truncation_offset=offset,
+            )
+            self._tier.metadata.update(update, leader_epoch=self._work.leader_epoch)
+            files = self._work.index_files()
+            if files is not None:
+                files.truncate_to(offset)
+            self._tell(Happened.TRUNCATED, segment, text=f"at offset {offset}")
+        return bool(found)
+
+    def _plan(
+        self,
+        view: LogView,
+        lineage: LeaderEpochs,
+        segments: tuple[RemoteLogSegmentMetadata, ...],
+        being_copied: frozenset[str],
+        copied: Coverage,
+    ) -> RetentionPlan | None:
+        """None while where the log starts or how far it is committed is unknown."""
+        if view.log_start_offset is None or view.log.high_watermark is None:
+            return None
+        highest = copied.highest
+        facts = RetentionFacts(
+            segments=segments,
+            lineage=lineage,
+            leader_epoch=self._work.leader_epoch,
+            log_start_offset=view.log_start_offset,
+            high_watermark=max(view.log.high_watermark, view.stable.value or 0),
+            highest_remote_offset=-1 if highest is None else highest,
+            local_segments=[
+                LocalSegment(base_offset=one.base_offset, size_bytes=one.size_bytes)
+                for one in view.log.segments
+            ],
+            now_ms=self._tier.clock.now_ms(),
+            retention_ms=view.topic.retention_ms,
+            retention_bytes=view.topic.retention_bytes,
+            being_copied=being_copied,
+            clock_trusted=self._tier.clock_watch.jumped_ms() == 0,
+        )
+        return decide_retention(facts)
+
+    def _show(
+        self,
+        segments: tuple[RemoteLogSegmentMetadata, ...],
+        plan: RetentionPlan | None,
+        began_ms: int,
+    ) -> None:
+        metrics = self._work.metrics
+        if metrics is None:
+            return
+        metrics.set_remote_log(
+            size_bytes=sum(one.segment_size_bytes for one in segments if one.state in _IN_TIER),
+            metadata_count=len(segments),
+            computation_ms=self._tier.clock.monotonic_ms() - began_ms,
+        )
+        if plan is None:
+            metrics.delete_lag_unknown()
+        else:
+            self._show_delete_lag(plan.deletions)
+
+    def _show_delete_lag(self, left: tuple[Deletion, ...]) -> None:
+        if self._work.metrics is not None:
+            self._work.metrics.set_delete_lag(
+                size_bytes=sum(one.segment.segment_size_bytes for one in left), segments=len(left)
+            )
+
+    def _advance_start(self, view: LogView, plan: RetentionPlan) -> None:
+        if view.log_start_offset is not None and plan.log_start_offset > view.log_start_offset:
+            self._work.log.advance_log_start_offset(plan.log_start_offset)
+            if self._work.metrics is not None:
+                self._work.metrics.log_start_offset_advanced()
+            files = self._work.index_files()
+            if files is not None:
+                files.drop_below(plan.log_start_offset)
+
+    def _delete_all(self, task: Task, deletions: tuple[Deletion, ...]) -> RemoteStorageError | None:
+        """In order; one that the store refuses does not keep the others, up to a bound. The first
+        refusal."""
+        failures: list[RemoteStorageError] = []
+        left = list(deletions)
+        for deletion in deletions:
+            if task.cancelled or len(failures) >= MAX_FAILED_DELETIONS:
+                break
+            try:
+                if self._delete(deletion):
+                    left.remove(deletion)
+            except RemoteStorageError as error:
+                failures.append(error)
+        self._show_delete_lag(tuple(left))
+        return failures[0] if failures else None
+
+    def _delete(self, deletion: Deletion) -> bool:
+        """Whether it is gone."""
+        work, segment = self._work, deletion.segment
+        if work.metrics is not None:
+            work.metrics.delete_started()
+        try:
+            self._tier.copier.delete(segment, leader_epoch=work.leader_epoch)
+        except FencedLeaderError:
+            raise
+        except (RemoteStorageError, RemoteMetadataError) as error:
+            if work.metrics is not None:
+                work.metrics.delete_failed()
+            self._tell(Happened.DELETE_FAILED, segment, deletion.reason.value, str(error))
+            if isinstance(error, RemoteStorageError):
+                raise
+            # What is known of the segment has changed meanwhile: the next run sees how.
+            return False
+        if self._tier.index_cache is not None:
+            self._tier.index_cache.remove(segment.segment_id)
+        if work.metrics is not None:
+            work.metrics.deleted(segment.segment_size_bytes)
+        self._tell(Happened.DELETED, segment, deletion.reason.value)
+        return True
+
+    def _tell(
+        self,
+        happened: Happened,
+        segment: RemoteLogSegmentMetadata,
+        reason: str = "",
+        text: str = "",
+    ) -> None:
+        self._work.tell(
+            happened, segment.start_offset, segment.segment_size_bytes, reason=reason, text=text
+        )
+
+
+def _quiet_ms(topic: TopicSettings) -> int:
+    limits_ms = (topic.retention_ms, topic.local_retention_ms)
+    return min([_QUIET_MS, *(one // _QUIET_PART for one in limits_ms if one is not None)])

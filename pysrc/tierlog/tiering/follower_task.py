@@ -1,0 +1,46 @@
+"""The follower task: how far the leader has tiered the log, so that this node's own copy may go
+(kafka-behaviour, 8), and the remote indexes of what it tiered."""
+
+from __future__ import annotations
+
+from tierlog.errors import ClosedError
+from tierlog.tiering.local_log import LogView
+from tierlog.tiering.local_upkeep import drop_local_segments
+from tierlog.tiering.partition_work import PartitionWork, coverage
+from tierlog.tiering.task_pool import Again, Task
+
+__all__ = ["FollowerTask"]
+
+
+class FollowerTask:
+    """Follows what another node tiers of one partition. It changes nothing in the tier."""
+
+    def __init__(self, work: PartitionWork) -> None:
+        self._work = work
+        self._quiet: tuple[LogView, int] | None = None
+
+    def __call__(self, task: Task) -> Again:
+        work = self._work
+        view = work.log.view()
+        if view is None or view.log.leader_epochs is None:
+            return Again.LATER
+        if not work.tier.metadata.is_ready(work.partition):
+            return Again.LATER
+        try:
+            seen = view, work.tier.metadata.changes(work.partition)
+            if seen == self._quiet:
+                return Again.LATER
+            segments = work.tier.metadata.list(work.partition)
+        except ClosedError:
+            return Again.NEVER
+        copied = coverage(segments, view.log.leader_epochs)
+        work.reached(view, copied)
+        work.catch_up_indexes(segments)
+        files = work.index_files()
+        if files is not None and view.log_start_offset is not None:
+            files.drop_below(view.log_start_offset)
+        if not task.cancelled:
+            drop_local_segments(work, view, segments, copied)
+        # What goes by its age may go at any time.
+        self._quiet = None if view.topic.local_retention_ms is not None else seen
+        return Again.LATER

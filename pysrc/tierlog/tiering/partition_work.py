@@ -1,0 +1,271 @@
+"""What the tasks of one partition share, and what all partitions share.
+
+A `PartitionWork` lives as long as one leadership (or one time as a follower); the next one is a
+new object, so nothing that an earlier leader epoch believed outlives it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from tierlog.clock import Clock
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.eligibility import Coverage, Decision
+from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
+from tierlog.quota import QuotaManager
+from tierlog.remote.index_cache import RemoteIndexCache
+from tierlog.remote.indexes import IndexKind
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.clock_watch import ClockWatch
+from tierlog.tiering.copy import SegmentCopier
+from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.local_log import LocalLog, LogView
+from tierlog.tiering.retention import HeldBack
+from tierlog.tiering.task_pool import TaskFailure
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "Happened",
+    "ManagerListener",
+    "PartitionWork",
+    "SegmentEvent",
+    "Tier",
+    "coverage",
+]
+
+
+class RemoteIndexFiles(Protocol):
+    def append(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> int: ...
+    def catch_up(
+        self,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        fetch: Callable[[RemoteLogSegmentMetadata], Buffer],
+    ) -> int: ...
+    def truncate_to(self, offset: int) -> object: ...
+    def drop_below(self, log_start_offset: int) -> int: ...
+    def delete(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Happened(StrEnum):
+    """What became of a segment."""
+
+    COPIED = "copied"
+    REFUSED = "refused"
+    VANISHED = "vanished"
+    COPY_FAILED = "copy_failed"
+    COPY_RESUMED = "copy_resumed"
+    COPY_REMOVED = "copy_removed"
+    NOT_SETTLED = "not_settled"
+    TRUNCATED = "truncated"
+    DELETED = "deleted"
+    DELETE_FAILED = "delete_failed"
+    LOCAL_DELETED = "local_deleted"
+    LOCAL_KEPT = "local_kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEvent:
+    """One segment, local or remote, and what became of it; ``reason`` is a short word, ``text``
+    says it to a person."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    size_bytes: int
+    happened: Happened
+    reason: str = ""
+    text: str = ""
+
+
+class ManagerListener:
+    """Is told what the tasks do, in their threads; overwrite what is of interest. Must not raise,
+    nor block: the partition waits meanwhile."""
+
+    def on_segment(self, event: SegmentEvent) -> None:
+        """Something became of a segment."""
+
+    def on_sent(self, partition: TopicIdPartition, size_bytes: int) -> None:
+        """A piece of a segment was handed to the store."""
+
+    def on_quota_wait(self, partition: TopicIdPartition, wait_ms: int) -> None:
+        """A copy waits for the quota, for about that long."""
+
+    def on_fenced(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """A later leader owns the partition; the leader of this epoch does no more for it."""
+
+    def on_held_back(self, partition: TopicIdPartition, held_back: Sequence[HeldBack]) -> None:
+        """Rules of retention that could not be applied in this run."""
+
+    def on_task_failure(self, failure: TaskFailure) -> None:
+        """A run ended with an error; it is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What the tasks of all partitions work with."""
+
+    storage: RemoteStorageManager
+    metadata: RemoteLogMetadataManager
+    copier: SegmentCopier
+    copy_quota: QuotaManager
+    clock: Clock
+    clock_watch: ClockWatch
+    metrics: RemoteLogMetrics
+    listener: ManagerListener
+    index_cache: RemoteIndexCache | None
+    open_index_files: Callable[[TopicIdPartition], RemoteIndexFiles] | None
+    include_internal: bool = False
+    include_compacted: bool = False
+
+
+class PartitionWork:
+    """One partition in the hands of this process, under one leader epoch or as a follower."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        leader_epoch: int,
+        log: LocalLog,
+        tier: Tier,
+        *,
+        leads: bool,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log = log
+        self.tier = tier
+        self.leads = leads
+        self.decisions: tuple[Decision, ...] | None = None
+        self.metrics: PartitionMetrics | None = tier.metrics.partition(partition) if leads else None
+        self._lock = threading.Lock()
+        self._copying: set[str] = set()
+        self._copy_ended: set[str] = set()
+        self._claimed = False
+        self._fenced = False
+        self._index_files: RemoteIndexFiles | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        role = "leader" if self.leads else "follower"
+        return f"PartitionWork({self.partition}, {role}, epoch {self.leader_epoch})"
+
+    def claim(self) -> None:
+        """The first act of a leader: earlier ones can do nothing from here on."""
+        if not self._claimed:
+            self.tier.metadata.claim_leadership(self.partition, self.leader_epoch)
+            self._claimed = True
+
+    def fenced(self) -> None:
+        """A later leader owns the partition."""
+        with self._lock:
+            told, self._fenced = self._fenced, True
+        if not told:
+            self.tier.listener.on_fenced(self.partition, self.leader_epoch)
+
+    def tell(
+        self,
+        happened: Happened,
+        base_offset: int,
+        size_bytes: int,
+        *,
+        reason: str = "",
+        text: str = "",
+    ) -> None:
+        """Tell the listener what became of a segment."""
+        self.tier.listener.on_segment(
+            SegmentEvent(
+                partition=self.partition,
+                base_offset=base_offset,
+                size_bytes=size_bytes,
+                happened=happened,
+                reason=reason,
+                text=text,
+            )
+        )
+
+    def reached(self, view: LogView, copied: Coverage) -> None:
+        """Tell the host up to where its log is in the tier without a hole."""
+        if view.log.segments:
+            first = max(view.log.segments[0].base_offset, view.log_start_offset or 0)
+            offset = copied.reaches(first)
+            if offset is not None:
+                self.log.raise_highest_remote_offset(offset)
+
+    # -- copies under way, which retention must not take for interrupted ones
+
+    def copy_begins(self, segment_id: str) -> None:
+        """Before COPY_SEGMENT_STARTED."""
+        with self._lock:
+            self._copying.add(segment_id)
+
+    def copy_ended(self, segment_id: str) -> None:
+        """After its last event, whatever that was."""
+        with self._lock:
+            self._copying.discard(segment_id)
+            self._copy_ended.add(segment_id)
+
+    def list_segments(self) -> tuple[tuple[RemoteLogSegmentMetadata, ...], frozenset[str]]:
+        """The partition's segments, and the ids of those that were being copied at any moment
+        since this began to list them: their listed state may be old. One caller at a time."""
+        with self._lock:
+            self._copy_ended.clear()
+        segments = self.tier.metadata.list(self.partition)
+        with self._lock:
+            return segments, frozenset(self._copying | self._copy_ended)
+
+    # -- the remote index files of this node
+
+    def index_files(self) -> RemoteIndexFiles | None:
+        """Opened, and repaired where need be, when first asked for; None when none are kept."""
+        if self.tier.open_index_files is None:
+            return None
+        with self._lock:
+            if self._index_files is None and not self._closed:
+                self._index_files = self.tier.open_index_files(self.partition)
+            return self._index_files
+
+    def catch_up_indexes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Index what is finished and not indexed yet, from the store."""
+        files = self.index_files()
+        if files is not None:
+            finished = [one for one in segments if one.state is _FINISHED]
+            files.catch_up(finished, self._fetch_entries)
+
+    def _fetch_entries(self, segment: RemoteLogSegmentMetadata) -> Buffer:
+        kind = IndexKind.REMOTE_LOG
+        return self.tier.storage.fetch_indexes(segment, [kind])[kind]
+
+    def close(self) -> None:
+        """The partition is given up: gauges vanish, files are let go."""
+        with self._lock:
+            self._closed = True
+            files, self._index_files = self._index_files, None
+        if files is not None:
+            files.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+def coverage(segments: Sequence[RemoteLogSegmentMetadata], lineage: LeaderEpochs) -> Coverage:
+    """The offsets that finished segments hold and `lineage` knows."""
+    return Coverage(
+        offsets
+        for segment in segments
+        if segment.state is _FINISHED
+        for offsets in ranges_in_lineage(segment, lineage)
+    )
