@@ -15,14 +15,8 @@ it is written from `tierlog.metrics.definitions`.
 from __future__ import annotations
 
 from tierlog.metrics.meters import MeterSnapshot
-from tierlog.metrics.recorder import (
-    PartitionMetrics,
-    QuotaWatched,
-    RemoteEvent,
-    RemoteLogMetrics,
-    TaskPoolStats,
-    TaskPoolWatched,
-)
+from tierlog.metrics.recorder import PartitionMetrics, RemoteLogMetrics
+from tierlog.metrics.snapshot import QuotaWatched, RemoteEvent, TaskPoolStats, TaskPoolWatched
 
 __all__ = [
     "MeterSnapshot",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
@@ -10,7 +9,8 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from tierlog.metrics.definitions import EVENT_COUNTERS, METRICS, Kind, Metric
-from tierlog.metrics.recorder import GaugeSums, MetricsSnapshot, RemoteLogMetrics
+from tierlog.metrics.recorder import RemoteLogMetrics
+from tierlog.metrics.snapshot import GaugeSums, MetricsSnapshot
 
 __all__ = ["RemoteLogCollector"]
 
@@ -107,9 +107,8 @@ def _manager(snapshot: MetricsSnapshot) -> _Rows:
         yield _MANAGER + "retentionsizeinpercent", labels, percents[0]
         yield _MANAGER + "localretentionsizeinpercent", labels, percents[1]
     for what, waits in (("copy", snapshot.copy_throttle_ms), ("fetch", snapshot.fetch_throttle_ms)):
-        average, maximum = waits or (math.nan, math.nan)
-        yield _THROTTLE.format(what, "avg"), (), average
-        yield _THROTTLE.format(what, "max"), (), maximum
+        for which, wait_ms in zip(("avg", "max"), waits or (), strict=False):
+            yield _THROTTLE.format(what, which), (), wait_ms
 
 
 def _own(snapshot: MetricsSnapshot) -> _Rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tierlog.metrics.recorder import RemoteEvent
+from tierlog.metrics.snapshot import RemoteEvent
 
 __all__ = ["EVENT_COUNTERS", "KAFKA_METRICS", "METRICS", "OWN_METRICS", "Kind", "Metric"]
 
@@ -223,25 +223,25 @@ KAFKA_METRICS: tuple[Metric, ...] = (
         "RemoteLogManager",
         "remote-copy-throttle-time-avg",
         "milliseconds",
-        "Mean of the waits that the copy quota asked for lately; NaN if it asked for none.",
+        "Mean of the waits that the copy quota asked for lately; absent if it asked for none.",
     ),
     _attribute(
         "RemoteLogManager",
         "remote-copy-throttle-time-max",
         "milliseconds",
-        "Longest of the waits that the copy quota asked for lately; NaN if it asked for none.",
+        "Longest of the waits that the copy quota asked for lately; absent if it asked for none.",
     ),
     _attribute(
         "RemoteLogManager",
         "remote-fetch-throttle-time-avg",
         "milliseconds",
-        "Mean of the waits that the fetch quota asked for lately; NaN if it asked for none.",
+        "Mean of the waits that the fetch quota asked for lately; absent if it asked for none.",
     ),
     _attribute(
         "RemoteLogManager",
         "remote-fetch-throttle-time-max",
         "milliseconds",
-        "Longest of the waits that the fetch quota asked for lately; NaN if it asked for none.",
+        "Longest of the waits that the fetch quota asked for lately; absent if it asked for none.",
     ),
     _attribute(
         "RLMCopy",

@@ -11,49 +11,25 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import IntEnum
-from operator import add
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import replace
+from typing import Literal
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.metrics.meters import Meter, MeterSnapshot, SampledAvgMax
+from tierlog.metrics.snapshot import (
+    GaugeSums,
+    Lag,
+    MetricsSnapshot,
+    OwnCounts,
+    QuotaWatched,
+    RemoteEvent,
+    RemoteLog,
+    TaskPoolWatched,
+    pool_stats,
+)
 from tierlog.types import TopicIdPartition
 
-if TYPE_CHECKING:
-    from tierlog._hot import QuotaSnapshot
-
-__all__ = [
-    "GaugeSums",
-    "MetricsSnapshot",
-    "OwnCounts",
-    "PartitionMetrics",
-    "QuotaWatched",
-    "RemoteEvent",
-    "RemoteLogMetrics",
-    "TaskPoolStats",
-    "TaskPoolWatched",
-]
-
-
-# Bytes and segments, or bytes, segments and milliseconds.
-_Values = tuple[float, ...]
-
-
-class RemoteEvent(IntEnum):
-    """What is metered, per topic and over all topics."""
-
-    COPY_BYTES = 0
-    COPY_REQUESTS = 1
-    COPY_ERRORS = 2
-    FETCH_BYTES = 3
-    FETCH_REQUESTS = 4
-    FETCH_ERRORS = 5
-    DELETE_REQUESTS = 6
-    DELETE_ERRORS = 7
-    AUX_STATE_REQUESTS = 8
-    AUX_STATE_ERRORS = 9
+__all__ = ["PartitionMetrics", "RemoteLogMetrics"]
 
 
 # Plain numbers: a look-up of an enum's member costs more than the counting.
@@ -64,46 +40,6 @@ _AUX_STATE_REQUESTS, _AUX_STATE_ERRORS = 8, 9
 
 # A run that takes longer counts as stuck.
 STUCK_AFTER_MS = 600_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPoolStats:
-    """A pool of task threads at one moment; ``failures`` by the error's class name."""
-
-    threads: int
-    idle_ratio: float
-    queued: int
-    running: int
-    stuck: int
-    runs: int
-    failures: dict[str, int]
-
-
-class _Running(Protocol):
-    @property
-    def running_ms(self) -> int: ...
-
-
-class TaskPoolWatched(Protocol):
-    """What a scrape asks of a pool, from its own thread: `tierlog.tiering.task_pool.TaskPool`."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def runs(self) -> int: ...
-
-    def idle_ratio(self) -> float: ...
-
-    def queued(self) -> int: ...
-
-    def running(self) -> Sequence[_Running]: ...
-
-
-class QuotaWatched(Protocol):
-    """What a scrape asks of a quota: `tierlog.quota.QuotaManager`."""
-
-    def snapshot(self) -> QuotaSnapshot: ...
 
 
 class _Topic:
@@ -138,9 +74,9 @@ class PartitionMetrics:
         self.partition = partition
         self._metrics = metrics
         self._topic = topic
-        self._copy_lag: tuple[int, int] | None = None
-        self._delete_lag: tuple[int, int] | None = None
-        self._remote_log: tuple[int, int, float] | None = None
+        self._copy_lag: Lag | None = None
+        self._delete_lag: Lag | None = None
+        self._remote_log: RemoteLog | None = None
         self._retention_percent: tuple[int, int] | None = None
 
     # -- events
@@ -177,7 +113,7 @@ class PartitionMetrics:
 
     def set_copy_lag(self, *, size_bytes: int, segments: int) -> None:
         """What could be copied and is not yet."""
-        self._copy_lag = (max(0, size_bytes), max(0, segments))
+        self._copy_lag = Lag(max(0, size_bytes), max(0, segments))
 
     def copy_lag_unknown(self) -> None:
         """Nobody knows what is still to be copied."""
@@ -185,7 +121,7 @@ class PartitionMetrics:
 
     def set_delete_lag(self, *, size_bytes: int, segments: int) -> None:
         """What was chosen for deletion and is still there."""
-        self._delete_lag = (max(0, size_bytes), max(0, segments))
+        self._delete_lag = Lag(max(0, size_bytes), max(0, segments))
 
     def delete_lag_unknown(self) -> None:
         """Nobody knows what is to be deleted."""
@@ -196,7 +132,9 @@ class PartitionMetrics:
     ) -> None:
         """Size of what is in the tier, how many segments its metadata lists, and how long it took
         to add them up."""
-        self._remote_log = (max(0, size_bytes), max(0, metadata_count), max(0.0, computation_ms))
+        self._remote_log = RemoteLog(
+            max(0, size_bytes), max(0, metadata_count), max(0.0, computation_ms)
+        )
 
     def remote_log_unknown(self) -> None:
         """Nobody knows what is in the tier."""
@@ -210,43 +148,6 @@ class PartitionMetrics:
     def close(self) -> None:
         """The partition is led no longer, or deleted: its gauges vanish and stay away."""
         self._metrics._close(self)
-
-
-@dataclass(slots=True)
-class GaugeSums:
-    """Gauges of the led partitions of a topic, or of all, added up; None: known of no partition."""
-
-    copy_lag: _Values | None = None
-    delete_lag: _Values | None = None
-    remote_log: _Values | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class OwnCounts:
-    """What Kafka does not count."""
-
-    segments_copied: int = 0
-    segments_deleted: int = 0
-    deleted_bytes: int = 0
-    log_start_advances: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSnapshot:
-    """Everything at one moment, for an exporter. Meters stand in the order of `RemoteEvent`."""
-
-    totals: list[MeterSnapshot]
-    topics: dict[str, list[int]]
-    counts: OwnCounts
-    total_sums: GaugeSums
-    topic_sums: dict[str, GaugeSums]
-    retention_percent: dict[tuple[str, int], tuple[int, int]]
-    partitions: int
-    copy_lag_unknown: int
-    copy_throttle_ms: tuple[float, float] | None
-    fetch_throttle_ms: tuple[float, float] | None
-    pools: dict[str, TaskPoolStats]
-    quotas: dict[str, QuotaSnapshot]
 
 
 class RemoteLogMetrics:
@@ -383,7 +284,7 @@ class RemoteLogMetrics:
             copy_throttle_ms=copy_throttle_ms,
             fetch_throttle_ms=fetch_throttle_ms,
             pools={
-                name: _pool_stats(name, pool, stuck_after_ms, failures)
+                name: pool_stats(name, pool, stuck_after_ms, failures)
                 for name, (pool, stuck_after_ms) in pools.items()
             },
             quotas={name: quota.snapshot() for name, quota in quotas.items()},
@@ -437,39 +338,13 @@ class RemoteLogMetrics:
             del self._topics[topic.name]
 
 
-def _pool_stats(
-    name: str, pool: TaskPoolWatched, stuck_after_ms: int, failures: Counter[tuple[str, str]]
-) -> TaskPoolStats:
-    running = pool.running()
-    return TaskPoolStats(
-        threads=pool.size,
-        idle_ratio=pool.idle_ratio(),
-        queued=pool.queued(),
-        running=len(running),
-        stuck=sum(run.running_ms > stuck_after_ms for run in running),
-        runs=pool.runs,
-        failures={error: count for (of, error), count in failures.items() if of == name},
-    )
-
-
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:
     """Sums over all partitions and by topic. Without partitions nothing lags: that is known."""
     topics: dict[str, GaugeSums] = {}
     for handle in handles:
         sums = topics.setdefault(handle.partition.topic, GaugeSums())
-        sums.copy_lag = _plus(sums.copy_lag, handle._copy_lag)
-        sums.delete_lag = _plus(sums.delete_lag, handle._delete_lag)
-        sums.remote_log = _plus(sums.remote_log, handle._remote_log)
-    totals = GaugeSums() if handles else GaugeSums((0, 0), (0, 0), (0, 0, 0))
+        sums.add(handle._copy_lag, handle._delete_lag, handle._remote_log)
+    totals = GaugeSums() if handles else GaugeSums(Lag(0, 0), Lag(0, 0), RemoteLog(0, 0, 0))
     for sums in topics.values():
-        totals.copy_lag = _plus(totals.copy_lag, sums.copy_lag)
-        totals.delete_lag = _plus(totals.delete_lag, sums.delete_lag)
-        totals.remote_log = _plus(totals.remote_log, sums.remote_log)
+        totals.add(sums.copy_lag, sums.delete_lag, sums.remote_log)
     return totals, topics
-
-
-def _plus(total: _Values | None, more: _Values | None) -> _Values | None:
-    """Added up place by place; what is unknown adds nothing."""
-    if total is None or more is None:
-        return more if total is None else total
-    return tuple(map(add, total, more))

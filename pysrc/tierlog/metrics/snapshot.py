@@ -1,0 +1,162 @@
+"""Everything that metrics show at one moment, as plain values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import add
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tierlog.metrics.meters import MeterSnapshot
+
+if TYPE_CHECKING:
+    from tierlog._hot import QuotaSnapshot
+
+__all__ = [
+    "GaugeSums",
+    "Lag",
+    "MetricsSnapshot",
+    "OwnCounts",
+    "QuotaWatched",
+    "RemoteEvent",
+    "RemoteLog",
+    "TaskPoolStats",
+    "TaskPoolWatched",
+    "pool_stats",
+]
+
+
+class RemoteEvent(IntEnum):
+    """What is metered, per topic and over all topics."""
+
+    COPY_BYTES = 0
+    COPY_REQUESTS = 1
+    COPY_ERRORS = 2
+    FETCH_BYTES = 3
+    FETCH_REQUESTS = 4
+    FETCH_ERRORS = 5
+    DELETE_REQUESTS = 6
+    DELETE_ERRORS = 7
+    AUX_STATE_REQUESTS = 8
+    AUX_STATE_ERRORS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPoolStats:
+    """A pool of task threads at one moment; ``failures`` by the error's class name."""
+
+    threads: int
+    idle_ratio: float
+    queued: int
+    running: int
+    stuck: int
+    runs: int
+    failures: dict[str, int]
+
+
+class _Running(Protocol):
+    @property
+    def running_ms(self) -> int: ...
+
+
+class TaskPoolWatched(Protocol):
+    """What a scrape asks of a pool, from its own thread: `tierlog.tiering.task_pool.TaskPool`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def runs(self) -> int: ...
+
+    def idle_ratio(self) -> float: ...
+
+    def queued(self) -> int: ...
+
+    def running(self) -> Sequence[_Running]: ...
+
+
+class QuotaWatched(Protocol):
+    """What a scrape asks of a quota: `tierlog.quota.QuotaManager`."""
+
+    def snapshot(self) -> QuotaSnapshot: ...
+
+
+class Lag(NamedTuple):
+    """What is still to be done."""
+
+    size_bytes: int
+    segments: int
+
+
+class RemoteLog(NamedTuple):
+    """What is in the tier."""
+
+    size_bytes: int
+    metadata_count: int
+    computation_ms: float
+
+
+@dataclass(slots=True)
+class GaugeSums:
+    """Gauges of the led partitions of a topic, or of all, added up; None: known of no partition."""
+
+    copy_lag: Lag | None = None
+    delete_lag: Lag | None = None
+    remote_log: RemoteLog | None = None
+
+    def add(
+        self, copy_lag: Lag | None, delete_lag: Lag | None, remote_log: RemoteLog | None
+    ) -> None:
+        """What is unknown adds nothing."""
+        if copy_lag is not None:
+            self.copy_lag = Lag(*map(add, copy_lag, self.copy_lag or (0, 0)))
+        if delete_lag is not None:
+            self.delete_lag = Lag(*map(add, delete_lag, self.delete_lag or (0, 0)))
+        if remote_log is not None:
+            self.remote_log = RemoteLog(*map(add, remote_log, self.remote_log or (0, 0, 0)))
+
+
+@dataclass(slots=True, kw_only=True)
+class OwnCounts:
+    """What Kafka does not count."""
+
+    segments_copied: int = 0
+    segments_deleted: int = 0
+    deleted_bytes: int = 0
+    log_start_advances: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSnapshot:
+    """Everything at one moment, for an exporter. Meters stand in the order of `RemoteEvent`."""
+
+    totals: list[MeterSnapshot]
+    topics: dict[str, list[int]]
+    counts: OwnCounts
+    total_sums: GaugeSums
+    topic_sums: dict[str, GaugeSums]
+    retention_percent: dict[tuple[str, int], tuple[int, int]]
+    partitions: int
+    copy_lag_unknown: int
+    copy_throttle_ms: tuple[float, float] | None
+    fetch_throttle_ms: tuple[float, float] | None
+    pools: dict[str, TaskPoolStats]
+    quotas: dict[str, QuotaSnapshot]
+
+
+def pool_stats(
+    name: str, pool: TaskPoolWatched, stuck_after_ms: int, failures: Counter[tuple[str, str]]
+) -> TaskPoolStats:
+    """What is known of the pool `name` now."""
+    running = pool.running()
+    return TaskPoolStats(
+        threads=pool.size,
+        idle_ratio=pool.idle_ratio(),
+        queued=pool.queued(),
+        running=len(running),
+        stuck=sum(run.running_ms > stuck_after_ms for run in running),
+        runs=pool.runs,
+        failures={error: count for (of, error), count in failures.items() if of == name},
+    )
