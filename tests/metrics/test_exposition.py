@@ -1,0 +1,264 @@
+"""What a scrape shows, judged by prometheus_client's parser and by promtool."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from tests.metrics.promtool import find_promtool
+from tests.metrics.test_recorder import Pool, partition, set_all
+from tierlog.clock import ManualClock
+from tierlog.config import QuotaConfig
+from tierlog.errors import ConfigError
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.metrics.collector import RemoteLogCollector
+from tierlog.metrics.definitions import METRICS, Kind
+from tierlog.metrics.markdown import metrics_markdown
+from tierlog.metrics.server import MetricsServer, start_metrics_server
+from tierlog.quota import QuotaManager
+
+METRICS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "METRICS.md"
+PROMTOOL = find_promtool()
+HOSTILE = ('a"} 1\nkafka_fake 2', "back\\slash", "\\n", "new\nline", "ünï-\N{SNOWMAN}", "")
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def in_full_use(clock: ManualClock) -> RemoteLogMetrics:
+    """Metrics in which every series there can be has a value."""
+    metrics = RemoteLogMetrics(clock)
+    set_all(metrics.partition(partition()))
+    metrics.fetched("orders", 5)
+    metrics.copy_throttled(250)
+    metrics.fetch_throttled(50)
+    config = QuotaConfig(copy_max_bytes_per_second=1000, fetch_max_bytes_per_second=2000)
+    metrics.watch_quota("copy", QuotaManager.for_copies(config, clock))
+    metrics.watch_quota("fetch", QuotaManager.for_fetches(config, clock))
+    for name in ("copy", "expiration", "follower"):
+        metrics.watch_pool(name, Pool(5, 700_000))
+    metrics.task_failed("copy", OSError())
+    return metrics
+
+
+@pytest.fixture
+def metrics() -> RemoteLogMetrics:
+    return in_full_use(ManualClock())
+
+
+def exposed(metrics: RemoteLogMetrics) -> str:
+    registry = CollectorRegistry()
+    registry.register(RemoteLogCollector(metrics))
+    return generate_latest(registry).decode()
+
+
+def values(found: Iterable[Family]) -> dict[tuple[str, ...], float]:
+    """Every series by name and label values; a series twice is an error."""
+    shown: dict[tuple[str, ...], float] = {}
+    for family in found:
+        for sample in family.samples:
+            key = (sample.name, *sample.labels.values())
+            assert key not in shown
+            shown[key] = sample.value
+    return shown
+
+
+def test_every_definition_has_a_series_and_every_series_a_definition(
+    metrics: RemoteLogMetrics,
+) -> None:
+    by_name = {
+        family.name + ("_total" if family.type == "counter" else ""): family
+        for family in families(exposed(metrics))
+    }
+    assert sorted(by_name) == sorted(metric.name for metric in METRICS)
+    for metric in METRICS:
+        family = by_name[metric.name]
+        assert (family.type, family.documentation) == (metric.kind.value, metric.doc)
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert {label for sample in family.samples for label in sample.labels} == set(metric.labels)
+        assert metric.doc.endswith(".")
+
+
+def test_the_values_are_those_recorded(metrics: RemoteLogMetrics) -> None:
+    found = values(families(exposed(metrics)))
+    server, manager = "kafka_server_brokertopicmetrics_", "kafka_log_remote_remotelogmanager_"
+    for name, value in (
+        ("remotecopybytes_total", 10),
+        ("remotecopyrequests_total", 1),
+        ("remotecopyerrors_total", 0),
+        ("remotefetchbytes_total", 5),
+        ("remotecopylagbytes", 9),
+        ("remotedeletelagsegments", 9),
+        ("remotelogsizebytes", 9),
+        ("remotelogmetadatacount", 9),
+        ("remotelogsizecomputationtime", 9),
+    ):
+        assert found[server + name,] == value
+        assert found[server + name, "orders"] == value
+    assert found[manager + "retentionsizeinpercent", "0", "orders"] == 9
+    assert found[manager + "remotelogmanagertasksavgidlepercent",] == 0.25
+    assert found["kafka_server_remotelogmanager_remote_copy_throttle_time_max",] == 250
+    assert found["kafka_server_remotelogmanager_remote_fetch_throttle_time_avg",] == 50
+    assert found["kafka_server_rlmcopy_byte_rate",] == 0
+    assert found["tierlog_quota_limit_bytes_per_second", "fetch"] == 2000
+    assert found["tierlog_tasks_stuck", "expiration"] == 1
+    assert found["tierlog_task_failures_total", "OSError", "copy"] == 1
+
+
+def test_what_is_unknown_or_not_there_has_no_series() -> None:
+    metrics = RemoteLogMetrics(ManualClock())
+    metrics.partition(partition())
+    metrics.watch_quota("copy", QuotaManager.for_copies(QuotaConfig(), ManualClock()))
+    found = {key[0] for key in values(families(exposed(metrics)))}
+    assert not any("lag" in name and name.startswith("kafka") for name in found)
+    assert not any("throttle_time" in name or "percent" in name for name in found)
+    assert not any("limit" in name or "rlmfetch" in name for name in found)
+    assert "kafka_server_brokertopicmetrics_remotefetcherrors_total" in found
+
+
+def test_gone_partitions_are_gone_from_the_scrape() -> None:
+    metrics = RemoteLogMetrics(ManualClock())
+    handle = metrics.partition(partition())
+    set_all(handle)
+    assert '"orders"' in exposed(metrics)
+    handle.close()
+    set_all(handle)
+    assert '"orders"' not in exposed(metrics)
+    assert (
+        values(families(exposed(metrics)))["kafka_server_brokertopicmetrics_remotecopylagbytes",]
+        == 0
+    )
+
+
+def test_hostile_topic_names_stay_in_their_label() -> None:
+    metrics = RemoteLogMetrics(ManualClock())
+    for place, topic in enumerate(HOSTILE):
+        metrics.fetched(topic, 100 + place)
+    text = exposed(metrics)
+    assert "\nkafka_fake" not in text
+    found = values(families(text))
+    for place, topic in enumerate(HOSTILE[:-1]):
+        assert found["kafka_server_brokertopicmetrics_remotefetchbytes_total", topic] == 100 + place
+
+
+@pytest.mark.parametrize("promtool", [PROMTOOL] if PROMTOOL else [])
+def test_promtool_finds_nothing(metrics: RemoteLogMetrics, promtool: str) -> None:
+    command = [promtool, "check", "metrics"]
+    done = subprocess.run(command, input=exposed(metrics), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_page_is_up_to_date() -> None:
+    """If not: ``python -m tierlog.metrics > docs/METRICS.md``."""
+    command = [sys.executable, "-m", "tierlog.metrics"]
+    written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert written == metrics_markdown() == METRICS_PAGE.read_text(encoding="utf-8")
+    for metric in METRICS:
+        assert f"### {metric.name}\n" in written
+
+
+# -- over HTTP
+
+
+def get(url: str, **headers: str) -> tuple[str, str]:
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_scrapes_over_http(metrics: RemoteLogMetrics) -> None:
+    with start_metrics_server(metrics) as server:
+        assert server.host == "127.0.0.1"
+        kind, text = get(server.url)
+        assert kind.startswith("text/plain")
+        found = values(families(text))
+        assert found["kafka_server_brokertopicmetrics_remotecopybytes_total", "orders"] == 10
+        assert found["process_open_fds",] > 0
+        kind, text = get(server.url, Accept=OPEN_METRICS)
+        assert kind.startswith("application/openmetrics-text")
+        parsed = list(open_families(text))  # type: ignore[no-untyped-call]
+        assert values(parsed)["tierlog_partitions_led",] == 1
+        name = "kafka_server_brokertopicmetrics_remotecopylagbytes"
+        assert set(values(families(get(f"{server.url}?name[]={name}")[1]))) == {
+            (name,),
+            (name, "orders"),
+        }
+        assert "/metrics" in get(server.url.removesuffix("metrics"))[1]
+        with pytest.raises(urllib.error.HTTPError, match="404") as raised:
+            get(server.url + "x")
+        raised.value.close()
+    server.close()
+
+
+def test_a_closed_server_leaves_nothing_behind(metrics: RemoteLogMetrics) -> None:
+    """Not even when a client that says nothing is connected."""
+    before = set(threading.enumerate())
+    server = start_metrics_server(metrics)
+    with socket.create_connection((server.host, server.port)) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        get(server.url)
+        server.close()
+        client.settimeout(30)
+        assert client.recv(1) == b""
+    assert set(threading.enumerate()) == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((server.host, server.port), 5)
+
+
+def test_an_address_that_cannot_be_had_is_an_error_of_ours(metrics: RemoteLogMetrics) -> None:
+    with start_metrics_server(metrics) as server:
+        for host, port in ((server.host, server.port), ("no.such.host.invalid", 0), ("", 70_000)):
+            with pytest.raises(ConfigError, match="cannot show metrics at"):
+                start_metrics_server(metrics, host, port)
+
+
+def test_the_extra_is_named_when_it_is_missing(
+    metrics: RemoteLogMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigError, match=r"pip install 'tierlog\[metrics\]'"):
+        start_metrics_server(metrics)
+
+
+def scrape(server: MetricsServer, into: list[dict[tuple[str, ...], float]], times: int) -> None:
+    into.extend(values(families(get(server.url)[1])) for _ in range(times))
+
+
+def test_scrapes_while_others_write() -> None:
+    """Counters never go back, sums fit their parts, and the last scrape sees everything."""
+    metrics = RemoteLogMetrics()
+    handles = [metrics.partition(partition(f"topic-{number}")) for number in range(4)]
+    copied = "kafka_server_brokertopicmetrics_remotecopybytes_total"
+    seen: list[dict[tuple[str, ...], float]] = []
+    rounds = 3_000
+
+    def write(number: int) -> None:
+        for _ in range(rounds):
+            handles[number].copied(number + 1)
+            handles[number].set_copy_lag(size_bytes=5, segments=1)
+
+    with start_metrics_server(metrics) as server:
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        threads.append(threading.Thread(target=scrape, args=(server, seen, 10)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        scrape(server, seen, 1)
+    for earlier, later in pairwise(seen):
+        assert earlier[copied,] <= later[copied,]
+    for found in seen:
+        assert found[copied,] == sum(found[copied, f"topic-{number}"] for number in range(4))
+    assert seen[-1][copied,] == rounds * (1 + 2 + 3 + 4)
+    assert seen[-1]["kafka_server_brokertopicmetrics_remotecopylagbytes",] == 20
