@@ -154,6 +154,8 @@ class RemoteLogSegmentMetadata:
     def _check_sizes(self) -> None:
         if self.bytes_per_epoch is None:
             return
+        if self.bytes_per_epoch == ((self.leader_epochs[0][0], self.segment_size_bytes),):
+            return
         known = {epoch for epoch, _ in self.leader_epochs}
         sizes = dict(self.bytes_per_epoch)
         if (
@@ -187,6 +189,9 @@ class RemoteLogSegmentMetadata:
         return self._ranges_up_to(self.served_end_offset)
 
     def _ranges_up_to(self, end_offset: int) -> tuple[EpochRange, ...]:
+        if len(self.leader_epochs) == 1:
+            only = EpochRange(self.leader_epochs[0][0], self.start_offset, end_offset)
+            return (only,) if self.start_offset <= end_offset else ()
         starts = [max(start, self.start_offset) for _, start in self.leader_epochs]
         ends = [min(start - 1, end_offset) for start in starts[1:]] + [end_offset]
         return tuple(
@@ -268,6 +273,10 @@ def _check_truncation(segment_id: RemoteLogSegmentId, truncation_offset: int | N
 
 
 def _sorted_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    if isinstance(pairs, tuple) and len(pairs) == 1:
+        # Nearly every segment has one epoch, and a million of them are read at once.
+        ((first, second),) = pairs
+        return ((int(first), int(second)),)
     return tuple(sorted((int(first), int(second)) for first, second in pairs))
 
 

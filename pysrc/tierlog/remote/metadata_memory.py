@@ -53,14 +53,14 @@ class InMemoryRemoteLogMetadataManager:
 
     def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
         with self._lock:
-            known = self._known(metadata.topic_id_partition)
+            known = self._loaded(metadata.topic_id_partition)
             self._commit(known, known.change_of_add(metadata, leader_epoch))
 
     def update(
         self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
     ) -> None:
         with self._lock:
-            known = self._known(update.segment_id.topic_id_partition)
+            known = self._loaded(update.segment_id.topic_id_partition)
             self._commit(known, known.change_of_update(update, leader_epoch))
 
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
@@ -74,7 +74,7 @@ class InMemoryRemoteLogMetadataManager:
         """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so that an old
         leader cannot bring it back."""
         with self._lock:
-            known = self._known(metadata.partition)
+            known = self._loaded(metadata.partition)
             self._commit(known, known.change_of_delete(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
@@ -92,31 +92,31 @@ class InMemoryRemoteLogMetadataManager:
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         with self._lock:
-            return self._known(segment_id.topic_id_partition).get(segment_id)
+            return self._loaded(segment_id.topic_id_partition).get(segment_id)
 
     def lookup(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         with self._lock:
-            return self._known(partition).lookup(epoch, offset)
+            return self._loaded(partition).lookup(epoch, offset)
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         with self._lock:
-            return self._known(partition).next_segment_with_txn_index(epoch, offset)
+            return self._loaded(partition).next_segment_with_txn_index(epoch, offset)
 
     def segments_by_timestamp(
         self, partition: TopicIdPartition, timestamp_ms: int, start_offset: int = 0
     ) -> Iterator[RemoteLogSegmentMetadata]:
         with self._lock:
-            return self._known(partition).segments_by_timestamp(timestamp_ms, start_offset)
+            return self._loaded(partition).segments_by_timestamp(timestamp_ms, start_offset)
 
     def list(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
         with self._lock:
-            return self._known(partition).list(epoch)
+            return self._loaded(partition).list(epoch)
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         with self._lock:
@@ -152,7 +152,7 @@ class InMemoryRemoteLogMetadataManager:
                 sorted(
                     name
                     for name, known in self._partitions.items()
-                    if len(known) or known.delete_state is not None
+                    if known.has_segments() or known.delete_state is not None
                 )
             )
 
@@ -178,6 +178,10 @@ class InMemoryRemoteLogMetadataManager:
         self._check_usable(partition)
         known = self._partitions.get(partition)
         return PartitionMetadata(partition, self._change_numbers) if known is None else known
+
+    def _loaded(self, partition: TopicIdPartition) -> PartitionMetadata:
+        """As `_known`, and its segments may be asked for."""
+        return self._known(partition)
 
     def _partition(self, partition: TopicIdPartition) -> PartitionMetadata:
         known = self._partitions.get(partition)

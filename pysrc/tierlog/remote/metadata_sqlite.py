@@ -133,8 +133,9 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                     _write(database, metadata)
                 super().load(taken)
                 for partition in {metadata.topic_id_partition for metadata in taken}:
-                    highest = self._partition(partition).highest_offsets()
-                    _write_highest(database, partition, tuple(highest.items()))
+                    totals = self._partition(partition).totals()
+                    highest = tuple((epoch, offset) for epoch, (offset, _) in totals.items())
+                    _write_highest(database, partition, highest)
 
     def close(self) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
@@ -44,13 +44,14 @@ class PartitionChange:
     """What one event changes: a durable manager writes it down before `PartitionMetadata.apply`
     makes it visible. None and ``()`` stand for what stays as it is.
 
-    `segment` is that segment afterwards (DELETE_SEGMENT_FINISHED: forgotten), `highest` holds
-    (epoch, highest offset) pairs, -1 for none any more. `delete_state` DELETE_PARTITION_FINISHED
-    forgets everything but the leader epoch.
+    `segment` is that segment afterwards (DELETE_SEGMENT_FINISHED: forgotten); `highest` holds
+    (epoch, highest offset) pairs, -1 for none any more, and `sizes` (epoch, bytes) pairs.
+    `delete_state` DELETE_PARTITION_FINISHED forgets everything but the leader epoch.
     """
 
     segment: RemoteLogSegmentMetadata | None = None
     highest: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
     leader_epoch: int | None = None
     delete_state: RemotePartitionDeleteState | None = None
     log_start_offset: int | None = None
@@ -69,6 +70,12 @@ class _Ranges:
     def add(self, start_offset: int, end_offset: int, name: str) -> None:
         insort(self._rows, (start_offset, end_offset, name))
         self._longest = max(self._longest, end_offset - start_offset)
+
+    def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
+        """As `add` for each of them, in one go."""
+        self._rows.extend(rows)
+        self._rows.sort()
+        self._longest = max((end - start for start, end, _ in self._rows), default=0)
 
     def remove(self, start_offset: int, end_offset: int, name: str) -> None:
         index = bisect_left(self._rows, (start_offset, end_offset, name))
@@ -122,11 +129,15 @@ class PartitionMetadata:
     `change_of_...` check an event and say what it changes, None for a repeat; `apply` makes that
     visible. `add` and `update` do both. `change_number` is another one of `numbers` after every
     change.
+
+    The segments may be elsewhere for the time being (`is_loaded` is False): what is known of the
+    partition and its epochs as a whole is answered all the same, the rest not to be asked.
     """
 
     def __init__(self, partition: TopicIdPartition, numbers: Iterator[int] | None = None) -> None:
         self.partition = partition
         self.change_number = 0
+        self.is_loaded = True
         self.leader_epoch = NO_EPOCH
         self.log_start_offset: int | None = None
         self.delete_state: RemotePartitionDeleteState | None = None
@@ -228,7 +239,62 @@ class PartitionMetadata:
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Take `metadata` as the truth about its segment, in whatever state, without checks."""
-        self.apply(PartitionChange(segment=metadata, highest=self._highest_after(metadata)))
+        change = self._change(None, metadata)
+        if change is not None:
+            self.apply(change)
+
+    def load_segments(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+        """Take back what `unload` gave up, in any order; ValueError when that is something else."""
+        ranges: dict[int, list[tuple[int, int, str]]] = {}
+        with_txn_index: dict[int, list[tuple[int, int, str]]] = {}
+        sizes: dict[int, int] = {}
+        for metadata in segments:
+            name = metadata.segment_id.id
+            if name in self._segments:
+                raise ValueError(f"{metadata.segment_id} stands there twice")
+            self._segments[name] = metadata
+            for epoch, _, _ in metadata.epoch_ranges():
+                self._epochs.setdefault(epoch, _Epoch()).members.add(name)
+            if metadata.state is not _FINISHED:
+                continue
+            for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
+                row = (start_offset, end_offset, name)
+                ranges.setdefault(epoch, []).append(row)
+                if not metadata.txn_index_empty:
+                    with_txn_index.setdefault(epoch, []).append(row)
+            for epoch, size_bytes in metadata.served_size_per_epoch():
+                sizes[epoch] = sizes.get(epoch, 0) + size_bytes
+        for epoch, rows in ranges.items():
+            self._epochs[epoch].finished.extend(rows)
+            self._epochs[epoch].with_txn_index.extend(with_txn_index.get(epoch, ()))
+        self._check_totals({epoch: size for epoch, size in sizes.items() if size})
+        self.is_loaded = True
+
+    def _check_totals(self, sizes: dict[int, int]) -> None:
+        if sizes != self._sizes:
+            raise ValueError(
+                f"{self.partition}: finished segments have {sizes} bytes per epoch, "
+                f"but their sums are {self._sizes}"
+            )
+        for epoch, state in self._epochs.items():
+            if state.finished.highest_end(without="") > self._highest.get(epoch, -1):
+                raise ValueError(
+                    f"{self.partition}: segments of epoch {epoch} end after its highest offset"
+                )
+
+    def unload(self) -> None:
+        """Give up the segments but keep the totals, until `load_segments`."""
+        self.is_loaded = not self._segments
+        self._segments, self._epochs = {}, {}
+
+    def copy(self) -> PartitionMetadata:
+        """Another one that knows the same."""
+        other = PartitionMetadata(self.partition, self._numbers)
+        other.change_number, other.leader_epoch = self.change_number, self.leader_epoch
+        other.log_start_offset, other.delete_state = self.log_start_offset, self.delete_state
+        other._sizes, other._highest = dict(self._sizes), dict(self._highest)
+        other.load_segments(self._segments.values())
+        return other
 
     def apply(self, change: PartitionChange) -> None:
         """Make `change` visible."""
@@ -238,6 +304,8 @@ class PartitionMetadata:
             self._put(change.segment)
         for epoch, offset in change.highest:
             self.set_highest(epoch, offset)
+        for epoch, size_bytes in change.sizes:
+            self.set_size(epoch, size_bytes)
         if change.log_start_offset is not None:
             self.log_start_offset = change.log_start_offset
         if change.delete_state is _PARTITION_GONE:
@@ -252,6 +320,13 @@ class PartitionMetadata:
             self._highest.pop(epoch, None)
         else:
             self._highest[epoch] = offset
+
+    def set_size(self, epoch: int, size_bytes: int) -> None:
+        """Bytes of the finished segments in `epoch`."""
+        if size_bytes:
+            self._sizes[epoch] = size_bytes
+        else:
+            self._sizes.pop(epoch, None)
 
     def _epoch_after(self, leader_epoch: int | None) -> int | None:
         """`leader_epoch` if it is news, None if not; FencedLeaderError for one of the past."""
@@ -273,8 +348,25 @@ class PartitionMetadata:
     ) -> PartitionChange | None:
         if leader_epoch is None and segment is None:
             return None
-        highest = () if segment is None else self._highest_after(segment)
-        return PartitionChange(leader_epoch=leader_epoch, segment=segment, highest=highest)
+        if segment is None:
+            return PartitionChange(leader_epoch=leader_epoch)
+        return PartitionChange(
+            leader_epoch=leader_epoch,
+            segment=segment,
+            highest=self._highest_after(segment),
+            sizes=self._sizes_after(segment),
+        )
+
+    def _sizes_after(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
+        """(epoch, bytes) pairs of the sums that are others once `after` is known."""
+        changed: dict[int, int] = {}
+        known = self._segments.get(after.segment_id.id)
+        for sign, metadata in ((-1, known), (1, after)):
+            if metadata is not None and metadata.state is _FINISHED:
+                for epoch, size_bytes in metadata.served_size_per_epoch():
+                    before = changed.get(epoch, self._sizes.get(epoch, 0))
+                    changed[epoch] = before + sign * size_bytes
+        return tuple(changed.items())
 
     def _highest_after(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
         """(epoch, offset) pairs of the highest offsets that are others once `after` is known."""
@@ -316,8 +408,6 @@ class PartitionMetadata:
             self._epochs[epoch].finished.add(*row)
             if not metadata.txn_index_empty:
                 self._epochs[epoch].with_txn_index.add(*row)
-        for epoch, size_bytes in metadata.served_size_per_epoch():
-            self._sizes[epoch] = self._sizes.get(epoch, 0) + size_bytes
 
     def _leave_epochs(self, known: RemoteLogSegmentMetadata) -> None:
         name = known.segment_id.id
@@ -326,10 +416,6 @@ class PartitionMetadata:
                 self._epochs[epoch].finished.remove(start_offset, end_offset, name)
                 if not known.txn_index_empty:
                     self._epochs[epoch].with_txn_index.remove(start_offset, end_offset, name)
-            for epoch, size_bytes in known.served_size_per_epoch():
-                left = self._sizes.pop(epoch, 0) - size_bytes
-                if left:
-                    self._sizes[epoch] = left
         for epoch, _, _ in known.epoch_ranges():
             self._epochs[epoch].members.discard(name)
             if not self._epochs[epoch].members:
@@ -340,6 +426,7 @@ class PartitionMetadata:
         self._epochs.clear()
         self._sizes.clear()
         self._highest.clear()
+        self.is_loaded = True
         self.delete_state = None
         self.log_start_offset = None
 
@@ -349,10 +436,14 @@ class PartitionMetadata:
 
     # -- questions; see `RemoteLogMetadataManager`
 
+    def has_segments(self) -> bool:
+        """Whether any segment is known, loaded or not."""
+        return bool(self._segments) or not self.is_loaded
+
     def is_empty(self) -> bool:
         """Whether nothing is known but the leader epoch."""
         nothing_else = self.delete_state is None and self.log_start_offset is None
-        return nothing_else and not self._segments and not self._highest
+        return nothing_else and not self.has_segments() and not self._highest
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         return self._segments.get(segment_id.id)
@@ -399,9 +490,23 @@ class PartitionMetadata:
     def remote_log_size(self, epoch: int) -> int:
         return self._sizes.get(epoch, 0)
 
-    def highest_offsets(self) -> dict[int, int]:
-        """Highest finished offset by epoch, deleted segments included."""
-        return dict(self._highest)
+    def totals(self) -> dict[int, tuple[int, int]]:
+        """By epoch, the highest offset (-1 for none) and the bytes of the finished segments."""
+        epochs = {**self._highest, **self._sizes}
+        return {
+            epoch: (self._highest.get(epoch, -1), self._sizes.get(epoch, 0)) for epoch in epochs
+        }
+
+    def totals_after(self, change: PartitionChange) -> dict[int, tuple[int, int]]:
+        """As `totals`, of the epochs that `change` touches, as they are afterwards."""
+        highest, sizes = dict(change.highest), dict(change.sizes)
+        return {
+            epoch: (
+                highest.get(epoch, self._highest.get(epoch, -1)),
+                sizes.get(epoch, self._sizes.get(epoch, 0)),
+            )
+            for epoch in {**highest, **sizes}
+        }
 
 
 def _by_offset(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, str]:
