@@ -10,8 +10,11 @@ counts, and a place to wait. Every unit of work, a segment or a ranged read, goe
   window's quota is forgotten with its window.
 * ``reserve``: a unit's bytes count before it begins, atomically, and what it did not move is given
   back when it ends. The bound holds for every sliding window, and large units are paid off.
-* ``pace``: as ``check``, and every piece is reserved before it goes, so that no more than a piece
-  goes at once.
+* ``pace``: as ``check``, and every piece is reserved before it goes, and goes no sooner than the
+  pieces before it are through at the quota's rate: no burst after a quiet time.
+
+Threads that wait are admitted in the order in which they came, whatever they ask for: a large unit
+is not overtaken by small ones, and the pieces of paced copies take turns.
 
 What counts is what was handed to the store, once per attempt: the pieces that a failed copy had
 sent stay counted, its retry counts again. A failed read counts nothing. What the store's client
@@ -20,7 +23,9 @@ repeats by itself is not seen. Time is the clock's monotonic one; the wall clock
 
 from __future__ import annotations
 
+import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -37,6 +42,12 @@ __all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
 
 # Waiting threads look up at least this often, for whoever cancels or watches them.
 LOOK_UP_MS = 1_000
+# A piece that goes later than it might, because a thread woke up late, is caught up with so far.
+PACE_SLACK_MS = 20
+# What is reserved counts for a window and one bucket more, so small buckets waste less of the
+# quota. Paced copies get so many for one, as far as a sensor can hold them.
+_PACE_BUCKETS = (10, 5, 2, 1)
+_MAX_BUCKETS = 3_600
 
 
 class QuotaWaitCancelledError(TierlogError):
@@ -72,6 +83,9 @@ class QuotaManager:
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._changes = 0
+        self._line: deque[object] = deque()
+        self._first: object | None = None
+        self._spread = _Spread()
         self._closed = False
 
     @classmethod
@@ -116,7 +130,10 @@ class QuotaManager:
 
         None lifts it, 0 stops everything until the next change.
         """
-        self._sensor.set_limit(bytes_per_second, self._clock.monotonic_ms())
+        with self._changed:
+            now_ms = self._clock.monotonic_ms()
+            self._spread.drain(self._sensor.limit, now_ms)
+            self._sensor.set_limit(bytes_per_second, now_ms)
         self.wake()
 
     def throttle_ms(self) -> int:
@@ -129,7 +146,7 @@ class QuotaManager:
 
     def try_reserve(self, size_bytes: int) -> Reservation | int:
         """A reservation, to be settled with what moved, or the milliseconds until there may be
-        room. Dropped unsettled, a reservation gives its bytes back."""
+        room. Dropped unsettled, a reservation gives its bytes back. Does not stand in line."""
         return self._sensor.try_reserve(size_bytes, self._clock.monotonic_ms())
 
     def snapshot(self) -> QuotaSnapshot:
@@ -221,6 +238,30 @@ class QuotaManager:
         assert granted is not None, "a sensor grants, or tells how long to wait"
         return granted, waited_ms
 
+    def _pace(
+        self,
+        size_bytes: int,
+        cancelled: Callable[[], bool] | None,
+        on_wait: Callable[[int], None] | None,
+    ) -> int:
+        """Waits until a piece may go, and counts it; how long that took."""
+        granted, waited_ms = self._until_admitted(
+            lambda now_ms: self._try_reserve_piece(size_bytes, now_ms), cancelled, on_wait
+        )
+        assert granted is not None, "a sensor grants, or tells how long to wait"
+        granted.settle(size_bytes, self._clock.monotonic_ms())
+        return waited_ms
+
+    def _try_reserve_piece(self, size_bytes: int, now_ms: int) -> Reservation | int:
+        """A piece also waits until those before it are through at the quota's rate."""
+        with self._changed:
+            limit = self._sensor.limit
+            wait_ms = self._spread.wait_ms(limit, now_ms)
+            answer = wait_ms or self._sensor.try_reserve(size_bytes, now_ms)
+            if not isinstance(answer, int):
+                self._spread.add(size_bytes)
+            return answer
+
     def _until_admitted(
         self,
         attempt: Callable[[int], Reservation | int],
@@ -228,28 +269,91 @@ class QuotaManager:
         on_wait: Callable[[int], None] | None,
     ) -> tuple[Reservation | None, int]:
         """``attempt(now_ms)`` answers how long to wait; 0 or a reservation: no longer. What it
-        gave in the end, and how many milliseconds that took."""
-        waiting_since_ms: int | None = None
-        while True:
-            changes = self._changes
-            if self._closed:
-                raise ClosedError(f"{self.name} quota: closed")
-            if cancelled is not None and cancelled():
-                raise QuotaWaitCancelledError(f"{self.name} quota: no longer waited for")
-            now_ms = self._clock.monotonic_ms()
-            answer = attempt(now_ms)
-            if not isinstance(answer, int) or answer == 0:
-                waited_ms = 0 if waiting_since_ms is None else now_ms - waiting_since_ms
-                return None if isinstance(answer, int) else answer, waited_ms
-            if waiting_since_ms is None:
-                waiting_since_ms = now_ms
-            if on_wait is not None:
-                on_wait(answer)
-            # Others' code and the sensor ran without the lock: a change since then must not be
-            # slept over.
-            with self._changed:
-                if self._changes == changes:
-                    self._clock.wait(self._changed, min(answer, LOOK_UP_MS))
+        gave in the end, and how many milliseconds that took. Only who is first in the line may
+        attempt, or who finds no line."""
+        place: object | None = None
+        waiting_since_ms = 0
+        sleep_ms: int | None
+        try:
+            while True:
+                changes = self._changes
+                if self._closed:
+                    raise ClosedError(f"{self.name} quota: closed")
+                if cancelled is not None and cancelled():
+                    raise QuotaWaitCancelledError(f"{self.name} quota: no longer waited for")
+                now_ms = self._clock.monotonic_ms()
+                # None is None: nobody waits, and this thread is not in the line either.
+                if self._first is place:
+                    answer = attempt(now_ms)
+                    if not isinstance(answer, int) or answer == 0:
+                        waited_ms = 0 if place is None else now_ms - waiting_since_ms
+                        return None if isinstance(answer, int) else answer, waited_ms
+                    sleep_ms = answer
+                else:
+                    answer = max(1, self._sensor.throttle_ms(now_ms))
+                    sleep_ms = None
+                if place is None:
+                    waiting_since_ms = now_ms
+                    place = self._line_up()
+                if on_wait is not None:
+                    on_wait(answer)
+                self._sleep(changes, sleep_ms)
+        finally:
+            if place is not None:
+                self._leave(place)
+
+    def _sleep(self, changes: int, duration_ms: int | None) -> None:
+        """Until something changes, or the time of the first in the line is up: he looks at the
+        clock, and wakes the others so that they ask whether they were cancelled."""
+        # Others' code and the sensor ran without the lock: a change since then must not be slept
+        # over.
+        with self._changed:
+            if self._changes != changes:
+                return
+            if duration_ms is None:
+                self._changed.wait()
+            else:
+                self._clock.wait(self._changed, min(duration_ms, LOOK_UP_MS))
+                self._changed.notify_all()
+
+    def _line_up(self) -> object:
+        place = object()
+        with self._changed:
+            self._line.append(place)
+            self._first = self._line[0]
+        return place
+
+    def _leave(self, place: object) -> None:
+        with self._changed:
+            self._line.remove(place)
+            self._first = self._line[0] if self._line else None
+            self._changes += 1
+            self._changed.notify_all()
+
+
+class _Spread:
+    """Bytes of pieces that went sooner than the quota's rate allows: they run out at that rate."""
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+        self._at_ms = 0
+
+    def drain(self, limit: int | None, now_ms: int) -> None:
+        """Time has passed since the last call, at that limit."""
+        passed_ms, self._at_ms = max(0, now_ms - self._at_ms), now_ms
+        left = 0.0 if limit is None else self._bytes - limit * passed_ms / 1000
+        self._bytes = max(0.0, left)
+
+    def wait_ms(self, limit: int | None, now_ms: int) -> int:
+        """How long until the next piece; 0: it may go."""
+        self.drain(limit, now_ms)
+        if not limit:
+            return 0
+        return max(0, math.ceil(self._bytes * 1000 / limit) - PACE_SLACK_MS)
+
+    def add(self, size_bytes: int) -> None:
+        """A piece goes now."""
+        self._bytes += size_bytes
 
 
 class Transfer:
@@ -273,14 +377,17 @@ class Transfer:
     def begin(self, size_bytes: int) -> None:
         """Wait until the unit may begin."""
         if self._manager.mode is QuotaMode.RESERVE:
-            self._reservation = self._reserve(size_bytes)
+            self._reservation, waited_ms = self._manager._reserve(
+                size_bytes, self._cancelled, self._on_wait
+            )
+            self.waited_ms += waited_ms
         else:
             self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
 
     def before_piece(self, size_bytes: int) -> None:
         """A piece is about to go; with ``pace`` it waits for its turn here."""
         if self._manager.mode is QuotaMode.PACE:
-            self._reserve(size_bytes).settle(size_bytes, self._clock.monotonic_ms())
+            self.waited_ms += self._manager._pace(size_bytes, self._cancelled, self._on_wait)
         else:
             self.moved(size_bytes)
 
@@ -297,11 +404,6 @@ class Transfer:
             self._manager.record(self._moved_bytes)
         self._moved_bytes = 0
 
-    def _reserve(self, size_bytes: int) -> Reservation:
-        reservation, waited_ms = self._manager._reserve(size_bytes, self._cancelled, self._on_wait)
-        self.waited_ms += waited_ms
-        return reservation
-
 
 def _manager(
     name: str,
@@ -312,9 +414,11 @@ def _manager(
     rate: QuotaRateMode,
     clock: Clock | None,
 ) -> QuotaManager:
+    paced = mode is QuotaMode.PACE
+    finer = next(n for n in _PACE_BUCKETS if n == 1 or (paced and num_samples * n <= _MAX_BUCKETS))
     sensor = QuotaSensor(
-        num_samples=num_samples,
-        window_ms=window_ms,
+        num_samples=num_samples * finer,
+        window_ms=window_ms // finer,
         limit_bytes_per_second=limit,
         rate="window" if rate is QuotaRateMode.WINDOW else "elapsed",
     )

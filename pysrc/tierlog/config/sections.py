@@ -61,7 +61,7 @@ class QuotaMode(StrEnum):
 
     CHECK is KIP-956: a unit (a segment, a ranged read) begins while the rate is not above the
     quota, and counts when it is done. RESERVE counts it before it begins. PACE reserves a segment
-    piece by piece while it goes.
+    piece by piece while it goes, evenly spread.
     """
 
     CHECK = "check"
