@@ -61,7 +61,7 @@ class KafkaBroker:
 
     `properties` are added to (and win over) server.properties. `tiered_dir` switches tiered storage
     on, with Kafka's LocalTieredStorage writing below it. Small segments: topics may be given
-    `internal.segment.bytes`, as `segment.bytes` below 1 MiB is refused.
+    `internal.segment.bytes`, as `segment.bytes` below 1 MiB is refused. `jvm_flags` go to its JVM.
 
     Attributes: `bootstrap_servers`; `log_dirs` (paths); `log_path` (what the broker logged);
     `properties_path`; `cluster_id`; `pid` (None when down).
@@ -76,6 +76,7 @@ class KafkaBroker:
         tiered_dir: Path | None = None,
         cluster_id: str | None = None,
         start_timeout_s: float = 120,
+        jvm_flags: Iterable[str] = (),
     ) -> None:
         self.root = root.absolute()
         if isinstance(log_dirs, int):
@@ -88,6 +89,7 @@ class KafkaBroker:
         self._extra = {key: str(value) for key, value in (properties or {}).items()}
         self._tiered_dir = tiered_dir
         self._start_timeout_s = start_timeout_s
+        self._jvm_flags = tuple(jvm_flags)
         self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -258,7 +260,12 @@ class KafkaBroker:
         }
 
     def _spawn(self) -> None:
-        command = java_command("kafka.Kafka", str(self.properties_path), log_level="INFO")
+        command = java_command(
+            "kafka.Kafka",
+            str(self.properties_path),
+            log_level="INFO",
+            jvm_flags=self._jvm_flags,
+        )
         self._log = self.log_path.open("ab")
         # A session of its own: Ctrl-C reaches the tests only, which then stop the broker.
         self._process = subprocess.Popen(

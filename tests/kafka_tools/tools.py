@@ -13,11 +13,14 @@ DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 JVM_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
 
 
-def java_command(main_class: str, *args: str, log_level: str = "WARN") -> list[str]:
+def java_command(
+    main_class: str, *args: str, log_level: str = "WARN", jvm_flags: Iterable[str] = ()
+) -> list[str]:
     """The full command line of a Kafka main class; its own logging goes to stderr."""
     return [
         find_program("java", "default-jre-headless"),
         *JVM_FLAGS,
+        *jvm_flags,
         f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
         f"-Dkafka.log.level={log_level}",
         *("-cp", classpath()),
