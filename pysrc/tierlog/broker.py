@@ -16,7 +16,7 @@ from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.types import kafka_uuid
 
-__all__ = ["BrokerAnswer", "BrokerClient", "BrokerUnavailableError", "ask_broker"]
+__all__ = ["BrokerAnswer", "BrokerClient", "BrokerUnavailableError"]
 
 # How long the client rests between two attempts to reach a broker that is away.
 _MAX_RECONNECT_MS = 1_000
@@ -35,8 +35,8 @@ class BrokerAnswer:
 
     ``last_stable_offset`` is the first offset that a read-committed consumer does not get.
     ``topic_id`` is that of the topic that has the name now, which may have been made again.
-    ``retention_ms`` and ``retention_bytes``: how long the brokers keep their own copy; -1 is for
-    ever.
+    ``replica_count`` is how many brokers may lead it in turn. ``retention_ms`` and
+    ``retention_bytes``: how long the brokers keep their own copy; -1 is for ever.
     """
 
     leader_id: int | None
@@ -44,6 +44,7 @@ class BrokerAnswer:
     compacted: bool | None
     leader_epoch: int | None = None
     topic_id: str | None = None
+    replica_count: int | None = None
     retention_ms: int | None = None
     retention_bytes: int | None = None
 
@@ -110,19 +111,19 @@ class BrokerClient:
                 f"directories say, found cluster {metadata.cluster_id}; give the broker that "
                 "writes these directories"
             )
-        leaders = {
-            TopicPartition(topic.topic, number): partition.leader
+        led = {
+            TopicPartition(topic.topic, number): partition
             for topic in metadata.topics.values()
             for number, partition in topic.partitions.items()
         }
-        known = [partition for partition in partitions if partition in leaders]
+        known = [partition for partition in partitions if partition in led]
         topics = sorted({partition.topic for partition in known})
         topic_ids = self._topic_ids(topics)
         stable = self._last_stable_offsets(known)
         policies = self._policies(topics)
         answers = {}
         for partition in known:
-            leader_id = leaders[partition]
+            leader_id = led[partition].leader
             offset, leader_epoch = stable.get(partition, (None, None))
             policy = policies.get(partition.topic, _TopicPolicy())
             answers[partition] = BrokerAnswer(
@@ -131,6 +132,7 @@ class BrokerClient:
                 last_stable_offset=offset,
                 compacted=policy.compacted,
                 topic_id=topic_ids.get(partition.topic),
+                replica_count=len(led[partition].replicas),
                 retention_ms=policy.retention_ms,
                 retention_bytes=policy.retention_bytes,
             )
@@ -219,10 +221,3 @@ def _uuid_text(uuid: Any) -> str:
     """Kafka's text of the client's Uuid, whose halves are signed."""
     halves = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits())
     return kafka_uuid(b"".join((half % _INT64).to_bytes(8, "big") for half in halves))
-
-
-def ask_broker(
-    bootstrap: str, partitions: Iterable[TopicPartition], *, timeout_s: float = 10.0
-) -> dict[TopicPartition, BrokerAnswer]:
-    """`BrokerClient.ask`, once."""
-    return BrokerClient(bootstrap, timeout_s=timeout_s).ask(partitions)

@@ -39,6 +39,7 @@ def test_one_client_over_a_topics_life(tmp_path: Path) -> None:
             compacted=True,
             leader_epoch=0,
             topic_id=topic_id,
+            replica_count=1,
             retention_ms=1000,
             retention_bytes=77,
         )

@@ -1,0 +1,169 @@
+"""What the manager's tasks tell, turned into rows and warnings of the report. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from tierlog.clock import Clock
+from tierlog.log.eligibility import Decision
+from tierlog.log.log_dir import PartitionLog
+from tierlog.sidecar.report import Outcome, Progress, TierListener, TierRow
+from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent
+from tierlog.tiering.retention import HeldBack
+from tierlog.tiering.task_pool import TaskFailure
+from tierlog.types import TopicIdPartition
+
+__all__ = ["Events", "row_of_decision"]
+
+_OUTCOMES = {
+    Happened.COPIED: Outcome.COPIED,
+    Happened.REFUSED: Outcome.REFUSED,
+    Happened.VANISHED: Outcome.SKIPPED,
+    Happened.COPY_FAILED: Outcome.FAILED,
+    Happened.DELETED: Outcome.EXPIRED,
+    Happened.DELETE_FAILED: Outcome.FAILED,
+}
+_WARNINGS = {
+    Happened.COPY_RESUMED: "interrupted copy finished",
+    Happened.COPY_REMOVED: "interrupted copy removed",
+    Happened.NOT_SETTLED: "interrupted copy left as it is",
+    Happened.TRUNCATED: "cut where its records were written otherwise",
+}
+
+
+class Events(ManagerListener):
+    """Counts, and passes on to whoever listens now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._waiting_since_ms: dict[TopicIdPartition, int] = {}
+        self._moved_ms: dict[TopicIdPartition, int] = {}
+        self._failed: dict[TopicIdPartition, str] = {}
+        self.listener = TierListener()
+        self.counts: Counter[Outcome] = Counter()
+        self.copied_bytes = 0
+        self.sent_bytes = 0
+        self.total_bytes = 0
+        self.quota_wait_ms = 0
+
+    def begin(self, listener: TierListener, total_bytes: int) -> None:
+        """From now on to `listener`; so many bytes are to be sent."""
+        with self._lock:
+            self.listener = listener
+            self.sent_bytes = self.quota_wait_ms = 0
+            self.total_bytes = total_bytes
+
+    def moved_ms(self, partition: TopicIdPartition) -> int | None:
+        """When something last moved in a partition, by the monotonic clock."""
+        return self._moved_ms.get(partition)
+
+    # -- from the manager
+
+    def on_segment(self, event: SegmentEvent) -> None:
+        """See `ManagerListener`."""
+        with self._lock:
+            self._waited(event.partition)
+            outcome = _OUTCOMES.get(event.happened)
+            if event.happened in (Happened.COPY_FAILED, Happened.DELETE_FAILED):
+                self._failed[event.partition] = event.text
+            if outcome is not None:
+                self.add(_row(event, outcome))
+            elif event.happened in _WARNINGS:
+                what = _WARNINGS[event.happened]
+                more = f": {event.text}" if event.text else ""
+                self.warn(f"{event.partition}, offset {event.base_offset}: {what}{more}")
+
+    def on_sent(self, partition: TopicIdPartition, size_bytes: int) -> None:
+        """See `ManagerListener`."""
+        with self._lock:
+            self._waited(partition)
+            self.sent_bytes += size_bytes
+            self._progress()
+
+    def on_quota_wait(self, partition: TopicIdPartition, wait_ms: int) -> None:
+        """See `ManagerListener`."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            self._waiting_since_ms.setdefault(partition, now_ms)
+            self._moved_ms[partition] = now_ms
+            self._progress(quota_wait_ms=wait_ms)
+
+    def on_fenced(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """See `ManagerListener`."""
+        self.warn(f"{partition}: leader epoch {leader_epoch} is over, a later leader tiers it")
+
+    def on_held_back(self, partition: TopicIdPartition, held_back: Sequence[HeldBack]) -> None:
+        """See `ManagerListener`."""
+        for one in held_back:
+            self.warn(f"{partition}: retention held back: {one.value}")
+
+    def on_task_failure(self, failure: TaskFailure) -> None:
+        """See `ManagerListener`. What a row has said already is not said again."""
+        text = " ".join(str(failure.error).split()) or type(failure.error).__name__
+        with self._lock:
+            told = isinstance(failure.key, TopicIdPartition) and self._failed.pop(failure.key, "")
+            if told != str(failure.error):
+                self.listener.on_failure(f"{failure.key}, {failure.pool} task: {text}")
+
+    # -- from the sidecar
+
+    def add(self, row: TierRow) -> None:
+        """A row of the report."""
+        with self._lock:
+            self.counts[row.outcome] += 1
+            if row.outcome is Outcome.COPIED:
+                self.copied_bytes += row.size_bytes
+            self.listener.on_row(row)
+            self._progress(row=row)
+
+    def warn(self, text: str) -> None:
+        """Something an operator may want to know."""
+        with self._lock:
+            self.listener.on_warning(text)
+
+    def _progress(self, row: TierRow | None = None, quota_wait_ms: int = 0) -> None:
+        # The indexes are sent too, and nobody knew their size before.
+        done_bytes = min(self.sent_bytes, self.total_bytes)
+        self.listener.on_progress(
+            Progress(
+                total_bytes=self.total_bytes,
+                done_bytes=done_bytes,
+                row=row,
+                quota_wait_ms=quota_wait_ms,
+            )
+        )
+
+    def _waited(self, partition: TopicIdPartition) -> None:
+        now_ms = self._moved_ms[partition] = self._clock.monotonic_ms()
+        since_ms = self._waiting_since_ms.pop(partition, None)
+        if since_ms is not None:
+            self.quota_wait_ms += now_ms - since_ms
+
+
+def _row(event: SegmentEvent, outcome: Outcome) -> TierRow:
+    return TierRow(
+        topic=event.partition.topic,
+        partition=event.partition.partition,
+        base_offset=event.base_offset,
+        size_bytes=event.size_bytes,
+        outcome=outcome,
+        reason=event.reason,
+        text=event.text,
+    )
+
+
+def row_of_decision(log: PartitionLog, decision: Decision) -> TierRow:
+    """A segment that was not copied, and why; without a reason it is the next pass's turn."""
+    reason = decision.reason
+    return TierRow(
+        topic=log.topic,
+        partition=log.partition,
+        base_offset=decision.segment.base_offset,
+        size_bytes=decision.segment.size_bytes,
+        outcome=Outcome.SKIPPED,
+        reason="pending" if reason is None else reason.value,
+        text=decision.text or "waits for its turn",
+    )

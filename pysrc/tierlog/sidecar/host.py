@@ -1,0 +1,202 @@
+"""A partition of somebody else's broker, shown to the remote log manager.
+
+Strictly read only: a sidecar's local log is what the last look at the directories saw. The broker
+deletes its own segments by its own retention; how long the archive lives is the sidecar's affair,
+and so its log start offset is another one than the broker's.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from tierlog.broker import BrokerAnswer
+from tierlog.errors import RemoteMetadataError
+from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.log.eligibility import StableOffset
+from tierlog.log.log_dir import PartitionLog
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.indexes import IndexKind
+from tierlog.remote.layout import log_key
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
+from tierlog.sidecar.stable import StableOffsets
+from tierlog.tiering.local_log import LogView, TopicSettings
+from tierlog.types import TopicIdPartition
+
+__all__ = ["SidecarLog"]
+
+
+class SidecarLog:
+    """A `LocalLog`: the watch calls `look` and `gone`, the manager everything else."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        metadata: SqliteRemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        settings: TopicSettings,
+    ) -> None:
+        self.partition = partition
+        self._metadata = metadata
+        self._storage = storage
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._stable = StableOffsets()
+        self._seen: tuple[PartitionLog, BrokerAnswer | None] | None = None
+        self._epochs: LeaderEpochs | None = None
+        self._log_start_offset = metadata.log_start_offset(partition)
+        self._view: LogView | None = None
+        self._highest_remote_offset = -1
+
+    def __repr__(self) -> str:
+        return f"SidecarLog({self.partition})"
+
+    # -- the watch's side
+
+    def look(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
+        """The log was listed, and the broker asked; the same view when neither has changed.
+
+        RemoteStorageError or CorruptDataError when the log's history is in the store alone and
+        cannot be read there; RemoteMetadataError when it is not the log that was copied.
+        """
+        with self._lock:
+            if self._view is None or self._seen != (log, answer):
+                self._view = self._view_of(log, answer)
+                self._seen = (log, answer)
+            return self._view
+
+    def gone(self) -> None:
+        """The directory is not there any more, or another topic's by now."""
+        with self._lock:
+            self._view = self._seen = None
+
+    def relearn(self) -> None:
+        """Others' segments became known: the next look makes everything anew."""
+        with self._lock:
+            self._epochs = self._seen = None
+
+    @property
+    def highest_remote_offset(self) -> int:
+        """Up to where everything is in the tier; -1 while that is unknown or nothing is."""
+        return self._highest_remote_offset
+
+    def _view_of(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
+        stable = self._stable.of(log, answer)
+        start_offset = self._start(log)
+        segments = _above(_above(log.segments, log.log_start_offset), start_offset)
+        compacted = answer.compacted if answer is not None else None
+        return LogView(
+            log=replace(
+                log,
+                segments=segments,
+                leader_epochs=self._whole_history(log.leader_epochs),
+                high_watermark=_high_watermark(log, stable),
+            ),
+            stable=stable,
+            log_start_offset=start_offset,
+            topic=self._settings,
+            compacted=log.compacted if compacted is None else compacted,
+        )
+
+    def _whole_history(self, local: LeaderEpochs | None) -> LeaderEpochs | None:
+        if local is None:
+            return None
+        before = self._epochs
+        if before is None:
+            segments = self._finished()
+            known = self._uploaded(segments) if ambiguous(segments) else LeaderEpochs()
+            history = from_remote_segments(extended(local, known), segments)
+        else:
+            history = extended(local, before)
+        if before is None or history.entries[:1] != before.entries[:1]:
+            self._require_same_log(history)
+        self._epochs = history
+        return history
+
+    def _require_same_log(self, history: LeaderEpochs) -> None:
+        """RemoteMetadataError when the log has begun anew, as on a new disk: what was copied of
+        the old one belongs to no leader epoch any more, and would be cleaned up."""
+        first = history.entries[0] if history.entries else None
+        lost = [one for one in self._finished() if first and one.leader_epochs[-1][0] < first.epoch]
+        if first and lost:
+            end = max(one.end_offset for one in lost)
+            raise RemoteMetadataError(
+                f"its log begins anew at offset {first.start_offset} in leader epoch "
+                f"{first.epoch}, and the store holds offsets up to {end} of earlier epochs; not "
+                "tiered, so that those stay: restore the log, or give the broker another store "
+                "and state directory"
+            )
+
+    def _uploaded(self, segments: list[RemoteLogSegmentMetadata]) -> LeaderEpochs:
+        """The history that the newest segment was uploaded with."""
+        newest = max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
+        section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
+        return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
+
+    def _finished(self) -> list[RemoteLogSegmentMetadata]:
+        return [
+            metadata
+            for metadata in self._metadata.list(self.partition)
+            if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
+
+    def _start(self, log: PartitionLog) -> int | None:
+        """The archive's log start offset: its own word, else where what it holds begins, else
+        where the broker's log does. Never the latter alone, which moves with local retention."""
+        if self._log_start_offset is None:
+            first = min((segment.start_offset for segment in self._finished()), default=None)
+            # While nothing is in the tier the log's own start is the start, and may still move.
+            if first is None or log.log_start_offset is None:
+                return log.log_start_offset if first is None else first
+            self._log_start_offset = min(first, log.log_start_offset)
+        return self._log_start_offset
+
+    # -- the manager's side
+
+    def view(self) -> LogView | None:
+        """See `LocalLog`."""
+        return self._view
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """See `LocalLog`: durable in the state directory."""
+        self._metadata.advance_log_start_offset(self.partition, offset)
+        with self._lock:
+            self._log_start_offset = max(offset, self._log_start_offset or 0)
+            view = self._view
+            if view is not None:
+                segments = _above(view.log.segments, self._log_start_offset)
+                self._view = replace(
+                    view,
+                    log=replace(view.log, segments=segments),
+                    log_start_offset=self._log_start_offset,
+                )
+
+    def raise_highest_remote_offset(self, offset: int) -> None:
+        """See `LocalLog`: for the status, nothing is deleted by it."""
+        self._highest_remote_offset = max(self._highest_remote_offset, offset)
+
+    def delete_local_segments(self, local_log_start_offset: int) -> None:
+        """Nothing: the files are the broker's."""
+
+
+def _above(
+    segments: tuple[SegmentFiles, ...], start_offset: int | None
+) -> tuple[SegmentFiles, ...]:
+    """Without what lies wholly below a log start offset, the broker's or the archive's: its records
+    are deleted, and only the files not yet."""
+    if start_offset is None:
+        return segments
+    return tuple(
+        segment
+        for segment in segments
+        if segment.next_base_offset is None or segment.next_base_offset > start_offset
+    )
+
+
+def _high_watermark(log: PartitionLog, stable: StableOffset) -> int | None:
+    """The checkpoint lags, and the last stable offset never leads."""
+    known = [offset for offset in (log.high_watermark, stable.value) if offset is not None]
+    return max(known, default=None)

@@ -1,0 +1,65 @@
+"""What the state directory does not know and the store does.
+
+A state directory that was lost is made again from the store. And a partition that another broker
+led meanwhile has segments that this one has never heard of: copied again they would lie there
+twice, and retention would never find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tierlog.remote.bucket import Problem, list_segments
+from tierlog.remote.layout import ObjectKey, partition_prefix
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+
+__all__ = ["StoreLearner"]
+
+# From so many partitions on one listing of everything is cheaper than one of each.
+_MANY = 64
+
+
+class StoreLearner:
+    """Brings a store's segments into the metadata; those known already are not asked for."""
+
+    def __init__(self, store: ObjectStore, metadata: SqliteRemoteLogMetadataManager) -> None:
+        self._store = store
+        self._metadata = metadata
+
+    def learn_if_lost(self, warn: Callable[[Problem], None]) -> bool:
+        """An empty state directory beside a full store was lost, not new: read the store.
+
+        Whether everything in the store is known now.
+        """
+        if self._metadata.partitions():
+            return False
+        self._metadata.load(list_segments(self._store, on_problem=warn))
+        return True
+
+    def learn(
+        self, partitions: Iterable[TopicIdPartition], warn: Callable[[Problem], None]
+    ) -> None:
+        """Segments of these partitions that others have copied.
+
+        RemoteStorageError when the store does not answer; then none of them count as learned.
+        """
+        wanted = {(one.topic_id, one.partition): one for one in partitions}
+
+        def unknown(key: ObjectKey) -> bool:
+            partition = wanted.get((key.topic_id, key.partition))
+            if partition is None:
+                return False
+            segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=key.segment_id)
+            return self._metadata.get(segment_id) is None
+
+        many = len(wanted) >= _MANY
+        prefixes = [""] if many else [partition_prefix(one) for one in wanted.values()]
+        found = [
+            segment
+            for prefix in prefixes
+            for segment in list_segments(self._store, prefix, wanted=unknown, on_problem=warn)
+        ]
+        if found:
+            self._metadata.load(found)

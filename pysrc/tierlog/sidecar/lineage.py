@@ -1,0 +1,100 @@
+"""The whole history of leader epochs of a log whose beginning its broker has already deleted.
+
+A broker that does not tier cuts its leader-epoch-checkpoint where its own log starts: the epochs
+before are gone from it, and the first one that is left seems to begin there. What was copied
+before knows them still. Without them the older part of the archive would belong to no history:
+nobody could read it, and clean-up would take it for the leavings of deposed leaders.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+
+__all__ = ["ambiguous", "extended", "from_remote_segments"]
+
+
+def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
+    """``local``, and before its beginning what was ``known`` of the same log earlier.
+
+    From its first entry on ``local`` alone counts: what it does not have was truncated.
+    """
+    if not local.entries:
+        return local
+    first = local.entries[0]
+    before = [entry for entry in known if entry.start_offset < first.start_offset]
+    while before and before[-1].epoch > first.epoch:
+        before.pop()
+    if before and before[-1].epoch == first.epoch:
+        return LeaderEpochs((*before, *local.entries[1:]))
+    return LeaderEpochs((*before, *local.entries))
+
+
+def from_remote_segments(
+    local: LeaderEpochs, segments: Iterable[RemoteLogSegmentMetadata]
+) -> LeaderEpochs:
+    """``local``, and before its beginning what the finished remote segments say.
+
+    Backwards from where ``local`` begins: of the segments that reach there the one of the latest
+    epoch, which is not later than that of what follows, says who wrote before. Where none does,
+    the nearest one below.
+    """
+    if not local.entries:
+        return local
+    below = sorted(
+        (
+            (end, epoch, start)
+            for segment in segments
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            for epoch, start, end in _served_ranges(segment)
+        ),
+        reverse=True,
+    )
+    epoch, cursor = local.entries[0]
+    history = list(local.entries)
+    reaching: list[tuple[int, int]] = []
+    row = 0
+    while True:
+        while row < len(below) and (below[row][0] >= cursor - 1 or not reaching):
+            _, of_epoch, start = below[row]
+            row += 1
+            if start < cursor and of_epoch <= epoch:
+                heapq.heappush(reaching, (-of_epoch, start))
+        if not reaching:
+            return LeaderEpochs(tuple(history))
+        negative, start = heapq.heappop(reaching)
+        if start >= cursor or -negative > epoch:
+            continue
+        if -negative == epoch:
+            history[0] = EpochEntry(epoch, start)
+        else:
+            history.insert(0, EpochEntry(-negative, start))
+        epoch, cursor = -negative, start
+
+
+def ambiguous(segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
+    """Whether two epochs claim one offset, so that only what was uploaded with a segment tells."""
+    ranges = sorted(
+        (start, end, epoch)
+        for segment in segments
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        for epoch, start, end in _served_ranges(segment)
+    )
+    reach, of_epoch = -1, -1
+    for start, end, epoch in ranges:
+        if start <= reach and epoch != of_epoch:
+            return True
+        if end > reach:
+            reach, of_epoch = end, epoch
+    return False
+
+
+def _served_ranges(segment: RemoteLogSegmentMetadata) -> Iterable[tuple[int, int, int]]:
+    """(epoch, first, last) of what the segment still serves."""
+    last = segment.served_end_offset
+    for epoch, start, end in segment.epoch_ranges():
+        if start <= last:
+            yield epoch, start, min(end, last)

@@ -1,0 +1,428 @@
+"""One broker's directories, one store: the watch and the remote log manager put together."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from tierlog.broker import BrokerClient
+from tierlog.clock import Clock, SystemClock
+from tierlog.config import QuotaConfig, RemoteIndexConfig, RemoteLogConfig
+from tierlog.errors import ConfigError, TierlogError
+from tierlog.log.eligibility import Decision, copy_facts, decide_segments
+from tierlog.log.log_dir import LogDir, open_log_dir
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.quota import QuotaManager, QuotaWaitCancelledError
+from tierlog.remote.layout import claim_cluster
+from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
+from tierlog.sidecar.events import Events, row_of_decision
+from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.report import (
+    Outcome,
+    Progress,
+    Status,
+    TierListener,
+    TierReport,
+    TierRow,
+)
+from tierlog.sidecar.strays import StraySettler
+from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings
+from tierlog.tiering.copy import SegmentCopier
+from tierlog.tiering.local_log import TopicSettings
+from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
+from tierlog.tiering.partition_work import coverage
+from tierlog.types import TopicIdPartition
+
+__all__ = ["Sidecar", "default_state_dir"]
+
+METADATA_FILE = "metadata.sqlite"
+INDEX_DIR = "index"
+# A task that has not moved a byte for so long is reported.
+STUCK_MS = 300_000
+# What was said is not said again for so long.
+SAY_AGAIN_MS = 600_000
+
+
+def default_state_dir(base: str, store_url: str) -> str:
+    """A state directory of its own for every store, below `base`."""
+    digest = hashlib.sha256(store_url.rstrip("/").encode()).hexdigest()[:16]
+    return os.path.join(base, digest)
+
+
+class Sidecar:
+    """Tiers the log directories of one broker into one store.
+
+        with Sidecar(["/var/lib/kafka"], "s3://bucket/prefix", state_dir="...") as sidecar:
+            report = sidecar.run_once()         # one pass, or
+            sidecar.run(stop, listener)         # on and on, until the event `stop` is set
+
+    ``bootstrap`` (host:port) asks that cluster for leaders and last stable offsets; a partition
+    whose leader is another broker is left to it. When nobody answers, the checkpoints decide, and
+    the report warns. ``include_compacted`` and ``include_internal`` copy what is left out
+    otherwise. ``topic`` says how long the store keeps segments, and when they are copied.
+    ``copy_quota`` holds for everything that is copied; close it to end a wait, and the pass, with
+    a ClosedError. ConfigError when the store belongs to another cluster or the directories to
+    several brokers; OSError when a directory cannot be read.
+    """
+
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        store_url: str,
+        *,
+        state_dir: str,
+        bootstrap: str | None = None,
+        broker_timeout_s: float = 10.0,
+        topics: Sequence[str] = (),
+        include_compacted: bool = False,
+        include_internal: bool = False,
+        topic: TopicSettings | None = None,
+        copy_quota: QuotaManager | None = None,
+        remote_log: RemoteLogConfig | None = None,
+        remote_index: RemoteIndexConfig | None = None,
+        metrics: RemoteLogMetrics | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._logs = _open_logs(log_dirs, state_dir)
+        self._store = open_store(store_url)
+        self._clock = clock or SystemClock()
+        self._settings = WatchSettings(
+            topics=topics,
+            include_compacted=include_compacted,
+            include_internal=include_internal,
+            topic=topic or TopicSettings(),
+        )
+        self._cluster_id = _cluster_id(self._logs)
+        claim_cluster(self._store, self._cluster_id)
+        self._broker = (
+            BrokerClient(bootstrap, cluster_id=self._cluster_id, timeout_s=broker_timeout_s)
+            if bootstrap is not None
+            else None
+        )
+        self._config = remote_log or RemoteLogConfig()
+        self._copy_quota = copy_quota or QuotaManager.for_copies(QuotaConfig(), self._clock)
+        self._events = Events(self._clock)
+        os.makedirs(state_dir, mode=0o700, exist_ok=True)
+        self._metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
+        self._storage = RemoteStorageManager(self._store)
+        self._manager = RemoteLogManager(
+            self._storage,
+            self._metadata,
+            broker_id=self._broker_id,
+            clock=self._clock,
+            options=ManagerOptions(
+                config=self._config,
+                index_config=remote_index or RemoteIndexConfig(),
+                cluster_id=self._cluster_id,
+                copy_quota=self._copy_quota,
+                index_dir=os.path.join(state_dir, INDEX_DIR),
+                metrics=metrics,
+                listener=self._events,
+                include_internal=include_internal,
+                include_compacted=include_compacted,
+            ),
+        )
+        self._watch: Watch | None = None
+        self._strays = StraySettler(self._metadata, self._copier())
+        self._refused: dict[tuple[str, int, int], TierRow] = {}
+
+    def __enter__(self) -> Sidecar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def metadata(self) -> RemoteLogMetadataManager:
+        """What is known about the segments in the store."""
+        return self._metadata
+
+    def close(self, timeout_ms: int = 30_000) -> tuple[str, ...]:
+        """Ends what is under way: a copy takes back what it wrote, unless it finishes within the
+        time. Lets go of the state directory. What goes on after all, and is settled by the next
+        run. May be repeated."""
+        left = self._manager.close(timeout_ms)
+        self._metadata.close()
+        return tuple(
+            f"{one.key}: still at work after {one.running_ms} ms; the next run settles it"
+            for one in left
+        )
+
+    # -- one pass
+
+    def run_once(self, on_progress: Callable[[Progress], None] | None = None) -> TierReport:
+        """One pass over all partitions, in this thread."""
+        gathered = _Pass(on_progress or _ignore)
+        self._events.begin(gathered, 0)
+        look = self._look()
+        for warning in (*look.warnings, *filter(None, [look.broker_error])):
+            self._events.warn(warning)
+        sizes = self._planned_sizes(look)
+        self._events.begin(gathered, sum(sizes))
+        oversize = self._copy_quota.oversize_warning(max(sizes, default=0))
+        if oversize is not None:
+            self._events.warn(oversize)
+        self._manager.run_until_idle()
+        self._raise_if_quota_closed()
+        self._add_the_rest(look, gathered)
+        return TierReport(
+            rows=tuple(gathered.rows.values()),
+            skipped_files=(
+                *look.listing.skipped,
+                *(skipped for seen in look.partitions for skipped in seen.log.skipped),
+            ),
+            problems=(
+                *look.listing.problems,
+                *(problem for seen in look.partitions for problem in seen.log.problems),
+            ),
+            warnings=tuple(gathered.warnings),
+            quota_wait_ms=self._events.quota_wait_ms,
+            failures=tuple(gathered.failures),
+        )
+
+    def _planned_sizes(self, look: Look) -> list[int]:
+        """Sizes of the segments that may be copied now."""
+        return [
+            decision.segment.size_bytes
+            for seen in look.partitions
+            for decision in self._plan(seen)
+            if decision.eligible
+        ]
+
+    def _plan(self, seen: Seen) -> tuple[Decision, ...]:
+        view = seen.host.view() if seen.host and seen.role and seen.role.leads else None
+        if view is None or seen.partition is None or view.log.leader_epochs is None:
+            return ()
+        copied = coverage(self._metadata.list(seen.partition), view.log.leader_epochs)
+        facts = copy_facts(
+            view.log,
+            view.stable,
+            copied=copied,
+            compacted=view.compacted,
+            include_internal=self._settings.include_internal,
+            include_compacted=self._settings.include_compacted,
+        )
+        return decide_segments(view.log.segments, facts)
+
+    def _add_the_rest(self, look: Look, gathered: _Pass) -> None:
+        """A row for every segment that nothing became of."""
+        for seen in look.partitions:
+            decisions = {one.segment.base_offset: one for one in seen.decisions}
+            for decision in self._decisions(seen):
+                decisions[decision.segment.base_offset] = decision
+            for decision in decisions.values():
+                row = row_of_decision(seen.log, decision)
+                key = (row.topic, row.partition, row.base_offset)
+                refused = self._refused.get(key)
+                if key in gathered.rows:
+                    if gathered.rows[key].outcome is Outcome.REFUSED:
+                        self._refused[key] = gathered.rows[key]
+                elif refused is not None and refused.size_bytes == row.size_bytes:
+                    self._events.add(refused)
+                else:
+                    self._events.add(row)
+
+    def _decisions(self, seen: Seen) -> tuple[Decision, ...]:
+        """What the manager's last look said, when it leads the partition."""
+        if seen.partition is None or seen.role is None or not seen.role.leads:
+            return ()
+        return self._manager.decisions(seen.partition) or ()
+
+    def _raise_if_quota_closed(self) -> None:
+        try:
+            self._copy_quota.wait(cancelled=lambda: True)
+        except QuotaWaitCancelledError:
+            return
+
+    # -- on and on
+
+    def run(self, stop: threading.Event, listener: TierListener) -> None:
+        """Tiers until `stop` is set, and tells `listener` what happens.
+
+        What concerns the first look is raised as by `run_once`; later on a directory, a broker or
+        a store that fails is a warning, and the next look tries again. Close the sidecar then.
+        """
+        self._events.begin(listener, 0)
+        said = _Said(self._clock, self._events.warn)
+        look = self._look()
+        self._manager.start()
+        while True:
+            self._tell(look, said)
+            if stop.wait(self._config.manager_task_interval_ms / 1000):
+                return
+            try:
+                look = self._look()
+            except (TierlogError, OSError) as error:
+                said.say(f"{error}; tried again at the next look")
+                continue
+            if look.changed:
+                self._manager.copy_pool.hurry()
+
+    def _tell(self, look: Look, said: _Said) -> None:
+        for text in (*look.warnings, *map(str, look.listing.problems)):
+            said.say(text)
+        for seen in look.partitions:
+            for problem in seen.log.problems:
+                said.say(str(problem))
+        said.state("broker", look.broker_error, "the broker answers again")
+        stuck = self._stuck()
+        for text in stuck:
+            said.say(text)
+        lag = self._manager.metrics.snapshot().total_sums.copy_lag
+        roles = [seen.role for seen in look.partitions if seen.role is not None]
+        counts = self._events.counts
+        self._events.listener.on_status(
+            Status(
+                led=sum(role.leads for role in roles),
+                followed=sum(not role.leads for role in roles),
+                copied_segments=counts[Outcome.COPIED],
+                copied_bytes=self._events.copied_bytes,
+                expired_segments=counts[Outcome.EXPIRED],
+                refused_segments=counts[Outcome.REFUSED],
+                lag_bytes=None if lag is None else int(lag[0]),
+                lag_segments=None if lag is None else int(lag[1]),
+                stuck=len(stuck),
+                broker_answers=None if self._broker is None else look.broker_error is None,
+            )
+        )
+
+    def _stuck(self) -> list[str]:
+        """Tasks that run for long without a byte that moves."""
+        now_ms = self._clock.monotonic_ms()
+        found = []
+        for pool in (
+            self._manager.copy_pool,
+            self._manager.expiration_pool,
+            self._manager.follower_pool,
+        ):
+            for one in pool.running():
+                moved_ms = (
+                    self._events.moved_ms(one.key)
+                    if isinstance(one.key, TopicIdPartition)
+                    else None
+                )
+                still_ms = one.running_ms if moved_ms is None else now_ms - moved_ms
+                if min(one.running_ms, still_ms) >= STUCK_MS:
+                    minutes = STUCK_MS // 60_000
+                    found.append(f"{one.key}: {pool.name} task stuck for over {minutes} minutes")
+        return found
+
+    # -- both
+
+    def _look(self) -> Look:
+        if self._watch is None:
+            self._watch = self._first_watch()
+        look = self._watch.look(self._manager)
+        busy = {one.key for one in self._manager.copy_pool.running()}
+        busy |= {partition for partition, leads in self._manager.partitions().items() if leads}
+        self._strays.settle(
+            {one for one in busy if isinstance(one, TopicIdPartition)}, self._events.warn
+        )
+        return look
+
+    def _first_watch(self) -> Watch:
+        learner = StoreLearner(self._store, self._metadata)
+        all_known = learner.learn_if_lost(lambda problem: self._events.warn(str(problem)))
+        self._manager.resume_deletions()
+        return Watch(
+            self._logs,
+            self._metadata,
+            self._storage,
+            learner,
+            self._settings,
+            broker=self._broker,
+            all_known=all_known,
+        )
+
+    @property
+    def _broker_id(self) -> int:
+        return -1 if self._logs.node_id is None else self._logs.node_id
+
+    def _copier(self) -> SegmentCopier:
+        return SegmentCopier(
+            self._storage,
+            self._metadata,
+            clock=self._clock,
+            broker_id=self._broker_id,
+            cluster_id=self._cluster_id,
+        )
+
+
+class _Pass(TierListener):
+    """What one pass gathers; of several rows of a segment the last."""
+
+    def __init__(self, on_progress: Callable[[Progress], None]) -> None:
+        self._on_progress = on_progress
+        self.rows: dict[tuple[str, int, int], TierRow] = {}
+        self.warnings: list[str] = []
+        self.failures: list[str] = []
+
+    def on_row(self, row: TierRow) -> None:
+        self.rows[(row.topic, row.partition, row.base_offset)] = row
+
+    def on_warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def on_failure(self, text: str) -> None:
+        self.failures.append(text)
+
+    def on_progress(self, progress: Progress) -> None:
+        self._on_progress(progress)
+
+
+class _Said:
+    """Says things once, and again only after a while."""
+
+    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._say = say
+        self._said_ms: dict[str, int] = {}
+        self._states: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """`text`, unless it was said lately."""
+        now_ms = self._clock.monotonic_ms()
+        said_ms = self._said_ms.get(text)
+        if said_ms is None or now_ms - said_ms >= SAY_AGAIN_MS:
+            self._said_ms[text] = now_ms
+            self._say(text)
+
+    def state(self, name: str, wrong: str | None, right: str) -> None:
+        """Once when something goes wrong, whatever the words, and once when it is right again."""
+        if wrong is not None and name not in self._states:
+            self._states.add(name)
+            self._say(wrong)
+        elif wrong is None and name in self._states:
+            self._states.remove(name)
+            self._say(right)
+
+
+def _cluster_id(logs: LogDir) -> str:
+    if logs.cluster_id is None:
+        raise ConfigError(
+            f"{', '.join(logs.paths)}: no cluster.id in meta.properties; without it "
+            "two clusters could share a store"
+        )
+    return logs.cluster_id
+
+
+def _open_logs(log_dirs: Sequence[str], state_dir: str) -> LogDir:
+    if not log_dirs:
+        raise ConfigError("no log directory given")
+    logs = open_log_dir(*log_dirs)
+    state = os.path.realpath(state_dir)
+    for path in logs.paths:
+        if os.path.commonpath([state, path]) == path:
+            raise ConfigError(
+                f"{state_dir}: the state directory must not lie inside the broker's {path}"
+            )
+    return logs
+
+
+def _ignore(_: object) -> None:
+    pass

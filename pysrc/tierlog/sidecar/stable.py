@@ -1,0 +1,83 @@
+"""The last stable offset of a listed log: the broker's answer, else what the disk says.
+
+Without an answer the log has to be searched for open transactions up to the high watermark. What
+was searched once and cannot change any more is remembered, so that a log that only grows is read
+only once.
+"""
+
+from __future__ import annotations
+
+from tierlog.broker import BrokerAnswer
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.eligibility import StableOffset, last_stable_offset
+from tierlog.log.log_dir import PartitionLog
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.log.transactions import OpenTransactions
+from tierlog.types import StopReason
+
+__all__ = ["StableOffsets"]
+
+
+class StableOffsets:
+    """Last stable offsets of one partition, look after look."""
+
+    def __init__(self) -> None:
+        self._epochs: LeaderEpochs | None = None
+        # The open transactions after a segment that lies below the high watermark as a whole.
+        self._after: dict[tuple[str, int | None, int], OpenTransactions] = {}
+
+    def of(self, log: PartitionLog, answer: BrokerAnswer | None) -> StableOffset:
+        """The last stable offset of the log as it is listed now."""
+        if answer is not None and answer.last_stable_offset is not None:
+            return last_stable_offset(
+                broker_last_stable_offset=answer.last_stable_offset,
+                high_watermark=None,
+                transactions_known=False,
+            )
+        known, first_open = self._open_transactions(log)
+        return last_stable_offset(
+            broker_last_stable_offset=None,
+            high_watermark=log.high_watermark,
+            transactions_known=known,
+            first_open_transaction_offset=first_open,
+        )
+
+    def _open_transactions(self, log: PartitionLog) -> tuple[bool, int | None]:
+        """Whether the log could be searched up to the high watermark, and the first open offset."""
+        if log.high_watermark is None:
+            return False, None
+        if log.leader_epochs != self._epochs:
+            # A new leader may have cut the log and written other records there.
+            self._epochs = log.leader_epochs
+            self._after.clear()
+        state = OpenTransactions()
+        after: dict[tuple[str, int | None, int], OpenTransactions] = {}
+        for segment in log.segments:
+            if segment.base_offset >= log.high_watermark:
+                break
+            key = (segment.log_path, segment.next_base_offset, segment.size_bytes)
+            remembered = self._after.get(key)
+            found = remembered or _after(segment, state, log.high_watermark)
+            if found is None:
+                return False, None
+            state = found
+            end = segment.next_base_offset
+            if end is not None and end <= log.high_watermark:
+                after[key] = state
+        self._after = after
+        return True, state.first_offset
+
+
+def _after(
+    segment: SegmentFiles, state: OpenTransactions, high_watermark: int
+) -> OpenTransactions | None:
+    """What is open after the segment; None when it cannot be read to its end."""
+    try:
+        with segment.open() as handle:
+            table = scan_segment(handle, verify_crc=False)
+    except OSError:
+        return None
+    if table.stop_reason is not StopReason.END and not segment.is_active:
+        return None
+    return state.after(table, high_watermark)

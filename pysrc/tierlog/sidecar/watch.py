@@ -1,0 +1,376 @@
+"""Looks at a broker's directories, asks the broker, and hands the partitions to the manager.
+
+One look lists all directories and asks once for all partitions. A partition that this broker leads
+goes to the remote log manager, one that another broker leads is followed, and one that is gone is
+let go. What was copied of a partition that is gone stays in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from tierlog.broker import BrokerAnswer, BrokerClient
+from tierlog.errors import TierlogError
+from tierlog.log.checkpoint import TopicPartition
+from tierlog.log.eligibility import (
+    Coverage,
+    Decision,
+    Ineligible,
+    StableOffset,
+    StableSource,
+    copy_facts,
+    decide_segments,
+)
+from tierlog.log.log_dir import Listing, LogDir, PartitionLog
+from tierlog.remote.bucket import Problem
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.sidecar.host import SidecarLog
+from tierlog.sidecar.learn import StoreLearner
+from tierlog.tiering.local_log import LocalLog, TopicSettings
+from tierlog.types import TopicIdPartition
+
+__all__ = ["Leadership", "Look", "Seen", "Watch", "WatchSettings"]
+
+# Reasons for which a partition as a whole is not the manager's affair.
+_NOT_TIERED = frozenset(
+    {
+        Ineligible.CLUSTER_METADATA,
+        Ineligible.INTERNAL_TOPIC,
+        Ineligible.COMPACTED,
+        Ineligible.COMPACTION_UNKNOWN,
+        Ineligible.TOPIC_ID_UNKNOWN,
+        Ineligible.LEADER_EPOCHS_UNKNOWN,
+    }
+)
+_NO_OFFSET = StableOffset(value=None, source=StableSource.UNKNOWN)
+
+
+class Leadership(Protocol):
+    """What the watch asks of a remote log manager."""
+
+    def become_leader(
+        self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog
+    ) -> None: ...
+
+    def become_follower(
+        self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog
+    ) -> None: ...
+
+    def stop_partition(self, partition: TopicIdPartition) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """Which partitions are tiered, and how. No ``topics`` are all of them."""
+
+    topics: Collection[str] = ()
+    include_compacted: bool = False
+    include_internal: bool = False
+    topic: TopicSettings = field(default_factory=TopicSettings)
+
+
+class Role(NamedTuple):
+    """What a partition is to the manager."""
+
+    leads: bool
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A partition as a look saw it.
+
+    ``host`` shows it to the manager while it is tiered or followed from here; ``decisions`` say of
+    each segment why it is not copied, as far as that can be told without looking into the tier.
+    """
+
+    log: PartitionLog
+    answer: BrokerAnswer | None
+    partition: TopicIdPartition | None
+    role: Role | None = None
+    host: SidecarLog | None = None
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Everything one look found; ``warnings`` in the order they came up.
+
+    ``broker_error`` says why the broker did not answer, ``changed`` whether anything was seen that
+    the look before did not see.
+    """
+
+    listing: Listing
+    partitions: tuple[Seen, ...]
+    warnings: tuple[str, ...] = ()
+    broker_error: str | None = None
+    changed: bool = True
+
+
+class Watch:
+    """The partitions of one broker, look after look. For one thread.
+
+    ``all_known``: everything in the store is in the metadata already.
+    """
+
+    def __init__(
+        self,
+        logs: LogDir,
+        metadata: SqliteRemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        learner: StoreLearner,
+        settings: WatchSettings,
+        *,
+        broker: BrokerClient | None = None,
+        all_known: bool = False,
+    ) -> None:
+        self._logs = logs
+        self._metadata = metadata
+        self._storage = storage
+        self._learner = learner
+        self._settings = settings
+        self._broker = broker
+        self._all_known = all_known
+        self._topics = frozenset(settings.topics)
+        self._seen: dict[TopicPartition, Seen] = {}
+        self._roles: dict[TopicIdPartition, Role] = {}
+        self._hosts: dict[TopicIdPartition, SidecarLog] = {}
+        # By which leader epoch a partition's segments in the store were made known.
+        self._learned: dict[TopicIdPartition, int] = {}
+
+    @property
+    def hosts(self) -> Sequence[SidecarLog]:
+        """The partitions that are tiered or followed now."""
+        return tuple(self._hosts.values())
+
+    def look(self, manager: Leadership) -> Look:
+        """Lists, asks, and tells `manager` what has changed since the last look.
+
+        ConfigError when the broker belongs to another cluster. While the store does not answer,
+        the partitions that need it are left out.
+        """
+        warnings: list[str] = []
+        listing = self._logs.listing()
+        wanted = [
+            log for log in listing.partitions if not self._topics or log.topic in self._topics
+        ]
+        warnings += _unreadable_directories(self._logs, listing)
+        answers, broker_error = self._ask(wanted)
+        if answers is not None:
+            warnings += _what_answers_say(wanted, answers, self._settings.topic)
+        seen = {log.topic_partition: self._see(log, answers) for log in wanted}
+        unlearned = self._learn(seen.values(), warnings)
+        self._let_go(seen.values(), manager)
+        for one in seen.values():
+            if one.partition not in unlearned:
+                self._hand_over(one, manager, warnings)
+        changed = seen.keys() != self._seen.keys() or any(
+            self._seen[name] is not one for name, one in seen.items()
+        )
+        self._seen = seen
+        return Look(
+            listing=listing,
+            partitions=tuple(seen.values()),
+            warnings=tuple(warnings),
+            broker_error=broker_error,
+            changed=changed,
+        )
+
+    # -- asking
+
+    def _ask(
+        self, logs: Sequence[PartitionLog]
+    ) -> tuple[Mapping[TopicPartition, BrokerAnswer] | None, str | None]:
+        """What the broker says, or why it says nothing."""
+        if self._broker is None:
+            return None, None
+        try:
+            return self._broker.ask(log.topic_partition for log in logs), None
+        except TierlogError as error:
+            if not error.retriable:
+                raise
+            return None, f"{error}; going by the checkpoints on disk"
+
+    def _see(
+        self, log: PartitionLog, answers: Mapping[TopicPartition, BrokerAnswer] | None
+    ) -> Seen:
+        answer = None if answers is None else answers.get(log.topic_partition)
+        before = self._seen.get(log.topic_partition)
+        if before is not None and before.log == log and before.answer == answer:
+            return before
+        partition = _partition(log)
+        leader_id = None if answer is None else answer.leader_id
+        led_by = leader_id if leader_id != self._logs.node_id else None
+        reason, decisions = self._why_not(log, answer, None)
+        if reason in _NOT_TIERED or partition is None:
+            return Seen(log=log, answer=answer, partition=partition, decisions=decisions)
+        if led_by is not None:
+            decisions = self._why_not(log, answer, led_by)[1]
+        elif not _same_topic(log, answer):
+            decisions = _another_topic(log)
+            return Seen(log=log, answer=answer, partition=partition, decisions=decisions)
+        role = Role(led_by is None, self._leader_epoch(partition, log, answer))
+        host = self._hosts.get(partition) or SidecarLog(
+            partition, self._metadata, self._storage, self._settings.topic
+        )
+        return Seen(
+            log=log,
+            answer=answer,
+            partition=partition,
+            role=role,
+            host=host,
+            decisions=decisions,
+        )
+
+    def _why_not(
+        self, log: PartitionLog, answer: BrokerAnswer | None, led_by: int | None
+    ) -> tuple[Ineligible | None, tuple[Decision, ...]]:
+        """The reason of the first segment, and the decisions on all."""
+        facts = copy_facts(
+            log,
+            _NO_OFFSET,
+            copied=Coverage(),
+            compacted=None if answer is None else answer.compacted,
+            led_by=led_by,
+            include_internal=self._settings.include_internal,
+            include_compacted=self._settings.include_compacted,
+        )
+        decisions = decide_segments(log.segments, facts)
+        return decisions[0].reason if decisions else None, decisions
+
+    def _leader_epoch(
+        self, partition: TopicIdPartition, log: PartitionLog, answer: BrokerAnswer | None
+    ) -> int:
+        """The broker's answer, or the last epoch that wrote here; never below one that was told
+        before, by which the metadata would take this leader for a deposed one."""
+        told = None if answer is None else answer.leader_epoch
+        written = log.leader_epochs.entries if log.leader_epochs else ()
+        return max(
+            -1 if told is None else told,
+            written[-1].epoch if written else 0,
+            self._metadata.leader_epoch(partition),
+        )
+
+    # -- telling
+
+    def _learn(self, seen: Iterable[Seen], warnings: list[str]) -> frozenset[TopicIdPartition]:
+        """Brings in what others have copied of the partitions that are led anew; those for which
+        the store did not answer."""
+        found = {one.partition: one for one in seen if one.partition and one.role}
+        anew = [
+            (partition, one.role.leader_epoch)
+            for partition, one in found.items()
+            if one.role and one.role.leads and self._led_by_others(partition, one)
+        ]
+
+        def warn(problem: Problem) -> None:
+            warnings.append(str(problem))
+
+        partitions = [partition for partition, _ in anew]
+        if partitions and not self._all_known:
+            try:
+                self._learner.learn(partitions, warn)
+            except TierlogError as error:
+                warnings.append(f"cannot tell what other brokers have copied: {error}")
+                return frozenset(partitions)
+            for host in filter(None, map(self._hosts.get, partitions)):
+                host.relearn()
+        self._all_known = False
+        self._learned |= dict(anew)
+        return frozenset()
+
+    def _led_by_others(self, partition: TopicIdPartition, one: Seen) -> bool:
+        """Whether another broker may have led it since the metadata last heard of it."""
+        if one.role is None or self._learned.get(partition) == one.role.leader_epoch:
+            return False
+        known = self._metadata.leader_epoch(partition)
+        replicas = 1 if one.answer is None else one.answer.replica_count
+        return known < 0 or (one.role.leader_epoch > known and replicas != 1)
+
+    def _let_go(self, seen: Iterable[Seen], manager: Leadership) -> None:
+        """What was tiered or followed, and is gone or not tiered any more."""
+        kept = {one.partition for one in seen if one.role is not None}
+        for partition in [one for one in self._roles if one not in kept]:
+            del self._roles[partition]
+            self._hosts.pop(partition).gone()
+            manager.stop_partition(partition)
+
+    def _hand_over(self, one: Seen, manager: Leadership, warnings: list[str]) -> None:
+        """The manager gets the partition, or sees what has changed in it."""
+        if one.partition is None or one.role is None or one.host is None:
+            return
+        try:
+            one.host.look(one.log, one.answer)
+        except TierlogError as error:
+            warnings.append(f"{one.log.name}: {error}")
+            if self._roles.pop(one.partition, None) is not None:
+                self._hosts.pop(one.partition).gone()
+                manager.stop_partition(one.partition)
+            return
+        if self._roles.get(one.partition) == one.role:
+            return
+        take = manager.become_leader if one.role.leads else manager.become_follower
+        take(one.partition, one.role.leader_epoch, one.host)
+        self._hosts[one.partition] = one.host
+        self._roles[one.partition] = one.role
+
+
+def _partition(log: PartitionLog) -> TopicIdPartition | None:
+    if log.topic_id is None:
+        return None
+    return TopicIdPartition(topic_id=log.topic_id, topic=log.topic, partition=log.partition)
+
+
+def _same_topic(log: PartitionLog, answer: BrokerAnswer | None) -> bool:
+    """Whether the cluster still means this topic by the name, as far as one knows."""
+    return answer is None or answer.topic_id is None or answer.topic_id == log.topic_id
+
+
+def _another_topic(log: PartitionLog) -> tuple[Decision, ...]:
+    text = f"the cluster has another topic named {log.topic} by now"
+    reason = Ineligible.TOPIC_ID_UNKNOWN
+    return tuple(Decision(segment=one, reason=reason, text=text) for one in log.segments)
+
+
+def _unreadable_directories(logs: LogDir, listing: Listing) -> list[str]:
+    return [f"{one}; the others are tiered" for one in listing.skipped if one.path in logs.paths]
+
+
+def _what_answers_say(
+    logs: Sequence[PartitionLog],
+    answers: Mapping[TopicPartition, BrokerAnswer],
+    settings: TopicSettings,
+) -> list[str]:
+    """Partitions the cluster does not show, and those that go before they are copied."""
+    warnings = []
+    for log in logs:
+        answer = answers.get(log.topic_partition)
+        if answer is None:
+            if not log.is_cluster_metadata:
+                warnings.append(
+                    f"{log.name}: the broker does not list it (deleted, or not ours to describe); "
+                    "going by the checkpoints on disk"
+                )
+        elif _goes_before_copied(answer, settings):
+            warnings.append(
+                f"{log.name}: the copy lag is not below what the broker keeps "
+                f"(retention.ms {answer.retention_ms}, retention.bytes {answer.retention_bytes}): "
+                "segments may be deleted before they are copied"
+            )
+    return warnings
+
+
+def _goes_before_copied(answer: BrokerAnswer, settings: TopicSettings) -> bool:
+    """Whether the broker may delete a segment while its copy is held back."""
+    lag_ms, lag_bytes = settings.copy_lag_ms, settings.copy_lag_bytes
+    if lag_ms == 0 or lag_bytes == 0:
+        return False
+    kept_ms = answer.retention_ms if answer.retention_ms is not None else -1
+    kept_bytes = answer.retention_bytes if answer.retention_bytes is not None else -1
+    # Copied as soon as one of the lags has passed, deleted as soon as one of the limits has.
+    in_time = kept_ms < 0 or 0 < lag_ms < kept_ms
+    in_bytes = kept_bytes < 0 or 0 < lag_bytes < kept_bytes
+    return not (in_time and in_bytes)
