@@ -191,15 +191,30 @@ def test_a_topic_lives_as_long_as_its_last_partition(metrics: RemoteLogMetrics) 
 
 def test_a_deleted_topic_takes_its_fetches_along(metrics: RemoteLogMetrics) -> None:
     metrics.fetched("read-only", 5)
-    led = metrics.partition(partition("read-only"))
-    other = metrics.partition(partition())
     metrics.forget_topic("read-only")
     metrics.forget_topic("never-heard-of")
-    led.close()
+    assert metrics.snapshot().topics == {}
+    assert count(metrics, RemoteEvent.FETCH_BYTES) == 5
+
+
+def test_a_topic_made_again_outlives_the_deletion_of_the_former(metrics: RemoteLogMetrics) -> None:
+    handle = metrics.partition(partition())
+    handle.copied(5)
+    metrics.forget_topic("orders")
+    handle.set_copy_lag(size_bytes=1, segments=1)
+    assert count(metrics, RemoteEvent.COPY_BYTES, "orders") == 5
+    assert metrics.snapshot().topic_sums["orders"].copy_lag == (1, 1)
+
+
+def test_deletions_of_a_whole_topic_count_without_a_leader(metrics: RemoteLogMetrics) -> None:
+    metrics.delete_started("orders")
+    metrics.deleted(70)
+    metrics.delete_failed("orders")
     found = metrics.snapshot()
-    assert list(found.topics) == ["orders"]
-    assert found.partitions == 1
-    other.close()
+    assert found.topics == {}, "the topic is gone"
+    assert found.totals[RemoteEvent.DELETE_REQUESTS].count == 1
+    assert found.totals[RemoteEvent.DELETE_ERRORS].count == 1
+    assert (found.counts.segments_deleted, found.counts.deleted_bytes) == (1, 70)
 
 
 @dataclass

@@ -182,12 +182,15 @@ class RemoteLogMetrics:
         return handle
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: all its series vanish, those of its fetches too."""
+        """A topic of that name was deleted: what its reads left behind vanishes.
+
+        While a partition is led nothing does, for that may be one of a later topic of that name;
+        the handles of the deleted one are closed by whoever gives them up.
+        """
         with self._lock:
-            for handle in [h for key, h in self._partitions.items() if key[0] == topic]:
-                del self._partitions[(topic, handle.partition.partition)]
-                self._release(handle)
-            self._topics.pop(topic, None)
+            found = self._topics.get(topic)
+            if found is not None and not found.handles:
+                del self._topics[topic]
 
     # -- events that need no leadership
 
@@ -210,6 +213,18 @@ class RemoteLogMetrics:
     def aux_state_failed(self, topic: str) -> None:
         """A follower could not build its state from the tier."""
         self._count(topic, _AUX_STATE_ERRORS)
+
+    def delete_started(self, topic: str) -> None:
+        """A segment of a topic that is led no longer, deleted as a whole, is about to go."""
+        self._count(self._topics.get(topic), _DELETE_REQUESTS)
+
+    def deleted(self, size_bytes: int) -> None:
+        """A segment of that log size of such a topic is DELETE_SEGMENT_FINISHED."""
+        self._deleted(size_bytes)
+
+    def delete_failed(self, topic: str) -> None:
+        """A segment of such a topic could not be deleted."""
+        self._count(self._topics.get(topic), _DELETE_ERRORS)
 
     def copy_throttled(self, throttle_ms: float) -> None:
         """A copy looked at its quota and found that it has to wait that long."""
@@ -292,8 +307,8 @@ class RemoteLogMetrics:
 
     # -- for handles
 
-    def _count(self, topic: _Topic | str, event: int, amount: int = 1) -> None:
-        """`amount` of the event, for the topic and over all."""
+    def _count(self, topic: _Topic | str | None, event: int, amount: int = 1) -> None:
+        """`amount` of the event, for the topic if there is one, and over all."""
         with self._lock:
             self._mark(topic, event, amount)
 
@@ -311,12 +326,13 @@ class RemoteLogMetrics:
         with self._lock:
             self._counts.log_start_advances += 1
 
-    def _mark(self, topic: _Topic | str, event: int, amount: int) -> None:
+    def _mark(self, topic: _Topic | str | None, event: int, amount: int) -> None:
         now_ms = self._clock.monotonic_ms()
         if isinstance(topic, str):
             topic = self._topic(topic)
+        if topic is not None:
+            topic.meters[event].mark(amount, now_ms)
         self._totals.meters[event].mark(amount, now_ms)
-        topic.meters[event].mark(amount, now_ms)
 
     def _topic(self, name: str) -> _Topic:
         topic = self._topics.get(name)
