@@ -22,7 +22,11 @@ from tierlog.config import QuotaMode
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.eligibility import Ineligible
 from tierlog.quota import QuotaManager
-from tierlog.remote.metadata import RemoteLogSegmentState, RemotePartitionDeleteState
+from tierlog.remote.metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+)
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
@@ -291,6 +295,9 @@ def test_roles_are_taken_once_and_given_up_wholly(node: Node, tmp_path: Path) ->
         node.lead(log)
     assert (len(manager.copy_pool), len(manager.expiration_pool)) == (1, 1)
     assert manager.partitions() == {log.partition: True}
+    while manager.expiration_pool.run_due():
+        pass
+    assert node.metadata.leader_epoch(log.partition) == EPOCH, "the first act of a leader"
     manager.become_follower(log.partition, EPOCH + 1, log)
     assert (len(manager.copy_pool), len(manager.expiration_pool)) == (0, 0)
     assert len(manager.follower_pool) == 1
@@ -604,3 +611,79 @@ def test_close_takes_back_the_copy_under_way(tmp_path: Path) -> None:
     assert manager.close() == ()
     assert list(open_store((tmp_path / "store").as_uri()).list()) == []
     assert told.of(Happened.COPIED) == []
+
+
+# -- copy and expiration side by side
+
+
+def test_expiration_leaves_the_copy_under_way_alone(node: Node, tmp_path: Path) -> None:
+    """Also when it looks at every call that the copy makes to the store."""
+    log = GoldenLog(tmp_path, "epochs-0", retention_bytes=10**9)
+
+    def expire(_: str) -> bool:
+        log.changed()
+        node.manager.expiration_pool.hurry()
+        while node.manager.expiration_pool.run_due():
+            pass
+        return False
+
+    node.lead(log)
+    for call in ("put_stream", "put_bytes", "head", "get_range"):
+        node.store.refuses[call] = expire
+    while node.manager.copy_pool.run_due():
+        pass
+    assert node.told.of(Happened.COPIED) == rolled(log)
+    assert node.told.of(Happened.DELETED) == []
+    assert node.states(log) == [FINISHED] * 3
+
+
+class _StopsAfterListing(InMemoryRemoteLogMetadataManager):
+    """Between a listing and its use lies whatever `meanwhile` does."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def list(
+        self, partition: TopicIdPartition, epoch: int | None = None
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        listed = super().list(partition, epoch)
+        self.meanwhile()
+        return listed
+
+
+def test_a_copy_that_ends_while_expiration_looks_is_not_taken_for_interrupted(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    metadata = _StopsAfterListing()
+    node.metadata = metadata
+    node.restart()
+    log = GoldenLog(tmp_path, "epochs-0")
+    node.lead(log)
+    listed, ended = threading.Event(), threading.Event()
+
+    def wait_for_listing(_: str) -> bool:
+        assert listed.wait(60)
+        return False
+
+    def wait_for_copy() -> None:
+        if threading.current_thread() is expiring:
+            listed.set()
+            assert ended.wait(60)
+
+    def copy_one() -> None:
+        node.manager.copy_pool.run_due()
+        ended.set()
+
+    copying = threading.Thread(target=copy_one)
+    expiring = threading.Thread(target=node.manager.expiration_pool.run_due)
+    node.store.refuses["put_bytes"] = wait_for_listing
+    metadata.meanwhile = wait_for_copy
+    copying.start()
+    while not [one for one in node.store.calls if one[0] == "put_bytes"]:
+        assert copying.is_alive()
+    expiring.start()
+    copying.join(60)
+    expiring.join(60)
+    assert node.told.of(Happened.COPIED) == rolled(log)[:1]
+    assert node.told.of(Happened.DELETED) == []
+    assert node.states(log) == [FINISHED]
