@@ -1,0 +1,1 @@
+"""The fetch path: many partitions, two tiers, one answer."""

@@ -1,0 +1,56 @@
+"""Where a fetch of one partition is answered from: a pure function of plain numbers.
+
+As kafka-behaviour 5.1: the tier answers for offsets from the log start up to the local log start,
+never for a follower, and for a consumer only while its quota allows it.
+"""
+
+from __future__ import annotations
+
+from tierlog.tiering.fetch.types import FetchError, FetchSource
+
+__all__ = ["Decision", "decide_fetch", "decide_leader_epoch"]
+
+Decision = tuple[FetchSource, FetchError]
+
+_LOCAL = (FetchSource.LOCAL, FetchError.NONE)
+_REMOTE = (FetchSource.REMOTE, FetchError.NONE)
+_THROTTLED = (FetchSource.THROTTLED, FetchError.NONE)
+_NO_BUDGET = (FetchSource.NO_BUDGET, FetchError.NONE)
+_OUT_OF_RANGE = (FetchSource.ERROR, FetchError.OFFSET_OUT_OF_RANGE)
+_MOVED = (FetchSource.ERROR, FetchError.OFFSET_MOVED_TO_TIERED_STORAGE)
+_FENCED = (FetchSource.ERROR, FetchError.FENCED_LEADER_EPOCH)
+_UNKNOWN_EPOCH = (FetchSource.ERROR, FetchError.UNKNOWN_LEADER_EPOCH)
+
+
+def decide_fetch(
+    fetch_offset: int,
+    log_start_offset: int,
+    local_log_start_offset: int,
+    log_end_offset: int,
+    tiered: bool,
+    follower: bool,
+    throttled: bool,
+    left_bytes: int,
+) -> Decision:
+    """What to do with a fetch at `fetch_offset`.
+
+    ``throttled``: the fetch quota of whoever asks is used up. ``left_bytes``: what is left of the
+    response; without any, remote reads wait for the next request.
+    """
+    if fetch_offset >= local_log_start_offset:
+        return _LOCAL if fetch_offset <= log_end_offset else _OUT_OF_RANGE
+    if fetch_offset < log_start_offset or not tiered:
+        return _OUT_OF_RANGE
+    if follower:
+        return _MOVED
+    if throttled:
+        return _THROTTLED
+    return _REMOTE if left_bytes > 0 else _NO_BUDGET
+
+
+def decide_leader_epoch(asked_epoch: int, leader_epoch: int) -> Decision | None:
+    """The error for a client that believes in another leader epoch; None when it does not say, or
+    is right."""
+    if asked_epoch < 0 or asked_epoch == leader_epoch:
+        return None
+    return _FENCED if asked_epoch < leader_epoch else _UNKNOWN_EPOCH
