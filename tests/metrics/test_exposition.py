@@ -98,15 +98,18 @@ def test_the_values_are_those_recorded(metrics: RemoteLogMetrics) -> None:
         ("remotecopyrequests_total", 1),
         ("remotecopyerrors_total", 0),
         ("remotefetchbytes_total", 5),
-        ("remotecopylagbytes", 9),
-        ("remotedeletelagsegments", 9),
-        ("remotelogsizebytes", 9),
-        ("remotelogmetadatacount", 9),
-        ("remotelogsizecomputationtime", 9),
+        ("remotecopylagbytes", 900),
+        ("remotecopylagsegments", 9),
+        ("remotedeletelagbytes", 800),
+        ("remotedeletelagsegments", 8),
+        ("remotelogsizebytes", 700),
+        ("remotelogmetadatacount", 7),
+        ("remotelogsizecomputationtime", 6),
     ):
         assert found[server + name,] == value
         assert found[server + name, "orders"] == value
-    assert found[manager + "retentionsizeinpercent", "0", "orders"] == 9
+    assert found[manager + "retentionsizeinpercent", "0", "orders"] == 50
+    assert found[manager + "localretentionsizeinpercent", "0", "orders"] == 40
     assert found[manager + "remotelogmanagertasksavgidlepercent",] == 0.25
     assert found["kafka_server_remotelogmanager_remote_copy_throttle_time_max",] == 250
     assert found["kafka_server_remotelogmanager_remote_fetch_throttle_time_avg",] == 50
@@ -114,6 +117,21 @@ def test_the_values_are_those_recorded(metrics: RemoteLogMetrics) -> None:
     assert found["tierlog_quota_limit_bytes_per_second", "fetch"] == 2000
     assert found["tierlog_tasks_stuck", "expiration"] == 1
     assert found["tierlog_task_failures_total", "OSError", "copy"] == 1
+
+
+def test_a_quota_tells_how_long_it_held_up() -> None:
+    clock, metrics = ManualClock(), RemoteLogMetrics()
+    quota = QuotaManager.for_copies(QuotaConfig(copy_max_bytes_per_second=1000), clock)
+    metrics.watch_quota("copy", quota)
+    quota.record(122_000)
+    waited_ms = quota.wait()
+    assert waited_ms > 1_000
+    found = values(families(exposed(metrics)))
+    assert found["tierlog_quota_throttled_seconds_total", "copy"] == waited_ms / 1000
+    assert (
+        found["tierlog_quota_rate_bytes_per_second", "copy"]
+        == found["kafka_server_rlmcopy_byte_rate",]
+    )
 
 
 def test_what_is_unknown_or_not_there_has_no_series() -> None:
@@ -201,16 +219,20 @@ def test_scrapes_over_http(metrics: RemoteLogMetrics) -> None:
     server.close()
 
 
-def test_a_closed_server_leaves_nothing_behind(metrics: RemoteLogMetrics) -> None:
+def test_a_closed_server_leaves_nothing_behind(
+    metrics: RemoteLogMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even when a client that says nothing is connected."""
+    monkeypatch.setattr("tierlog.metrics.server.CLIENT_TIMEOUT_S", 600)
     before = set(threading.enumerate())
     server = start_metrics_server(metrics)
+    closing = threading.Thread(target=server.close, daemon=True)
     with socket.create_connection((server.host, server.port)) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
         get(server.url)
-        server.close()
-        client.settimeout(30)
-        assert client.recv(1) == b""
+        closing.start()
+        closing.join(timeout=30)
+        assert not closing.is_alive()
     assert set(threading.enumerate()) == before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((server.host, server.port), 5)

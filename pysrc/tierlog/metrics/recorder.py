@@ -350,7 +350,7 @@ class RemoteLogMetrics:
     def _release(self, handle: PartitionMetrics) -> None:
         topic = handle._topic
         topic.handles -= 1
-        if not topic.handles and self._topics.get(topic.name) is topic:
+        if not topic.handles:
             del self._topics[topic.name]
 
 
