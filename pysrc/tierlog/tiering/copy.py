@@ -375,18 +375,26 @@ class SegmentCopier:
         try:
             return self._advance(metadata, _FINISHED, leader_epoch)
         except RemoteMetadataError:
-            # Somebody settled this copy while it went, and may have looked for its objects before
-            # they were there. Nobody can ever refer to them any more.
-            known = self._metadata.get(metadata.segment_id)
-            if known is None or known.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-                with suppress(RemoteStorageError):
-                    self._storage.delete_log_segment_data(metadata)
+            self._remove_unknown(metadata)
             raise
 
     def _remove(self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None) -> None:
         """Takes a failed copy back; what the store refuses now is left for `resume`."""
-        with suppress(RemoteStorageError):
+        try:
             self.delete(metadata, leader_epoch=leader_epoch)
+        except RemoteStorageError:
+            return
+        except RemoteMetadataError:
+            self._remove_unknown(metadata)
+            raise
+
+    def _remove_unknown(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Somebody settled this copy while it went, and may have looked for its objects before
+        they were there. Nobody can ever refer to them any more."""
+        known = self._metadata.get(metadata.segment_id)
+        if known is None or known.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            with suppress(RemoteStorageError):
+                self._storage.delete_log_segment_data(metadata)
 
     def _advance(
         self,

@@ -1,0 +1,164 @@
+"""A leader that sleeps through its own deposition, whatever it was about to do: it commits nothing,
+deletes nothing that a later leader needs, and leaves nothing that nobody would clean up."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.compare import differences, violations
+from tests.reliability.points import watched
+from tests.reliability.seams import SeamedMemory, SeamedMetadata
+from tests.reliability.workload import append_some
+from tests.reliability.world import BEGIN_MS, World
+from tests.remote.builders import uuid_of
+from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.tiering.local_log import TopicSettings
+from tierlog.types import TopicIdPartition
+
+PARTITION = TopicIdPartition(topic_id=uuid_of("zombie"), topic="zombie", partition=0)
+MINUTE_MS = 60_000
+SETTINGS = TopicSettings(retention_ms=10 * MINUTE_MS, local_retention_bytes=2_000)
+TIMEOUT_S = 30.0
+
+WHILE_COPYING = [
+    "metadata.claim.before",
+    "metadata.claim.after",
+    "metadata.copy_started.before",
+    "metadata.copy_started.after",
+    "store.put_log.before",
+    "store.put_log.first_chunk",
+    "store.put_log.after",
+    "store.put_indexes.before",
+    "store.put_indexes.after",
+    "store.head.before",
+    "metadata.copy_finished.before",
+    "metadata.copy_finished.after",
+]
+WHILE_EXPIRING = [
+    "host.advance_log_start.before",
+    "host.advance_log_start.after",
+    "metadata.delete_started.before",
+    "metadata.delete_started.after",
+    "store.delete_indexes.after",
+    "store.delete_log.before",
+    "store.delete_log.after",
+    "metadata.delete_finished.before",
+]
+
+
+class Sleeper(threading.Thread):
+    """Runs `work` until it is for the first time at `point`; there it sleeps until `wake`."""
+
+    def __init__(self, point: str, work: Callable[[], None]) -> None:
+        super().__init__(name="zombie")
+        self._point = point
+        self._work = work
+        self._asleep = threading.Event()
+        self._woken = threading.Event()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - the test is to see it
+            self.failure = error
+        self._asleep.set()
+
+    def reached(self, name: str) -> None:
+        here = threading.current_thread() is self and name == self._point
+        if here and not self._asleep.is_set():
+            self._asleep.set()
+            assert self._woken.wait(TIMEOUT_S)
+
+    def fall_asleep(self) -> None:
+        self.start()
+        assert self._asleep.wait(TIMEOUT_S)
+        assert self.is_alive(), f"{self._point} was never reached: {self.failure}"
+
+    def wake(self) -> None:
+        self._woken.set()
+        self.join(TIMEOUT_S)
+        assert not self.is_alive()
+        assert self.failure is None
+
+
+@pytest.fixture(params=[SeamedMemory, SeamedMetadata])
+def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RemoteLogMetadataManager]:
+    """One manager of metadata, which both leaders use."""
+    memory = request.param is SeamedMemory
+    made = SeamedMemory() if memory else SeamedMetadata(tmp_path / "metadata.sqlite")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def old(tmp_path: Path, metadata: RemoteLogMetadataManager) -> World:
+    """A leader of three rolled segments; the first two are in the tier."""
+    world = World(tmp_path / "old", make_metadata=lambda _: metadata)
+    log = world.host.topic(PARTITION, SETTINGS)
+    rng = random.Random("zombie")
+    world.lead(log)
+    for number in range(3):
+        append_some(log, rng, BEGIN_MS + number * MINUTE_MS, batches=5, transactions=True)
+        log.roll()
+        if number == 1:
+            world.run()
+    return world
+
+
+def replica_of(old: World, metadata: RemoteLogMetadataManager, root: Path) -> World:
+    """Another broker with the same log, on the same store."""
+    for part in ("host", "ledger"):
+        shutil.copytree(old.root / part, root / part)
+    return World(root, make_metadata=lambda _: metadata, store_dir=old.store_dir)
+
+
+def state_of(world: World) -> tuple[object, ...]:
+    """What the tier is made of."""
+    objects = sorted(info.key for info in world.store.list())
+    return (world.metadata.list(PARTITION), objects, world.metadata.leader_epoch(PARTITION))
+
+
+@pytest.mark.parametrize(
+    ("point", "expiring"),
+    [*((point, False) for point in WHILE_COPYING), *((point, True) for point in WHILE_EXPIRING)],
+)
+def test_a_leader_that_sleeps_through_its_deposition(
+    tmp_path: Path, old: World, metadata: RemoteLogMetadataManager, point: str, expiring: bool
+) -> None:
+    new = replica_of(old, metadata, tmp_path / "new")
+    log = new.host.logs["zombie-0"]
+    if expiring:
+        old.run()
+        new.pass_time(12 * MINUTE_MS)
+        old.pass_time(12 * MINUTE_MS)
+    if point.startswith("metadata.claim"):
+        old.lead(old.host.logs["zombie-0"])
+        log.leader_epoch = old.host.logs["zombie-0"].leader_epoch
+    zombie = Sleeper(point, old.run)
+    with watched(zombie.reached):
+        zombie.fall_asleep()
+        new.lead(log)
+        append_some(log, random.Random(1), new.clock.now_ms(), batches=4)
+        log.roll()
+        new.run()
+        new.run()
+        assert violations(new) == []
+        before = state_of(new)
+        zombie.wake()
+    old.run()
+    assert state_of(new) == before, "the zombie changed something"
+    assert violations(new) == []
+    new.run()
+    assert differences(new) == []
+    assert new.metadata.list(PARTITION), "the new leader has tiered something"
+    for world in (old, new):
+        world.manager.close()
+        world.host.close()
+        world.ledger.close()
