@@ -29,6 +29,7 @@ from tierlog.remote.metadata import (
 )
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
@@ -54,6 +55,7 @@ class Told(ManagerListener):
         self.fenced: list[tuple[TopicIdPartition, int]] = []
         self.held_back: list[HeldBack] = []
         self.failures: list[TaskFailure] = []
+        self.index_failures: list[Exception] = []
 
     def on_segment(self, event: SegmentEvent) -> None:
         self.events.append(event)
@@ -69,6 +71,9 @@ class Told(ManagerListener):
 
     def on_held_back(self, partition: TopicIdPartition, held_back: Sequence[HeldBack]) -> None:
         self.held_back += held_back
+
+    def on_index_failure(self, partition: TopicIdPartition, error: Exception) -> None:
+        self.index_failures.append(error)
 
     def on_task_failure(self, failure: TaskFailure) -> None:
         self.failures.append(failure)
@@ -687,3 +692,60 @@ def test_a_copy_that_ends_while_expiration_looks_is_not_taken_for_interrupted(
     assert node.told.of(Happened.COPIED) == rolled(log)[:1]
     assert node.told.of(Happened.DELETED) == []
     assert node.states(log) == [FINISHED]
+
+
+# -- remote index files
+
+
+def index_files(folder: Path, log: GoldenLog) -> dict[str, bytes]:
+    files = RemoteIndexFiles(folder, log.partition, rotate_bytes=1 << 20, rotate_ms=-1)
+    found = {path.name: path.read_bytes() for path in Path(files.path).iterdir()}
+    files.close()
+    return found
+
+
+def test_leader_and_follower_keep_the_same_remote_index_files(tmp_path: Path) -> None:
+    led, followed = tmp_path / "led", tmp_path / "followed"
+    log = GoldenLog(tmp_path, "codec-none-0")
+    node = Node(tmp_path, index_dir=str(led))
+    node.lead(log)
+    node.manager.run_until_idle()
+    expected = index_files(led, log)
+    assert len(expected) == 3
+    node.manager.close()
+
+    node.options = {"index_dir": str(followed)}
+    node.restart()
+    node.manager.become_follower(log.partition, EPOCH, log)
+    node.manager.run_until_idle()
+    assert index_files(followed, log) == expected
+    # What is lost comes back from the store.
+    for path in followed.rglob("*.remote*"):
+        path.unlink()
+    node.restart()
+    node.lead(log)
+    node.manager.run_until_idle()
+    assert index_files(followed, log) == expected
+    node.manager.stop_partition(log.partition, delete_remote=True)
+    node.manager.run_until_idle()
+    assert list(followed.rglob("*.remote*")) == []
+
+
+def test_a_disk_that_takes_no_index_files_stops_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    folder.write_text("a file where a folder belongs")
+    log = GoldenLog(tmp_path, "codec-none-0")
+    bases = rolled(log)
+    node = Node(tmp_path, index_dir=str(folder))
+    node.lead(log)
+    node.manager.run_until_idle()
+    assert node.told.of(Happened.COPIED) == bases
+    assert node.told.index_failures
+    assert node.told.failures == []
+    folder.unlink()
+    log.changed()
+    node.pass_time()
+    assert len(index_files(folder, log)) == 3
+    log.configure(retention_bytes=0)
+    node.pass_time()
+    assert node.told.of(Happened.DELETED) == bases

@@ -245,9 +245,7 @@ class CopyTask:
             # By its metadata, not by the local segment: what the lineage does not know stays out.
             for first, last in ranges_in_lineage(metadata, view.log.leader_epochs):
                 copied.add(first, last)
-        files = work.index_files()
-        if files is not None:
-            files.append(metadata, done.remote_log_index)
+        work.index_segment(metadata, done.remote_log_index)
         if work.metrics is not None:
             work.metrics.copied(metadata.segment_size_bytes)
         work.tell(Happened.COPIED, base_offset, size_bytes)

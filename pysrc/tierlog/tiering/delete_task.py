@@ -70,8 +70,12 @@ class DeletePartitionTask:
         return True
 
     def _delete_index_files(self) -> None:
-        if self._tier.open_index_files is not None:
+        if self._tier.open_index_files is None:
+            return
+        try:
             self._tier.open_index_files(self._partition).delete()
+        except OSError as error:
+            self._tier.listener.on_index_failure(self._partition, error)
 
     def _advance(self, state: RemotePartitionDeleteState) -> None:
         self._tier.metadata.update_partition_delete(

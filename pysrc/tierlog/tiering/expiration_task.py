@@ -92,6 +92,7 @@ class ExpirationTask:
         failure = None if plan is None else self._delete_all(task, plan.deletions)
         # The disk must not fill up because the store refuses to delete.
         work.reached(view, copied)
+        work.catch_up_if_behind(segments)
         after = work.log.view()
         if after is not None and not task.cancelled:
             drop_local_segments(work, after, segments, copied)
@@ -111,9 +112,7 @@ class ExpirationTask:
                 truncation_offset=offset,
             )
             self._tier.metadata.update(update, leader_epoch=self._work.leader_epoch)
-            files = self._work.index_files()
-            if files is not None:
-                files.truncate_to(offset)
+            self._work.cut_indexes(offset)
             self._tell(Happened.TRUNCATED, segment, text=f"at offset {offset}")
         return bool(found)
 
@@ -178,9 +177,7 @@ class ExpirationTask:
             self._work.log.advance_log_start_offset(plan.log_start_offset)
             if self._work.metrics is not None:
                 self._work.metrics.log_start_offset_advanced()
-            files = self._work.index_files()
-            if files is not None:
-                files.drop_below(plan.log_start_offset)
+            self._work.drop_indexes_below(plan.log_start_offset)
 
     def _delete_all(self, task: Task, deletions: tuple[Deletion, ...]) -> RemoteStorageError | None:
         """In order; one that the store refuses does not keep the others, up to a bound. The first

@@ -36,9 +36,8 @@ class FollowerTask:
         copied = coverage(segments, view.log.leader_epochs)
         work.reached(view, copied)
         work.catch_up_indexes(segments)
-        files = work.index_files()
-        if files is not None and view.log_start_offset is not None:
-            files.drop_below(view.log_start_offset)
+        if view.log_start_offset is not None:
+            work.drop_indexes_below(view.log_start_offset)
         if not task.cancelled:
             drop_local_segments(work, view, segments, copied)
         # What goes by its age may go at any time.

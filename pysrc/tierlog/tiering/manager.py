@@ -32,6 +32,7 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
+from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
@@ -111,7 +112,7 @@ class RemoteLogManager:
             metrics=self.metrics,
             listener=given.listener or ManagerListener(),
             index_cache=given.index_cache,
-            open_index_files=None,
+            open_index_files=_index_files(given),
             include_internal=given.include_internal,
             include_compacted=given.include_compacted,
         )
@@ -316,4 +317,18 @@ def _pools(
         make("copy", config.manager_copier_thread_pool_size),
         make("expiration", config.manager_expiration_thread_pool_size),
         make("follower", config.manager_follower_thread_pool_size),
+    )
+
+
+def _index_files(
+    options: ManagerOptions,
+) -> Callable[[TopicIdPartition], RemoteIndexFiles] | None:
+    directory, config = options.index_dir, options.index_config
+    if directory is None:
+        return None
+    return lambda partition: RemoteIndexFiles(
+        directory,
+        partition,
+        rotate_bytes=config.rotate_bytes,
+        rotate_ms=config.rotate_ms,
     )

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock
+from tierlog.errors import ClosedError, TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage, Decision
 from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
@@ -24,6 +25,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
@@ -44,19 +46,6 @@ __all__ = [
     "Tier",
     "coverage",
 ]
-
-
-class RemoteIndexFiles(Protocol):
-    def append(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> int: ...
-    def catch_up(
-        self,
-        segments: Sequence[RemoteLogSegmentMetadata],
-        fetch: Callable[[RemoteLogSegmentMetadata], Buffer],
-    ) -> int: ...
-    def truncate_to(self, offset: int) -> object: ...
-    def drop_below(self, log_start_offset: int) -> int: ...
-    def delete(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Happened(StrEnum):
@@ -108,6 +97,9 @@ class ManagerListener:
     def on_held_back(self, partition: TopicIdPartition, held_back: Sequence[HeldBack]) -> None:
         """Rules of retention that could not be applied in this run."""
 
+    def on_index_failure(self, partition: TopicIdPartition, error: Exception) -> None:
+        """This node's remote index files could not be written; they are caught up with later."""
+
     def on_task_failure(self, failure: TaskFailure) -> None:
         """A run ended with an error; it is tried again."""
 
@@ -155,6 +147,7 @@ class PartitionWork:
         self._claimed = False
         self._fenced = False
         self._index_files: RemoteIndexFiles | None = None
+        self._index_behind = False
         self._closed = False
 
     def __repr__(self) -> str:
@@ -225,9 +218,44 @@ class PartitionWork:
         with self._lock:
             return segments, frozenset(self._copying | self._copy_ended)
 
-    # -- the remote index files of this node
+    # -- the remote index files of this node: whatever becomes of them, they can be made again from
+    # the store, so a disk that refuses them stops neither copies nor deletions
 
-    def index_files(self) -> RemoteIndexFiles | None:
+    def index_segment(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> None:
+        """Index a segment that was copied just now."""
+        self._index(lambda files: files.append(segment, entries))
+
+    def catch_up_indexes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Index what is finished and not indexed yet, from the store."""
+        finished = [one for one in segments if one.state is _FINISHED]
+        self._index_behind = False
+        self._index(lambda files: files.catch_up(finished, self._fetch_entries))
+
+    def catch_up_if_behind(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """As `catch_up_indexes`, after something could not be written."""
+        if self._index_behind:
+            self.catch_up_indexes(segments)
+
+    def cut_indexes(self, offset: int) -> None:
+        """What was written from `offset` on is no longer part of the log."""
+        self._index(lambda files: files.truncate_to(offset))
+
+    def drop_indexes_below(self, log_start_offset: int) -> None:
+        """What ends below the log start offset is not looked up any more."""
+        self._index(lambda files: files.drop_below(log_start_offset))
+
+    def _index(self, change: Callable[[RemoteIndexFiles], object]) -> None:
+        try:
+            files = self._opened_index_files()
+            if files is not None:
+                change(files)
+        except ClosedError:
+            return
+        except (OSError, TierlogError) as error:
+            self._index_behind = True
+            self.tier.listener.on_index_failure(self.partition, error)
+
+    def _opened_index_files(self) -> RemoteIndexFiles | None:
         """Opened, and repaired where need be, when first asked for; None when none are kept."""
         if self.tier.open_index_files is None:
             return None
@@ -235,13 +263,6 @@ class PartitionWork:
             if self._index_files is None and not self._closed:
                 self._index_files = self.tier.open_index_files(self.partition)
             return self._index_files
-
-    def catch_up_indexes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Index what is finished and not indexed yet, from the store."""
-        files = self.index_files()
-        if files is not None:
-            finished = [one for one in segments if one.state is _FINISHED]
-            files.catch_up(finished, self._fetch_entries)
 
     def _fetch_entries(self, segment: RemoteLogSegmentMetadata) -> Buffer:
         kind = IndexKind.REMOTE_LOG
