@@ -1,0 +1,128 @@
+"""Managers of a metadata topic on a real broker, and what lies in the topic, for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.kafka_tools import KafkaBroker
+from tests.remote.builders import PARTITION
+from tierlog.remote.metadata_records import MetadataRecord, decode_record, encode_record
+from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
+from tierlog.remote.metadata_topic_client import write_token
+from tierlog.types import TopicIdPartition
+
+__all__ = [
+    "HeldManager",
+    "everything_about",
+    "opened",
+    "produce",
+    "records_of",
+    "tiering_broker",
+    "written",
+]
+
+
+@contextmanager
+def tiering_broker(folder: Path) -> Iterator[KafkaBroker]:
+    with KafkaBroker(folder / "broker", tiered_dir=folder / "tier") as running:
+        yield running
+        # Its own metadata consumer would hold up a clean stop for half a minute.
+        running.kill()
+
+
+class HeldManager(TopicBasedRemoteLogMetadataManager):
+    """One whose reader may be held up: as long as it is, the topic goes on without it."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._allowed, self._idle = threading.Event(), threading.Event()
+        self._allowed.set()
+        super().__init__(*arguments, **settings)
+
+    def hold(self) -> None:
+        self._idle.clear()
+        self._allowed.clear()
+        assert self._idle.wait(30)
+
+    def release(self) -> None:
+        self._allowed.set()
+
+    def close(self) -> None:
+        self.release()
+        super().close()
+
+    def _follow(self) -> None:
+        consume = self._client.consume
+
+        def when_allowed(records: int, timeout_s: float) -> list[Any]:
+            if not self._allowed.is_set():
+                self._idle.set()
+                self._allowed.wait()
+            return consume(records, timeout_s)
+
+        self._client.consume = when_allowed  # type: ignore[method-assign]
+        super()._follow()
+
+
+def opened(
+    broker: KafkaBroker,
+    topic: str,
+    kind: type[TopicBasedRemoteLogMetadataManager] = TopicBasedRemoteLogMetadataManager,
+    **settings: Any,
+) -> Any:
+    manager = kind(broker.bootstrap_servers, topic=topic, **settings)
+    manager.wait_until_ready(timeout_s=30)
+    return manager
+
+
+def produce(broker: KafkaBroker, topic: str, number: int, *values: bytes | MetadataRecord) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        data = encode_record(value) if isinstance(value, MetadataRecord) else value
+        producer.produce(topic, value=data, partition=number)
+    assert producer.flush(30) == 0
+
+
+def written(broker: KafkaBroker, topic: str, number: int) -> list[tuple[bytes, MetadataRecord]]:
+    """The records of one partition of the topic in their order, each after its write's token."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "looking"})
+    place = TopicPartition(topic, number, OFFSET_BEGINNING)
+    _, end = consumer.get_watermark_offsets(place, timeout=30)
+    consumer.assign([place])
+    found: list[tuple[bytes, MetadataRecord]] = []
+    while len(found) < end:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        found.append((write_token(message), decode_record(message.value() or b"")))
+    consumer.close()
+    return found
+
+
+def records_of(broker: KafkaBroker, topic: str, number: int) -> list[MetadataRecord]:
+    return [record for _, record in written(broker, topic, number)]
+
+
+def everything_about(
+    manager: TopicBasedRemoteLogMetadataManager,
+    partitions: Sequence[TopicIdPartition] = (PARTITION,),
+) -> list[object]:
+    """All that does not depend on who is asked."""
+    return [
+        (
+            manager.list(partition),
+            manager.leader_epoch(partition),
+            manager.partition_delete_state(partition),
+            manager.log_start_offset(partition),
+            [manager.remote_log_size(partition, epoch) for epoch in range(8)],
+            [manager.highest_offset_for_epoch(partition, epoch) for epoch in range(8)],
+        )
+        for partition in partitions
+    ]

@@ -1,0 +1,489 @@
+"""Leaders over one metadata topic: of two that believe to lead, the log's order knows one."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from tests.kafka_tools import KafkaBroker, wait_until
+from tests.oracle.strategies import profile
+from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, STARTED, segment
+from tests.remote.metadata_events import (
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    MARKED,
+    cut,
+    delete_partition,
+    finish,
+    move,
+)
+from tests.remote.metadata_model import FencedError, MetadataMachine, NaiveMetadata
+from tests.remote.metadata_topics import (
+    HeldManager,
+    everything_about,
+    opened,
+    produce,
+    records_of,
+    tiering_broker,
+    written,
+)
+from tierlog.errors import FencedLeaderError, RemoteMetadataError
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteState,
+)
+from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
+from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
+from tierlog.remote.store import ObjectStore, open_store
+
+pytestmark = pytest.mark.integration
+
+NUMBER = metadata_partition(PARTITION, 3)
+NAMES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with tiering_broker(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+def new_topic(broker: KafkaBroker) -> str:
+    name = f"fenced-{next(NAMES)}"
+    broker.create_topic(name, partitions=3)
+    return name
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker) -> str:
+    return new_topic(broker)
+
+
+@pytest.fixture
+def old(broker: KafkaBroker, topic: str) -> Iterator[HeldManager]:
+    with opened(broker, topic, HeldManager) as running:
+        yield running
+
+
+@pytest.fixture
+def new(broker: KafkaBroker, topic: str) -> Iterator[TopicBasedRemoteLogMetadataManager]:
+    with opened(broker, topic) as running:
+        yield running
+
+
+def in_background(work: Callable[[], object]) -> Future[object]:
+    """What comes of `work` in a thread of its own."""
+    with_thread = ThreadPoolExecutor(1)
+    outcome: Future[object] = with_thread.submit(work)
+    with_thread.shutdown(wait=False)
+    return outcome
+
+
+def same_for_everybody(
+    broker: KafkaBroker, topic: str, *managers: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """Whoever read along knows what a fresh replay tells."""
+    with opened(broker, topic) as fresh:
+        expected = everything_about(fresh)
+        wait_until(
+            lambda: all(everything_about(manager) == expected for manager in managers),
+            30,
+            what="the same state everywhere",
+        )
+
+
+# -- claims and what they stop
+
+
+def test_a_claim_is_on_the_topic(
+    broker: KafkaBroker,
+    topic: str,
+    old: HeldManager,
+    new: TopicBasedRemoteLogMetadataManager,
+) -> None:
+    old.claim_leadership(PARTITION, 3)
+    wait_until(lambda: new.leader_epoch(PARTITION) == 3, 30, what="the claim")
+    with pytest.raises(FencedLeaderError, match="leader epoch 2 is over, 3 owns"):
+        new.claim_leadership(PARTITION, 2)
+    new.claim_leadership(PARTITION, 4)
+    for _ in range(3):
+        new.claim_leadership(PARTITION, 4)
+    same_for_everybody(broker, topic, old, new)
+    assert [record.leader_epoch for record in records_of(broker, topic, NUMBER)] == [3, 4]
+    assert new.partitions() == ()
+
+
+EVENTS: dict[str, Callable[[RemoteLogMetadataManager], None]] = {
+    "add": lambda manager: manager.add(segment("late", 20, 29), leader_epoch=1),
+    "finish": lambda manager: move(manager, segment("b", 10, 19), FINISHED, leader_epoch=1),
+    "delete": lambda manager: move(manager, segment("a", 0, 9), DELETING, leader_epoch=1),
+    "cut": lambda manager: manager.update(
+        segment("a", 0, 9).update_to(FINISHED, event_timestamp_ms=7_000, truncation_offset=5),
+        leader_epoch=1,
+    ),
+    "drop": lambda manager: delete_partition(manager, MARKED, leader_epoch=1),
+    "claim": lambda manager: manager.claim_leadership(PARTITION, 1),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.parametrize("first", ["claim", "event"])
+def test_a_leader_that_has_not_heard_is_fenced_by_the_topic(
+    broker: KafkaBroker,
+    topic: str,
+    old: HeldManager,
+    new: TopicBasedRemoteLogMetadataManager,
+    name: str,
+    first: str,
+) -> None:
+    """Its record is written after the later leader's, and dropped by everybody."""
+    finish(old, segment("a", 0, 9), leader_epoch=None if name == "claim" else 1)
+    old.add(segment("b", 10, 19))
+    wait_until(lambda: len(new.list(PARTITION)) == 2, 30, what="the segments")
+    old.hold()
+    if first == "claim":
+        new.claim_leadership(PARTITION, 2)
+    else:
+        new.add(segment("c", 40, 49), leader_epoch=2)
+    before = everything_about(new)
+    late = in_background(lambda: EVENTS[name](old))
+    wait_until(lambda: new.fenced_count == 1, 30, what="the late event")
+    assert not late.done()
+    old.release()
+    assert isinstance(late.exception(30), FencedLeaderError)
+    assert everything_about(new) == before
+    assert (old.fenced_count, old.dropped_count, new.dropped_count) == (1, 0, 0)
+    same_for_everybody(broker, topic, old, new)
+    # Now it knows, and writes no more.
+    length = len(records_of(broker, topic, NUMBER))
+    with pytest.raises(FencedLeaderError):
+        EVENTS[name](old)
+    assert len(records_of(broker, topic, NUMBER)) == length
+
+
+def test_who_claims_knows_what_was_decided_before(
+    broker: KafkaBroker, topic: str, old: HeldManager, new: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """The one that takes over has been deaf for a while; after its claim it is not."""
+    old.hold()
+    finish(new, *(segment(f"s{number}", number * 10, number * 10 + 9) for number in range(30)))
+    threading.Timer(0.2, old.release).start()
+    old.claim_leadership(PARTITION, 1)
+    assert len(old.list(PARTITION)) == 30
+
+
+def test_events_without_an_epoch_pass(
+    broker: KafkaBroker, topic: str, new: TopicBasedRemoteLogMetadataManager
+) -> None:
+    new.claim_leadership(PARTITION, 9)
+    kafkas = segment("a", 0, 9)
+    update = kafkas.update_to(FINISHED, event_timestamp_ms=6_000)
+    produce(broker, topic, NUMBER, MetadataRecord(kafkas), MetadataRecord(update))
+    wait_until(lambda: new.lookup(PARTITION, 0, 5) is not None, 30, what="Kafka's segment")
+    assert (new.fenced_count, new.dropped_count, new.leader_epoch(PARTITION)) == (0, 0, 9)
+
+
+# -- a zombie
+
+
+class Leader:
+    """Copies and expires; a segment is one object."""
+
+    def __init__(self, manager: RemoteLogMetadataManager, epoch: int, store: ObjectStore) -> None:
+        self.manager, self.epoch, self.store = manager, epoch, store
+
+    def copy(self, metadata: RemoteLogSegmentMetadata, pause: Callable[[], object]) -> None:
+        self.manager.add(metadata, leader_epoch=self.epoch)
+        self.store.put_bytes(metadata.segment_id.id, b"log")
+        pause()
+        move(self.manager, metadata, FINISHED, leader_epoch=self.epoch)
+
+    def expire(self, metadata: RemoteLogSegmentMetadata, pause: Callable[[], object]) -> None:
+        pause()
+        move(self.manager, metadata, DELETING, leader_epoch=self.epoch)
+        self.store.delete(metadata.segment_id.id)
+        move(self.manager, metadata, GONE, leader_epoch=self.epoch)
+
+
+def at_once() -> None:
+    """Instead of a pause."""
+
+
+@pytest.mark.parametrize("heard", ["nothing", "everything"])
+@pytest.mark.parametrize("work", ["copy", "expire"])
+def test_a_zombie_commits_nothing_and_deletes_nothing(
+    broker: KafkaBroker,
+    topic: str,
+    old: HeldManager,
+    new: TopicBasedRemoteLogMetadataManager,
+    work: str,
+    heard: str,
+) -> None:
+    store = open_store(f"memory:///{topic}")
+    zombie, leader = Leader(old, 1, store), Leader(new, 2, store)
+    old.claim_leadership(PARTITION, 1)
+    first, second = segment("first", 0, 9), segment("second", 10, 19)
+    third, fourth = segment("third", 20, 29), segment("fourth", 30, 39)
+    zombie.copy(first, at_once)
+    zombie.copy(second, at_once)
+    paused, woken = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        paused.set()
+        assert woken.wait(30)
+
+    if work == "copy":
+        late = in_background(lambda: zombie.copy(third, pause))
+    else:
+        late = in_background(lambda: zombie.expire(second, pause))
+    assert paused.wait(30)
+    if heard == "nothing":
+        old.hold()
+    new.claim_leadership(PARTITION, 2)
+    for known in new.list(PARTITION):
+        if known.state is STARTED:
+            leader.expire(known, at_once)
+    leader.copy(fourth, at_once)
+    leader.expire(first, at_once)
+    state, objects = everything_about(new), {info.key for info in store.list()}
+    woken.set()
+    if heard == "nothing":
+        wait_until(lambda: new.fenced_count == 1, 30, what="the zombie's event")
+        old.release()
+    assert isinstance(late.exception(30), FencedLeaderError)
+    assert everything_about(new) == state
+    assert {info.key for info in store.list()} == objects
+    assert {known.segment_id.id for known in new.list(PARTITION)} == objects
+    same_for_everybody(broker, topic, old, new)
+
+
+# -- answers that are late or lost
+
+
+def lose_answers(manager: TopicBasedRemoteLogMetadataManager) -> Callable[[], None]:
+    """Records are written, and their writer is told that they may not be; undone by the result."""
+    produce_for_real = manager._client.produce
+
+    def produce_and_lose(
+        number: int, value: bytes, token: bytes, delivered: Callable[[object, object], None]
+    ) -> None:
+        produce_for_real(number, value, b"lost" + token, lambda _, message: delivered("?", message))
+
+    def undo() -> None:
+        manager._client.produce = produce_for_real  # type: ignore[method-assign]
+
+    manager._client.produce = produce_and_lose  # type: ignore[method-assign]
+    return undo
+
+
+REPEATS: list[Callable[[RemoteLogMetadataManager], None]] = [
+    lambda manager: manager.claim_leadership(PARTITION, 5),
+    lambda manager: manager.add(segment("a", 0, 9), leader_epoch=5),
+    lambda manager: move(manager, segment("a", 0, 9), FINISHED, leader_epoch=5),
+    lambda manager: cut(manager, segment("a", 0, 9), 5),
+    lambda manager: move(manager, segment("a", 0, 9), DELETING, leader_epoch=5),
+    lambda manager: move(manager, segment("a", 0, 9), GONE, leader_epoch=5),
+    lambda manager: delete_partition(manager, MARKED, leader_epoch=5),
+    lambda manager: delete_partition(manager, DELETION_STARTED, leader_epoch=5),
+    lambda manager: delete_partition(manager, DELETION_FINISHED, leader_epoch=5),
+]
+
+
+def lost_and_repeated(
+    broker: KafkaBroker, topic: str, manager: HeldManager, repeat: Callable[[HeldManager], None]
+) -> None:
+    """Its answer is lost, and it is told again."""
+    undo = lose_answers(manager)
+    length = len(records_of(broker, topic, NUMBER))
+    with pytest.raises(RemoteMetadataError, match="may still take effect") as caught:
+        repeat(manager)
+    assert caught.value.retriable
+    undo()
+    wait_until(lambda: len(records_of(broker, topic, NUMBER)) > length, 30, what="the record")
+    repeat(manager)
+    repeat(manager)
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_an_event_told_twice_counts_once(
+    broker: KafkaBroker, topic: str, old: HeldManager, doubled: bool
+) -> None:
+    for repeat in REPEATS:
+        lost_and_repeated(broker, topic, old, repeat)
+        if doubled:
+            produce(broker, topic, NUMBER, records_of(broker, topic, NUMBER)[-1])
+    assert (old.fenced_count, old.dropped_count) == (0, 0)
+    assert old.partitions() == ()
+    assert old.leader_epoch(PARTITION) == 5
+    same_for_everybody(broker, topic, old)
+
+
+def test_a_cluster_that_pauses_loses_and_doubles_nothing(broker: KafkaBroker, topic: str) -> None:
+    import os
+    import signal
+
+    with opened(broker, topic, write_timeout_s=1.0) as manager:
+        manager.claim_leadership(PARTITION, 1)
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(RemoteMetadataError, match="may still take effect"):
+                manager.add(segment("a", 0, 9), leader_epoch=1)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+
+        def added() -> bool:
+            try:
+                manager.add(segment("a", 0, 9), leader_epoch=1)
+            except RemoteMetadataError:
+                return False
+            return True
+
+        wait_until(added, 60, what="the event to be repeated")
+        move(manager, segment("a", 0, 9), FINISHED, leader_epoch=1)
+        assert len(manager.list(PARTITION)) == 1
+        assert (manager.fenced_count, manager.dropped_count) == (0, 0)
+        same_for_everybody(broker, topic, manager)
+
+
+# -- any history
+
+SEGMENTS = [segment(f"segment {number}", number * 10, number * 10 + 14) for number in range(3)]
+
+
+class NotingManager(HeldManager):
+    """Knows the token of the last record that a thread wrote."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self.last = threading.local()
+        super().__init__(*arguments, **settings)
+        produce_for_real = self._client.produce
+
+        def produce_and_note(
+            number: int, value: bytes, token: bytes, delivered: Callable[[object, object], None]
+        ) -> None:
+            self.last.token = token
+            produce_for_real(number, value, token, delivered)
+
+        self._client.produce = produce_and_note  # type: ignore[method-assign]
+
+
+class Writer:
+    """Does anything at all in a leader epoch of its own choice, and keeps what it was told."""
+
+    def __init__(self, manager: NotingManager, random: Random) -> None:
+        self.manager, self.random = manager, random
+        self.told: dict[bytes, str] = {}
+
+    def work(self) -> None:
+        epoch = 0
+        for _ in range(15):
+            self.manager.last.token = b""
+            try:
+                epoch = max(epoch, self.manager.leader_epoch(PARTITION))
+                epoch += self.random.random() < 0.3
+                self._one_event(self.random.choice([epoch, epoch, epoch, None]))
+            except FencedLeaderError:
+                outcome = "fenced"
+            except RemoteMetadataError:
+                outcome = "refused"
+            else:
+                outcome = "done"
+            if self.manager.last.token:
+                self.told[self.manager.last.token] = outcome
+
+    def _one_event(self, epoch: int | None) -> None:
+        metadata = self.random.choice(SEGMENTS)
+        kind = self.random.random()
+        if kind < 0.3:
+            self.manager.add(metadata, leader_epoch=epoch)
+        elif kind < 0.8:
+            state = self.random.choice([FINISHED, FINISHED, DELETING, GONE])
+            offset = self.random.choice([None, None, metadata.start_offset + 7])
+            event = metadata.update_to(state, event_timestamp_ms=1, truncation_offset=offset)
+            self.manager.update(event, leader_epoch=epoch)
+        elif kind < 0.9:
+            self.manager.claim_leadership(PARTITION, epoch or 0)
+        else:
+            step = self.random.choice(list(RemotePartitionDeleteState))
+            delete_partition(self.manager, step, leader_epoch=epoch)
+
+
+def told_by_the_model(model: NaiveMetadata, record: MetadataRecord) -> str:
+    event, epoch = record.event, record.leader_epoch
+    try:
+        if isinstance(event, RemoteLogSegmentMetadata):
+            legal = model.add(event, epoch)
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
+            legal = model.update(event, epoch)
+        else:
+            legal = model.delete(event.partition, event.state, epoch)
+    except FencedError:
+        return "fenced"
+    return "done" if legal else "refused"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_history_of_two_writers_is_one_history(
+    broker: KafkaBroker, topic: str, seed: int
+) -> None:
+    """Four threads write through each of two managers. Both, a fresh replay and a naive model agree
+    on the end and on every single answer."""
+    random = Random(seed)
+    with opened(broker, topic, NotingManager) as one, opened(broker, topic, NotingManager) as two:
+        writers = [Writer(manager, Random(random.random())) for manager in (one, two) * 4]
+        threads = [threading.Thread(target=writer.work) for writer in writers]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            # Now one of them hears nothing, now the other, now both.
+            held = random.choice([[one], [two], [one, two]])
+            for manager in held:
+                manager.hold()
+            threads[0].join(random.random() / 20)
+            for manager in held:
+                manager.release()
+            threads[1].join(random.random() / 50)
+        model, expected = NaiveMetadata(), {}
+        for token, record in written(broker, topic, NUMBER):
+            expected[token] = told_by_the_model(model, record)
+        assert {
+            token: told for writer in writers for token, told in writer.told.items()
+        } == expected
+        same_for_everybody(broker, topic, one, two)
+        assert set(one.list(PARTITION)) == set(model.known(PARTITION))
+        assert one.leader_epoch(PARTITION) == model.leaders.get(PARTITION, -1)
+        assert one.partition_delete_state(PARTITION) is model.deletions.get(PARTITION)
+        for epoch in range(3):
+            assert one.remote_log_size(PARTITION, epoch) == model.size(PARTITION, epoch)
+        outcomes = list(expected.values())
+        assert one.fenced_count == two.fenced_count == outcomes.count("fenced")
+        assert one.dropped_count == two.dropped_count == outcomes.count("refused")
+
+
+def test_the_model_agrees_over_restarts(broker: KafkaBroker) -> None:
+    class TopicMachine(MetadataMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.topic = new_topic(broker)
+
+        def open_manager(self) -> RemoteLogMetadataManager:
+            manager: RemoteLogMetadataManager = opened(broker, self.topic)
+            return manager
+
+        @rule()
+        def restart(self) -> None:
+            self.manager.close()
+            self.manager = self.open_manager()
+
+    run_state_machine_as_test(TopicMachine, settings=settings(profile(6), stateful_step_count=25))
