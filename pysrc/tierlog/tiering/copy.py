@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from tierlog.batches import BatchTable
@@ -41,6 +41,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from tierlog.remote.object_store import Draft
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.types import (
@@ -155,11 +156,13 @@ def prepare(
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     allow_gaps: bool = False,
     max_table_rows: int = MAX_TABLE_ROWS,
+    draft: Draft | None = None,
 ) -> PreparedSegment:
     """Scans an open segment and rebuilds its indexes; SegmentRefusedError when it is not sound.
 
     ``producer_snapshot`` is the producer state at the segment's base offset. ``allow_gaps``: the
-    topic is compacted, so offsets may be missing.
+    topic is compacted, so offsets may be missing. ``draft``, if any, holds the segment afterwards;
+    RemoteStorageError when it cannot be written.
     """
     path = segment.log_path
     if log.topic_id is None or log.leader_epochs is None or segment.next_base_offset is None:
@@ -173,9 +176,14 @@ def prepare(
             accept_damage=True,
             hash_bytes=True,
             max_table_rows=max_table_rows,
+            copy_to=draft,
         )
     except CorruptDataError as error:
         raise SegmentRefusedError(path, [str(error)]) from None
+    except OSError as error:
+        if draft is not None and error.filename == draft.name:
+            raise draft.failed(error) from error
+        raise
     table = rebuilt.table
     findings = _findings(rebuilt, handle, log, segment, allow_gaps)
     change = handle.recheck()
@@ -183,6 +191,8 @@ def prepare(
         findings.append(f"the file was {change.value} while it was read")
     if findings or table.range_crc32c is None:
         raise SegmentRefusedError(path, findings)
+    if draft is not None:
+        draft.wrote(table.stop_position, table.range_crc32c)
     return PreparedSegment(
         partition=TopicIdPartition(topic_id=log.topic_id, topic=log.topic, partition=log.partition),
         segment=segment,
@@ -264,6 +274,31 @@ class SegmentCopier:
         """An id for one attempt to copy a segment; every attempt has its own."""
         return random_kafka_uuid(self._random_bytes)
 
+    @contextmanager
+    def draft(
+        self, log: PartitionLog, segment: SegmentFiles, segment_id: str
+    ) -> Iterator[Draft | None]:
+        """For `prepare` and then `copy` of the same segment under the same id: the segment is
+        read once. None where the store takes no drafts.
+
+        The bytes are on their way before anybody could hold them back: not for a paced copy.
+        """
+        draft = None
+        if log.topic_id is not None:
+            partition = TopicIdPartition(
+                topic_id=log.topic_id, topic=log.topic, partition=log.partition
+            )
+            draft = self._storage.draft_log_segment_data(
+                RemoteLogSegmentId(topic_id_partition=partition, id=segment_id),
+                segment.base_offset,
+                segment.size_bytes,
+            )
+        try:
+            yield draft
+        finally:
+            if draft is not None:
+                draft.close()
+
     def copy(
         self,
         prepared: PreparedSegment,
@@ -272,6 +307,7 @@ class SegmentCopier:
         segment_id: str | None = None,
         leader_epoch: int | None = None,
         gate: Callable[[int], None] | None = None,
+        draft: Draft | None = None,
     ) -> CopiedSegment:
         """Copies the segment behind `handle`, as the leader of `leader_epoch` if one is given.
 
@@ -290,9 +326,8 @@ class SegmentCopier:
         indexes, entries = self._encode_indexes(prepared, handle, started)
         self._metadata.add(started, leader_epoch=leader_epoch)
         try:
-            self._storage.copy_log_segment_data(
-                started, handle.fileno(), indexes, before_chunk=gate
-            )
+            log = handle.fileno() if draft is None else draft
+            self._storage.copy_log_segment_data(started, log, indexes, before_chunk=gate)
             self._require_whole(started)
         except CorruptDataError as error:
             self._remove(started, leader_epoch)

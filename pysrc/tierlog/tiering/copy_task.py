@@ -9,7 +9,7 @@ knows how far the last copy came. From then on the task knows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from tierlog.errors import (
@@ -33,6 +33,7 @@ from tierlog.log.index_files import read_time_index
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaWaitCancelledError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.object_store import Draft
 from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.local_log import LogView
@@ -238,7 +239,8 @@ class CopyTask:
             work.tell(
                 Happened.COPY_FAILED, base_offset, size_bytes, reason="failed", text=str(error)
             )
-            self._count_failure()
+            if not getattr(error, "retriable", True):
+                self._count_failure()
             raise
         metadata = done.metadata
         if copied is not None and view.log.leader_epochs is not None:
@@ -274,6 +276,7 @@ class CopyTask:
             ) as transfer,
             segment.open() as handle,
             self._under_way() as segment_id,
+            self._draft(view, segment, segment_id) as draft,
         ):
             if work.metrics is not None:
                 work.metrics.copy_started()
@@ -284,6 +287,7 @@ class CopyTask:
                 handle,
                 producer_snapshot=producers.before(segment),
                 allow_gaps=bool(view.compacted),
+                draft=draft,
             )
             producers.remember(prepared.end_offset + 1, prepared.rebuilt.producer_snapshot)
             return tier.copier.copy(
@@ -292,7 +296,16 @@ class CopyTask:
                 segment_id=segment_id,
                 leader_epoch=work.leader_epoch,
                 gate=gate,
+                draft=draft,
             )
+
+    def _draft(
+        self, view: LogView, segment: SegmentFiles, segment_id: str
+    ) -> AbstractContextManager[Draft | None]:
+        """A paced copy sends its pieces one by one, after the scan."""
+        if self._tier.copy_quota.paces:
+            return nullcontext()
+        return self._tier.copier.draft(view.log, segment, segment_id)
 
     @contextmanager
     def _under_way(self) -> Iterator[str]:

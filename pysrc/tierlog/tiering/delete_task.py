@@ -47,13 +47,16 @@ class DeletePartitionTask:
         for segment in self._tier.metadata.list(self._partition):
             if task.cancelled:
                 return False
+            self._tier.metrics.delete_started(self._partition.topic)
             try:
                 self._tier.copier.delete(segment)
             except RemoteStorageError as error:
+                self._tier.metrics.delete_failed(self._partition.topic)
                 failures.append(error)
                 if len(failures) >= _MAX_FAILURES:
                     break
                 continue
+            self._tier.metrics.deleted(segment.segment_size_bytes)
             if self._tier.index_cache is not None:
                 self._tier.index_cache.remove(segment.segment_id)
             self._tier.listener.on_segment(

@@ -44,6 +44,7 @@ class ExpirationTask:
         self._tier = work.tier
         self._quiet: tuple[LogView, int] | None = None
         self._quiet_until_ms = 0
+        self._indexes_behind = False
 
     def __call__(self, task: Task) -> Again:
         work = self._work
@@ -82,14 +83,21 @@ class ExpirationTask:
         cut = self._truncate(segments, lineage)
         if cut:
             segments, being_copied = work.list_segments()
+        if self._indexes_behind:
+            # Not cut by the offset alone: the copy task may have added what follows it by now.
+            work.catch_up_indexes(segments)
+            self._indexes_behind = False
         copied = coverage(segments, lineage)
         plan = self._plan(view, lineage, segments, being_copied, copied)
-        self._show(segments, plan, began_ms)
+        self._show(view, segments, plan, began_ms)
         if plan is not None:
             if plan.held_back:
                 self._tier.listener.on_held_back(work.partition, plan.held_back)
             self._advance_start(view, plan)
-        failure = None if plan is None else self._delete_all(task, plan.deletions)
+        failure = None
+        if plan is not None and plan.deletions:
+            failure = self._delete_all(task, plan.deletions)
+            self._show_remote_log(self._tier.metadata.list(work.partition), 0)
         # The disk must not fill up because the store refuses to delete.
         work.reached(view, copied)
         work.catch_up_if_behind(segments)
@@ -149,22 +157,37 @@ class ExpirationTask:
 
     def _show(
         self,
+        view: LogView,
         segments: tuple[RemoteLogSegmentMetadata, ...],
         plan: RetentionPlan | None,
         began_ms: int,
     ) -> None:
-        metrics = self._work.metrics
+        self._show_remote_log(segments, self._tier.clock.monotonic_ms() - began_ms)
+        metrics, topic = self._work.metrics, view.topic
         if metrics is None:
             return
-        metrics.set_remote_log(
-            size_bytes=sum(one.segment_size_bytes for one in segments if one.state in _IN_TIER),
-            metadata_count=len(segments),
-            computation_ms=self._tier.clock.monotonic_ms() - began_ms,
-        )
         if plan is None:
             metrics.delete_lag_unknown()
         else:
             self._show_delete_lag(plan.deletions)
+        metrics.set_retention_percent(
+            total_percent=_percent(
+                None if plan is None else plan.size_bytes, topic.retention_bytes
+            ),
+            local_percent=_percent(
+                sum(one.size_bytes for one in view.log.segments), topic.local_retention_bytes
+            ),
+        )
+
+    def _show_remote_log(
+        self, segments: tuple[RemoteLogSegmentMetadata, ...], computation_ms: int
+    ) -> None:
+        if self._work.metrics is not None:
+            self._work.metrics.set_remote_log(
+                size_bytes=sum(one.segment_size_bytes for one in segments if one.state in _IN_TIER),
+                metadata_count=len(segments),
+                computation_ms=computation_ms,
+            )
 
     def _show_delete_lag(self, left: tuple[Deletion, ...]) -> None:
         if self._work.metrics is not None:
@@ -234,3 +257,8 @@ class ExpirationTask:
 def _quiet_ms(topic: TopicSettings) -> int:
     limits_ms = (topic.retention_ms, topic.local_retention_ms)
     return min([_QUIET_MS, *(one // _QUIET_PART for one in limits_ms if one is not None)])
+
+
+def _percent(size_bytes: int | None, limit_bytes: int | None) -> int:
+    """As Kafka: 0 where nothing is limited, or nothing known."""
+    return 100 * size_bytes // limit_bytes if size_bytes is not None and limit_bytes else 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -53,7 +52,7 @@ class ManagerOptions:
     """What a manager may be given besides; every part has a default.
 
     ``index_dir`` keeps remote index files of the partitions there (none when None).
-    ``random`` and ``random_bytes`` are the sources of jitter and of segment ids.
+    ``random_bytes`` is where jitter and segment ids come from.
     """
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
@@ -66,7 +65,6 @@ class ManagerOptions:
     listener: ManagerListener | None = None
     include_internal: bool = False
     include_compacted: bool = False
-    random: Callable[[], float] = random.random
     random_bytes: Callable[[int], bytes] = os.urandom
 
 
@@ -305,7 +303,7 @@ def _pools(
         TaskPool,
         interval_ms=config.manager_task_interval_ms,
         clock=clock,
-        random=options.random,
+        random=lambda: int.from_bytes(options.random_bytes(6)) / 2**48,
         retry=RetryPolicy(
             backoff_ms=config.manager_task_retry_backoff_ms,
             max_ms=config.manager_task_retry_backoff_max_ms,
