@@ -1,7 +1,7 @@
 """The native core. Users reach it through the modules that wrap it in numpy columns."""
 
 import os
-from typing import Any, TypeAlias, final, overload
+from typing import Any, Protocol, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,10 @@ __all__ = [
 
 _Longs: TypeAlias = Buffer | npt.NDArray[np.int64]
 _Ints: TypeAlias = Buffer | npt.NDArray[np.int32]
+
+class _CopyTarget(HasFileno, Protocol):
+    @property
+    def name(self) -> str: ...
 
 _C_API: CapsuleType
 
@@ -239,6 +243,7 @@ def rebuild_indexes(
     hash_bytes: bool,
     own_file: bool,
     max_table_rows: int | None,
+    copy_to: _CopyTarget | None = None,
 ) -> Rebuilt: ...
 def release_spare_memory() -> int:
     """Frees what is kept of columns for the next decode; how many bytes that were."""

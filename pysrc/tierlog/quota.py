@@ -125,6 +125,11 @@ class QuotaManager:
         """Bytes per second; None: unlimited."""
         return self._sensor.limit
 
+    @property
+    def paces(self) -> bool:
+        """Whether pieces are held back one by one."""
+        return self.mode is QuotaMode.PACE and self.limit is not None
+
     def set_limit(self, bytes_per_second: int | None) -> None:
         """Another limit, from now on; what was counted stays, and waiting threads look again.
 

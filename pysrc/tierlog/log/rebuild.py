@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tierlog import _core
 from tierlog.batches import BatchTable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_INDEX_INTERVAL_BYTES",
     "DEFAULT_PRODUCER_ID_EXPIRATION_MS",
+    "CopyTarget",
     "RebuiltIndexes",
     "rebuild_indexes",
 ]
@@ -25,6 +26,19 @@ __all__ = [
 DEFAULT_INDEX_INTERVAL_BYTES = 4096
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _WHOLE = frozenset({StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
+
+
+class CopyTarget(Protocol):
+    """An empty file of ours, open for writing."""
+
+    @property
+    def name(self) -> str:
+        """How errors call it."""
+        ...
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +82,7 @@ def rebuild_indexes(
     hash_bytes: bool = False,
     own_file: bool = False,
     max_table_rows: int | None = None,
+    copy_to: CopyTarget | None = None,
 ) -> RebuiltIndexes:
     """Rebuilds every index of a whole segment (Kafka's ``LogSegment.recover``).
 
@@ -80,6 +95,8 @@ def rebuild_indexes(
     A torn or zero tail is fine, and `RebuiltIndexes.table` says so. Damage anywhere else raises
     ``CorruptDataError``, unless ``accept_damage`` takes the batches before it for the whole, as a
     broker would when it truncates. So do batches no broker would have appended, and a bad snapshot.
+    ``copy_to`` is an empty file to which every byte that is read of an open file is written too,
+    with ``hash_bytes`` and up to the end all of them; an OSError of its own carries its ``name``.
     Releases the interpreter lock.
     """
     native = _core.rebuild_indexes(
@@ -92,6 +109,7 @@ def rebuild_indexes(
         hash_bytes,
         own_file,
         max_table_rows,
+        copy_to,
     )
     table = BatchTable(native.batches)
     if table.stop_reason not in _WHOLE and not accept_damage:

@@ -24,7 +24,12 @@ from dataclasses import dataclass
 from tierlog.errors import ConfigError, CorruptDataError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectStore
-from tierlog.types import TopicIdPartition, check_kafka_uuid, check_topic_name
+from tierlog.types import (
+    RemoteLogSegmentId,
+    TopicIdPartition,
+    check_kafka_uuid,
+    check_topic_name,
+)
 
 __all__ = [
     "CLUSTER_KEY",
@@ -38,6 +43,7 @@ __all__ = [
     "encode_rdi",
     "indexes_key",
     "log_key",
+    "log_key_of",
     "parse_key",
     "parse_rdi",
     "partition_prefix",
@@ -97,15 +103,22 @@ def log_key(metadata: RemoteLogSegmentMetadata) -> str:
     return _stem(metadata) + LOG_SUFFIX
 
 
+def log_key_of(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
+    """`log_key` of a segment of which no more is known yet."""
+    return _stem_of(segment_id, start_offset) + LOG_SUFFIX
+
+
 def indexes_key(metadata: RemoteLogSegmentMetadata) -> str:
     """Key of the segment's `.indexes` object."""
     return _stem(metadata) + INDEXES_SUFFIX
 
 
 def _stem(metadata: RemoteLogSegmentMetadata) -> str:
-    segment_id = metadata.segment_id
-    prefix = partition_prefix(segment_id.topic_id_partition)
-    return f"{prefix}{metadata.start_offset:020d}-{segment_id.id}"
+    return _stem_of(metadata.segment_id, metadata.start_offset)
+
+
+def _stem_of(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
+    return f"{partition_prefix(segment_id.topic_id_partition)}{start_offset:020d}-{segment_id.id}"
 
 
 def parse_key(key: str) -> ObjectKey:

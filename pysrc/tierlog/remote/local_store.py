@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.remote.local_draft import LocalDraft, open_nameless
 from tierlog.remote.object_store import (
     TEMPORARY_PREFIX,
     TEMPORARY_SUFFIX,
@@ -231,6 +232,18 @@ class LocalStore:
                     os.unlink(temporary, dir_fd=folder)
                 with self._lock:
                     self._open_files.pop(key, None)
+
+    def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
+        """A file for the object `key` of about that size, to be written by whoever reads its
+        bytes; None where the file system has no files without a name."""
+        *folders, _ = check_key(key).split("/")
+        with self._folder_for_writing(key, folders) as folder, self._errors(key):
+            descriptor = open_nameless(folder)
+            if descriptor is None:
+                return None
+            if size_bytes >= _WRITEBACK_BYTES:
+                _fallocate(descriptor, 0, 0, size_bytes)
+            return LocalDraft(self.url, key, os.dup(folder), descriptor, self._failed)
 
     def _create(self, name: str, folder: int) -> tuple[str, int]:
         """Hidden name and descriptor of a new file. Another name than usual while somebody else

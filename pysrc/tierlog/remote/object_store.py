@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_COMPONENT_BYTES",
     "MAX_KEY_BYTES",
+    "Draft",
     "ObjectInfo",
     "ObjectStore",
     "already_exists",
@@ -108,6 +109,48 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there counts as removed."""
+        ...
+
+
+class Draft(Protocol):
+    """An object on its way, which somebody writes through its descriptor while reading the bytes.
+
+    Nobody can see it, and nothing of it is left behind, also by a crash, unless it is put.
+    """
+
+    @property
+    def key(self) -> str:
+        """What it will be."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What an OSError that came from writing it carries."""
+        ...
+
+    @property
+    def holds(self) -> tuple[int, int] | None:
+        """Size and CRC-32C of what was written; None until that is known."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor to write through."""
+        ...
+
+    def wrote(self, size_bytes: int, crc32c: int) -> None:
+        """All of it is written."""
+        ...
+
+    def failed(self, error: OSError) -> RemoteStorageError:
+        """A failed write, in the words of the store."""
+        ...
+
+    def put(self) -> None:
+        """Makes it the object, durably, as `ObjectStore.put_stream` does without `overwrite`."""
+        ...
+
+    def close(self) -> None:
+        """Drops what was not put."""
         ...
 
 

@@ -29,15 +29,17 @@ from tierlog.remote.indexes import (
     read_sections,
     verify_indexes,
 )
-from tierlog.remote.layout import indexes_key, log_key
+from tierlog.remote.layout import indexes_key, log_key, log_key_of
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import (
+    Draft,
     ObjectInfo,
     ObjectStore,
     file_chunks,
     open_regular_file,
     storage_error,
 )
+from tierlog.types import RemoteLogSegmentId
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -58,18 +60,32 @@ class RemoteStorageManager:
 
     # -- writing
 
+    def draft_log_segment_data(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
+    ) -> Draft | None:
+        """A draft of the `.log` object, for `copy_log_segment_data`: whoever scans the segment
+        writes it on the way, so that it is read once. None where the store takes no drafts."""
+        # Asked of the class: what stands before a store and only knows its calls must not be
+        # passed by.
+        if not hasattr(type(self._store), "draft"):
+            return None
+        draft: Draft | None = self._store.draft(log_key_of(segment_id, start_offset), size_bytes)  # type: ignore[attr-defined]
+        return draft
+
     def copy_log_segment_data(
         self,
         metadata: RemoteLogSegmentMetadata,
-        log: int | str | os.PathLike[str],
+        log: int | str | os.PathLike[str] | Draft,
         indexes: Buffer,
         *,
         before_chunk: Callable[[int], None] | None = None,
     ) -> None:
-        """Store the segment: the file `log` (a path or an open descriptor), then `indexes`.
+        """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
+        it), then `indexes`.
 
         The bytes are checksummed on their way and the object only appears when size and CRC-32C
         are those of `metadata`: CorruptDataError when the file has changed since it was scanned.
+        A draft's were checksummed when it was written.
         `before_chunk` is told the size of each piece before it goes, and may block or raise to
         pace or stop the upload. Nothing is cleaned up here: whoever gets an error decides when
         to `delete_log_segment_data`.
@@ -77,9 +93,12 @@ class RemoteStorageManager:
         if metadata.log_crc32c is None:
             raise ValueError(f"{metadata.segment_id}: no checksum to compare the copy with")
         _check_indexes(metadata, indexes)
-        with _opened(log) as (descriptor, path):
-            chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
-            self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
+        if isinstance(log, int | str | os.PathLike):
+            with _opened(log) as (descriptor, path):
+                chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
+                self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
+        else:
+            _put_draft(log, metadata, before_chunk)
         if before_chunk is not None:
             before_chunk(memoryview(indexes).nbytes)
         self._store.put_bytes(indexes_key(metadata), indexes)
@@ -287,6 +306,22 @@ def _verified_chunks(
         raise _changed(path, sent, f"{size_bytes} bytes", "end of file")
     if checksum != metadata.log_crc32c:
         raise _changed(path, 0, f"CRC-32C {metadata.log_crc32c:#010x}", f"{checksum:#010x}")
+
+
+def _put_draft(
+    draft: Draft,
+    metadata: RemoteLogSegmentMetadata,
+    before_chunk: Callable[[int], None] | None,
+) -> None:
+    expected = (metadata.segment_size_bytes, metadata.log_crc32c)
+    if (draft.key, draft.holds) != (log_key(metadata), expected):
+        raise ValueError(
+            f"{metadata.segment_id}: expected a draft of {log_key(metadata)} with size and "
+            f"CRC-32C {expected}, found one of {draft.key} with {draft.holds}"
+        )
+    if before_chunk is not None:
+        before_chunk(metadata.segment_size_bytes)
+    draft.put()
 
 
 def _changed(path: str, position: int, expected: str, found: str) -> CorruptDataError:

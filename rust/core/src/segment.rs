@@ -13,7 +13,7 @@ use crate::legacy;
 use crate::record_batch::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
 };
-use crate::source::SegmentFile;
+use crate::source::{CopyTarget, SegmentFile, WRITE_BYTES};
 
 /// Bytes per `pread`.
 pub const BLOCK_BYTES: usize = 512 << 10;
@@ -178,10 +178,24 @@ pub fn scan_file<V: Visitor>(
     options: &ScanOptions,
     visitor: &mut V,
 ) -> Result<Scan> {
+    copy_file(file, options, visitor, None)
+}
+
+/// Walks a segment file, and writes every byte that it reads to `target`, at the same position.
+///
+/// With [`ScanOptions::hash_bytes`], and when the scan reached the end, these are all bytes of the
+/// range, and their CRC-32C is [`Scan::range_crc32c`].
+pub fn copy_file<V: Visitor>(
+    file: &SegmentFile,
+    options: &ScanOptions,
+    visitor: &mut V,
+    target: Option<&mut CopyTarget>,
+) -> Result<Scan> {
     let end = options.end.unwrap_or(u64::MAX).min(file.size_bytes());
     let start = options.start.min(end);
     let mut walker = Walker::new(options, end, visitor);
     let mut blocks = Blocks::new(file, start, end, options.hash_bytes);
+    blocks.target = target;
     blocks.fill(BLOCK_BYTES)?;
     let stop = loop {
         walker.end = blocks.end;
@@ -363,7 +377,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
     /// Deals with the batch at the start of the window, which goes beyond it.
     fn cross_border(
         &mut self,
-        blocks: &mut Blocks<'_>,
+        blocks: &mut Blocks<'_, '_>,
         size_bytes: Option<u64>,
     ) -> Result<Option<Stop>> {
         let window = blocks.window();
@@ -389,7 +403,11 @@ impl<'v, V: Visitor> Walker<'v, V> {
     }
 
     /// Brings a control batch or legacy message into memory as a whole.
-    fn whole_batch(&mut self, blocks: &mut Blocks<'_>, size_bytes: u64) -> Result<Option<Stop>> {
+    fn whole_batch(
+        &mut self,
+        blocks: &mut Blocks<'_, '_>,
+        size_bytes: u64,
+    ) -> Result<Option<Stop>> {
         if size_bytes > MAX_WHOLE_BATCH_BYTES {
             return Ok(Some(Stop::new(
                 StopReason::BadLength,
@@ -468,8 +486,9 @@ pub(crate) fn frame_slice(
 }
 
 /// A window of a file that moves forward.
-struct Blocks<'f> {
+struct Blocks<'f, 't> {
     file: &'f SegmentFile,
+    target: Option<&'t mut CopyTarget>,
     buffer: Vec<u8>,
     /// Source position of `buffer[0]`.
     position: u64,
@@ -480,11 +499,12 @@ struct Blocks<'f> {
     hash: Option<Running>,
 }
 
-impl<'f> Blocks<'f> {
+impl<'f> Blocks<'f, '_> {
     fn new(file: &'f SegmentFile, start: u64, end: u64, hash_bytes: bool) -> Self {
         let room = (end - start).min(BLOCK_BYTES as u64) as usize;
         Self {
             file,
+            target: None,
             buffer: vec![0; room.max(HEADER_READ_BYTES)],
             position: start,
             begin: 0,
@@ -507,10 +527,17 @@ impl<'f> Blocks<'f> {
     fn fill(&mut self, most: usize) -> Result<()> {
         let from = self.position + self.filled as u64;
         let left = usize::try_from(self.end.saturating_sub(from)).unwrap_or(usize::MAX);
-        let stop = self.filled + left.min(most).min(self.buffer.len() - self.filled);
+        let mut stop = self.filled + left.min(most).min(self.buffer.len() - self.filled);
+        if self.target.is_some() && stop - self.filled > WRITE_BYTES {
+            // What is written ends where the page cache likes it to.
+            stop -= ((from + (stop - self.filled) as u64) % WRITE_BYTES as u64) as usize;
+        }
         let count = self.file.read_at(from, &mut self.buffer[self.filled..stop])?;
         if let Some(hash) = &mut self.hash {
             hash.update(&self.buffer[self.filled..self.filled + count]);
+        }
+        if let Some(target) = &mut self.target {
+            target.write(&self.buffer[self.filled..self.filled + count], from)?;
         }
         if count < stop - self.filled {
             self.end = from + count as u64;

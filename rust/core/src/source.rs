@@ -12,6 +12,13 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::prefer_large_pages;
 
+/// Pieces in which a copy is written. The page cache serves a file best when it was written in
+/// pieces of at least this size and at multiples of it; with much larger ones the kernel looks for
+/// pages of that size.
+pub(crate) const WRITE_BYTES: usize = 256 << 10;
+/// After so many bytes the disk is asked to begin with them.
+const WRITEBACK_BYTES: u64 = 8 << 20;
+
 /// A regular file opened for reading only, without following a symbolic link at its end.
 #[derive(Debug)]
 pub struct SegmentFile {
@@ -83,6 +90,65 @@ impl SegmentFile {
         // the map lives; this is the documented contract of `own_file`.
         let map = unsafe { memmap2::Mmap::map(&self.file) };
         map.map_err(|error| Error::io(0, error))
+    }
+}
+
+/// A file of our own that takes the bytes of another one while they are read.
+///
+/// Its owner makes it durable; here the disk is only kept busy meanwhile, so that little is left
+/// to do in the end.
+#[derive(Debug)]
+pub struct CopyTarget {
+    file: File,
+    handed_over: u64,
+    failed: bool,
+}
+
+impl CopyTarget {
+    /// Takes an empty file that is open for writing.
+    pub fn new(file: File) -> Self {
+        Self { file, handed_over: 0, failed: false }
+    }
+
+    /// Whether it was this file, not the one that is read, that could not be used.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Writes `bytes` at `position`.
+    pub(crate) fn write(&mut self, bytes: &[u8], position: u64) -> Result<()> {
+        let mut at = position;
+        for piece in bytes.chunks(WRITE_BYTES) {
+            if let Err(error) = self.file.write_all_at(piece, at) {
+                self.failed = true;
+                return Err(Error::io(at, error));
+            }
+            at += piece.len() as u64;
+        }
+        if at >= self.handed_over + WRITEBACK_BYTES {
+            self.begin_writeback(at);
+        }
+        Ok(())
+    }
+
+    #[expect(unsafe_code, reason = "the standard library has no such call")]
+    fn begin_writeback(&mut self, end: u64) {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsRawFd;
+            let length = end - self.handed_over;
+            // SAFETY: the descriptor is open as long as `file` lives. The call neither touches
+            // memory nor changes the file; where it is refused, a later fsync does all the work.
+            unsafe {
+                libc::sync_file_range(
+                    self.file.as_raw_fd(),
+                    self.handed_over.cast_signed(),
+                    length.cast_signed(),
+                    libc::SYNC_FILE_RANGE_WRITE,
+                )
+            };
+        }
+        self.handed_over = end;
     }
 }
 

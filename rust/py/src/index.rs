@@ -3,15 +3,16 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::error::Result;
+use tierlog_core::error::{Error, Result};
 use tierlog_core::local_index::{
     self, AbortedTransaction, OffsetIndexWriter, Tail, TimeIndexWriter,
 };
 use tierlog_core::producer_state::{Expiry, ProducerEntry, ProducerState, parse_snapshot};
 use tierlog_core::rebuild::{RebuildVisitor, Rebuilder};
 use tierlog_core::segment::ScanOptions;
+use tierlog_core::source::CopyTarget;
 
-use crate::buffer::{Column, Input, Values};
+use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;
 use crate::remote_index::column;
 use crate::segment::{Batches, Source};
@@ -287,11 +288,13 @@ pub struct Rebuilt {
 }
 
 /// Rebuilds the indexes of a whole segment, from the producer state that `producer_snapshot`
-/// holds. With `now_ms`, producers silent for `producer_id_expiration_ms` are left out.
+/// holds. With `now_ms`, producers silent for `producer_id_expiration_ms` are left out. Every byte
+/// that is read of an open file is also written to the file `copy_to`, which errors name by its
+/// `name`.
 #[pyfunction]
 #[pyo3(signature = (
     source, index_interval_bytes, base_offset, producer_snapshot, now_ms,
-    producer_id_expiration_ms, hash_bytes, own_file, max_table_rows,
+    producer_id_expiration_ms, hash_bytes, own_file, max_table_rows, copy_to=None,
 ))]
 #[expect(clippy::too_many_arguments, reason = "settings of a rebuild")]
 fn rebuild_indexes(
@@ -305,8 +308,13 @@ fn rebuild_indexes(
     hash_bytes: bool,
     own_file: bool,
     max_table_rows: Option<usize>,
+    copy_to: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Rebuilt> {
     let source = Source::new(source, own_file)?;
+    let mut target = match copy_to {
+        Some(file) => Some(CopyTarget::new(duplicate(file.call_method0("fileno")?.extract()?)?)),
+        None => None,
+    };
     let expiry = now_ms.map(|now_ms| Expiry { now_ms, expiration_ms: producer_id_expiration_ms });
     let producers = match producer_snapshot {
         Some(data) => ProducerState::from_snapshot(Input::new(data)?.bytes(), expiry)
@@ -317,12 +325,17 @@ fn rebuild_indexes(
     let rebuilder = Rebuilder::new(base_offset, index_interval_bytes, producers);
     let mut visitor = RebuildVisitor::new(rebuilder, max_table_rows.unwrap_or(usize::MAX));
     let work = || {
-        let scan = source.scan(&options, &mut visitor)?;
+        let scan = match &mut target {
+            Some(target) => source.copy(&options, &mut visitor, target)?,
+            None => source.scan(&options, &mut visitor)?,
+        };
         let (rebuilt, _producers) = visitor.rebuilder.finish(expiry)?;
         Ok((scan, visitor.batches, visitor.batches_complete, rebuilt))
     };
-    let (scan, batches, batches_complete, rebuilt) =
-        py.detach(work).map_err(|error| source.error(py, error))?;
+    let (scan, batches, batches_complete, rebuilt) = match py.detach(work) {
+        Ok(done) => done,
+        Err(error) => return Err(failed_copy(py, error, &source, target.as_ref(), copy_to)),
+    };
     let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
     Ok(Rebuilt {
         offset_index: bytes(&rebuilt.offset_index),
@@ -339,6 +352,23 @@ fn rebuild_indexes(
         batches: Py::new(py, Batches::new(py, batches, scan)?)?,
         batches_complete,
     })
+}
+
+/// An error of the file that is read, or of the one that is written.
+fn failed_copy(
+    py: Python<'_>,
+    error: Error,
+    source: &Source,
+    target: Option<&CopyTarget>,
+    copy_to: Option<&Bound<'_, PyAny>>,
+) -> PyErr {
+    match copy_to.filter(|_| target.is_some_and(CopyTarget::failed)) {
+        None => source.error(py, error),
+        Some(file) => match file.getattr("name").and_then(|name| name.extract::<String>()) {
+            Ok(name) => to_python(py, error, Some(&name)),
+            Err(failure) => failure,
+        },
+    }
 }
 
 /// Puts what Python calls into the module.

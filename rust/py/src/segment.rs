@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use tierlog_core::batch_columns::BatchColumns;
-use tierlog_core::error::{Error, Result};
-use tierlog_core::segment::{Scan, ScanOptions, scan_file, scan_slice};
-use tierlog_core::source::SegmentFile;
+use tierlog_core::error::{Error, ErrorKind, Result};
+use tierlog_core::segment::{Scan, ScanOptions, copy_file, scan_file, scan_slice};
+use tierlog_core::source::{CopyTarget, SegmentFile};
 
 use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;
@@ -63,6 +63,24 @@ impl Source {
                     scan_file(&file, options, visitor)
                 }
             }
+        }
+    }
+
+    /// Walks an open file and writes what it reads to `target`.
+    pub fn copy<V: tierlog_core::segment::Visitor>(
+        &self,
+        options: &ScanOptions,
+        visitor: &mut V,
+        target: &mut CopyTarget,
+    ) -> Result<Scan> {
+        match self {
+            Self::File(file) => copy_file(file, options, visitor, Some(target)),
+            Self::Path { .. } | Self::Bytes(_) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                0,
+                "an open file to copy from",
+                "a path or bytes",
+            )),
         }
     }
 
