@@ -31,7 +31,8 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 def differences(world: World) -> list[str]:
     """Everything that is not as the ledger allows; `world` is at rest."""
     truth = Truth.read(world.ledger_path)
-    problems = [*_dangling(world), *_orphans(world), *_damaged(world), *_leftovers(world)]
+    problems = [f"failed: {one}" for one in world.failures.told]
+    problems += [*_dangling(world), *_orphans(world), *_damaged(world), *_leftovers(world)]
     for name, log in world.host.logs.items():
         known = truth.partitions[name]
         if known.deletion_begun:
@@ -119,7 +120,8 @@ def _log_differences(
     yield from _lost(world, log, known)
     yield from _read_back(world, log, known)
     yield from _not_tidy(world, log)
-    yield from world.index_differences(log.partition)
+    served = _Tier(known, _remote_batches(world, log)).sha256
+    yield from world.index_differences(log.partition, served, log.log_start_offset)
 
 
 def _wrong_log_start(log: OwnedLog, known: PartitionTruth, now_ms: int) -> Iterator[str]:

@@ -86,6 +86,7 @@ def script(root: Path, seed: int, make: MakeWorld) -> None:
     for step in steps:
         step()
         world.run()
+    assert world.failures.told == []
     world.close()
 
 

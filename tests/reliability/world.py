@@ -5,20 +5,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.oracle import batches as oracle
 from tests.reliability.host import CLUSTER_ID, NODE_ID, Host, OwnedLog
 from tests.reliability.ledger import Ledger, Truth
 from tests.reliability.seams import SeamedMetadata, SeamedStore
 from tierlog.clock import ManualClock
-from tierlog.config.sections import RemoteLogConfig
+from tierlog.config.sections import RemoteIndexConfig, RemoteLogConfig
+from tierlog.errors import RemoteResourceNotFoundError
 from tierlog.quota import QuotaManager
+from tierlog.remote.layout import log_key, partition_prefix
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
+from tierlog.tiering.partition_work import ManagerListener
+from tierlog.tiering.task_pool import TaskFailure
 from tierlog.types import TopicIdPartition
 
 __all__ = ["BEGIN_MS", "World"]
@@ -52,6 +59,7 @@ class World:
         self.store: ObjectStore = SeamedStore(LocalStore(self.store_dir, clock=self.clock))
         self.storage = make_storage(self.store)
         self.metadata = make_metadata(root / "meta" / "metadata.sqlite")
+        self.failures = Failures()
         self.manager = RemoteLogManager(
             self.storage,
             self.metadata,
@@ -59,9 +67,12 @@ class World:
             clock=self.clock,
             options=ManagerOptions(
                 config=RemoteLogConfig(manager_task_interval_ms=INTERVAL_MS),
+                # Several entries of each segment, several segments in a file, several files.
+                index_config=RemoteIndexConfig(interval_bytes=700, rotate_bytes=2_000),
                 cluster_id=CLUSTER_ID,
                 copy_quota=copy_quota,
                 index_dir=str(self.index_dir),
+                listener=self.failures,
             ),
         )
 
@@ -111,8 +122,54 @@ class World:
 
     def index_files(self, partition: TopicIdPartition) -> Iterator[Path]:
         """What lies in the folder of the partition's remote indexes."""
-        yield from sorted(self.index_dir.rglob(f"*{partition.topic_id}*/*"))
+        folder = self.index_dir / partition_prefix(partition)
+        yield from sorted(folder.iterdir()) if folder.is_dir() else ()
 
-    def index_differences(self, partition: TopicIdPartition) -> Iterator[str]:
-        """Where the partition's remote index files are not what a rebuild would make."""
-        return iter(())
+    def index_differences(
+        self, partition: TopicIdPartition, served: dict[int, str], first_offset: int
+    ) -> Iterator[str]:
+        """Where the partition's remote index files are not sound, which of the offsets from
+        `first_offset` on that the tier serves (batches by base offset, with their hashes) they do
+        not lead to, and where they lead to what is not served."""
+        self.manager.close()
+        files = RemoteIndexFiles(self.index_dir, partition, rotate_bytes=1 << 20, rotate_ms=-1)
+        yield from (f"index files: {finding}" for finding in files.findings)
+        objects: dict[str, bytes] = {}
+        for offset, sha256 in sorted(served.items()):
+            if offset < first_offset:
+                continue
+            entry = files.lookup_offset(offset)
+            if entry is None or not entry.first_offset <= offset <= entry.last_offset:
+                yield f"index files: nothing for offset {offset}"
+                continue
+            key = str(entry.log_key)
+            if key not in objects:
+                objects[key] = read_whole(self.store, key)
+            data = objects[key][entry.log_position : entry.log_position + entry.data_length]
+            hashes = [hashlib.sha256(one.data).hexdigest() for one in oracle.scan(data)[0]]
+            if sha256 not in hashes:
+                yield f"index files: offset {offset} is not where they say, in {key}"
+        ends = {log_key(one): one.served_end_offset for one in self.metadata.list(partition)}
+        for entry in files.entries():
+            end_offset = ends.get(str(entry.log_key), first_offset - 1)
+            if entry.last_offset > max(end_offset, first_offset - 1):
+                yield f"index files: offset {entry.last_offset} of {entry.log_key} is not served"
+        files.close()
+
+
+def read_whole(store: ObjectStore, key: str) -> bytes:
+    """An object's bytes; none when there is no such object."""
+    try:
+        return bytes(store.get_range(key, 0, store.head(key).size_bytes))
+    except RemoteResourceNotFoundError:
+        return b""
+
+
+class Failures(ManagerListener):
+    """Keeps what went wrong in a run of a task: nothing should, over a store that works."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_task_failure(self, failure: TaskFailure) -> None:
+        self.told.append(f"{failure.pool} of {failure.key}: {failure.error!r}")

@@ -330,22 +330,21 @@ class RemoteIndexFiles:
 
     def _truncate_with(self, segment: RemoteLogSegmentMetadata, offset: int) -> None:
         """Truncates when entries of the segment are here that its metadata has cut off."""
-        reached = max(offset, segment.start_offset)
+        reached, key = max(offset, segment.start_offset), log_key(segment)
 
-        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
-            index = bisect_left(row.last_offsets, reached)
-            if index == len(row.files):
-                return None
-            file = row.files[index]
-            return find_offset(self._paths(file, with_index), file, self.partition, reached)[0]
+        def look(row: Row, _with_index: bool) -> bool:
+            # All entries from there on: other segments' may lie between, where both overlap.
+            rest = Row.of(row.files[bisect_left(row.last_offsets, reached) :])
+            found = self._entries(rest)
+            return any(str(one.log_key) == key and one.last_offset >= reached for one in found)
 
         try:
-            entry = self._look(look)
+            cut_off = self._look(look)
         except CorruptDataError:
             # The file goes, and comes again without what was cut off.
             self._settle()
-            entry = self._look(look)
-        if entry is not None and str(entry.log_key) == log_key(segment):
+            cut_off = self._look(look)
+        if cut_off:
             self.truncate_to(offset)
 
     def delete(self) -> None:

@@ -44,7 +44,6 @@ class ExpirationTask:
         self._tier = work.tier
         self._quiet: tuple[LogView, int] | None = None
         self._quiet_until_ms = 0
-        self._indexes_behind = False
 
     def __call__(self, task: Task) -> Again:
         work = self._work
@@ -83,10 +82,7 @@ class ExpirationTask:
         cut = self._truncate(segments, lineage)
         if cut:
             segments, being_copied = work.list_segments()
-        if self._indexes_behind:
-            # Not cut by the offset alone: the copy task may have added what follows it by now.
-            work.catch_up_indexes(segments)
-            self._indexes_behind = False
+            work.cut_indexes(segments)
         copied = coverage(segments, lineage)
         plan = self._plan(view, lineage, segments, being_copied, copied)
         self._show(view, segments, plan, began_ms)
@@ -120,7 +116,6 @@ class ExpirationTask:
                 truncation_offset=offset,
             )
             self._tier.metadata.update(update, leader_epoch=self._work.leader_epoch)
-            self._work.cut_indexes(offset)
             self._tell(Happened.TRUNCATED, segment, text=f"at offset {offset}")
         return bool(found)
 

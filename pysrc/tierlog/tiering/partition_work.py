@@ -236,9 +236,12 @@ class PartitionWork:
         if self._index_behind:
             self.catch_up_indexes(segments)
 
-    def cut_indexes(self, offset: int) -> None:
-        """What was written from `offset` on is no longer part of the log."""
-        self._index(lambda files: files.truncate_to(offset))
+    def cut_indexes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Some of these segments were cut. What the copy task has indexed since then stays, and
+        what it could not, behind entries that are gone now, is added: of segments that are not
+        among these by the next `catch_up_if_behind`."""
+        self.catch_up_indexes(segments)
+        self._index_behind = True
 
     def drop_indexes_below(self, log_start_offset: int) -> None:
         """What ends below the log start offset is not looked up any more."""
