@@ -24,7 +24,7 @@ demo: build  ## tier the bundled real Kafka logs, read them back, compare byte f
 	$(BIN)/tierlog demo
 	@echo "To have tierlog on your path: source $(BIN)/activate"
 
-test: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool  ## every test
+test: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
 	cargo test --locked --quiet
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
@@ -98,4 +98,9 @@ $(STAMPS)/promtool: $(STAMPS)/test
 
 $(STAMPS)/java: $(STAMPS)/tools
 	.ci/system-packages java javac mvn
+	@touch $@
+
+# The jars of a real HDFS, so that no test waits for their download.
+$(STAMPS)/hdfs: tests/remote/hdfs_pom.xml $(STAMPS)/test $(STAMPS)/java
+	$(BIN)/python -m tests.remote.hdfs_cluster
 	@touch $@

@@ -300,7 +300,7 @@ class TierConfig(Section):
         "tierlog.store.url",
         store_url(),
         None,
-        "The store that segments are copied to: file:///, s3://, gs://, az:// or memory:///.",
+        "The store that segments are copied to: file:///, s3://, gs://, az://, hdfs:// or memory:///.",
         private=True,
     )
     state_dir: str | None = setting(

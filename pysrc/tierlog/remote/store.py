@@ -7,6 +7,7 @@
 | ``s3://bucket/prefix`` | S3 and what speaks its protocol | the prefix |
 | ``gs://bucket/prefix`` | Google Cloud Storage | the prefix |
 | ``az://container/prefix`` | Azure Blob Storage; ``account_name`` is an option | the prefix |
+| ``hdfs://host:port/folder`` | HDFS, see `hdfs_store`; needs the extra ``hdfs`` | the folder |
 
 A URL holds no credentials: they come from the environment or from options, and appear in no
 error and no `repr`.
@@ -25,18 +26,23 @@ from tierlog.remote.obstore_store import ObstoreStore, open_cloud_store, open_me
 __all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "ObstoreStore", "file_chunks", "open_store"]
 
 _CLOUD_SCHEMES = ("s3", "gs", "az")
-_SCHEMES = ("file", "memory", *_CLOUD_SCHEMES)
+_SCHEMES = ("file", "memory", *_CLOUD_SCHEMES, "hdfs")
 
 
 def open_store(url: str, **options: Any) -> ObjectStore:
     """The store behind `url`; see the table above. ConfigError for what cannot be one.
 
-    `options` go to the cloud provider's client and are refused for the other schemes. Nothing is
-    read or written yet, so a missing folder or bucket shows on first use.
+    `options` go to the cloud provider's client, or are those of `HdfsOptions`; the other schemes
+    refuse them. Nothing is read or written yet, so a missing folder or bucket shows on first use.
     """
     parts = _split(url)
     if parts.scheme in _CLOUD_SCHEMES:
         return open_cloud_store(url, options)
+    if parts.scheme == "hdfs":
+        # Here, since what it needs takes longer to import than all the rest.
+        from tierlog.remote.hdfs_store import open_hdfs_store
+
+        return open_hdfs_store(url, options)
     if options:
         raise ConfigError(f"{url}: a {parts.scheme}: store has no options, got {sorted(options)}")
     if parts.scheme == "memory":
@@ -68,7 +74,9 @@ def _check_place(url: str, parts: SplitResult) -> None:
     if local and parts.netloc not in ("", "localhost"):
         raise ConfigError(f"{url}: write three slashes, {parts.scheme}:///...")
     if not local and not parts.netloc:
-        raise ConfigError(f"{url}: the bucket is missing, {parts.scheme}://bucket/prefix")
+        place = "NameNode" if parts.scheme == "hdfs" else "bucket"
+        example = "host:port/folder" if parts.scheme == "hdfs" else "bucket/prefix"
+        raise ConfigError(f"{url}: the {place} is missing, {parts.scheme}://{example}")
     if parts.scheme == "file" and not parts.path.startswith("/"):
         raise ConfigError(f"{url}: the path must be absolute, file:///folder")
     if parts.scheme != "file":

@@ -1,0 +1,134 @@
+"""A real HDFS on loopback: NameNode and DataNodes in one JVM, see `HdfsCluster.java`.
+
+Its jars are resolved by Maven once (``make test`` does it first of all, or
+``python -m tests.remote.hdfs_cluster``) and found again without the network.
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.kafka_tools import KafkaToolsError, classpath
+from tests.kafka_tools.support import LOOPBACK, find_program, tail_text
+from tierlog.remote.store import ObjectStore, open_store
+
+HERE = Path(__file__).resolve().parent
+POM = HERE / "hdfs_pom.xml"
+MAIN = HERE / "HdfsCluster.java"
+JVM_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 30
+
+
+def hdfs_classpath() -> str:
+    """The jars of HDFS with everything its cluster for tests needs."""
+    return classpath(POM.parents[2] / ".cache" / "hdfs", pom=POM)
+
+
+@dataclass
+class HdfsCluster:
+    """Where the NameNode listens, and what the cluster can be told to do."""
+
+    port: int
+    process: subprocess.Popen[str]
+    _folders: count[int] = field(default_factory=count)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def url(self) -> str:
+        return f"hdfs://{LOOPBACK}:{self.port}"
+
+    def new_url(self) -> str:
+        """A store's URL that nobody has had before."""
+        return f"{self.url}/stores/{next(self._folders)}"
+
+    def new_store(self, **options: Any) -> ObjectStore:
+        return open_store(self.new_url(), **options)
+
+    def tell(self, *words: str) -> str:
+        """What the cluster answers to a command; KafkaToolsError when it fails."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self._lock:
+            self.process.stdin.write("\t".join(words) + "\n")
+            self.process.stdin.flush()
+            verdict, _, answer = self.process.stdout.readline().rstrip("\n").partition(" ")
+        if verdict != "ok":
+            raise KafkaToolsError(f"HDFS: {' '.join(words)}: {verdict} {answer}")
+        return answer
+
+    def shell(self, *words: str) -> tuple[int, bytes]:
+        """Exit code and output of a command of Hadoop's own file system shell (``-ls``, ...)."""
+        code, _, printed = self.tell("shell", *words).partition(" ")
+        return int(code), base64.b64decode(printed)
+
+    def datanodes(self) -> list[str]:
+        """The addresses that clients know the DataNodes by."""
+        return self.tell("datanodes").split()
+
+    @contextmanager
+    def without_namenode(self) -> Iterator[None]:
+        """The NameNode is down; afterwards it is up again on the same port, out of safe mode."""
+        self.tell("stop-namenode")
+        try:
+            yield
+        finally:
+            self.tell("start-namenode")
+
+    @contextmanager
+    def without_datanode(self, address: str) -> Iterator[None]:
+        """One DataNode is down, which the NameNode does not notice for minutes."""
+        self.tell("stop-datanode", address)
+        try:
+            yield
+        finally:
+            self.tell("start-datanode", address)
+
+
+@contextmanager
+def running_hdfs(datanodes: int = 3) -> Iterator[HdfsCluster]:
+    """A started cluster; it ends with its standard input."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "hdfs.log"
+        command = [find_program("java", "default-jre-headless"), *JVM_FLAGS, "-cp"]
+        command += [hdfs_classpath(), str(MAIN), f"{folder}/dfs", str(datanodes)]
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        impatience = threading.Timer(START_TIMEOUT_S, process.kill)
+        impatience.start()
+        try:
+            words = process.stdout.readline().split()
+            impatience.cancel()
+            if words[:1] != ["ready"]:
+                raise KafkaToolsError(f"HDFS did not start: {tail_text(log)}")
+            yield HdfsCluster(port=int(words[1]), process=process)
+        finally:
+            impatience.cancel()
+            process.stdin.close()
+            try:
+                process.wait(timeout=STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(timeout=STOP_TIMEOUT_S)
+            process.stdout.close()
+
+
+if __name__ == "__main__":
+    try:
+        hdfs_classpath()
+    except (KafkaToolsError, subprocess.SubprocessError) as error:
+        sys.exit(f"HDFS: {error}")
