@@ -11,9 +11,9 @@ use tierlog_core::batch_columns::{Batch, BatchColumns};
 use tierlog_core::checksum::crc32c;
 use tierlog_core::error::Result;
 use tierlog_core::segment::{
-    BLOCK_BYTES, ScanOptions, Stop, StopReason, Visitor, scan_file, scan_slice,
+    BLOCK_BYTES, ScanOptions, Stop, StopReason, Visitor, copy_file, scan_file, scan_slice,
 };
-use tierlog_core::source::SegmentFile;
+use tierlog_core::source::{CopyTarget, SegmentFile};
 
 /// A v2 batch whose records are `body`: the scanner does not look inside.
 fn batch(base_offset: i64, records: i32, attributes: i16, body: &[u8]) -> Vec<u8> {
@@ -94,6 +94,52 @@ fn both(bytes: &[u8], options: &ScanOptions) -> ((Seen, Stop, Option<u32>), bool
         && slice.stop == scan.stop
         && slice.range_crc32c == scan.range_crc32c;
     ((in_memory, slice.stop, slice.range_crc32c), same)
+}
+
+/// The bytes that arrive in another file while this one is scanned, which tells of the same rows.
+fn copied(bytes: &[u8]) -> (Vec<u8>, StopReason, Option<u32>) {
+    let options = ScanOptions { hash_bytes: true, ..ScanOptions::default() };
+    let file = TempFile::new(bytes);
+    let (mut alone, mut copying) = (Seen::default(), Seen::default());
+    let expected = scan_file(&file.open(), &options, &mut alone).expect("a readable file");
+    let path = file.0.with_extension("copy");
+    let mut target = CopyTarget::new(File::create(&path).expect("a writable folder"));
+    let scan = copy_file(&file.open(), &options, &mut copying, Some(&mut target));
+    let scan = scan.expect("a readable and a writable file");
+    let arrived = std::fs::read(&path).expect("a readable file");
+    std::fs::remove_file(&path).expect("a writable folder");
+    assert_eq!((alone, expected.stop), (copying, scan.stop.clone()));
+    assert_eq!(expected.range_crc32c, scan.range_crc32c);
+    assert!(!target.failed());
+    (arrived, scan.stop.reason, scan.range_crc32c)
+}
+
+#[test]
+fn a_copy_holds_every_byte_that_was_scanned() {
+    let around = BLOCK_BYTES - 100;
+    let large = 20 * BLOCK_BYTES + 7;
+    let sizes = [10, around, 60, 3 * BLOCK_BYTES, 0, large, BLOCK_BYTES - 61, 5, 9, BLOCK_BYTES];
+    let bytes = segment(&sizes);
+    let (arrived, reason, hash) = copied(&bytes);
+    assert!(arrived == bytes, "{} bytes arrived, {} expected", arrived.len(), bytes.len());
+    assert_eq!((reason, hash), (StopReason::End, Some(crc32c(&bytes))));
+
+    // Whatever stops the scan, the bytes that were read are the same.
+    let (arrived, reason, hash) = copied(&bytes[..bytes.len() - 1]);
+    assert_eq!((reason, hash), (StopReason::TornTail, None));
+    assert!(bytes.starts_with(&arrived));
+    assert_eq!(copied(&[]), (Vec::new(), StopReason::End, Some(0)));
+}
+
+#[test]
+fn a_copy_that_cannot_be_written_says_so() {
+    let file = TempFile::new(&segment(&[100; 3]));
+    let options = ScanOptions { hash_bytes: true, ..ScanOptions::default() };
+    let full = File::options().write(true).open("/dev/full").expect("a device of every Linux");
+    let mut target = CopyTarget::new(full);
+    let scan = copy_file(&file.open(), &options, &mut Seen::default(), Some(&mut target));
+    let error = scan.err().and_then(|error| error.io).and_then(|error| error.raw_os_error());
+    assert_eq!((error, target.failed()), (Some(28), true));
 }
 
 #[test]
