@@ -17,12 +17,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DISK = DATA_DIR / "clean" / "disk1"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = FENCED.findall(README)
-GUIDES = [
-    (path.name, number, block)
+GUIDES = {
+    path.name: "\n".join(code for language, code in blocks if language == "python")
     for path in sorted((ROOT / "docs").glob("*.md"))
-    for number, (language, block) in enumerate(FENCED.findall(path.read_text(encoding="utf-8")))
-    if language == "python"
-]
+    if (blocks := FENCED.findall(path.read_text(encoding="utf-8")))
+}
 COMMANDS = [
     line
     for language, block in BLOCKS
@@ -86,7 +85,9 @@ def test_the_python_of_the_readme(places: dict[str, str], tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("guide", "number", "code"), GUIDES, ids=lambda value: str(value)[:20])
-def test_the_python_of_the_guides(guide: str, number: int, code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, f"{guide}, block {number}: {done.stderr}"
+@pytest.mark.parametrize("guide", [name for name, code in GUIDES.items() if code])
+def test_the_python_of_the_guides(guide: str) -> None:
+    """All blocks of a guide, one after the other."""
+    command = [sys.executable, "-c", GUIDES[guide]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, f"{guide}: {done.stderr}"

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     )
     from tierlog.remote.storage import RemoteStorageManager
     from tierlog.remote.store import open_store
+    from tierlog.tiering.local_log import LocalLog, LogView, TopicSettings
+    from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
+    from tierlog.tiering.partition_work import ManagerListener
     from tierlog.tiering.reader import open_reader, read
-    from tierlog.types import StopReason
+    from tierlog.types import StopReason, TopicIdPartition
 
 __all__ = [
     "BatchTable",
@@ -51,6 +54,10 @@ __all__ = [
     "FencedLeaderError",
     "HeaderColumn",
     "IndexCache",
+    "LocalLog",
+    "LogView",
+    "ManagerListener",
+    "ManagerOptions",
     "MetadataNotReadyError",
     "OutOfRangeError",
     "QuotaManager",
@@ -60,6 +67,7 @@ __all__ = [
     "RecordColumns",
     "RemoteIndexCache",
     "RemoteLogIndexEntries",
+    "RemoteLogManager",
     "RemoteMetadataError",
     "RemoteResourceNotFoundError",
     "RemoteStorageError",
@@ -67,6 +75,8 @@ __all__ = [
     "Reservation",
     "StopReason",
     "TierlogError",
+    "TopicIdPartition",
+    "TopicSettings",
     "decode_records",
     "decode_remote_log_index",
     "encode_remote_log_index",
@@ -90,6 +100,10 @@ _HOMES = {
     "FencedLeaderError": "errors",
     "HeaderColumn": "columns",
     "IndexCache": "_hot",
+    "LocalLog": "tiering.local_log",
+    "LogView": "tiering.local_log",
+    "ManagerListener": "tiering.partition_work",
+    "ManagerOptions": "tiering.manager",
     "MetadataNotReadyError": "errors",
     "OutOfRangeError": "errors",
     "QuotaManager": "quota",
@@ -99,6 +113,7 @@ _HOMES = {
     "RecordColumns": "columns",
     "RemoteIndexCache": "remote.index_cache",
     "RemoteLogIndexEntries": "remote.log_index",
+    "RemoteLogManager": "tiering.manager",
     "RemoteMetadataError": "errors",
     "RemoteResourceNotFoundError": "errors",
     "RemoteStorageError": "errors",
@@ -106,6 +121,8 @@ _HOMES = {
     "Reservation": "_hot",
     "StopReason": "types",
     "TierlogError": "errors",
+    "TopicIdPartition": "types",
+    "TopicSettings": "tiering.local_log",
     "decode_records": "log.records",
     "decode_remote_log_index": "remote.log_index",
     "encode_remote_log_index": "remote.log_index",

@@ -211,6 +211,11 @@ class RemoteLogManager:
         for pool in self._pools:
             pool.start()
 
+    def hurry(self) -> None:
+        """Every partition is looked at now instead of after the interval."""
+        for pool in self._pools:
+            pool.hurry()
+
     def wait_until_idle(self, timeout_ms: int = 600_000) -> bool:
         """Wait until no task is running and none has more to do now; False when that took too
         long. Tasks that failed are waited for no longer than to their failure."""
@@ -222,8 +227,7 @@ class RemoteLogManager:
     def run_until_idle(self) -> None:
         """Run every task in this thread, at least once and until none has more to do now; for
         simulations and single passes, instead of `start`."""
-        for pool in self._pools:
-            pool.hurry()
+        self.hurry()
         while [pool for pool in self._pools if pool.run_due()]:
             pass
 
