@@ -76,7 +76,7 @@ class RemoteIndexDir:
     @classmethod
     def of(cls, index_dir: str | os.PathLike[str], partition: TopicIdPartition) -> RemoteIndexDir:
         """The folder of `partition`; nothing is made yet."""
-        root = os.path.abspath(os.fspath(index_dir))
+        root = os.path.realpath(os.fspath(index_dir))
         return cls(os.path.join(root, partition_prefix(partition).rstrip("/")), root)
 
     def file_path(self, base_offset: int, kind: RemoteIndexKind) -> str:
@@ -88,7 +88,9 @@ class RemoteIndexDir:
         """The folder and those above it, durable. OSError for a link or a file in their place."""
         if self._made:
             return
-        os.makedirs(self._root, exist_ok=True)
+        if not os.path.isdir(self._root):
+            os.makedirs(self._root, exist_ok=True)
+            sync_folder(os.path.dirname(self._root))
         folder = self._root
         for part in os.path.relpath(self.path, self._root).split(os.sep):
             folder = os.path.join(folder, part)

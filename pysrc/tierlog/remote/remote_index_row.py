@@ -280,12 +280,13 @@ class RowWriter:
         return found.file
 
     def _repair_log(self, file: RemoteIndexFile, found: Scan) -> None:
-        if file.base_offset in self._unsynced:
+        is_rewritten = file.base_offset in self._unsynced
+        if is_rewritten:
             self.directory.rewrite(file.base_offset, file.size_bytes)
         with self.directory.opened(file.base_offset, RemoteIndexKind.LOG, create=False) as log:
             if found.torn is not None:
                 os.ftruncate(log, file.size_bytes)
-            if found.torn is not None or not found.has_trailer:
+            if is_rewritten or not found.has_trailer:
                 write_all(log, TRAILER.pack(file.last_position), file.size_bytes)
             os.fsync(log)
 
