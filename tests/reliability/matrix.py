@@ -43,6 +43,7 @@ TWICE_EVERY = 3
 CHILD_TIMEOUT_S = 60.0
 MAX_FAILURES = 5
 STATES_PER_SEED = 1_000_000
+PER_WORKER = 100_000
 # A kill by the parent, so many microseconds after the child began, instead of at a point.
 AFTER_US = "after_us"
 
@@ -270,7 +271,8 @@ def run(cycles: int, seed: int, workers: int, mutation: str | None = None) -> Re
         for worker in range(workers):
             folder = Path(name) / f"worker-{worker}"
             folder.mkdir()
-            states = range(first + worker, first + STATES_PER_SEED, workers)
+            # Neighbours to each: every second state copies through drafts.
+            states = range(first + worker * PER_WORKER, first + (worker + 1) * PER_WORKER)
             share = cycles // workers + (worker < cycles % workers)
             child = os.fork()
             if child == 0:

@@ -43,11 +43,12 @@ POINTS: tuple[str, ...] = (
     "store.put_log.first_chunk",
     "store.put_log.middle_chunk",
     "store.put_log.last_chunk",
-    *_both("store.head", "store.get_range"),
+    "store.draft.after",
+    *_both("store.put_draft", "store.head", "store.get_range"),
     # Inside the file store.
     "file.create.after",
     "file.write.after",
-    *_both("file.sync_object", "file.sync_folder", "file.publish"),
+    *_both("file.sync_object", "file.sync_folder", "file.publish", "file.link"),
     *_both("file.unlink_object"),
     "file.remove_temporary.before",
     # Events of the metadata.

@@ -26,13 +26,13 @@ from tierlog.remote.metadata import (
 )
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.object_store import Draft, ObjectInfo, ObjectStore
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SeamedMemory", "SeamedMetadata", "SeamedStore", "watch_files"]
+__all__ = ["SeamedDraftStore", "SeamedMemory", "SeamedMetadata", "SeamedStore", "watch_files"]
 
 
 @contextmanager
@@ -79,6 +79,29 @@ class SeamedStore:
     def delete(self, key: str) -> None:
         with around("store.delete_log" if key.endswith(LOG_SUFFIX) else "store.delete_indexes"):
             self._store.delete(key)
+
+
+class SeamedDraftStore(SeamedStore):
+    """The same over a store that takes drafts, which the copy then prefers."""
+
+    def draft(self, key: str, size_bytes: int) -> SeamedDraft | None:
+        draft = self._store.draft(key, size_bytes)  # type: ignore[attr-defined]
+        reach("store.draft.after")
+        return None if draft is None else SeamedDraft(draft)
+
+
+class SeamedDraft:
+    """A `Draft` that says when it becomes an object."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._draft, name)
+
+    def put(self) -> None:
+        with around("store.put_draft"):
+            self._draft.put()
 
 
 def _told(chunks: Iterable[Buffer], size_bytes: int) -> Iterator[Buffer]:
@@ -162,7 +185,7 @@ def watch_files(areas: dict[str, Path]) -> None:
     the file store's, ``index`` that of the index files). For good: only in a child."""
     folders = [(f"{folder}/", area) for area, folder in areas.items()]
     watched = _Watched(folders)
-    for name in ("open", "write", "pwrite", "fsync", "rename", "replace", "unlink"):
+    for name in ("open", "write", "pwrite", "fsync", "link", "rename", "replace", "unlink"):
         call = getattr(os, name)
         setattr(os, name, partial(getattr(watched, name), call))
     publish = local_store.rename_new
@@ -229,6 +252,14 @@ class _Watched:
             call(source, target, **options)
 
     replace = rename
+
+    def link(self, call: Any, source: Any, target: Any, **options: Any) -> None:
+        area = self._area(self._path(target, options.get("dst_dir_fd")))
+        if area is None:
+            call(source, target, **options)
+            return
+        with around(f"{area}.link"):
+            call(source, target, **options)
 
     def unlink(self, call: Any, path: Any, **options: Any) -> None:
         full = self._path(path, options.get("dir_fd"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.oracle import batches as oracle
 from tests.reliability.host import CLUSTER_ID, NODE_ID, Host, OwnedLog
 from tests.reliability.ledger import Ledger, Truth
-from tests.reliability.seams import SeamedMetadata, SeamedStore
+from tests.reliability.seams import SeamedDraftStore, SeamedMetadata, SeamedStore
 from tierlog.clock import ManualClock
 from tierlog.config.sections import RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import RemoteResourceNotFoundError
@@ -56,7 +56,8 @@ class World:
         self.clock = ManualClock(now_ms=max(truth.now_ms, BEGIN_MS))
         self.ledger = Ledger(self.ledger_path)
         self.host = Host(root / "host", self.ledger)
-        self.store: ObjectStore = SeamedStore(LocalStore(self.store_dir, clock=self.clock))
+        seamed = SeamedDraftStore if (root / "drafts").exists() else SeamedStore
+        self.store: ObjectStore = seamed(LocalStore(self.store_dir, clock=self.clock))
         self.storage = make_storage(self.store)
         self.metadata = make_metadata(root / "meta" / "metadata.sqlite")
         self.failures = Failures()
@@ -109,9 +110,12 @@ class World:
         self.manager.stop_partition(log.partition, delete_remote=True)
         log.delete()
 
-    def run(self) -> None:
+    def run(self, *, clock_is_right: bool = True) -> None:
         """One interval later, until nothing is due."""
-        self.pass_time(INTERVAL_MS)
+        if clock_is_right:
+            self.pass_time(INTERVAL_MS)
+        else:
+            self.clock.advance(INTERVAL_MS)
         self.manager.run_until_idle()
 
     def doomed(self) -> set[TopicIdPartition]:
