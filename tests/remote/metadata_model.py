@@ -120,9 +120,8 @@ class NaiveMetadata:
         elif state is DELETION_FINISHED and known == state - 1:
             legal = True
             del self.deletions[partition]
-            for places in (self.segments, self.highest):
-                for place in [place for place in places if place[0] == partition]:
-                    del places[place]  # type: ignore[attr-defined]
+            self.segments = {key: s for key, s in self.segments.items() if key[0] != partition}
+            self.highest = {key: o for key, o in self.highest.items() if key[0] != partition}
         else:
             legal = state is known or state == (MARKED if known is None else known + 1)
             if legal:

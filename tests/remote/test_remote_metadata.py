@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +19,19 @@ from tests.remote.builders import (
     GONE,
     PARTITION,
     STARTED,
-    partition_of,
     segment,
     uuid_of,
 )
 from tests.remote.metadata_conformance import MetadataConformance
 from tests.remote.metadata_events import (
-    DELETION_FINISHED,
-    DELETION_STARTED,
     MARKED,
-    cut,
     delete_partition,
-    finish,
     found_at,
     move,
 )
 from tests.remote.metadata_fencing import EmbeddedConformance
 from tests.remote.metadata_model import MetadataMachine
 from tierlog.errors import (
-    CorruptDataError,
     MetadataNotReadyError,
     RemoteMetadataError,
 )
@@ -85,7 +73,10 @@ class SqliteMachine(MetadataMachine):
         self.folder = tempfile.mkdtemp()
 
     def open_manager(self) -> RemoteLogMetadataManager:
-        return SqliteRemoteLogMetadataManager(Path(self.folder) / "metadata.db")
+        # So few that partitions leave the memory and come back all the time.
+        return SqliteRemoteLogMetadataManager(
+            Path(self.folder) / "metadata.db", max_loaded_segments=2
+        )
 
     @rule()
     def restart(self) -> None:
@@ -239,241 +230,7 @@ class TestPartitionMetadata:
         assert found_at(manager, 5) is None
 
 
-class TestSqliteOnly:
-    @pytest.fixture
-    def path(self, tmp_path: Path) -> Path:
-        return tmp_path / "metadata.db"
-
-    def test_everything_comes_back(self, path: Path) -> None:
-        with_all = segment(
-            "a",
-            0,
-            99,
-            epochs=((0, 0), (3, 50)),
-            bytes_per_epoch=((0, 60), (3, 40)),
-            custom_metadata=b"\x00locator",
-            log_crc32c=0xFFFFFFFF,
-            txn_index_empty=True,
-        )
-        plain, gone = segment("b", 100, 199), segment("c", 200, 299)
-        first = SqliteRemoteLogMetadataManager(path)
-        finish(first, with_all, gone)
-        first.add(plain)
-        move(first, gone, DELETING, GONE)
-        before = first.list(PARTITION)
-        first.close()
-        second = SqliteRemoteLogMetadataManager(path)
-        assert second.list(PARTITION) == before
-        assert before[0] == replace(with_all, state=FINISHED, event_timestamp_ms=6_000)
-        assert second.highest_offset_for_epoch(PARTITION, 0) == 299
-        assert second.remote_log_size(PARTITION, 3) == 40
-        second.close()
-
-    def test_the_highest_offset_outlives_its_segment(self, path: Path) -> None:
-        first = SqliteRemoteLogMetadataManager(path)
-        longer = segment("longer", 0, 99)
-        finish(first, longer)
-        move(first, longer, DELETING, GONE)
-        finish(first, segment("shorter", 0, 49))
-        first.close()
-        second = SqliteRemoteLogMetadataManager(path)
-        assert second.highest_offset_for_epoch(PARTITION, 0) == 99
-        second.close()
-
-    def test_leaders_cuts_deletions_and_log_starts_come_back(self, path: Path) -> None:
-        first = SqliteRemoteLogMetadataManager(path)
-        metadata = segment("a", 0, 99)
-        finish(first, metadata, leader_epoch=6)
-        cut(first, metadata, 40)
-        other, gone = partition_of("orders", 1), partition_of("orders", 2)
-        first.advance_log_start_offset(PARTITION, 17)
-        first.claim_leadership(other, 3)
-        delete_partition(first, MARKED, DELETION_STARTED, partition=other)
-        finish(first, segment("b", 0, 9, partition=gone))
-        steps = (MARKED, DELETION_STARTED, DELETION_FINISHED)
-        delete_partition(first, *steps, partition=gone, leader_epoch=2)
-        first.close()
-        second = SqliteRemoteLogMetadataManager(path)
-        assert [found_at(second, offset) for offset in (39, 40)] == [uuid_of("a"), None]
-        assert second.highest_offset_for_epoch(PARTITION, 0) == 39
-        leaders = [second.leader_epoch(name) for name in (PARTITION, other, gone)]
-        assert leaders == [6, 3, 2]
-        assert second.log_start_offset(PARTITION) == 17
-        assert second.log_start_offset(other) is None
-        assert second.partition_delete_state(other) is DELETION_STARTED
-        assert second.partition_delete_state(gone) is None
-        assert second.list(gone) == ()
-        assert second.highest_offset_for_epoch(gone, 0) is None
-        assert second.partitions() == (PARTITION, other)
-        second.close()
-
-    def test_commits_wait_for_the_disk(self, path: Path) -> None:
-        manager = SqliteRemoteLogMetadataManager(path)
-        assert manager._database.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert manager._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        manager.close()
-
-    def test_load_is_durable(self, path: Path) -> None:
-        first = SqliteRemoteLogMetadataManager(path)
-        segments = [segment(str(n), n * 10, n * 10 + 9, state=FINISHED) for n in range(300)]
-        first.load(segments)
-        first.close()
-        second = SqliteRemoteLogMetadataManager(path)
-        assert list(second.list(PARTITION)) == segments
-        assert second.highest_offset_for_epoch(PARTITION, 0) == 2_999
-        second.close()
-
-    def test_one_process_at_a_time(self, path: Path) -> None:
-        manager = SqliteRemoteLogMetadataManager(path)
-        with pytest.raises(RemoteMetadataError, match="in use by another process"):
-            SqliteRemoteLogMetadataManager(path)
-        script = (
-            "import sys; from tierlog.errors import RemoteMetadataError\n"
-            "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
-            "try: SqliteRemoteLogMetadataManager(sys.argv[1])\n"
-            "except RemoteMetadataError as error: print(error)\n"
-        )
-        command = [sys.executable, "-c", script, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        assert f"{path}: in use by another process" in done.stdout
-        manager.close()
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        assert done.stdout == ""
-
-    def test_a_killed_writer_loses_nothing_it_was_told_is_there(self, path: Path) -> None:
-        script = (
-            "import sys\n"
-            "from tests.remote.builders import FINISHED, segment\n"
-            "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
-            "manager = SqliteRemoteLogMetadataManager(sys.argv[1])\n"
-            "for number in range(100_000):\n"
-            "    metadata = segment(str(number), number * 10, number * 10 + 9)\n"
-            "    manager.add(metadata)\n"
-            "    manager.update(metadata.update_to(FINISHED, event_timestamp_ms=number))\n"
-            "    print(number, flush=True)\n"
-        )
-        root = Path(__file__).resolve().parents[2]
-        acknowledged = -1
-        with subprocess.Popen(
-            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True, cwd=root
-        ) as writer:
-            assert writer.stdout is not None
-            for line in writer.stdout:
-                acknowledged = int(line)
-                if acknowledged == 40:
-                    os.kill(writer.pid, signal.SIGKILL)
-        manager = SqliteRemoteLogMetadataManager(path)
-        known = manager.list(PARTITION)
-        assert acknowledged >= 40
-        assert len(known) in (acknowledged + 1, acknowledged + 2)
-        assert all(metadata.state is FINISHED for metadata in known[: acknowledged + 1])
-        manager.close()
-
-    def test_not_a_database(self, path: Path) -> None:
-        path.write_bytes(b"something else entirely " * 100)
-        with pytest.raises(CorruptDataError, match="expected an SQLite database") as caught:
-            SqliteRemoteLogMetadataManager(path)
-        assert caught.value.path == str(path)
-        assert path.read_bytes() == b"something else entirely " * 100
-
-    def test_a_database_of_somebody_else(self, path: Path) -> None:
-        other = sqlite3.connect(path)
-        other.execute("CREATE TABLE mine (x)")
-        other.close()
-        with pytest.raises(CorruptDataError, match="application_id 0"):
-            SqliteRemoteLogMetadataManager(path)
-
-    def test_a_later_schema(self, path: Path) -> None:
-        SqliteRemoteLogMetadataManager(path).close()
-        other = sqlite3.connect(path)
-        other.execute("PRAGMA user_version = 2")
-        other.close()
-        with pytest.raises(CorruptDataError, match="expected user_version 1, found user_version 2"):
-            SqliteRemoteLogMetadataManager(path)
-
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            "UPDATE segment SET description = 'text'",
-            "UPDATE segment SET description = x'7b7d'",
-            "UPDATE segment SET state = 9",
-            "UPDATE segment SET state = 'x'",
-            "UPDATE segment SET broker_id = 'x'",
-            "UPDATE segment SET custom_metadata = 7",
-            "UPDATE segment SET partition = 5",
-            "UPDATE segment SET topic = 'other'",
-            "UPDATE highest_offset SET topic = '../up'",
-            "UPDATE highest_offset SET offset = 'x'",
-            "ALTER TABLE segment ADD COLUMN more",
-        ],
-    )
-    def test_damaged_rows_stop_the_opening(self, path: Path, damage: str) -> None:
-        manager = SqliteRemoteLogMetadataManager(path)
-        finish(manager, segment("a", 0, 9))
-        manager.close()
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute(damage)
-        other.close()
-        for _ in range(2):
-            with pytest.raises(CorruptDataError, match=str(path)):
-                SqliteRemoteLogMetadataManager(path)
-
-    def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_bytes(b"")
-        with pytest.raises(OSError, match="file"):
-            SqliteRemoteLogMetadataManager(tmp_path / "file" / "metadata.db")
-        (tmp_path / "metadata.db").mkdir()
-        with pytest.raises(RemoteMetadataError, match="cannot open the metadata"):
-            SqliteRemoteLogMetadataManager(tmp_path / "metadata.db")
-
-    def test_nothing_more_is_written_after_a_failure(self, path: Path) -> None:
-        manager = SqliteRemoteLogMetadataManager(path)
-        first, second = segment("a", 0, 9), segment("b", 10, 19)
-        manager.add(first)
-        manager._database.execute("DROP TABLE segment")
-        with pytest.raises(RemoteMetadataError, match="change not stored: no such table"):
-            move(manager, first, FINISHED)
-        with pytest.raises(RemoteMetadataError, match="closed for changes after no such table"):
-            manager.add(second)
-        assert [known.state for known in manager.list(PARTITION)] == [STARTED]
-        manager.close()
-
-    def test_a_full_disk_may_pass(self, path: Path) -> None:
-        manager = SqliteRemoteLogMetadataManager(path)
-        (pages,) = manager._database.execute("PRAGMA page_count").fetchone()
-        manager._database.execute(f"PRAGMA max_page_count = {pages}")
-        stored = 0
-
-        def fill() -> None:
-            nonlocal stored
-            while True:
-                manager.add(segment(str(stored), stored, stored))
-                stored += 1
-
-        with pytest.raises(RemoteMetadataError, match="full"):
-            fill()
-        assert stored > 0
-        assert len(manager.list(PARTITION)) == stored
-        manager._database.execute(f"PRAGMA max_page_count = {pages + 1_000}")
-        manager.add(segment("after", 0, 9))
-        manager.close()
-        again = SqliteRemoteLogMetadataManager(path)
-        assert len(again.list(PARTITION)) == stored + 1
-        again.close()
-
-    def test_a_forked_child_may_not_write(self, path: Path) -> None:
-        manager = SqliteRemoteLogMetadataManager(path)
-        child = os.fork()
-        if child == 0:
-            try:
-                manager.add(segment("a", 0, 9))
-            except RemoteMetadataError as error:
-                os._exit(7 if "fork" in str(error) else 8)
-            os._exit(9)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert manager.list(PARTITION) == ()
-        manager.close()
-
+class TestEvents:
     def test_update_events_are_plain_values(self) -> None:
         event = RemoteLogSegmentMetadataUpdate(
             segment_id=segment("a", 0, 9).segment_id,

@@ -1,392 +1,237 @@
-"""The durable metadata manager: one SQLite file, loaded into memory, every change committed first.
+"""The durable metadata manager: one SQLite file, every change committed before it is visible.
 
-Schema version 1 (``user_version``; ``application_id`` is the ASCII text ``tlog``):
+The file is described in `metadata_schema`. What is known of a partition and its epochs as a whole
+(sizes, highest offsets, leader, deletion, log start) is read when the file is opened; the segments
+of a partition are read when one of them is first asked for, and then kept in memory.
 
-| Table | Columns |
-|---|---|
-| ``segment`` | ``topic_id, topic, partition, segment_id`` (identity), ``description`` (the rest, \
-as in `segment_json`), ``state, event_timestamp_ms, broker_id, custom_metadata`` (what an update \
-replaces; for the time this column counts, not the description) |
-| ``highest_offset`` | ``topic_id, topic, partition, epoch, offset``: the highest offset ever \
-finished, which outlives the segments |
-| ``partition_state`` | ``topic_id, topic, partition, leader_epoch, delete_state, \
-log_start_offset``: what is known of a partition as a whole |
-| ``truncation`` | ``topic_id, partition, segment_id, offset``: where a segment was cut |
-
-Commits are synchronous (WAL, ``synchronous=FULL``): what `add` or `update` returned from survives
-a power cut, and what it raised from has not happened. One process at a time may have the file
-open; it holds a lock on ``<file>.lock``.
+What a call returned from survives a power cut, and what it raised from has not happened. One
+process at a time may have the file open.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 
-from tierlog.errors import CorruptDataError, RemoteMetadataError
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
 )
+from tierlog.remote.metadata_database import MetadataDatabase
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata_schema import (
+    INSERT_EPOCH,
+    INSERT_PARTITION,
+    INSERT_SEGMENT,
+    SELECT_SEGMENTS,
+    epoch_row,
+    partition_row,
+    read_epoch,
+    read_partition,
+    read_segment,
+    segment_row,
+)
 from tierlog.remote.partition_metadata import PartitionChange, PartitionMetadata
-from tierlog.remote.segment_json import SegmentDescription, decode_segment, encode_segment
 from tierlog.types import TopicIdPartition
 
 __all__ = ["SqliteRemoteLogMetadataManager"]
 
-SCHEMA_VERSION = 1
-APPLICATION_ID = int.from_bytes(b"tlog", "big")
-# Where SQLite's own file header keeps these two numbers.
-_USER_VERSION_POSITION = 60
-_APPLICATION_ID_POSITION = 68
-
-_SCHEMA = """
-CREATE TABLE segment (
-    topic_id TEXT NOT NULL,
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    segment_id TEXT NOT NULL,
-    description BLOB NOT NULL,
-    state INTEGER NOT NULL,
-    event_timestamp_ms INTEGER NOT NULL,
-    broker_id INTEGER NOT NULL,
-    custom_metadata BLOB,
-    PRIMARY KEY (topic_id, partition, segment_id)
-) WITHOUT ROWID;
-CREATE TABLE highest_offset (
-    topic_id TEXT NOT NULL,
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
-    offset INTEGER NOT NULL,
-    PRIMARY KEY (topic_id, partition, epoch)
-) WITHOUT ROWID;
+_GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_PARTITION_GONE = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+# The numbers of the partitions that have segments: one step in the tree for each.
+_SELECT_HELD = """
+WITH RECURSIVE held (number) AS (
+    SELECT min(partition_number) FROM segment
+    UNION ALL
+    SELECT (SELECT min(partition_number) FROM segment WHERE partition_number > held.number)
+    FROM held WHERE held.number IS NOT NULL
+) SELECT number FROM held WHERE number IS NOT NULL
 """
-_MORE_TABLES = """
-CREATE TABLE IF NOT EXISTS partition_state (
-    topic_id TEXT NOT NULL,
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    leader_epoch INTEGER NOT NULL,
-    delete_state INTEGER,
-    log_start_offset INTEGER,
-    PRIMARY KEY (topic_id, partition)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS truncation (
-    topic_id TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    segment_id TEXT NOT NULL,
-    offset INTEGER NOT NULL,
-    PRIMARY KEY (topic_id, partition, segment_id)
-) WITHOUT ROWID;
-"""
-_UPSERT_SEGMENT = """
-INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET description = excluded.description, state = excluded.state,
-    event_timestamp_ms = excluded.event_timestamp_ms, broker_id = excluded.broker_id,
-    custom_metadata = excluded.custom_metadata
-"""
-_DELETE_SEGMENT = "DELETE FROM segment WHERE topic_id = ? AND partition = ? AND segment_id = ?"
-_SET_HIGHEST = "INSERT OR REPLACE INTO highest_offset VALUES (?, ?, ?, ?, ?)"
-# After these the file is as it was, so the next change may be tried.
-_HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
+_DELETE_SEGMENT = (
+    "DELETE FROM segment WHERE partition_number = ? AND start_offset = ? AND segment_id = ?"
+)
+_DELETE_SEGMENTS = "DELETE FROM segment WHERE partition_number = ?"
+_DELETE_EPOCH = "DELETE FROM epoch WHERE partition_number = ? AND epoch = ?"
+_DELETE_EPOCHS = "DELETE FROM epoch WHERE partition_number = ?"
 
 
 class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` in the SQLite file `path`, which is created if missing.
 
+    While more than `max_loaded_segments` (about 1 KB each) are in memory, those of the partitions
+    that were not asked for the longest leave it. A version 1 file is rewritten when it is opened.
+
     RemoteMetadataError when another process has it open, CorruptDataError when the file is not
-    such a database. Not to be used in a child after a fork.
+    such a database; for a partition whose rows are damaged, when it is first asked for. Not to be
+    used in a child after a fork.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, max_loaded_segments: int = 1_000_000
+    ) -> None:
         super().__init__(ready=False)
-        self._path = os.path.abspath(os.fspath(path))
-        self._process_id = os.getpid()
-        self._failure: str | None = None
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        self._max_loaded_segments = max_loaded_segments
+        # How many segments each one had when it was last asked for, the oldest look first.
+        self._in_memory: dict[TopicIdPartition, int] = {}
+        self._in_memory_count = 0
+        self._numbers: dict[TopicIdPartition, int] = {}
+        self._last_number = 0
         with ExitStack() as undo:
-            self._lock_descriptor = _take_lock(self._path)
-            undo.callback(os.close, self._lock_descriptor)
-            self._database = self._open()
-            undo.callback(self._database.close)
-            self._load_all()
+            self._file = MetadataDatabase(os.path.abspath(os.fspath(path)))
+            undo.callback(self._file.close)
+            self._load_totals()
             undo.pop_all()
         self.mark_ready()
 
     def __repr__(self) -> str:
-        return f"SqliteRemoteLogMetadataManager({self._path!r})"
+        return f"SqliteRemoteLogMetadataManager({self._file.path!r})"
 
     def load(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Take `segments` as they are, in whatever state, in one commit: a rebuild."""
+        by_partition: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
+        for metadata in segments:
+            by_partition.setdefault(metadata.topic_id_partition, []).append(metadata)
         with self._lock:
             self._check_usable(None)
-            taken = list(segments)
-            with self._transaction() as database:
-                for metadata in taken:
-                    _write(database, metadata)
-                super().load(taken)
-                for partition in {metadata.topic_id_partition for metadata in taken}:
-                    totals = self._partition(partition).totals()
-                    highest = tuple((epoch, offset) for epoch, (offset, _) in totals.items())
-                    _write_highest(database, partition, highest)
+            taken: dict[PartitionMetadata, int] = {}
+            with self._file.transaction() as database:
+                for partition, new in by_partition.items():
+                    known = self._loaded(partition).copy()
+                    number = taken[known] = self._number_of(partition, len(taken))
+                    for metadata in new:
+                        _write_segment(database, number, known.get(metadata.segment_id), metadata)
+                        known.put(metadata)
+                    database.execute(INSERT_PARTITION, partition_row(number, known))
+                    _write_totals(database, number, known.totals())
+            for known, number in taken.items():
+                self._partitions[known.partition] = known
+                self._keep_number(known.partition, number)
 
     def close(self) -> None:
         with self._lock:
             if not self._closed:
                 super().close()
-                self._database.close()
-                os.close(self._lock_descriptor)
+                self._file.close()
 
     # -- reading
 
-    def _open(self) -> sqlite3.Connection:
-        with ExitStack() as undo:
-            try:
-                database = sqlite3.connect(
-                    self._path, isolation_level=None, check_same_thread=False
-                )
-                undo.callback(database.close)
-                self._prepare(database)
-            except sqlite3.Error as error:
-                raise self._unreadable(error) from error
-            undo.pop_all()
-        return database
-
-    def _prepare(self, database: sqlite3.Connection) -> None:
-        (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if tables:
-            self._check_number(database, "application_id", APPLICATION_ID, _APPLICATION_ID_POSITION)
-            self._check_number(database, "user_version", SCHEMA_VERSION, _USER_VERSION_POSITION)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.executescript(_MORE_TABLES)
-        if not tables:
-            database.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
-                f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-            )
-            _sync_folder(os.path.dirname(self._path))
-
-    def _check_number(
-        self, database: sqlite3.Connection, name: str, expected: int, position: int
-    ) -> None:
-        (found,) = database.execute(f"PRAGMA {name}").fetchone()
-        if found != expected:
-            raise CorruptDataError(
-                reason="unknown_version",
-                path=self._path,
-                position=position,
-                expected=f"{name} {expected}",
-                found=f"{name} {found}",
-                hint="not a metadata database of this version of tierlog; choose another file",
-            )
-
-    def _load_all(self) -> None:
+    def _load_totals(self) -> None:
+        """Everything but the segments."""
+        by_number: dict[int, PartitionMetadata] = {}
         try:
-            rows = self._database.execute(
-                "SELECT segment.*, truncation.offset FROM segment LEFT JOIN truncation"
-                " USING (topic_id, partition, segment_id)"
-            )
-            # In the order of their offsets each one goes to the end of its epoch's list.
-            super().load(sorted(map(self._segment, rows), key=attrgetter("start_offset")))
-            for row in self._database.execute("SELECT * FROM highest_offset"):
-                topic_id, topic, number, epoch, offset = row
-                partition = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
-                self._partition(partition).set_highest(int(epoch), int(offset))
-            for row in self._database.execute("SELECT * FROM partition_state"):
-                topic_id, topic, number, leader_epoch, delete_state, log_start_offset = row
-                partition = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
-                known = self._partition(partition)
-                known.leader_epoch, known.log_start_offset = leader_epoch, log_start_offset
-                if delete_state is not None:
-                    known.delete_state = RemotePartitionDeleteState(delete_state)
-        except sqlite3.Error as error:
-            raise self._unreadable(error) from error
+            for row in self._file.rows("SELECT * FROM partition"):
+                number, known = read_partition(row, self._change_numbers)
+                by_number[number] = self._partitions[known.partition] = known
+                self._keep_number(known.partition, number)
+            for row in self._file.rows("SELECT * FROM epoch"):
+                number, epoch, highest_offset, size_bytes = read_epoch(row)
+                _of(by_number, number).set_highest(epoch, highest_offset)
+                _of(by_number, number).set_size(epoch, size_bytes)
+            for (number,) in self._file.rows(_SELECT_HELD):
+                _of(by_number, number).is_loaded = False
         except (TypeError, ValueError) as error:
-            raise self._bad_row(str(error)) from None
+            raise self._file.bad_row(error) from None
 
-    def _segment(self, row: tuple[object, ...]) -> RemoteLogSegmentMetadata:
-        """The segment of one row. ValueError or CorruptDataError when it is damaged."""
-        topic_id, topic, partition, segment_id, description, state, *changes = row
-        if not isinstance(description, bytes) or not isinstance(state, int):
-            raise ValueError(f"segment {segment_id}: columns of another type")
-        known = decode_segment(
-            description,
-            path=self._path,
-            position=0,
-            state=RemoteLogSegmentState(state),
-            changes=_checked_changes(segment_id, changes),
-        ).metadata
-        name = known.topic_id_partition
-        if (topic_id, topic, partition, segment_id) != (
-            name.topic_id,
-            name.topic,
-            name.partition,
-            known.segment_id.id,
-        ):
-            raise ValueError(f"segment {segment_id}: its description names {known.segment_id}")
+    def _loaded(self, partition: TopicIdPartition) -> PartitionMetadata:
+        known = self._known(partition)
+        if not known.is_loaded:
+            self._load_segments(known)
+        if known.has_segments() or partition in self._in_memory:
+            self._in_memory_count += len(known) - self._in_memory.pop(partition, 0)
+            self._in_memory[partition] = len(known)
+            self._make_room()
         return known
 
-    def _bad_row(self, found: str) -> CorruptDataError:
-        return CorruptDataError(
-            reason="bad_row",
-            path=self._path,
-            position=0,
-            expected="rows that each describe a segment",
-            found=found,
-            hint="rebuild the metadata from the bucket",
-        )
+    def _load_segments(self, known: PartitionMetadata) -> None:
+        rows = self._file.rows(SELECT_SEGMENTS, self._numbers[known.partition])
+        try:
+            known.load_segments(read_segment(known.partition, row) for row in rows)
+        except (TypeError, ValueError) as error:
+            raise self._file.bad_row(error) from None
+        finally:
+            if not known.is_loaded:
+                known.unload()
 
-    def _unreadable(self, error: sqlite3.Error) -> Exception:
-        """Damage is CorruptDataError; anything else (no access, no space) is worth a new try."""
-        if isinstance(error, sqlite3.OperationalError):
-            return RemoteMetadataError(f"{self._path}: cannot open the metadata: {error}")
-        return CorruptDataError(
-            reason="bad_database",
-            path=self._path,
-            position=0,
-            expected="an SQLite database",
-            found=str(error),
-            hint="rebuild the metadata from the bucket",
-        )
+    def _make_room(self) -> None:
+        """Let go of others than the one asked for last, which is the last one in the dict."""
+        # After a failure nobody knows what a second look at the file would find.
+        while (
+            self._in_memory_count > self._max_loaded_segments
+            and len(self._in_memory) > 1
+            and self._file.failure is None
+        ):
+            partition = next(iter(self._in_memory))
+            self._in_memory_count -= self._in_memory.pop(partition)
+            self._partitions[partition].unload()
 
     # -- writing
 
     def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
-        with self._transaction() as database:
+        known, number = self._known(partition), self._number_of(partition)
+        with self._file.transaction() as database:
+            if change.delete_state is _PARTITION_GONE:
+                _forget(database, number, known, change)
+                return
+            is_new = partition not in self._numbers
+            if is_new or change.segment is None or change.leader_epoch is not None:
+                database.execute(INSERT_PARTITION, partition_row(number, known, change))
             if change.segment is not None:
-                _write(database, change.segment)
-            _write_highest(database, partition, change.highest)
-            if change.delete_state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-                key = (partition.topic_id, partition.partition)
-                for table in ("segment", "highest_offset", "partition_state", "truncation"):
-                    database.execute(
-                        f"DELETE FROM {table} WHERE topic_id = ? AND partition = ?", key
-                    )
-                known = PartitionMetadata(partition)
-                known.leader_epoch = self._known(partition).leader_epoch
-                _write_state(database, known, PartitionChange(leader_epoch=change.leader_epoch))
-            else:
-                _write_state(database, self._known(partition), change)
+                before = known.get(change.segment.segment_id)
+                _write_segment(database, number, before, change.segment)
+            _write_totals(database, number, known.totals_after(change))
+        self._keep_number(partition, number)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing. After an input or output error nothing more is written, since
-        nobody knows then what the disk holds (only a fresh start reads it back)."""
-        if os.getpid() != self._process_id:
-            raise RemoteMetadataError(f"{self._path}: opened before the fork of this process")
-        if self._failure is not None:
-            raise RemoteMetadataError(
-                f"{self._path}: closed for changes after {self._failure}; open it again"
-            )
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            yield self._database
-            self._database.execute("COMMIT")
-        except BaseException as error:
-            with suppress(sqlite3.Error):
-                self._database.execute("ROLLBACK")
-            if not isinstance(error, sqlite3.Error):
-                raise
-            if error.sqlite_errorname not in _HARMLESS:
-                self._failure = str(error)
-            raise RemoteMetadataError(f"{self._path}: change not stored: {error}") from error
+    def _number_of(self, partition: TopicIdPartition, others: int = 0) -> int:
+        """Its number in the file, or one that is free when `others` take one before it."""
+        return self._numbers.get(partition, self._last_number + 1 + others)
+
+    def _keep_number(self, partition: TopicIdPartition, number: int) -> None:
+        self._numbers[partition] = number
+        self._last_number = max(self._last_number, number)
 
 
-def _write(database: sqlite3.Connection, metadata: RemoteLogSegmentMetadata) -> None:
-    partition = metadata.topic_id_partition
-    identity = (partition.topic_id, partition.topic, partition.partition)
-    if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-        key = (partition.topic_id, partition.partition, metadata.segment_id.id)
-        database.execute(_DELETE_SEGMENT, key)
-        database.execute(
-            "DELETE FROM truncation WHERE topic_id = ? AND partition = ? AND segment_id = ?", key
-        )
-        return
-    database.execute(
-        _UPSERT_SEGMENT,
-        (
-            *identity,
-            metadata.segment_id.id,
-            encode_segment(SegmentDescription(metadata=metadata)),
-            metadata.state.value,
-            metadata.event_timestamp_ms,
-            metadata.broker_id,
-            metadata.custom_metadata,
-        ),
-    )
-    if metadata.truncation_offset is not None:
-        key = (partition.topic_id, partition.partition, metadata.segment_id.id)
-        database.execute(
-            "INSERT OR REPLACE INTO truncation VALUES (?, ?, ?, ?)",
-            (*key, metadata.truncation_offset),
-        )
+def _of(by_number: dict[int, PartitionMetadata], number: object) -> PartitionMetadata:
+    if not isinstance(number, int) or number not in by_number:
+        raise ValueError(f"a row of partition number {number!r:.40}, which is not in the file")
+    return by_number[number]
 
 
-def _write_highest(
-    database: sqlite3.Connection, partition: TopicIdPartition, pairs: tuple[tuple[int, int], ...]
+def _forget(
+    database: sqlite3.Connection, number: int, known: PartitionMetadata, change: PartitionChange
 ) -> None:
-    identity = (partition.topic_id, partition.topic, partition.partition)
-    for epoch, offset in pairs:
-        database.execute(_SET_HIGHEST, (*identity, epoch, offset))
-
-
-def _write_state(
-    database: sqlite3.Connection, known: PartitionMetadata, change: PartitionChange
-) -> None:
-    def after(new: int | None, old: int | None) -> int | None:
-        return old if new is None else new
-
-    partition = known.partition
+    """Take a partition out of the file, but for its leader."""
+    database.execute(_DELETE_SEGMENTS, (number,))
+    database.execute(_DELETE_EPOCHS, (number,))
+    nothing = PartitionMetadata(known.partition)
+    nothing.leader_epoch = known.leader_epoch
     database.execute(
-        "INSERT OR REPLACE INTO partition_state VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            *(partition.topic_id, partition.topic, partition.partition),
-            after(change.leader_epoch, known.leader_epoch),
-            after(change.delete_state, known.delete_state),
-            after(change.log_start_offset, known.log_start_offset),
-        ),
+        INSERT_PARTITION,
+        partition_row(number, nothing, PartitionChange(leader_epoch=change.leader_epoch)),
     )
 
 
-def _checked_changes(segment_id: object, columns: list[object]) -> dict[str, object]:
-    event_timestamp_ms, broker_id, custom_metadata, truncation_offset = columns
-    if not isinstance(event_timestamp_ms, int) or not isinstance(broker_id, int):
-        raise ValueError(f"segment {segment_id}: columns of another type")
-    if custom_metadata is not None and not isinstance(custom_metadata, bytes):
-        raise ValueError(f"segment {segment_id}: custom metadata is no blob")
-    return {
-        "event_timestamp_ms": event_timestamp_ms,
-        "broker_id": broker_id,
-        "custom_metadata": custom_metadata,
-        "truncation_offset": truncation_offset,
-    }
+def _write_segment(
+    database: sqlite3.Connection,
+    number: int,
+    before: RemoteLogSegmentMetadata | None,
+    after: RemoteLogSegmentMetadata,
+) -> None:
+    """Only where a segment starts could make its row another one."""
+    if before is not None and (after.state is _GONE or before.start_offset != after.start_offset):
+        name = before.segment_id.id
+        database.execute(_DELETE_SEGMENT, (number, before.start_offset, name))
+    if after.state is not _GONE:
+        database.execute(INSERT_SEGMENT, segment_row(number, after))
 
 
-def _take_lock(path: str) -> int:
-    """A lock that ends with the process, however that ends."""
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise RemoteMetadataError(
-            f"{path}: in use by another process (lock on {path}.lock); stop that one or give "
-            "each its own file"
-        ) from None
-    return descriptor
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write_totals(
+    database: sqlite3.Connection, number: int, totals: Mapping[int, tuple[int, int]]
+) -> None:
+    for epoch, (highest_offset, size_bytes) in totals.items():
+        if highest_offset < 0 and size_bytes == 0:
+            database.execute(_DELETE_EPOCH, (number, epoch))
+        else:
+            database.execute(INSERT_EPOCH, epoch_row(number, epoch, highest_offset, size_bytes))

@@ -284,7 +284,7 @@ class PartitionMetadata:
 
     def unload(self) -> None:
         """Give up the segments but keep the totals, until `load_segments`."""
-        self.is_loaded = not self._segments
+        self.is_loaded = self.is_loaded and not self._segments
         self._segments, self._epochs = {}, {}
 
     def copy(self) -> PartitionMetadata:
