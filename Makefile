@@ -38,7 +38,7 @@ check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 	$(BIN)/python -m mypy.stubtest tierlog._core tierlog._hot --mypy-config-file pyproject.toml --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 	$(BIN)/lint-imports
 
-bench: build $(STAMPS)/test $(STAMPS)/java  ## ours against the peers, in the same run
+bench: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## ours against the peers, in the same run
 	$(BIN)/python -m benches
 
 models: build  ## every interleaving of a few threads, tried by loom

@@ -1,22 +1,41 @@
-"""A segment from a broker's directory to a ``file://`` store, against ``cp`` on the same disk."""
+"""Segments from a broker's directory to a store: against ``cp`` on the same disk, and against the
+bare client of the same S3 server."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import obstore
+from obstore.store import from_url
+
+from tests.remote.s3_server import S3_SERVERS, running_s3_server
+from tierlog._core import crc32c
+from tierlog.remote.layout import LOG_SUFFIX
+from tierlog.remote.store import open_store
 
 from .copying import Copying
 from .frame import Answer, Bench, Benchmark, Case, Sides, run_side
 from .peers.python import bare_crc_pass
 
 GB = 1e9
+MB = 1e6
+PARTITIONS = 4
+# As our store sends large objects.
+PART_BYTES = 8 << 20
+PARTS_IN_FLIGHT = 4
 
 
 def items(bench: Bench) -> Sequence[Case]:
-    return [copy(bench, "none-100-16k-1g")]
+    return [
+        copy(bench, "none-100-16k-1g"),
+        copy(bench, "none-1024-1m-1g"),
+        copy_to_s3(bench, "none-100-16k-64m"),
+    ]
 
 
 def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
@@ -57,6 +76,64 @@ def copy(bench: Bench, shape: str) -> Case:
         shape=shape,
         unit="GB",
         peers={"cp": 0.7, "cp + sync": None},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def copy_to_s3(bench: Bench, shape: str) -> Case:
+    """Four partitions in threads, whole copies; beside it the same files by the same client library
+    with the same parts and signatures, and nothing else. The server is a real one where there is
+    one, in another process of this machine."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        segment = bench.corpora.path(shape).absolute()
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
+        copying = Copying.of(segment, folder)
+        server = stack.enter_context(running_s3_server(S3_SERVERS[-1]))
+        url = f"s3://{server.new_bucket()}"
+        store, bare = open_store(url, **server.options()), from_url(url, **server.options())
+        pool = stack.enter_context(ThreadPoolExecutor(PARTITIONS))
+
+        def stored() -> Answer:
+            logs = [info.key for info in store.list() if info.key.endswith(LOG_SUFFIX)]
+            found = [bytes(store.get_range(key, 0, 1 << 40)) for key in logs]
+            return {"bytes": sum(map(len, found)), "crc32c": sorted(map(crc32c, found))}
+
+        def reset() -> None:
+            for info in list(store.list()):
+                store.delete(info.key)
+
+        def ours() -> Callable[[], Answer]:
+            list(pool.map(copying.copy_to, [store] * PARTITIONS))
+            return stored
+
+        def put(number: int) -> None:
+            obstore.put(
+                bare,
+                f"bare-{number}{LOG_SUFFIX}",
+                segment,
+                use_multipart=True,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_IN_FLIGHT,
+            )
+
+        def alone() -> Callable[[], Answer]:
+            list(pool.map(put, range(PARTITIONS)))
+            return stored
+
+        return Sides(
+            amount=PARTITIONS * segment.stat().st_size / MB,
+            ours=ours,
+            reset=reset,
+            peers={"obstore alone": alone},
+        )
+
+    return Case(
+        operation="copy to S3 on loopback, four partitions",
+        shape=shape,
+        unit="MB",
+        peers={"obstore alone": 0.8},
         prepare=prepare,
         one_thread=False,
     )

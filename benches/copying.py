@@ -1,4 +1,4 @@
-"""The copy of one segment as ``tierlog tier`` makes it, ready to be run again and again."""
+"""The copy of one segment as a remote log manager makes it, ready to be run again and again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tierlog.clock import SystemClock
 from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.remote.layout import log_key
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
@@ -46,16 +48,24 @@ class Copying:
 
     def run(self) -> Path:
         """Scan, rebuild, copy, verify; returns the stored `.log` object."""
+        return self.store / log_key(self.copy_to(open_store(self.store.as_uri())))
+
+    def copy_to(self, store: ObjectStore) -> RemoteLogSegmentMetadata:
+        """The same into any store; what the copy ended as."""
         (segment,) = self.log.rolled_segments
         copier = SegmentCopier(
-            RemoteStorageManager(open_store(self.store.as_uri())),
+            RemoteStorageManager(store),
             InMemoryRemoteLogMetadataManager(),
             clock=SystemClock(),
             broker_id=1,
         )
-        with SegmentHandle(segment.log_path) as handle:
-            finished = copier.copy(prepare(self.log, segment, handle), handle).metadata
-        return self.store / log_key(finished)
+        segment_id = copier.new_id()
+        with (
+            SegmentHandle(segment.log_path) as handle,
+            copier.draft(self.log, segment, segment_id) as draft,
+        ):
+            ready = prepare(self.log, segment, handle, draft=draft)
+            return copier.copy(ready, handle, segment_id=segment_id, draft=draft).metadata
 
     def forget(self) -> None:
         """Removes what the last run stored."""
