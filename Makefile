@@ -15,7 +15,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'C
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test check bench proofs models fmt lock clean build
+.PHONY: help demo test check bench proofs models reliability fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,12 @@ models: build  ## every interleaving of a few threads, tried by loom
 proofs: build models $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
 	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests tests/hot
+
+CYCLES ?= 1000
+SEED ?= $(shell echo $$RANDOM)
+
+reliability: build $(STAMPS)/test  ## kill the manager at every point, CYCLES times, and compare what is left (SEED repeats a run)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.reliability.matrix --cycles $(CYCLES) --seed $(SEED)
 
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all

@@ -7,7 +7,6 @@ of the operating system is seen by the name of the file. Nothing of it lives in 
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -159,10 +158,9 @@ class SeamedMemory(_Seams):
 class SeamedMetadata(_Seams, SqliteRemoteLogMetadataManager):
     """The durable one, and where it is; SQLite's statements too."""
 
-    def _open(self) -> sqlite3.Connection:
-        database = super()._open()
-        database.set_trace_callback(_statement)
-        return database
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._file.connection.set_trace_callback(_statement)
 
 
 def _statement(text: str) -> None:
