@@ -135,7 +135,7 @@ class Model:
 
     def catch_up(self, sources: Sequence[Tiered]) -> int:
         added = 0
-        ordered = sorted(sources, key=lambda one: one.metadata.start_offset)
+        ordered = sorted(sources, key=order)
         for source in ordered:
             metadata = source.metadata
             cut = metadata.truncation_offset
@@ -223,6 +223,11 @@ class Model:
 
     def lookup_timestamp(self, timestamp_ms: int) -> Entry | None:
         return oracle.lookup_timestamp(self.entries, timestamp_ms)
+
+
+def order(source: Tiered) -> tuple[int, int, str]:
+    metadata = source.metadata
+    return metadata.start_offset, metadata.end_offset, metadata.segment_id.id
 
 
 def shortened(entries: Sequence[Entry], end_offset: int) -> list[Entry]:
