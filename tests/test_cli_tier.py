@@ -6,17 +6,23 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.cli import _Watched, main
+from tierlog.cli import main
 from tierlog.clock import ManualClock
 from tierlog.sidecar import Progress
+from tierlog.tier_command import Watched
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
 
@@ -95,6 +101,11 @@ def test_the_store_of_another_cluster_is_wrong_usage(
         ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota", "10MB"], "expected bytes as in"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota", "0"], "expected a whole number from 1"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota-mode", "x"], "is not one of"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--retention-ms", "7y"], "expected a duration as in"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--retention-bytes", "0"], "from 1 or -1, found '0'"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--interval", "0"], "expected a whole number from 1"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--metrics", "9404"], "expected host:port"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--config", "/nowhere"], "does not exist"),
     ],
 )
 def test_wrong_usage(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,26 +149,155 @@ def test_the_progress_names_the_quota_while_it_waits() -> None:
         def advance(self, size_bytes: int, now_at: str = "") -> None:
             told.append(f"+{size_bytes} {now_at}")
 
-    watched = _Watched(Bar())
+    watched = Watched(Bar())
     watched(Progress(total_bytes=100, done_bytes=40))
     watched(Progress(total_bytes=100, done_bytes=40, quota_wait_ms=11_500))
     assert told == ["of 100", "+40 ", "+0 copy quota: up to 12 s"]
 
 
-def test_without_once_it_goes_on_until_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tierlog", "tier", LOG_DIR, "--topic", "epochs"]
-    command += ["--to", (tmp_path / "store").as_uri(), "--interval", "0.1"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+@contextmanager
+def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """`tierlog tier` as a process of its own."""
+    command = [sys.executable, "-m", "tierlog", "tier", *arguments, "--interval", "0.1"]
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
     ) as process:
         try:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith("3 segments copied")
-            assert process.stderr.readline().startswith("0 segments copied")
-            process.send_signal(signal.SIGINT)
-            rest = process.stderr.read()
-            assert process.wait(timeout=60) == 130
+            yield process
         finally:
             process.kill()
-    assert "Traceback" not in rest
+
+
+def line_with(stream: IO[str] | None, text: str) -> str:
+    """Reads on until a line has `text` in it."""
+    assert stream is not None
+    for line in stream:
+        if text in line:
+            return line
+    raise AssertionError(f"ended without {text!r}")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_without_once_it_goes_on_until_a_signal_ends_it(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with running(LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--topic", "epochs") as process:
+        assert process.stdout is not None
+        heads = process.stdout.readline().split()
+        assert heads[:5] == ["TOPIC", "PARTITION", "BASE-OFFSET", "SIZE", "OUTCOME"]
+        rows = [process.stdout.readline().split() for _ in range(3)]
+        assert {row[0] for row in rows} == {"epochs"}
+        assert sorted(int(row[2]) for row in rows) == [
+            segment.base_offset for segment in golden_segments(topic="epochs") if segment.rolled
+        ]
+        line_with(process.stderr, "3 segments copied")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == code
+    assert out == ""
+    assert err.splitlines()[-1].startswith("closing")
+    assert "Traceback" not in err
+
+
+def test_rows_as_they_happen_for_programs(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    arguments = [LOG_DIR, "--to", store, "--topic", "epochs", "--format"]
+    with running(*arguments, "json") as process:
+        rows = [json.loads(line_with(process.stdout, "epochs")) for _ in range(3)]
+        assert {row["outcome"] for row in rows} == {"copied"}
+    other = (tmp_path / "other").as_uri()
+    with running(LOG_DIR, "--to", other, "--topic", "epochs", "--format", "yaml") as process:
+        assert line_with(process.stdout, "topic") == '- topic: "epochs"\n'
+
+
+def test_nobody_reads_the_rows(tmp_path: Path) -> None:
+    with running(LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--topic", "epochs") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """Also while the store does not answer at all."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        with running(LOG_DIR, "--to", "s3://bucket/p", **endpoint) as process:
+            connection, _ = silent.accept()
+            with connection:
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(timeout=1)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(timeout=10) == 128 + signal.SIGTERM
+
+
+def test_settings_of_file_environment_and_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker's own server.properties; its retention is not the archive's."""
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"node.id=1\nlog.dirs={LOG_DIR}\nlog.retention.ms=1\nlog.retention.bytes=1\n"
+        f"tierlog.store.url={(tmp_path / 'file').as_uri()}\ntierlog.topics=nothing\n"
+    )
+    monkeypatch.setenv("TIERLOG_STORE_URL", (tmp_path / "environment").as_uri())
+    monkeypatch.setenv("TIERLOG_TOPICS", "epochs")
+    monkeypatch.setenv("TIERLOG_DEBUG", "0")
+    arguments = ["tier", "--config", str(file), "--once"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().err.startswith("3 segments copied;")
+    assert len(list((tmp_path / "environment").rglob("*.log"))) == 3
+    assert main([*arguments, "--to", (tmp_path / "flag").as_uri()]) == 0
+    assert len(list((tmp_path / "flag").rglob("*.log"))) == 3
+    assert not (tmp_path / "file").exists()
+    monkeypatch.setenv("TIERLOG_RETENTION_MSS", "1")
+    assert main(arguments) == 2
+    assert "did you mean TIERLOG_RETENTION_MS?" in capsys.readouterr().err
+    monkeypatch.delenv("TIERLOG_RETENTION_MSS")
+    file.write_text("tierlog.retention.byte=1\n")
+    assert main(arguments) == 2
+    wrong = capsys.readouterr().err
+    assert f"{file}: unknown setting tierlog.retention.byte; did you mean" in wrong
+
+
+def test_the_archive_expires_by_its_own_retention(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Golden records are old: a week's retention leaves nothing, a large size everything."""
+    store = tmp_path / "store"
+    arguments = ["tier", LOG_DIR, "--to", store.as_uri(), "--once", "--topic", "epochs"]
+    assert main([*arguments, "--retention-bytes", "50GiB"]) == 0
+    assert len(list(store.rglob("*.log"))) == 3
+    capsys.readouterr()
+    assert main([*arguments, "--retention-ms", "1h"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("0 segments copied, 3 expired;")
+    assert [line.split()[5:7] for line in captured.out.splitlines()[1:]] == [
+        ["expired", "retention_time"]
+    ] * 3
+    assert list(store.rglob("*.log")) == []
+    assert main([*arguments, "--retention-ms", "-1"]) == 0
+    assert capsys.readouterr().err.startswith("0 segments copied;")
+
+
+def test_metrics_while_it_runs(tmp_path: Path) -> None:
+    arguments = [LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--topic", "epochs"]
+    with running(*arguments, "--metrics", "127.0.0.1:0") as process:
+        url = line_with(process.stderr, "metrics at ").split()[-1]
+        line_with(process.stderr, "3 segments copied")
+        with urllib.request.urlopen(url) as answer:
+            text = answer.read().decode()
+    assert 'kafka_server_brokertopicmetrics_remotelogmetadatacount{topic="epochs"} 3.0' in text
+    assert 'kafka_server_brokertopicmetrics_remotecopylagbytes{topic="epochs"} 0.0' in text

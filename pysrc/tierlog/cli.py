@@ -23,10 +23,8 @@ from tierlog.errors import ConfigError, TierlogError
 
 if TYPE_CHECKING:
     from tierlog.remote.bucket import Problem
-    from tierlog.sidecar import Progress as TierProgress
-    from tierlog.sidecar import TierReport, TierRow
+    from tierlog.sidecar import TierRow
     from tierlog.tools.output import Table
-    from tierlog.tools.progress import Progress
     from tierlog.tools.record_format import Formatter
 
 __all__ = ["main"]
@@ -116,6 +114,22 @@ def _size(text: str) -> int:
     return parse_size(text)
 
 
+def _size_or_off(text: str) -> int:
+    return -1 if text == "-1" else _size(text)
+
+
+def _duration_or_off(text: str) -> int:
+    from tierlog.tools.durations import parse_duration
+
+    return -1 if text == "-1" else parse_duration(text)
+
+
+def _interval(text: str) -> int:
+    from tierlog.tools.durations import parse_duration
+
+    return parse_duration(text, "s")
+
+
 def _topic(text: str) -> tuple[str, int | None]:
     from tierlog.tools.sources import parse_topic
 
@@ -142,11 +156,13 @@ def _format_option(*formats: str) -> Callable[[Any], Any]:
 def _print_tables(tables: Iterable[Table], shown: str) -> None:
     from tierlog.tools.output import Format, render
 
+    click.echo("\n".join(render(tables, Format(shown), _heads())))
+
+
+def _heads() -> Callable[[str], str]:
+    """How column heads are shown."""
     plain = os.environ.get("NO_COLOR")
-    lines = render(
-        tables, Format(shown), str if plain else lambda head: click.style(head, bold=True)
-    )
-    click.echo("\n".join(lines))
+    return str if plain else lambda head: click.style(head, bold=True)
 
 
 def _hint(text: str) -> None:
@@ -343,132 +359,124 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
 
 
 @tierlog.command()
-@click.argument("log_dirs", nargs=-1, required=True, metavar="LOGDIR...")
-@click.option("--to", "url", required=True, metavar="URL", help="The store to copy to.")
-@click.option("--once", is_flag=True, help="One pass instead of one every --interval.")
+@click.argument("log_dirs", nargs=-1, metavar="[LOGDIR]...")
+@click.option("--to", "tierlog_store_url", metavar="URL", help="The store to copy to.")
+@click.option("--once", is_flag=True, help="One pass; else it goes on until interrupted.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Settings: a broker's server.properties as it is, its log.dirs for LOGDIRs.",
+)
 @click.option(
     "--interval",
-    "interval_s",
-    type=click.FloatRange(min=0.1),
-    default=30.0,
-    show_default=True,
+    "remote_log_manager_task_interval_ms",
+    type=_Parsed("seconds", _interval),
     metavar="SECONDS",
-    help="Time between two passes.",
+    help="Time between two looks at everything: 30, 0.5 or 5m.  [default: 30]",
 )
-@click.option("--state-dir", metavar="DIR", help="Where to remember what is copied.")
-@click.option("--bootstrap", metavar="HOST:PORT", help="The broker to ask what may be copied.")
+@click.option("--state-dir", "tierlog_state_dir", metavar="DIR", help="Where to remember things.")
+@click.option(
+    "--bootstrap",
+    "tierlog_bootstrap_servers",
+    metavar="HOST:PORT",
+    help="The broker to ask what may be copied.",
+)
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic, or these.")
 @click.option(
+    "--retention-ms",
+    "tierlog_retention_ms",
+    type=_Parsed("duration", _duration_or_off),
+    metavar="TIME",
+    help="Delete from the store what is older: 7d, 36h or milliseconds; -1 never does.",
+)
+@click.option(
+    "--retention-bytes",
+    "tierlog_retention_bytes",
+    type=_Parsed("size", _size_or_off),
+    metavar="BYTES",
+    help="Keep so much of each partition: 50GiB, 500M or bytes; -1 keeps all.",
+)
+@click.option(
     "--copy-quota",
-    "copy_bytes_per_second",
+    "remote_log_manager_copy_max_bytes_per_second",
     type=_Parsed("size", _size),
     metavar="BYTES",
     help="At most so many bytes per second: 10485760, 10M or 10MiB.",
 )
 @click.option(
     "--copy-quota-mode",
+    "tierlog_copy_quota_mode",
     type=click.Choice(("check", "reserve", "pace")),
-    default="check",
-    show_default=True,
     help="Wait before a segment while the rate is above the quota; reserve the segment's bytes "
-    "first; or reserve each piece of it.",
+    "first; or reserve each piece of it.  [default: check]",
 )
-@click.option("--include-compacted", is_flag=True, help="Compacted topics too.")
-@click.option("--include-internal", is_flag=True, help="Kafka's internal topics too.")
+@click.option(
+    "--metrics",
+    "tierlog_metrics_listen",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus there.",
+)
+@click.option(
+    "--include-compacted",
+    "tierlog_include_compacted_topics",
+    is_flag=True,
+    help="Compacted topics too.",
+)
+@click.option(
+    "--include-internal",
+    "tierlog_include_internal_topics",
+    is_flag=True,
+    help="Kafka's internal topics too.",
+)
 @_format_option(*_FORMATS)
 def tier(
     log_dirs: tuple[str, ...],
-    url: str,
     once: bool,
-    interval_s: float,
-    state_dir: str | None,
-    copy_bytes_per_second: int | None,
-    copy_quota_mode: str,
+    config_file: str | None,
+    topics: tuple[str, ...],
     shown: str,
-    **choices: Any,
+    **flags: Any,
 ) -> int:
-    """Copy finished segments of a broker's LOGDIRs to a store.
+    """Copy finished segments of a broker's LOGDIRs to a store, and keep on doing it.
 
-    Strictly read only towards the broker, which may be running or stopped. Exit code 1 if a
+    Strictly read only towards the broker, which may be running or stopped. Settings come from
+    --config, TIERLOG_... variables and flags; the last wins. With --once the exit code is 1 if a
     segment was refused or could not be copied; the others are copied all the same.
 
     \b
     tierlog tier /data1/kafka /data2/kafka --to s3://bucket/kafka --bootstrap broker:9092
     tierlog tier /var/lib/kafka/data --to file:///mnt/archive --once --copy-quota 50MiB
+    tierlog tier --config server.properties --to s3://bucket/kafka --retention-ms 365d
     """
     from tierlog.clock import SystemClock
-    from tierlog.config import QuotaConfig, QuotaMode
-    from tierlog.quota import QuotaManager
-    from tierlog.sidecar import Sidecar, default_state_dir
-    from tierlog.tools.progress import progress_on
+    from tierlog.tier_command import run_tier, tier_config
 
-    clock = SystemClock()
-    state = state_dir or default_state_dir(_state_home(), url)
-    with _usage_errors("--copy-quota"):
-        settings = QuotaConfig(
-            copy_max_bytes_per_second=copy_bytes_per_second,
-            copy_quota_mode=QuotaMode(copy_quota_mode),
-        )
-    choices["copy_quota"] = QuotaManager.for_copies(settings, clock)
-    with Sidecar(log_dirs, url, state_dir=state, clock=clock, **choices) as sidecar:
-        while True:
-            with progress_on(sys.stderr, "tier") as bar:
-                report = sidecar.run_once(_Watched(bar))
-            _print_tier_report(report, shown)
-            if once:
-                return 0 if report.ok else _EXIT_PROBLEMS
-            clock.sleep(int(interval_s * 1000))
+    given = {key.replace("_", "."): _flag_text(value) for key, value in flags.items()}
+    given["tierlog.topics"] = ",".join(topics) or None
+    return run_tier(
+        tier_config(config_file, os.environ, given),
+        log_dirs,
+        once=once,
+        state_home=_state_home(),
+        shown=shown,
+        head=_heads(),
+        clock=SystemClock(),
+    )
+
+
+def _flag_text(value: Any) -> str | None:
+    """A flag as a setting's text; None when it was not given."""
+    if value is None or value is False:
+        return None
+    return str(value).lower() if value is True else str(value)
 
 
 def _state_home() -> str:
     """Where programs keep state, by the XDG base directory specification."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(home, "tierlog")
-
-
-class _Watched:
-    """A tiering pass told to a progress bar."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._total_bytes = self._done_bytes = 0
-
-    def __call__(self, progress: TierProgress) -> None:
-        if progress.total_bytes != self._total_bytes:
-            self._total_bytes = progress.total_bytes
-            self._bar.start(progress.total_bytes)
-        row = progress.row
-        name = f"{row.topic}:{row.partition}" if row else ""
-        if progress.quota_wait_ms:
-            name = f"copy quota: up to {-(-progress.quota_wait_ms // 1000)} s"
-        self._bar.advance(progress.done_bytes - self._done_bytes, name)
-        self._done_bytes = progress.done_bytes
-
-
-def _print_tier_report(report: TierReport, shown: str) -> None:
-    from tierlog.sidecar import Outcome, TierRow
-    from tierlog.tools.output import Table
-
-    skipped = report.of(Outcome.SKIPPED)
-    rows = report.rows
-    if shown == "text":
-        rows = tuple(row for row in rows if row.outcome is not Outcome.SKIPPED)
-    if rows or shown != "text":
-        _print_tables([Table(name="segments", row_type=TierRow, rows=rows)], shown)
-    for warning in (*report.warnings, *map(str, report.problems)):
-        _hint(f"warning: {warning}")
-    copied = len(report.of(Outcome.COPIED))
-    _hint(_tier_summary(copied, [row.reason for row in skipped], report.quota_wait_ms))
-
-
-def _tier_summary(copied: int, skipped: Sequence[str], quota_wait_ms: int) -> str:
-    from collections import Counter
-
-    waited = f" after {quota_wait_ms / 1000:.1f} s of waiting for the copy quota"
-    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(skipped).most_common())
-    left = f"; {len(skipped)} not copied: {reasons} (--format wide says why)" if skipped else ""
-    segments = f"{copied} segment{'' if copied == 1 else 's'} copied"
-    return f"{segments}{waited if quota_wait_ms >= 50 else ''}{left}"
 
 
 @tierlog.command()
@@ -501,9 +509,10 @@ def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
 
         def copy(sources: Sequence[str], url: str) -> Iterable[TierRow]:
             from tierlog.sidecar import Sidecar
+            from tierlog.tier_command import Watched
 
             with Sidecar(sources, url, state_dir=str(place / "state"), clock=clock) as sidecar:
-                return sidecar.run_once(_Watched(bar)).rows
+                return sidecar.run_once(Watched(bar)).rows
 
         result = run_demo(sources, url, tier=copy, timer_ns=time.perf_counter_ns)
     report = place / "report.html"

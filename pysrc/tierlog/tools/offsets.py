@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from tierlog.tools.durations import DURATION, duration_ms
+
 __all__ = ["AtOffset", "AtTime", "Bound", "FromEnd", "FromStart", "OffsetRange", "parse_offsets"]
 
 _MAX_INT64 = 2**63 - 1
@@ -32,19 +34,8 @@ _FORMS = "beginning, end, N, -N, N:M, s@ms, e@ms, @-2h:end, @2024-02-29T12:00:00
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _OFFSETS = re.compile(r"([+-]?)([0-9]{1,19})|([0-9]{1,19})?[:-](end|[0-9]{1,19})?")
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z?)?"
-_DURATION = r"(?:[0-9]{1,15}(?:\.[0-9]{1,6})?(?:ms|s|m|h|hr|d|w))+"
-_MOMENT = rf"{_TIME}|-{_DURATION}|[0-9]{{1,19}}"
-_MOMENTS = re.compile(rf"({_MOMENT})?(?:(:)(end|{_MOMENT}|{_DURATION})?)?")
-_DURATION_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|hr|h|d|w)")
-_UNIT_MS = {
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "hr": 3_600_000,
-    "d": 86_400_000,
-    "w": 604_800_000,
-}
+_MOMENT = rf"{_TIME}|-{DURATION}|[0-9]{{1,19}}"
+_MOMENTS = re.compile(rf"({_MOMENT})?(?:(:)(end|{_MOMENT}|{DURATION})?)?")
 
 
 class AtOffset(NamedTuple):
@@ -174,10 +165,10 @@ def _moments(text: str, now_ms: int) -> tuple[Bound | None, Bound | None]:
         return start, None
     if last == "end":
         return start, FromEnd(0)
-    if re.fullmatch(_DURATION, last):
+    if re.fullmatch(DURATION, last):
         if start_ms is None:
             raise ValueError(f"{text}: a duration needs a start, as in @-2h:{last}")
-        return start, AtTime(start_ms + _duration_ms(last))
+        return start, AtTime(start_ms + duration_ms(last))
     return start, AtTime(_moment_ms(last, text, now_ms))
 
 
@@ -194,7 +185,7 @@ def _kcat_moment(text: str, now_ms: int) -> int:
 
 def _moment_ms(moment: str, text: str, now_ms: int) -> int:
     if moment.startswith("-"):
-        return max(0, now_ms - _duration_ms(moment[1:]))
+        return max(0, now_ms - duration_ms(moment[1:]))
     if _NUMBER.fullmatch(moment):
         if len(moment) in (9, 10):
             return int(moment) * 1000
@@ -210,11 +201,6 @@ def _moment_ms(moment: str, text: str, now_ms: int) -> int:
         raise ValueError(f"{text}: no such time, {error}") from None
     whole_s = int(parsed.replace(microsecond=0).timestamp())
     return whole_s * 1000 + parsed.microsecond // 1000
-
-
-def _duration_ms(duration: str) -> int:
-    parts = _DURATION_PART.findall(duration)
-    return int(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
 
 
 def _int64(digits: str, text: str) -> int:

@@ -25,12 +25,22 @@ from tierlog.log.files import printable
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Format", "Table", "human_size", "iso_time", "parse_size", "render", "wide_field"]
+__all__ = [
+    "Format",
+    "RowStream",
+    "Table",
+    "human_size",
+    "iso_time",
+    "parse_size",
+    "render",
+    "wide_field",
+]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SIZE = re.compile(r"([0-9]{1,19}) ?(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE)
 _WIDE = {"wide": True}
 _GAP = "  "
+_STREAM_WIDTH = 10
 _MAX_DATE_MS = 253_402_300_799_999
 
 
@@ -97,6 +107,46 @@ def render(
     if shown is Format.YAML:
         return _yaml_lines(tables)
     return _text_lines(tables, shown is Format.WIDE, head)
+
+
+class RowStream:
+    """Rows of one kind that come one by one, without end.
+
+    Text columns widen as rows need it; JSON is an object a line, YAML one endless list.
+    """
+
+    def __init__(
+        self,
+        row_type: type[DataclassInstance],
+        shown: Format,
+        head: Callable[[str], str] = str,
+    ) -> None:
+        self._shown = shown
+        self._head = head
+        self._row_type = row_type
+        wide = shown is Format.WIDE
+        self._names = [one.name for one in fields(row_type) if wide or not one.metadata.get("wide")]
+        self._widths: list[int] = []
+
+    def lines(self, row: DataclassInstance) -> Iterator[str]:
+        """The row's lines, without line ends; before the first one those of the heads."""
+        if self._shown is Format.JSON:
+            names = [one.name for one in fields(self._row_type)]
+            return iter([_json({name: getattr(row, name) for name in names})])
+        if self._shown is Format.YAML:
+            whole = Table(name="rows", row_type=self._row_type, rows=[row])
+            return iter(list(_yaml_lines([whole]))[1:])
+        return self._aligned(row)
+
+    def _aligned(self, row: DataclassInstance) -> Iterator[str]:
+        right = [_is_number([row], name) for name in self._names]
+        if not self._widths:
+            heads = [_head(name) for name in self._names]
+            self._widths = [max(len(head), _STREAM_WIDTH) for head in heads]
+            yield self._head(_line(heads, self._widths, right))
+        cells = [_text(name, getattr(row, name)) for name in self._names]
+        self._widths = [max(w, len(c)) for w, c in zip(self._widths, cells, strict=True)]
+        yield _line(cells, self._widths, right)
 
 
 def _text_lines(tables: Iterable[Table], wide: bool, head: Callable[[str], str]) -> Iterator[str]:

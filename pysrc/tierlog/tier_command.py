@@ -1,0 +1,303 @@
+"""``tierlog tier`` without its arguments: where the settings come from, one pass, or on and on.
+
+Rows go to stdout, everything else to stderr. One pass prints a table when it is over; without
+``--once`` each row is printed as it happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from tierlog.clock import Clock
+from tierlog.config import Config, load_config, parse_properties
+from tierlog.errors import ConfigError
+from tierlog.quota import QuotaManager
+from tierlog.sidecar import (
+    Outcome,
+    Progress,
+    Sidecar,
+    Status,
+    TierListener,
+    TierReport,
+    TierRow,
+    default_state_dir,
+)
+from tierlog.tiering.local_log import TopicSettings
+from tierlog.tools.output import Format, RowStream, Table, human_size, render
+
+if TYPE_CHECKING:
+    from tierlog.metrics import RemoteLogMetrics
+    from tierlog.tools.progress import Progress as Bar
+
+__all__ = ["Watched", "run_tier", "tier_config"]
+
+_EXIT_PROBLEMS, _EXIT_INTERRUPTED = 1, 130
+# Variables of the same prefix that are no settings.
+_RESERVED = ("TIERLOG_DEBUG", "TIERLOG_HYPOTHESIS")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def tier_config(
+    config_file: str | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str | None],
+) -> Config:
+    """Settings of a ``server.properties``, the environment and the flags given; the last wins."""
+    properties: dict[str, str] = {}
+    if config_file is not None:
+        with open(config_file, encoding="iso-8859-1", newline="") as file:
+            text = file.read()
+        try:
+            properties = parse_properties(text)
+        except ConfigError as error:
+            raise ConfigError(f"{config_file}: {error}") from None
+    return load_config(
+        properties=properties,
+        environment=environment,
+        flags={key: value for key, value in flags.items() if value is not None},
+        reserved=_RESERVED,
+        source=config_file or "properties",
+    )
+
+
+def run_tier(
+    config: Config,
+    log_dirs: Sequence[str],
+    *,
+    once: bool,
+    state_home: str,
+    shown: str,
+    head: Callable[[str], str],
+    clock: Clock,
+) -> int:
+    """Tiers as `config` says; the exit code. ``log_dirs`` win over those of the settings."""
+    url = config.tier.store_url
+    if url is None:
+        raise click.UsageError("Missing option '--to'; there is no tierlog.store.url either")
+    if not (log_dirs or config.log.dirs):
+        raise click.UsageError("Missing argument 'LOGDIR...'; there are no log.dirs either")
+    with ExitStack() as stack:
+        stop = None if once else stack.enter_context(_stop_on_signals())
+        metrics = _serve_metrics(config, clock, stack)
+        sidecar = stack.enter_context(
+            Sidecar(
+                log_dirs or config.log.dirs,
+                url,
+                state_dir=config.tier.state_dir or default_state_dir(state_home, url),
+                bootstrap=config.tier.bootstrap_servers,
+                topics=config.tier.topics,
+                include_compacted=config.tier.include_compacted_topics,
+                include_internal=config.tier.include_internal_topics,
+                topic=_topic_settings(config),
+                copy_quota=QuotaManager.for_copies(config.quota, clock),
+                remote_log=config.remote_log,
+                remote_index=config.remote_index,
+                metrics=metrics,
+                clock=clock,
+            )
+        )
+        if stop is None:
+            return _once(sidecar, shown, head)
+        return _on_and_on(sidecar, stop, _Told(shown, head, stop), config.tier.close_timeout_ms)
+
+
+def _topic_settings(config: Config) -> TopicSettings:
+    tier = config.tier
+    return TopicSettings(
+        retention_ms=None if tier.retention_ms < 0 else tier.retention_ms,
+        retention_bytes=None if tier.retention_bytes < 0 else tier.retention_bytes,
+        copy_lag_ms=tier.copy_lag_ms,
+        copy_lag_bytes=tier.copy_lag_bytes,
+    )
+
+
+def _serve_metrics(config: Config, clock: Clock, stack: ExitStack) -> RemoteLogMetrics | None:
+    address = config.tier.metrics_listen
+    if address is None:
+        return None
+    from tierlog.metrics import RemoteLogMetrics
+    from tierlog.metrics.server import start_metrics_server
+
+    metrics = RemoteLogMetrics(clock)
+    host, _, port = address.rpartition(":")
+    server = start_metrics_server(metrics, host.strip("[]"), int(port))
+    stack.callback(server.close)
+    _hint(f"metrics at {server.url}")
+    return metrics
+
+
+def _hint(text: str) -> None:
+    click.echo(text, err=True)
+
+
+# -- one pass
+
+
+class Watched:
+    """A tiering pass told to a progress bar."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._total_bytes = self._done_bytes = 0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.total_bytes != self._total_bytes:
+            self._total_bytes = progress.total_bytes
+            self._bar.start(progress.total_bytes)
+        row = progress.row
+        name = f"{row.topic}:{row.partition}" if row else ""
+        if progress.quota_wait_ms:
+            name = f"copy quota: up to {-(-progress.quota_wait_ms // 1000)} s"
+        self._bar.advance(progress.done_bytes - self._done_bytes, name)
+        self._done_bytes = progress.done_bytes
+
+
+def _once(sidecar: Sidecar, shown: str, head: Callable[[str], str]) -> int:
+    from tierlog.tools.progress import progress_on
+
+    with progress_on(sys.stderr, "tier") as bar:
+        report = sidecar.run_once(Watched(bar))
+    _print_report(report, shown, head)
+    return 0 if report.ok else _EXIT_PROBLEMS
+
+
+def _print_report(report: TierReport, shown: str, head: Callable[[str], str]) -> None:
+    skipped = report.of(Outcome.SKIPPED)
+    rows = report.rows
+    if shown == "text":
+        rows = tuple(row for row in rows if row.outcome is not Outcome.SKIPPED)
+    if rows or shown != "text":
+        table = Table(name="segments", row_type=TierRow, rows=rows)
+        click.echo("\n".join(render([table], Format(shown), head)))
+    for warning in (*report.warnings, *report.failures, *map(str, report.problems)):
+        _hint(f"warning: {warning}")
+    copied, expired = len(report.of(Outcome.COPIED)), len(report.of(Outcome.EXPIRED))
+    _hint(_summary(copied, expired, [row.reason for row in skipped], report.quota_wait_ms))
+
+
+def _summary(copied: int, expired: int, skipped: Sequence[str], quota_wait_ms: int) -> str:
+    waited = f" after {quota_wait_ms / 1000:.1f} s of waiting for the copy quota"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(skipped).most_common())
+    left = f"; {len(skipped)} not copied: {reasons} (--format wide says why)" if skipped else ""
+    gone = f", {expired} expired" if expired else ""
+    return f"{_segments(copied)} copied{gone}{waited if quota_wait_ms >= 50 else ''}{left}"
+
+
+def _segments(count: int) -> str:
+    return "1 segment" if count == 1 else f"{count} segments"
+
+
+# -- on and on
+
+
+class _Told(TierListener):
+    """Prints what happens. A status is a line only when it says something new."""
+
+    def __init__(self, shown: str, head: Callable[[str], str], stop: _Stop) -> None:
+        self._rows = RowStream(TierRow, Format(shown), head)
+        self._stop = stop
+        self._status = ""
+        self.nobody_reads: BrokenPipeError | None = None
+
+    def on_row(self, row: TierRow) -> None:
+        if self.nobody_reads is not None:
+            return
+        try:
+            click.echo("\n".join(self._rows.lines(row)))
+        except BrokenPipeError as error:
+            self.nobody_reads = error
+            self._stop.event.set()
+
+    def on_warning(self, text: str) -> None:
+        _hint(f"warning: {text}")
+
+    def on_failure(self, text: str) -> None:
+        _hint(f"warning: {text}; tried again")
+
+    def on_status(self, status: Status) -> None:
+        text = _status_line(status)
+        if text != self._status:
+            self._status = text
+            _hint(text)
+
+
+def _on_and_on(sidecar: Sidecar, stop: _Stop, told: _Told, close_timeout_ms: int) -> int:
+    sidecar.run(stop.event, told)
+    _hint("closing: what is under way is taken back; once more ends it at once")
+    for text in sidecar.close(close_timeout_ms):
+        _hint(f"warning: {text}")
+    if told.nobody_reads is not None:
+        raise told.nobody_reads
+    return _EXIT_INTERRUPTED if stop.signal_number == signal.SIGINT else 0
+
+
+class _Stop:
+    """The event that ends it, and the signal that set it."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.signal_number: int | None = None
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[_Stop]:
+    """The first SIGINT or SIGTERM asks for an end, the second is one.
+
+    A thread reads them from a pipe: the main thread may be deep in a call that takes long, and a
+    handler that runs in the middle of it must not take locks.
+    """
+    stop = _Stop()
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    def wait() -> None:
+        while number := int.from_bytes(ours.recv(1)):
+            if number not in _SIGNALS:
+                continue
+            if stop.signal_number is not None:
+                os._exit(128 + number)
+            stop.signal_number = number
+            stop.event.set()
+
+    handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    before = signal.set_wakeup_fd(theirs.fileno())
+    thread = threading.Thread(target=wait, name="tierlog-signals", daemon=True)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        signal.set_wakeup_fd(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        theirs.close()
+        thread.join()
+        ours.close()
+
+
+def _status_line(status: Status) -> str:
+    copied = f"{_segments(status.copied_segments)} copied, {human_size(status.copied_bytes)}"
+    followed = f", {status.followed} followed" if status.followed else ""
+    lag = "lag unknown"
+    if status.lag_bytes is not None and status.lag_segments is not None:
+        size = human_size(status.lag_bytes)
+        lag = f"lag {size} in {_segments(status.lag_segments)}" if status.lag_segments else ""
+    parts = (
+        copied,
+        f"{_segments(status.expired_segments)} expired" if status.expired_segments else "",
+        f"{_segments(status.refused_segments)} refused" if status.refused_segments else "",
+        f"{status.led} partition{'' if status.led == 1 else 's'} led{followed}",
+        lag,
+        "the broker does not answer" if status.broker_answers is False else "",
+        f"stuck tasks: {status.stuck}" if status.stuck else "",
+    )
+    return "; ".join(filter(None, parts))

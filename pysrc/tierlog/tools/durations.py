@@ -1,0 +1,34 @@
+"""Durations as people write them: ``90m``, ``7d``, ``1d12h``, ``1.5h``."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["DURATION", "duration_ms", "parse_duration"]
+
+DURATION = r"(?:[0-9]{1,15}(?:\.[0-9]{1,6})?(?:ms|s|m|h|hr|d|w))+"
+_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|hr|h|d|w)")
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,6})?")
+_UNIT_MS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "hr": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+
+
+def duration_ms(duration: str) -> int:
+    """Milliseconds of a text that `DURATION` matches."""
+    return int(sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(duration)))
+
+
+def parse_duration(text: str, bare_unit: str = "ms") -> int:
+    """Milliseconds of ``7d`` or ``1d12h``, or of a bare number in ``bare_unit``; ValueError."""
+    if _NUMBER.fullmatch(text):
+        return int(float(text) * _UNIT_MS[bare_unit])
+    if re.fullmatch(DURATION, text):
+        return duration_ms(text)
+    raise ValueError(f"expected a duration as in 90m, 7d or 1d12h, found {text[:40]!r}")
