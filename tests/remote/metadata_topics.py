@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.kafka_tools import KafkaBroker
 from tests.remote.builders import PARTITION
@@ -19,11 +19,14 @@ __all__ = [
     "HeldManager",
     "everything_about",
     "opened",
+    "opened_as",
     "produce",
     "records_of",
     "tiering_broker",
     "written",
 ]
+
+Manager = TypeVar("Manager", bound=TopicBasedRemoteLogMetadataManager)
 
 
 @contextmanager
@@ -67,15 +70,14 @@ class HeldManager(TopicBasedRemoteLogMetadataManager):
         super()._follow()
 
 
-def opened(
-    broker: KafkaBroker,
-    topic: str,
-    kind: type[TopicBasedRemoteLogMetadataManager] = TopicBasedRemoteLogMetadataManager,
-    **settings: Any,
-) -> Any:
+def opened_as(kind: type[Manager], broker: KafkaBroker, topic: str, **settings: Any) -> Manager:
     manager = kind(broker.bootstrap_servers, topic=topic, **settings)
     manager.wait_until_ready(timeout_s=30)
     return manager
+
+
+def opened(broker: KafkaBroker, topic: str, **settings: Any) -> TopicBasedRemoteLogMetadataManager:
+    return opened_as(TopicBasedRemoteLogMetadataManager, broker, topic, **settings)
 
 
 def produce(broker: KafkaBroker, topic: str, number: int, *values: bytes | MetadataRecord) -> None:

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from random import Random
 from typing import Any
 
 import pytest
 
-from tests.kafka_tools import KafkaBroker, run_tool, wait_until
-from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, segment
-from tests.remote.metadata_conformance import MetadataConformance, finish, move
+from tests.kafka_tools import KafkaBroker, wait_until
+from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, partition_of, segment
+from tests.remote.metadata_conformance import MetadataConformance
+from tests.remote.metadata_events import (
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    MARKED,
+    cut,
+    delete_partition,
+    finish,
+    move,
+)
+from tests.remote.metadata_fencing import EmbeddedConformance
+from tests.remote.metadata_topics import (
+    HeldManager,
+    everything_about,
+    opened,
+    opened_as,
+    produce,
+    records_of,
+    tiering_broker,
+)
 from tierlog.errors import (
     ClosedError,
     CorruptDataError,
+    FencedLeaderError,
     MetadataNotReadyError,
     RemoteMetadataError,
 )
@@ -24,26 +47,27 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import MetadataRecord, encode_record, metadata_partition
-from tierlog.remote.metadata_topic import METADATA_TOPIC, TopicBasedRemoteLogMetadataManager
-from tierlog.types import TopicIdPartition
+from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
+from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
 
 pytestmark = pytest.mark.integration
 
-FORMATTER = (
-    "org.apache.kafka.server.log.remote.metadata.storage.serialization."
-    "RemoteLogMetadataSerde$RemoteLogMetadataFormatter"
-)
 NAMES = itertools.count()
+NUMBER = metadata_partition(PARTITION, 3)
+ELSEWHERE = next(
+    one
+    for one in (partition_of(number=number) for number in range(1, 99))
+    if metadata_partition(one, 3) != NUMBER
+)
+# How often it is closed at some moment; the promise was checked with 1,000.
+CLOSED_TIMES = 1_000 if os.environ.get("TIERLOG_HYPOTHESIS") == "thorough" else 40
+CLOSED_WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    folder = tmp_path_factory.mktemp("kafka")
-    with KafkaBroker(folder / "broker", tiered_dir=folder / "tier") as running:
+    with tiering_broker(tmp_path_factory.mktemp("kafka")) as running:
         yield running
-        # Its own metadata consumer would hold up a clean stop for half a minute.
-        running.kill()
 
 
 @pytest.fixture
@@ -51,12 +75,6 @@ def topic(broker: KafkaBroker) -> str:
     name = f"metadata-{next(NAMES)}"
     broker.create_topic(name, partitions=3)
     return name
-
-
-def opened(broker: KafkaBroker, topic: str, **settings: Any) -> TopicBasedRemoteLogMetadataManager:
-    manager = TopicBasedRemoteLogMetadataManager(broker.bootstrap_servers, topic=topic, **settings)
-    manager.wait_until_ready(timeout_s=30)
-    return manager
 
 
 @pytest.fixture
@@ -69,15 +87,7 @@ def deaf(message: Any) -> None:
     """Instead of taking in what was read."""
 
 
-def produce(broker: KafkaBroker, topic: str, partition: int, value: bytes) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(topic, value=value, partition=partition)
-    assert producer.flush(30) == 0
-
-
-class TestConformance(MetadataConformance):
+class TestConformance(MetadataConformance, EmbeddedConformance):
     @pytest.fixture
     def manager(self, manager: RemoteLogMetadataManager) -> RemoteLogMetadataManager:
         return manager
@@ -103,27 +113,9 @@ def test_of_two_writers_the_later_one_is_told(
 ) -> None:
     """A writer that has not heard yet wants what has become impossible: the topic's order rules."""
     metadata = segment("a", 0, 9)
-    heard, deaf = threading.Event(), threading.Event()
-    heard.set()
-
-    class Slow(TopicBasedRemoteLogMetadataManager):
-        def _follow(self) -> None:
-            consume = self._client.consume
-
-            def when_allowed(records: int, timeout_s: float) -> list[Any]:
-                if not heard.is_set():
-                    deaf.set()
-                heard.wait(30)
-                return consume(records, timeout_s)
-
-            self._client.consume = when_allowed  # type: ignore[method-assign]
-            super()._follow()
-
     manager.add(metadata)
-    with Slow(broker.bootstrap_servers, topic=topic) as zombie:
-        zombie.wait_until_ready(timeout_s=30)
-        heard.clear()
-        assert deaf.wait(30)
+    with opened_as(HeldManager, broker, topic) as zombie:
+        zombie.hold()
         outcome: list[str] = []
 
         def finish_late() -> None:
@@ -136,7 +128,7 @@ def test_of_two_writers_the_later_one_is_told(
         thread = threading.Thread(target=finish_late)
         thread.start()
         wait_until(lambda: manager.dropped_count == 1, 30, what="the late event")
-        heard.set()
+        zombie.release()
         thread.join(30)
         assert len(outcome) == 1
         assert "no way from DELETE_SEGMENT_STARTED to COPY_SEGMENT_FINISHED" in outcome[0]
@@ -152,7 +144,7 @@ def test_a_partition_that_is_gone_is_forgotten(
         event = RemotePartitionDeleteMetadata(
             partition=PARTITION, broker_id=1, event_timestamp_ms=9_000, state=state
         )
-        produce(broker, topic, number, encode_record(MetadataRecord(event)))
+        produce(broker, topic, number, MetadataRecord(event))
     wait_until(lambda: manager.partitions() == (), 30, what="the partition to be forgotten")
     assert manager.list(PARTITION) == ()
 
@@ -162,7 +154,7 @@ def test_illegal_events_of_others_are_dropped_and_counted(
 ) -> None:
     manager.add(segment("a", 0, 9))
     wrong = segment("a", 0, 9).update_to(GONE, event_timestamp_ms=7_000)
-    produce(broker, topic, metadata_partition(PARTITION, 3), encode_record(MetadataRecord(wrong)))
+    produce(broker, topic, metadata_partition(PARTITION, 3), MetadataRecord(wrong))
     wait_until(lambda: manager.dropped_count == 1, 30, what="the event to be dropped")
     assert manager.get(segment("a", 0, 9).segment_id) is not None
 
@@ -171,23 +163,14 @@ def test_illegal_events_of_others_are_dropped_and_counted(
 def test_a_record_nobody_can_read_stops_its_partition_alone(
     broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager, value: bytes
 ) -> None:
-    number = metadata_partition(PARTITION, 3)
-    other = next(
-        one
-        for one in (
-            TopicIdPartition(topic_id=PARTITION.topic_id, topic=PARTITION.topic, partition=n)
-            for n in range(1, 99)
-        )
-        if metadata_partition(one, 3) != number
-    )
-    finish(manager, segment("a", 0, 9), segment("b", 0, 9, partition=other))
-    produce(broker, topic, number, value)
+    finish(manager, segment("a", 0, 9), segment("b", 0, 9, partition=ELSEWHERE))
+    produce(broker, topic, NUMBER, value)
     wait_until(lambda: not manager.is_ready(PARTITION), 30, what="the reader to stop")
-    with pytest.raises(CorruptDataError, match=rf"{topic}-{number} offset 2"):
+    with pytest.raises(CorruptDataError, match=rf"{topic}-{NUMBER} offset 2"):
         manager.list(PARTITION)
     with pytest.raises(CorruptDataError):
         manager.add(segment("c", 10, 19))
-    assert len(manager.list(other)) == 1
+    assert len(manager.list(ELSEWHERE)) == 1
 
 
 def test_nothing_is_empty_before_it_is_read(broker: KafkaBroker, topic: str) -> None:
@@ -202,16 +185,125 @@ def test_nothing_is_empty_before_it_is_read(broker: KafkaBroker, topic: str) -> 
 
     with Held(broker.bootstrap_servers, topic=topic) as manager:
         assert not manager.is_ready(PARTITION)
-        for ask in (manager.list, lambda p: manager.lookup(p, 0, 5)):
+        calls: list[Callable[[], object]] = [
+            lambda: manager.list(PARTITION),
+            lambda: manager.lookup(PARTITION, 0, 5),
+            lambda: manager.highest_offset_for_epoch(PARTITION, 0),
+            lambda: manager.remote_log_size(PARTITION, 0),
+            lambda: manager.leader_epoch(PARTITION),
+            lambda: manager.log_start_offset(PARTITION),
+            lambda: manager.partition_delete_state(PARTITION),
+            lambda: manager.changes(PARTITION),
+            lambda: manager.add(segment("b", 10, 19)),
+            lambda: move(manager, segment("a", 0, 9), DELETING),
+            lambda: manager.claim_leadership(PARTITION, 1),
+            lambda: manager.advance_log_start_offset(PARTITION, 1),
+            lambda: delete_partition(manager, MARKED),
+        ]
+        for call in calls:
             with pytest.raises(MetadataNotReadyError, match="read up to 0 of 2"):
-                ask(PARTITION)
-        with pytest.raises(MetadataNotReadyError):
-            manager.add(segment("b", 10, 19))
+                call()
+        with pytest.raises(MetadataNotReadyError, match="all partitions"):
+            manager.partitions()
         with pytest.raises(MetadataNotReadyError):
             manager.wait_until_ready(timeout_s=0)
         started.set()
         manager.wait_until_ready(timeout_s=30)
         assert len(manager.list(PARTITION)) == 1
+
+
+def test_a_write_to_a_partition_that_stops_ends(
+    broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """What follows a record that nobody can read is never applied; its writer does not wait."""
+    with opened_as(HeldManager, broker, topic) as late:
+        late.hold()
+        produce(broker, topic, NUMBER, b"\2\0\0")
+        with ThreadPoolExecutor(1) as pool:
+            write = pool.submit(late.add, segment("a", 0, 9))
+            wait_until(lambda: len(late._writes) == 1, 30, what="the write")
+            late.release()
+            assert isinstance(write.exception(10), CorruptDataError)
+        other = next(
+            n for n in range(1, 99) if metadata_partition(partition_of(number=n), 3) != NUMBER
+        )
+        late.add(segment("b", 0, 9, partition=partition_of(number=other)))
+
+
+def test_leaders_cuts_deletions_and_log_starts_are_replayed(
+    broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    finish(manager, segment("a", 0, 99), leader_epoch=6)
+    cut(manager, segment("a", 0, 99), 40)
+    manager.advance_log_start_offset(PARTITION, 17)
+    manager.advance_log_start_offset(PARTITION, 5)
+    manager.claim_leadership(PARTITION, 8)
+    delete_partition(manager, MARKED, leader_epoch=8)
+    delete_partition(manager, DELETION_STARTED, leader_epoch=8)
+    with opened(broker, topic) as second:
+        assert everything_about(second) == everything_about(manager)
+        assert second.leader_epoch(PARTITION) == 8
+        assert second.log_start_offset(PARTITION) == 17
+        assert second.highest_offset_for_epoch(PARTITION, 0) == 39
+        assert second.lookup(PARTITION, 0, 40) is None
+        assert second.partition_delete_state(PARTITION) is DELETION_STARTED
+        delete_partition(second, DELETION_FINISHED, leader_epoch=8)
+        wait_until(lambda: manager.partitions() == (), 30, what="the partition to be forgotten")
+    with opened(broker, topic) as third:
+        assert everything_about(third) == everything_about(manager)
+        assert third.leader_epoch(PARTITION) == 8
+        assert third.log_start_offset(PARTITION) is None
+    # A repeat and a step back wrote nothing.
+    assert len(records_of(broker, topic, NUMBER)) == 8
+
+
+def test_a_topic_that_was_cut_stops_its_reader(
+    broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """Records that nobody read are gone: what they told is unknown, which is not nothing."""
+    from confluent_kafka import TopicPartition
+
+    finish(manager, segment("a", 0, 9))
+    with opened_as(HeldManager, broker, topic) as late:
+        late.hold()
+        place = [TopicPartition(topic, NUMBER)]
+        # What the client library has fetched ahead is thrown away.
+        late._client._consumer.pause(place)
+        finish(manager, *(segment(f"s{number}", number, number) for number in range(10, 30)))
+        broker.delete_records(topic, NUMBER, 30)
+        late._client._consumer.resume(place)
+        late.release()
+        wait_until(lambda: not late.is_ready(PARTITION), 30, what="the reader to notice")
+        calls: list[Callable[[], object]] = [
+            lambda: late.list(PARTITION),
+            lambda: late.add(segment("c", 50, 59)),
+        ]
+        for call in calls:
+            with pytest.raises(RemoteMetadataError, match="offset 2 on are gone") as caught:
+                call()
+            assert not caught.value.retriable
+    # Who was fast enough knows it all.
+    assert len(manager.list(PARTITION)) == 21
+
+
+def test_reading_over_again_changes_nothing(
+    broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """Whoever starts in the middle of a history ends where everybody else does."""
+    for step in range(4):
+        metadata = segment(f"s{step}", 10 * step, 10 * step + 9)
+        finish(manager, metadata, leader_epoch=step)
+        with opened(broker, topic) as fresh:
+            assert everything_about(fresh) == everything_about(manager)
+            finish(fresh, segment(f"f{step}", 10 * step, 10 * step + 5), leader_epoch=step + 1)
+            expected = everything_about(fresh)
+        with opened(broker, topic) as fresh:
+            assert everything_about(fresh) == expected
+            fresh.claim_leadership(PARTITION, step + 1)
+        move(manager, metadata, DELETING, *([GONE] if step % 2 else []))
+    with opened(broker, topic) as fresh:
+        assert everything_about(fresh) == everything_about(manager)
+        assert len(fresh.list(PARTITION)) == 6
 
 
 def test_close_ends_a_write_that_waits(broker: KafkaBroker, topic: str) -> None:
@@ -233,6 +325,49 @@ def test_close_ends_a_write_that_waits(broker: KafkaBroker, topic: str) -> None:
     assert ended == ["the metadata manager is closed"]
 
 
+def outcome_of(call: Callable[..., object], *arguments: object, **settings: object) -> object:
+    try:
+        return call(*arguments, **settings)
+    except (ClosedError, FencedLeaderError, MetadataNotReadyError) as error:
+        return error
+
+
+def test_close_at_any_time_ends_soon(broker: KafkaBroker, topic: str) -> None:
+    """While it starts, reads, writes and answers: nobody waits for anybody for ever."""
+    random = Random(6)
+    segments = [segment(f"s{number}", number, number) for number in range(300)]
+    produce(broker, topic, NUMBER, *(MetadataRecord(metadata) for metadata in segments))
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(CLOSED_TIMES):
+            manager = TopicBasedRemoteLogMetadataManager(broker.bootstrap_servers, topic=topic)
+            under_way = [
+                pool.submit(outcome_of, manager.wait_until_ready, timeout_s=30),
+                pool.submit(outcome_of, manager.claim_leadership, PARTITION, random.randrange(999)),
+                pool.submit(outcome_of, manager.partitions),
+            ]
+            wait(under_way, random.random() / 10)
+            closing = [pool.submit(manager.close) for _ in range(2)]
+            for future in closing + under_way:
+                future.result(CLOSED_WITHIN_S)
+            assert not manager._reader.is_alive()
+            with pytest.raises(ClosedError):
+                manager.list(PARTITION)
+
+
+def test_close_does_not_wait_for_a_cluster_that_pauses(topic: str, broker: KafkaBroker) -> None:
+    manager = opened(broker, topic)
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            write = pool.submit(manager.add, segment("a", 0, 9))
+            wait_until(lambda: len(manager._writes) == 1, 30, what="the write")
+            pool.submit(manager.close).result(CLOSED_WITHIN_S)
+            assert isinstance(write.exception(CLOSED_WITHIN_S), ClosedError)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
 def test_a_write_that_is_never_read_back_says_so(broker: KafkaBroker, topic: str) -> None:
     with opened(broker, topic, write_timeout_s=0.2) as manager:
         manager._take = deaf  # type: ignore[method-assign]
@@ -252,65 +387,6 @@ def test_a_topic_that_is_not_there(broker: KafkaBroker) -> None:
         TopicBasedRemoteLogMetadataManager(
             broker.bootstrap_servers, topic="no-such-topic", timeout_s=5
         )
-
-
-def test_kafkas_formatter_reads_what_we_wrote(
-    broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
-    finish(manager, segment("a", 0, 9, log_crc32c=7, bytes_per_epoch=((0, 100),)))
-    text = run_tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"),
-        *("--formatter", FORMATTER, "--max-messages", "2", "--timeout-ms", "20000"),
-    )
-    lines = [line for line in text.splitlines() if "RemoteLogSegmentMetadata" in line]
-    assert [("COPY_SEGMENT_STARTED" in x, "COPY_SEGMENT_FINISHED" in x) for x in lines] == [
-        (True, False),
-        (False, True),
-    ]
-    assert PARTITION.topic_id in lines[0]
-
-
-def test_we_read_what_kafkas_own_manager_wrote(broker: KafkaBroker, tmp_path: Path) -> None:
-    """A broker tiers a topic of its own; its records tell the segments that lie in its tier."""
-    from confluent_kafka import Producer
-
-    broker.create_topic(
-        "tiered",
-        config={
-            "remote.storage.enable": "true",
-            "internal.segment.bytes": "16384",
-            "local.retention.bytes": "1",
-        },
-    )
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 2000})
-    for number in range(800):
-        producer.produce("tiered", value=f"{number} ".encode() * 20, partition=0)
-    assert producer.flush(30) == 0
-
-    with opened(broker, METADATA_TOPIC) as manager:
-
-        def finished() -> list[tuple[int, int]]:
-            return [
-                (one.start_offset, one.end_offset)
-                for partition in manager.partitions()
-                for one in manager.list(partition)
-                if one.state is FINISHED
-            ]
-
-        rolled = {int(path.stem) for path in broker.partition_dir("tiered", 0).glob("*.log")}
-        assert rolled
-        wait_until(lambda: len(finished()) >= 3, 60, what="the broker to tier three segments")
-        found = finished()
-        (partition,) = manager.partitions()
-        assert partition.topic == "tiered"
-        ends = [end for _, end in found]
-        assert [start for start, _ in found] == [0, *(end + 1 for end in ends[:-1])]
-        tiered = [path.name for path in (broker.root.parent / "tier").rglob("*.log")]
-        for one in manager.list(partition):
-            assert any(one.segment_id.id in name for name in tiered), tiered
-            assert manager.lookup(partition, 0, one.start_offset) == one
-        assert manager.dropped_count == 0
 
 
 def test_a_reader_that_fails_tells_everybody(broker: KafkaBroker, topic: str) -> None:

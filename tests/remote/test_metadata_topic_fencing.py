@@ -30,6 +30,7 @@ from tests.remote.metadata_topics import (
     HeldManager,
     everything_about,
     opened,
+    opened_as,
     produce,
     records_of,
     tiering_broker,
@@ -71,7 +72,7 @@ def topic(broker: KafkaBroker) -> str:
 
 @pytest.fixture
 def old(broker: KafkaBroker, topic: str) -> Iterator[HeldManager]:
-    with opened(broker, topic, HeldManager) as running:
+    with opened_as(HeldManager, broker, topic) as running:
         yield running
 
 
@@ -440,7 +441,10 @@ def test_any_history_of_two_writers_is_one_history(
     """Four threads write through each of two managers. Both, a fresh replay and a naive model agree
     on the end and on every single answer."""
     random = Random(seed)
-    with opened(broker, topic, NotingManager) as one, opened(broker, topic, NotingManager) as two:
+    with (
+        opened_as(NotingManager, broker, topic) as one,
+        opened_as(NotingManager, broker, topic) as two,
+    ):
         writers = [Writer(manager, Random(random.random())) for manager in (one, two) * 4]
         threads = [threading.Thread(target=writer.work) for writer in writers]
         for thread in threads:
@@ -478,8 +482,7 @@ def test_the_model_agrees_over_restarts(broker: KafkaBroker) -> None:
             self.topic = new_topic(broker)
 
         def open_manager(self) -> RemoteLogMetadataManager:
-            manager: RemoteLogMetadataManager = opened(broker, self.topic)
-            return manager
+            return opened(broker, self.topic)
 
         @rule()
         def restart(self) -> None:

@@ -60,6 +60,8 @@ from tierlog.remote.metadata_topic_client import MetadataTopicClient, unavailabl
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from confluent_kafka import Message
 
     from tierlog.remote.partition_metadata import PartitionChange, PartitionMetadata
@@ -127,7 +129,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         )
         self._reader.start()
 
-    def __enter__(self) -> TopicBasedRemoteLogMetadataManager:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
