@@ -42,8 +42,11 @@ __all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
 
 # Waiting threads look up at least this often, for whoever cancels or watches them.
 LOOK_UP_MS = 1_000
-# A piece that goes later than it might, because a thread woke up late, is caught up with so far.
+# A piece that goes later than it might, because a thread woke up late, is caught up with so far:
+# with the piece itself less than a part of an upload, where a clock's tick is not more than that.
 PACE_SLACK_MS = 20
+_PACE_SLACK_BYTES = 7 << 20
+_TICKS_MS = 2
 # What is reserved counts for a window and one bucket more, so small buckets waste less of the
 # quota. Paced copies get so many for one, as far as a sensor can hold them.
 _PACE_BUCKETS = (10, 5, 2, 1)
@@ -354,7 +357,9 @@ class _Spread:
         self.drain(limit, now_ms)
         if not limit:
             return 0
-        return max(0, math.ceil(self._bytes * 1000 / limit) - PACE_SLACK_MS)
+        slack = min(limit * PACE_SLACK_MS / 1000, _PACE_SLACK_BYTES)
+        early = self._bytes - max(slack, limit * _TICKS_MS / 1000)
+        return max(0, math.ceil(early * 1000 / limit))
 
     def add(self, size_bytes: int) -> None:
         """A piece goes now."""
