@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from tierlog._hot import QuotaSensor
 from tierlog.clock import Clock
 from tierlog.errors import ClosedError
+from tierlog.tiering.busy import BusyMeter
 
 __all__ = ["Again", "RetryPolicy", "RunningTask", "Task", "TaskFailure", "TaskPool"]
 
 # Idle tasks wake a thread together: their times are rounded up to this part of the interval.
 _SLOTS = 256
 _LONG_MS = 3_600_000
-_IDLE_WINDOW_S = 60
 
 
 class Again(Enum):
@@ -136,7 +135,7 @@ class TaskPool:
         self._started = False
         self._closed = False
         self._runs = 0
-        self._busy = QuotaSensor(num_samples=_IDLE_WINDOW_S, window_ms=1000)
+        self._busy = BusyMeter()
 
     def __repr__(self) -> str:
         return f"TaskPool({self.name!r}, size={self._size}, tasks={len(self._tasks)})"
@@ -284,11 +283,8 @@ class TaskPool:
 
     def idle_ratio(self) -> float:
         """The idle share of all threads in the last minute, 0 to 1."""
-        now_ms = self._clock.monotonic_ms()
-        window_ms = _IDLE_WINDOW_S * 1000
-        under_way_ms = sum(min(one.running_ms, window_ms) for one in self.running())
-        busy_ms = self._busy.rate(now_ms) * _IDLE_WINDOW_S / 1000 + under_way_ms
-        return min(1.0, max(0.0, 1 - busy_ms / (window_ms * max(1, self._size))))
+        under_way_ms = [one.running_ms for one in self.running()]
+        return self._busy.idle_ratio(self._size, under_way_ms, self._clock.monotonic_ms())
 
     # -- inside; the lock is held where it is not said otherwise
 
@@ -337,7 +333,7 @@ class TaskPool:
 
     def _ended(self, task: Task, began_ms: int, again: Again, error: BaseException | None) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._busy.record(min(now_ms - began_ms, _IDLE_WINDOW_S * 1000) * 1000, now_ms)
+        self._busy.ran(now_ms - began_ms, now_ms)
         failure: TaskFailure | None = None
         with self._lock:
             self._runs += 1

@@ -1,0 +1,321 @@
+"""The threads that read from the tier: a bounded number, with a bounded queue (Kafka's
+``RemoteStorageThreadPool``).
+
+Who asks for what somebody else is reading already gets that read. A read that nobody wants any more
+before it began is left out; one that runs is never interrupted, and what it brings is kept for a
+while: a client whose wait was over asks for it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import ClosedError, TierlogError
+from tierlog.tiering.busy import BusyMeter
+
+__all__ = ["ReadTicket", "ReaderPool", "ReaderPoolFullError", "RunningRead"]
+
+T = TypeVar("T")
+
+_LONG_MS = 3_600_000
+LATE_RESULT_MS = 30_000
+LATE_RESULT_BYTES = 64 << 20
+
+
+class ReaderPoolFullError(TierlogError):
+    """All threads are busy and the queue is full."""
+
+    retriable = True
+
+
+class _State(Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+
+
+class _Read(Generic[T]):
+    __slots__ = ("began_ms", "ended_ms", "future", "key", "read", "size_bytes", "state", "wanted")
+
+    def __init__(self, key: Hashable, read: Callable[[], T]) -> None:
+        self.key = key
+        self.read = read
+        self.future: Future[T] = Future()
+        self.state = _State.PENDING
+        self.wanted = 1
+        self.began_ms = 0
+        self.ended_ms = 0
+        self.size_bytes = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRead:
+    """A read under way for `running_ms`."""
+
+    key: Hashable
+    running_ms: int
+
+
+class ReadTicket(Generic[T]):
+    """A wish for a read: its ``future``, and ``joined`` when it is somebody else's read."""
+
+    __slots__ = ("_given_up", "_pool", "_read", "joined")
+
+    def __init__(self, pool: ReaderPool, read: _Read[T], *, joined: bool) -> None:
+        self._pool = pool
+        self._read = read
+        self._given_up = False
+        self.joined = joined
+
+    @property
+    def future(self) -> Future[T]:
+        """Shared by all who wait for this read: never cancel it, `give_up` instead."""
+        return self._read.future
+
+    def give_up(self) -> None:
+        """It is not waited for any longer. May be repeated."""
+        if not self._given_up:
+            self._given_up = True
+            self._pool._give_up(self._read)
+
+
+class ReaderPool:
+    """``threads`` threads and at most ``max_pending`` reads that wait for one.
+
+    ``weigh`` gives the bytes of a result: those that nobody has waited for are kept for
+    ``late_result_ms``, the youngest ones up to ``late_result_bytes``.
+    """
+
+    def __init__(
+        self,
+        threads: int = 10,
+        max_pending: int = 100,
+        *,
+        weigh: Callable[[Any], int] = lambda _: 0,
+        late_result_ms: int = LATE_RESULT_MS,
+        late_result_bytes: int = LATE_RESULT_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self._size = threads
+        self._max_pending = max_pending
+        self._weigh = weigh
+        self._late_result_ms = late_result_ms
+        self._late_result_bytes = late_result_bytes
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._settled = threading.Condition(self._lock)
+        self._reads: dict[Hashable, _Read[Any]] = {}
+        self._pending: deque[_Read[Any]] = deque()
+        self._running: set[_Read[Any]] = set()
+        # In the order they came; those whose result was taken, or is too old, are dropped.
+        self._late: deque[_Read[Any]] = deque()
+        self._late_bytes = 0
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._runs = 0
+        self._closed = False
+        self._busy = BusyMeter()
+
+    def __repr__(self) -> str:
+        return f"ReaderPool({self._size} threads, {len(self._pending)} pending)"
+
+    def submit(self, key: Hashable, read: Callable[[], T]) -> ReadTicket[T]:
+        """`read` in a thread of the pool, or the read of that key that is there already.
+
+        ReaderPoolFullError when there is no room to wait, ClosedError after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the reader pool is closed")
+            self._drop_old()
+            known = self._reads.get(key)
+            if known is not None:
+                known.wanted += 1
+                if known.state is _State.DONE:
+                    self._forget_late(known)
+                return ReadTicket(self, known, joined=True)
+            if len(self._pending) >= self._max_pending + self._idle + self._missing():
+                raise ReaderPoolFullError(
+                    f"{self._size} reader threads are busy and {len(self._pending)} reads wait "
+                    "(remote.log.reader.threads, remote.log.reader.max.pending.tasks)"
+                )
+            made: _Read[T] = _Read(key, read)
+            self._reads[key] = made
+            self._pending.append(made)
+            self._call()
+            return ReadTicket(self, made, joined=False)
+
+    def resize(self, threads: int) -> None:
+        """Another number of threads; one too many ends after its read."""
+        with self._lock:
+            self._size = threads
+            for _ in self._pending:
+                self._call()
+            self._work.notify_all()
+
+    def close(self, timeout_ms: int = 30_000) -> bool:
+        """No more reads; waits for those under way. Whether all of them have ended in time."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        with self._lock:
+            self._closed = True
+            for read in self._pending:
+                read.future.cancel()
+            self._pending.clear()
+            self._late.clear()
+            self._late_bytes = 0
+            self._reads = {read.key: read for read in self._running}
+            self._work.notify_all()
+            while self._running:
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if left_ms <= 0:
+                    return False
+                self._clock.wait(self._settled, left_ms)
+            return True
+
+    # -- for whoever watches
+
+    @property
+    def size(self) -> int:
+        """How many threads there are to be."""
+        return self._size
+
+    @property
+    def runs(self) -> int:
+        """Reads that have ended."""
+        return self._runs
+
+    @property
+    def late_bytes(self) -> int:
+        """Bytes of results that wait to be asked for again."""
+        return self._late_bytes
+
+    def queued(self) -> int:
+        """Reads that wait for a thread."""
+        return len(self._pending)
+
+    def running(self) -> tuple[RunningRead, ...]:
+        """Reads under way, the longest first."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            found = [
+                RunningRead(key=read.key, running_ms=now_ms - read.began_ms)
+                for read in self._running
+            ]
+        return tuple(sorted(found, key=lambda one: -one.running_ms))
+
+    def idle_ratio(self) -> float:
+        """The idle share of all threads in the last minute, 0 to 1."""
+        under_way_ms = [one.running_ms for one in self.running()]
+        return self._busy.idle_ratio(self._size, under_way_ms, self._clock.monotonic_ms())
+
+    # -- inside, with the lock where it is not said otherwise
+
+    def _missing(self) -> int:
+        """Threads that there may be and are not yet."""
+        return max(0, self._size - len(self._threads))
+
+    def _call(self) -> None:
+        """Somebody is to take the next read: an idle thread, or a new one."""
+        if self._idle >= len(self._pending) or not self._missing():
+            self._work.notify()
+            return
+        name = f"tierlog-reader-{len(self._threads)}"
+        # A store call that hangs for ever must not keep the process from ending.
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        """What each thread does; without the lock."""
+        while True:
+            with self._lock:
+                read = self._next()
+            if read is None:
+                return
+            self._run(read)
+
+    def _next(self) -> _Read[Any] | None:
+        """Waits for a read to run; None when this thread is to end."""
+        while not self._closed and len(self._threads) <= self._size:
+            if self._pending:
+                read = self._pending.popleft()
+                if read.future.cancelled():
+                    self._reads.pop(read.key, None)
+                    continue
+                read.state = _State.RUNNING
+                read.began_ms = self._clock.monotonic_ms()
+                self._running.add(read)
+                return read
+            self._idle += 1
+            self._clock.wait(self._work, _LONG_MS)
+            self._idle -= 1
+        self._threads.discard(threading.current_thread())
+        return None
+
+    def _run(self, read: _Read[Any]) -> None:
+        """Without the lock."""
+        result: Any = None
+        failure: BaseException | None = None
+        # From here on nobody can cancel it.
+        read.future.set_running_or_notify_cancel()
+        try:
+            result = read.read()
+            read.size_bytes = self._weigh(result)
+        except BaseException as error:  # noqa: BLE001 - who waits is told, the thread goes on
+            failure = error
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            read.state, read.ended_ms = _State.DONE, now_ms
+            self._running.discard(read)
+            self._runs += 1
+            self._busy.ran(now_ms - read.began_ms, now_ms)
+            if read.wanted == 0 and failure is None and not self._closed:
+                self._keep(read)
+            else:
+                self._reads.pop(read.key, None)
+            self._settled.notify_all()
+        # Whoever waits runs its callbacks here.
+        if failure is not None:
+            read.future.set_exception(failure)
+        else:
+            read.future.set_result(result)
+
+    def _give_up(self, read: _Read[Any]) -> None:
+        """Without the lock."""
+        with self._lock:
+            read.wanted -= 1
+            if read.wanted or read.state is not _State.PENDING:
+                return
+            self._reads.pop(read.key, None)
+            if read in self._pending:
+                self._pending.remove(read)
+        read.future.cancel()
+
+    def _keep(self, read: _Read[Any]) -> None:
+        """A result that nobody waited for."""
+        self._late.append(read)
+        self._late_bytes += read.size_bytes
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        oldest_ms = self._clock.monotonic_ms() - self._late_result_ms
+        while self._late and (
+            self._late[0].ended_ms < oldest_ms or self._late_bytes > self._late_result_bytes
+        ):
+            read = self._late.popleft()
+            self._late_bytes -= read.size_bytes
+            self._reads.pop(read.key, None)
+
+    def _forget_late(self, read: _Read[Any]) -> None:
+        """Its result was asked for: once is enough."""
+        self._late.remove(read)
+        self._late_bytes -= read.size_bytes
+        self._reads.pop(read.key, None)
