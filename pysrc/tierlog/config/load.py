@@ -33,7 +33,6 @@ LEFT_TO_KAFKA = frozenset(
     {
         "log.retention.bytes",
         "log.retention.ms",
-        "remote.fetch.max.wait.ms",
         "remote.list.offsets.request.timeout.ms",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",

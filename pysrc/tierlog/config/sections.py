@@ -125,6 +125,20 @@ class QuotaConfig(Section):
         "Length of each sample of the fetch rate.",
         aliases=("remote.log.manager.read.quota.window.size.seconds",),
     )
+    fetch_topic_max_bytes_per_second: int | None = setting(
+        "tierlog.fetch.topic.max.bytes.per.second",
+        rate(),
+        None,
+        "Most bytes per second read from the remote tier of any one topic, below the limit for "
+        "all.",
+    )
+    fetch_client_max_bytes_per_second: int | None = setting(
+        "tierlog.fetch.client.max.bytes.per.second",
+        rate(),
+        None,
+        "Most bytes per second read from the remote tier by any one client id, below the limit "
+        "for all.",
+    )
     copy_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
         "tierlog.copy.quota.mode",
         one_of(QuotaMode),
@@ -210,6 +224,12 @@ class RemoteLogConfig(Section):
         whole_number(1, MAX_INT32),
         100,
         "Reads that may wait for a thread; further ones are refused.",
+    )
+    fetch_max_wait_ms: int = setting(
+        "remote.fetch.max.wait.ms",
+        whole_number(1, MAX_INT32),
+        500,
+        "How long a fetch waits for the remote tier before it is answered with what there is.",
     )
 
 
