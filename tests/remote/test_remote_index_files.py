@@ -233,6 +233,7 @@ BAD_ENTRIES = {
     "one of another": (damaged(ROW[0], rdi=OTHER.entries[4].rdi), "bad_rdi"),
     "another partition": (damaged(ROW[0], rdi=ELSEWHERE), "bad_rdi"),
     "no rdi": (damaged(ROW[0], rdi=b""), "bad_rdi"),
+    "no rdi at the end": (damaged(tiered(0, 49, name="0-99"), rdi=b""), "bad_rdi"),
     "bucket": (damaged(ROW[0], rdi=b"s3://elsewhere/" + ROW[0].entries[4].rdi), "bad_rdi"),
     "wrong place": (damaged(ROW[0], rdi=ROW[0].entries[5].rdi), "bad_rdi"),
     "no number": (damaged(ROW[0], rdi=ROW[0].entries[4].rdi[:-1] + b"x"), "bad_rdi"),

@@ -30,7 +30,11 @@ from tierlog import _core
 from tierlog.batches import Int64Column
 from tierlog.errors import CorruptDataError
 from tierlog.remote.layout import LOG_SUFFIX, ObjectKey, parse_rdi, partition_prefix
-from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
+from tierlog.remote.log_index import (
+    RdiColumn,
+    RemoteLogIndexEntries,
+    decode_remote_log_index,
+)
 from tierlog.remote.object_store import open_regular_file
 from tierlog.types import TopicIdPartition
 
@@ -281,30 +285,38 @@ def _log_positions(
     key_bytes = len(partition_prefix(partition)) + _KEY_NAME_BYTES
     positions = np.empty(len(entries), dtype=np.int64)
     continues = np.zeros(len(entries), dtype=np.bool_)
-    raw = np.frombuffer(rdi.data, dtype=np.uint8)
     edges = [0, *(np.flatnonzero(np.diff(rdi.length)) + 1).tolist(), len(entries)]
     for start, stop in pairwise(edges):
         length = int(rdi.length[start])
-        table = np.lib.stride_tricks.as_strided(
-            raw[int(rdi.start[start]) :],
-            (stop - start, length),
-            (length + _FIXED_BYTES, 1),
-            writeable=False,
-        )
-        continues[start + 1 : stop] = (
-            table[1:, : key_bytes + 1] == table[:-1, : key_bytes + 1]
-        ).all(axis=1)
+        keys, digits = _columns(rdi, start, stop, min(key_bytes + 1, length))
+        # numpy overlooks zeros at the end; the first key of a run is parsed below and has none.
+        continues[start + 1 : stop] = keys[1:] == keys[:-1]
         for row in (np.flatnonzero(~continues[start:stop]) + start).tolist():
             found = _log_key(entries, row, partition)
             if only_key is not None and found != only_key:
                 raise _bad_rdi(entries, row, f"{only_key}:<byte position>", found)
             continues[row] = found == key
             key = found
-        number = table[:, key_bytes + 1 :].astype(np.int64) - ord("0")
+        number = digits.astype(np.int64) - ord("0")
         powers = 10 ** np.arange(number.shape[1] - 1, -1, -1, dtype=np.int64)
         is_number = ((number >= 0) & (number <= 9)).all(axis=1)
-        positions[start:stop] = np.where(is_number, (number * powers).sum(axis=1), -1)
+        positions[start:stop] = np.where(is_number, number @ powers, -1)
     return key, positions, continues
+
+
+def _columns(
+    rdi: RdiColumn, start: int, stop: int, key_bytes: int
+) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.uint8]]:
+    """Rdis of one length, where they lie: their first `key_bytes`, and the rest byte by byte."""
+    length = int(rdi.length[start])
+    at, step = int(rdi.start[start]), length + _FIXED_BYTES
+    keys: npt.NDArray[np.bytes_] = np.ndarray(
+        (stop - start,), f"S{key_bytes}", rdi.data, at, (step,)
+    )
+    digits: npt.NDArray[np.uint8] = np.ndarray(
+        (stop - start, length - key_bytes), np.uint8, rdi.data, at + key_bytes, (step, 1)
+    )
+    return keys, digits
 
 
 def _log_key(entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition) -> str:
