@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.kafka_tools import KafkaBroker
+from tests.kafka_tools import KafkaBroker, wait_until
 from tests.remote.builders import PARTITION
 from tierlog.remote.metadata_records import MetadataRecord, decode_record, encode_record
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
@@ -22,6 +22,7 @@ __all__ = [
     "opened_as",
     "produce",
     "records_of",
+    "same_for_everybody",
     "tiering_broker",
     "written",
 ]
@@ -128,3 +129,16 @@ def everything_about(
         )
         for partition in partitions
     ]
+
+
+def same_for_everybody(
+    broker: KafkaBroker, topic: str, *managers: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """Whoever read along knows what a fresh replay tells."""
+    with opened(broker, topic) as fresh:
+        expected = everything_about(fresh)
+        wait_until(
+            lambda: all(everything_about(manager) == expected for manager in managers),
+            30,
+            what="the same state everywhere",
+        )

@@ -87,7 +87,9 @@ def deaf(message: Any) -> None:
     """Instead of taking in what was read."""
 
 
-class TestConformance(MetadataConformance, EmbeddedConformance):
+class TestConformance(MetadataConformance):
+    test_the_log_start_goes_up = EmbeddedConformance.test_the_log_start_goes_up
+
     @pytest.fixture
     def manager(self, manager: RemoteLogMetadataManager) -> RemoteLogMetadataManager:
         return manager
@@ -147,6 +149,35 @@ def test_a_partition_that_is_gone_is_forgotten(
         produce(broker, topic, number, MetadataRecord(event))
     wait_until(lambda: manager.partitions() == (), 30, what="the partition to be forgotten")
     assert manager.list(PARTITION) == ()
+
+
+def test_nothing_is_told_of_a_deleted_partition(
+    broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """Kafka's reader would end there. Steps of the deletion are repeats, as after a crash."""
+    finish(manager, segment("a", 0, 9), leader_epoch=2)
+    delete_partition(manager, *RemotePartitionDeleteState, leader_epoch=2)
+    length = len(records_of(broker, topic, NUMBER))
+    calls: list[Callable[[], object]] = [
+        lambda: manager.add(segment("b", 10, 19)),
+        lambda: manager.claim_leadership(PARTITION, 3),
+        lambda: manager.advance_log_start_offset(PARTITION, 5),
+    ]
+    for call in calls:
+        with pytest.raises(RemoteMetadataError, match="is deleted"):
+            call()
+    with pytest.raises(FencedLeaderError):
+        manager.claim_leadership(PARTITION, 1)
+    delete_partition(manager, *RemotePartitionDeleteState)
+    move(manager, segment("a", 0, 9), GONE)
+    assert len(records_of(broker, topic, NUMBER)) == length
+    # What somebody tells nevertheless changes nothing, for whoever reads it.
+    produce(broker, topic, NUMBER, MetadataRecord(segment("c", 0, 9), 4))
+    wait_until(lambda: manager.dropped_count == 1, 30, what="the event to be dropped")
+    with opened(broker, topic) as fresh:
+        assert everything_about(fresh) == everything_about(manager)
+        assert fresh.partitions() == ()
+        assert fresh.leader_epoch(PARTITION) == 2
 
 
 def test_illegal_events_of_others_are_dropped_and_counted(

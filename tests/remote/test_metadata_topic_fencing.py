@@ -6,15 +6,10 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from random import Random
-from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import rule, run_state_machine_as_test
 
 from tests.kafka_tools import KafkaBroker, wait_until
-from tests.oracle.strategies import profile
 from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, STARTED, segment
 from tests.remote.metadata_events import (
     DELETION_FINISHED,
@@ -25,7 +20,6 @@ from tests.remote.metadata_events import (
     finish,
     move,
 )
-from tests.remote.metadata_model import FencedError, MetadataMachine, NaiveMetadata
 from tests.remote.metadata_topics import (
     HeldManager,
     everything_about,
@@ -33,15 +27,13 @@ from tests.remote.metadata_topics import (
     opened_as,
     produce,
     records_of,
+    same_for_everybody,
     tiering_broker,
-    written,
 )
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemotePartitionDeleteState,
 )
 from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
@@ -59,15 +51,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
         yield running
 
 
-def new_topic(broker: KafkaBroker) -> str:
+@pytest.fixture
+def topic(broker: KafkaBroker) -> str:
     name = f"fenced-{next(NAMES)}"
     broker.create_topic(name, partitions=3)
     return name
-
-
-@pytest.fixture
-def topic(broker: KafkaBroker) -> str:
-    return new_topic(broker)
 
 
 @pytest.fixture
@@ -88,19 +76,6 @@ def in_background(work: Callable[[], object]) -> Future[object]:
     outcome: Future[object] = with_thread.submit(work)
     with_thread.shutdown(wait=False)
     return outcome
-
-
-def same_for_everybody(
-    broker: KafkaBroker, topic: str, *managers: TopicBasedRemoteLogMetadataManager
-) -> None:
-    """Whoever read along knows what a fresh replay tells."""
-    with opened(broker, topic) as fresh:
-        expected = everything_about(fresh)
-        wait_until(
-            lambda: all(everything_about(manager) == expected for manager in managers),
-            30,
-            what="the same state everywhere",
-        )
 
 
 # -- claims and what they stop
@@ -355,138 +330,3 @@ def test_a_cluster_that_pauses_loses_and_doubles_nothing(broker: KafkaBroker, to
         assert len(manager.list(PARTITION)) == 1
         assert (manager.fenced_count, manager.dropped_count) == (0, 0)
         same_for_everybody(broker, topic, manager)
-
-
-# -- any history
-
-SEGMENTS = [segment(f"segment {number}", number * 10, number * 10 + 14) for number in range(3)]
-
-
-class NotingManager(HeldManager):
-    """Knows the token of the last record that a thread wrote."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        self.last = threading.local()
-        super().__init__(*arguments, **settings)
-        produce_for_real = self._client.produce
-
-        def produce_and_note(
-            number: int, value: bytes, token: bytes, delivered: Callable[[object, object], None]
-        ) -> None:
-            self.last.token = token
-            produce_for_real(number, value, token, delivered)
-
-        self._client.produce = produce_and_note  # type: ignore[method-assign]
-
-
-class Writer:
-    """Does anything at all in a leader epoch of its own choice, and keeps what it was told."""
-
-    def __init__(self, manager: NotingManager, random: Random) -> None:
-        self.manager, self.random = manager, random
-        self.told: dict[bytes, str] = {}
-
-    def work(self) -> None:
-        epoch = 0
-        for _ in range(15):
-            self.manager.last.token = b""
-            try:
-                epoch = max(epoch, self.manager.leader_epoch(PARTITION))
-                epoch += self.random.random() < 0.3
-                self._one_event(self.random.choice([epoch, epoch, epoch, None]))
-            except FencedLeaderError:
-                outcome = "fenced"
-            except RemoteMetadataError:
-                outcome = "refused"
-            else:
-                outcome = "done"
-            if self.manager.last.token:
-                self.told[self.manager.last.token] = outcome
-
-    def _one_event(self, epoch: int | None) -> None:
-        metadata = self.random.choice(SEGMENTS)
-        kind = self.random.random()
-        if kind < 0.3:
-            self.manager.add(metadata, leader_epoch=epoch)
-        elif kind < 0.8:
-            state = self.random.choice([FINISHED, FINISHED, DELETING, GONE])
-            offset = self.random.choice([None, None, metadata.start_offset + 7])
-            event = metadata.update_to(state, event_timestamp_ms=1, truncation_offset=offset)
-            self.manager.update(event, leader_epoch=epoch)
-        elif kind < 0.9:
-            self.manager.claim_leadership(PARTITION, epoch or 0)
-        else:
-            step = self.random.choice(list(RemotePartitionDeleteState))
-            delete_partition(self.manager, step, leader_epoch=epoch)
-
-
-def told_by_the_model(model: NaiveMetadata, record: MetadataRecord) -> str:
-    event, epoch = record.event, record.leader_epoch
-    try:
-        if isinstance(event, RemoteLogSegmentMetadata):
-            legal = model.add(event, epoch)
-        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
-            legal = model.update(event, epoch)
-        else:
-            legal = model.delete(event.partition, event.state, epoch)
-    except FencedError:
-        return "fenced"
-    return "done" if legal else "refused"
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_any_history_of_two_writers_is_one_history(
-    broker: KafkaBroker, topic: str, seed: int
-) -> None:
-    """Four threads write through each of two managers. Both, a fresh replay and a naive model agree
-    on the end and on every single answer."""
-    random = Random(seed)
-    with (
-        opened_as(NotingManager, broker, topic) as one,
-        opened_as(NotingManager, broker, topic) as two,
-    ):
-        writers = [Writer(manager, Random(random.random())) for manager in (one, two) * 4]
-        threads = [threading.Thread(target=writer.work) for writer in writers]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            # Now one of them hears nothing, now the other, now both.
-            held = random.choice([[one], [two], [one, two]])
-            for manager in held:
-                manager.hold()
-            threads[0].join(random.random() / 20)
-            for manager in held:
-                manager.release()
-            threads[1].join(random.random() / 50)
-        model, expected = NaiveMetadata(), {}
-        for token, record in written(broker, topic, NUMBER):
-            expected[token] = told_by_the_model(model, record)
-        assert {
-            token: told for writer in writers for token, told in writer.told.items()
-        } == expected
-        same_for_everybody(broker, topic, one, two)
-        assert set(one.list(PARTITION)) == set(model.known(PARTITION))
-        assert one.leader_epoch(PARTITION) == model.leaders.get(PARTITION, -1)
-        assert one.partition_delete_state(PARTITION) is model.deletions.get(PARTITION)
-        for epoch in range(3):
-            assert one.remote_log_size(PARTITION, epoch) == model.size(PARTITION, epoch)
-        outcomes = list(expected.values())
-        assert one.fenced_count == two.fenced_count == outcomes.count("fenced")
-        assert one.dropped_count == two.dropped_count == outcomes.count("refused")
-
-
-def test_the_model_agrees_over_restarts(broker: KafkaBroker) -> None:
-    class TopicMachine(MetadataMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.topic = new_topic(broker)
-
-        def open_manager(self) -> RemoteLogMetadataManager:
-            return opened(broker, self.topic)
-
-        @rule()
-        def restart(self) -> None:
-            self.manager.close()
-            self.manager = self.open_manager()
-
-    run_state_machine_as_test(TopicMachine, settings=settings(profile(6), stateful_step_count=25))

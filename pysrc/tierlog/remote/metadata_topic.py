@@ -24,6 +24,10 @@ What is not fenced:
 * whoever woke up after the topic itself forgot the later epoch: a topic that drops old records
   (``retention.ms``; Kafka's default is never) drops claims with them.
 
+**Deleted partitions** take no event any more: a Kafka broker that has the partition stops reading
+all metadata at the first event after a DELETE_PARTITION_FINISHED. So nothing is written there, and
+what is read there changes nothing.
+
 Needs the extra ``kafka``. Kafka's brokers and tierlog may follow and write the same topic.
 """
 
@@ -47,6 +51,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
 )
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata_records import (
@@ -69,6 +74,7 @@ if TYPE_CHECKING:
 __all__ = ["METADATA_TOPIC", "TopicBasedRemoteLogMetadataManager"]
 
 METADATA_TOPIC = "__remote_log_metadata"
+_PARTITION_GONE = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 _POLL_S = 0.1
 _POLL_RECORDS = 500
 # The reader looks up every `_POLL_S`; for what may hold up the client library nobody waits longer.
@@ -121,6 +127,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._writes: dict[bytes, _Write] = {}
         self._next_offsets = dict.fromkeys(self._client.end_offsets, 0)
         self._stopped: dict[int, CorruptDataError | RemoteMetadataError] = {}
+        self._deleted: set[TopicIdPartition] = set()
         self._dropped_count = 0
         self._fenced_count = 0
         self._failure: RemoteMetadataError | None = None
@@ -153,8 +160,8 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
     ) -> None:
-        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so that an old
-        leader cannot bring it back."""
+        """See `RemoteLogMetadataManager`. A partition that is deleted is so for good: its id comes
+        never again. Every step of deleting it is a repeat then."""
         self._write(metadata.partition, MetadataRecord(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
@@ -174,7 +181,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def _write(self, partition: TopicIdPartition, record: MetadataRecord) -> None:
         """Returns when the event was read back and accepted, or is known already."""
         with self._lock:
-            if _change_of(self._known(partition), record) is None:
+            if self._change(self._known(partition), record) is None:
                 return
             token = self._writer_id + next(self._write_numbers).to_bytes(8, "big")
             number = metadata_partition(partition, len(self._next_offsets))
@@ -256,9 +263,25 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     def _apply(self, record: MetadataRecord) -> None:
         known = self._partition(record.partition)
-        change = _change_of(known, record)
+        change = self._change(known, record)
         if change is not None:
             known.apply(change)
+        event = record.event
+        if isinstance(event, RemotePartitionDeleteMetadata) and event.state is _PARTITION_GONE:
+            self._deleted.add(event.partition)
+
+    def _change(self, known: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
+        """What a record changes, None for nothing; RemoteMetadataError when it may not."""
+        if known.partition not in self._deleted:
+            return _change_of(known, record)
+        if isinstance(record.event, RemotePartitionDeleteMetadata):
+            return None
+        if _change_of(known, record) is not None:
+            raise RemoteMetadataError(
+                f"{known.partition} is deleted, and nothing may be told of it any more: Kafka's "
+                "brokers would stop reading"
+            )
+        return None
 
     def _stop(self, number: int, error: CorruptDataError | RemoteMetadataError) -> None:
         self._stopped[number] = error
@@ -333,7 +356,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
 
 def _change_of(known: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
-    """What a record changes, None for nothing; RemoteMetadataError when it may not."""
+    """What a record changes, as long as its partition is not deleted."""
     event, leader_epoch = record.event, record.leader_epoch
     if record.log_start_offset is not None:
         return known.change_of_log_start(record.log_start_offset)
