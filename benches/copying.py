@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +53,7 @@ class Copying:
 
     def copy_to(self, store: ObjectStore) -> RemoteLogSegmentMetadata:
         """The same into any store; what the copy ended as."""
-        (segment,) = self.log.rolled_segments
-        copier = SegmentCopier(
-            RemoteStorageManager(store),
-            InMemoryRemoteLogMetadataManager(),
-            clock=SystemClock(),
-            broker_id=1,
-        )
+        copier, (segment,) = self._copier(store), self.log.rolled_segments
         segment_id = copier.new_id()
         with (
             SegmentHandle(segment.log_path) as handle,
@@ -66,6 +61,20 @@ class Copying:
         ):
             ready = prepare(self.log, segment, handle, draft=draft)
             return copier.copy(ready, handle, segment_id=segment_id, draft=draft).metadata
+
+    def copy_paced(self, gate: Callable[[int], None]) -> RemoteLogSegmentMetadata:
+        """Into the store of this object, piece by piece through `gate`."""
+        copier, (segment,) = self._copier(open_store(self.store.as_uri())), self.log.rolled_segments
+        with SegmentHandle(segment.log_path) as handle:
+            return copier.copy(prepare(self.log, segment, handle), handle, gate=gate).metadata
+
+    def _copier(self, store: ObjectStore) -> SegmentCopier:
+        return SegmentCopier(
+            RemoteStorageManager(store),
+            InMemoryRemoteLogMetadataManager(),
+            clock=SystemClock(),
+            broker_id=1,
+        )
 
     def forget(self) -> None:
         """Removes what the last run stored."""

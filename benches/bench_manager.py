@@ -1,0 +1,221 @@
+"""The remote log manager at the size of KIP-405's test cluster, and how exactly copies are paced.
+
+The store lies in memory, so that what is left is the manager's own. The paced copies are real ones,
+to a ``file://`` store, for a minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tierlog.clock import SystemClock
+from tierlog.config import QuotaConfig, QuotaMode
+from tierlog.errors import ClosedError
+from tierlog.quota import QuotaManager
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
+from tierlog.tiering.manager import RemoteLogManager
+
+from .copying import Copying
+from .frame import Bench, Limit
+from .node import StillLog, TimedStore, look_again, still_logs, tier_all_but_the_last
+
+PARTITIONS = 6_300
+SEGMENTS = 10
+QUICK_PARTITIONS = 12
+# An idle partition is looked at in full this often; in between a look sees that nothing changed.
+FULL_LOOK_S = 600
+INTERVAL_S = 30
+# Idle tasks run together, a little later than they would alone.
+ROUNDED_UP_S = 2
+
+PACED_BYTES_PER_SECOND = 24 << 20
+PACED_S = 60
+UPLOADS = 3
+PACED_SHAPE = "none-100-16k-64m"
+# What a cloud store sends at once.
+PART_BYTES = 8 << 20
+
+
+def items(bench: Bench) -> Sequence[Limit]:
+    return [overhead(bench), steady(bench), accuracy(bench), excess(bench)]
+
+
+# -- thousands of partitions
+
+
+@contextmanager
+def node(bench: Bench) -> Iterator[tuple[RemoteLogManager, TimedStore, list[StillLog]]]:
+    """A manager that leads every partition, each with one segment left to copy."""
+    directory = bench.corpora.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    partitions = QUICK_PARTITIONS if bench.corpora.quick else PARTITIONS
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=directory)))
+        logs = still_logs(folder, partitions, SEGMENTS)
+        metadata = InMemoryRemoteLogMetadataManager()
+        tier_all_but_the_last(logs, metadata)
+        store = TimedStore(open_store(f"memory:///{folder.name}"))
+        manager = RemoteLogManager(RemoteStorageManager(store), metadata, broker_id=1)
+        stack.callback(manager.close)
+        for log in logs:
+            manager.become_leader(log.partition, 0, log)
+        yield manager, store, logs
+
+
+def shape_of(bench: Bench) -> str:
+    partitions = QUICK_PARTITIONS if bench.corpora.quick else PARTITIONS
+    return f"{partitions:,} partitions x {SEGMENTS} segments"
+
+
+def overhead(bench: Bench) -> Limit:
+    """One pass in one thread: every partition is claimed, looked at, expired, and its last segment
+    copied. The time inside the store's calls does not count; scans of the tiny segments do."""
+
+    def measure() -> float:
+        with node(bench) as (manager, store, logs):
+            began = time.perf_counter()
+            manager.run_until_idle()
+            seconds = time.perf_counter() - began - store.seconds
+            require_tiered(logs)
+        return seconds / len(logs) * 1000
+
+    return Limit(
+        operation="manager, a copied segment beyond the store's own time",
+        shape=shape_of(bench),
+        unit="ms",
+        at_most=1.0,
+        measure=measure,
+    )
+
+
+def steady(bench: Bench) -> Limit:
+    """CPU time of the whole process with all pools running and nothing eligible, while every
+    partition is looked at once, and the share of the full looks that come every ten minutes."""
+
+    def measure() -> float:
+        window_s = 0.2 if bench.corpora.quick else INTERVAL_S + ROUNDED_UP_S
+        with node(bench) as (manager, _, logs):
+            manager.run_until_idle()
+            require_tiered(logs)
+            look_again(logs)
+            full_look_s = cpu_seconds(manager.run_until_idle)
+            manager.start()
+            manager.hurry()
+            if not manager.wait_until_idle():
+                raise TimeoutError("the manager does not come to rest")
+            runs = manager.copy_pool.runs
+            idle_s = cpu_seconds(partial(SystemClock().sleep, round(window_s * 1000)))
+            if manager.copy_pool.runs < runs + len(logs) and not bench.corpora.quick:
+                raise AssertionError("not every partition was looked at within the interval")
+        return 100 * (idle_s / INTERVAL_S + full_look_s / FULL_LOOK_S)
+
+    return Limit(
+        operation="manager, nothing eligible",
+        shape=shape_of(bench),
+        unit="% of a core",
+        at_most=5.0,
+        measure=measure,
+    )
+
+
+def require_tiered(logs: Sequence[StillLog]) -> None:
+    """AssertionError unless all of every partition is in the tier."""
+    for log in logs:
+        last_offset = log.shown.log.segments[-1].base_offset - 1
+        if log.highest_remote_offset != last_offset:
+            raise AssertionError(f"{log.partition}: tiered up to {log.highest_remote_offset}")
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+# -- paced copies
+
+
+def accuracy(bench: Bench) -> Limit:
+    """Several uploads that always have more; how far from the quota, in whichever direction, a
+    minute was in which they had."""
+
+    def measure() -> float:
+        seconds, sent = paced(bench)
+        total = sum(size for when, size in sent if when < seconds)
+        return abs(100 * (total / (seconds * PACED_BYTES_PER_SECOND) - 1))
+
+    return paced_limit("off the quota", "%", 2.0, measure)
+
+
+def excess(bench: Bench) -> Limit:
+    """The most that any window, of whatever length, held beyond what the quota gives it."""
+
+    def measure() -> float:
+        _, sent = paced(bench)
+        times = [when for when, _ in sent]
+        until = [0, *accumulate(size for _, size in sent)]
+        # Bytes of pieces i to j less the quota of the time from i to j: the largest of all.
+        paid = [until[i] - PACED_BYTES_PER_SECOND * times[i] for i in range(len(sent))]
+        left = [until[i + 1] - PACED_BYTES_PER_SECOND * times[i] for i in range(len(sent))]
+        least = list(accumulate(paid, min))
+        return max(after - before for after, before in zip(left, least, strict=True)) / PART_BYTES
+
+    return paced_limit("above the quota in any window", "parts", 1.0, measure)
+
+
+def paced_limit(what: str, unit: str, at_most: float, measure: Callable[[], float]) -> Limit:
+    return Limit(
+        operation=f"paced copies, {what}",
+        shape=f"{UPLOADS} at once, {PACED_BYTES_PER_SECOND >> 20} MiB/s, {PACED_S} s",
+        unit=unit,
+        at_most=at_most,
+        measure=measure,
+    )
+
+
+@cache
+def paced(bench: Bench) -> tuple[float, list[tuple[float, int]]]:
+    """How long it went, and when how many bytes were let through, counted from the first piece."""
+    seconds = 0.5 if bench.corpora.quick else PACED_S
+    config = QuotaConfig(
+        copy_max_bytes_per_second=PACED_BYTES_PER_SECOND, copy_quota_mode=QuotaMode.PACE
+    )
+    quota = QuotaManager.for_copies(config)
+    segment = bench.corpora.path(PACED_SHAPE).absolute()
+    sent: list[tuple[float, int]] = []
+
+    def upload(copying: Copying) -> None:
+        while True:
+            with quota.transfer(segment.stat().st_size) as transfer:
+
+                def gate(size_bytes: int) -> None:
+                    transfer.before_piece(size_bytes)
+                    sent.append((time.perf_counter(), size_bytes))
+                    if sent[-1][0] > sent[0][0] + seconds:
+                        raise ClosedError("the time is up")
+
+                try:
+                    copying.copy_paced(gate)
+                except ClosedError:
+                    return
+            copying.forget()
+
+    with ExitStack() as stack:
+        folders = [
+            Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
+            for _ in range(UPLOADS)
+        ]
+        copies = [Copying.of(segment, folder) for folder in folders]
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            list(pool.map(upload, copies))
+    began = min(when for when, _ in sent)
+    return seconds, sorted((when - began, size) for when, size in sent)
