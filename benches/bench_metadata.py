@@ -65,11 +65,11 @@ def limits(bench: Bench, store: Store) -> list[Limit]:
 
     per_segment = 1 / store.total
     # Tiny stores are mostly empty pages.
-    file_bytes, memory_bytes = (400.0, 1_200.0) if not bench.corpora.quick else (1e6, 1e6)
+    file_bytes, memory_bytes = (400.0, 1_000.0) if not bench.corpora.quick else (1e6, 1e6)
     return [
         limit("open metadata", "s", 5.0, lambda: figures()["open"]),
         limit("first remote_log_size", "ms", 5.0, lambda: figures()["size"] * 1e3),
-        limit("first look-up", "s", 15.0, lambda: figures()["lookup"]),
+        limit("first look-up", "s", 10.0, lambda: figures()["lookup"]),
         limit("file, each segment", "bytes", file_bytes, lambda: figures()["file"] * per_segment),
         limit(
             "memory, each segment", "bytes", memory_bytes, lambda: figures()["bytes"] * per_segment

@@ -396,6 +396,29 @@ def test_damage_of_one_partition_leaves_the_others(written: Path) -> None:
     manager.close()
 
 
+def test_damage_of_one_row_is_found_when_it_is_asked_for(path: Path) -> None:
+    """What is needed to find a segment is looked at with the partition, the rest with the row."""
+    manager = SqliteRemoteLogMetadataManager(path)
+    finish(manager, segment("a", 0, 9), segment("b", 10, 19))
+    manager.close()
+    change(path, "UPDATE segment SET broker_id = 'x' WHERE start_offset = 10")
+    manager = SqliteRemoteLogMetadataManager(path)
+    found = manager.lookup(PARTITION, 0, 5)
+    assert found is not None
+    assert found.start_offset == 0
+    for _ in range(2):
+        for ask_for_it in (
+            lambda: manager.lookup(PARTITION, 0, 15),
+            lambda: manager.list(PARTITION),
+            lambda: list(manager.segments_by_timestamp(PARTITION, 0)),
+            lambda: move(manager, segment("b", 10, 19), DELETING),
+        ):
+            with pytest.raises(CorruptDataError, match=str(path)):
+                ask_for_it()
+    assert manager.remote_log_size(PARTITION, 0) == 200
+    manager.close()
+
+
 def test_a_file_that_lost_its_end(written: Path) -> None:
     whole = written.read_bytes()
     for size_bytes in range(1, len(whole), 511):

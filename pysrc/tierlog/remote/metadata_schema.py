@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
@@ -28,6 +27,7 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteState,
 )
 from tierlog.remote.partition_metadata import NO_EPOCH, PartitionChange, PartitionMetadata
+from tierlog.remote.segment_sets import PlainSegment, Row
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "read_epoch",
     "read_partition",
     "read_segment",
+    "read_segments",
     "segment_row",
 ]
 
@@ -97,7 +98,8 @@ SELECT_SEGMENTS = "SELECT * FROM segment WHERE partition_number = ? ORDER BY sta
 _NO_CHANGE = PartitionChange()
 _PAIR = struct.Struct(">iq")
 _MAX_OFFSET = 2**63 - 1
-_MAX_EPOCH = 2**31 - 1
+_MAX_EPOCH = _MAX_SIZE_BYTES = 2**31 - 1
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
 # Forgotten ones are not kept.
 _STATES = {state.value: state for state in RemoteLogSegmentState if state.value < 3}
 _DELETE_STATES = {state.value: state for state in RemotePartitionDeleteState if state.value < 2}
@@ -117,7 +119,7 @@ def partition_row(
     )
 
 
-def read_partition(row: tuple[Any, ...], numbers: Iterator[int]) -> tuple[int, PartitionMetadata]:
+def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMetadata]:
     """Its number in this file, and it; the segments and epochs are elsewhere."""
     number, topic_id, topic, partition, leader_epoch, delete_state, log_start_offset = row
     _check_between(0, number, _MAX_OFFSET)
@@ -142,7 +144,7 @@ def epoch_row(number: int, epoch: int, highest_offset: int, size_bytes: int) -> 
     return number, epoch, None if highest_offset < 0 else highest_offset, size_bytes
 
 
-def read_epoch(row: tuple[Any, ...]) -> tuple[int, int, int, int]:
+def read_epoch(row: Row) -> tuple[int, int, int, int]:
     """The partition's number, the epoch, its highest offset (-1 for none) and its bytes."""
     number, epoch, highest_offset, size_bytes = row
     highest_offset = -1 if highest_offset is None else highest_offset
@@ -167,7 +169,7 @@ def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object
     )
 
 
-def read_segment(partition: TopicIdPartition, row: tuple[Any, ...]) -> RemoteLogSegmentMetadata:
+def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetadata:
     """The segment of `partition` in a row of `SELECT_SEGMENTS`."""
     _, start_offset, segment_id, end_offset, max_timestamp_ms, event_timestamp_ms = row[:6]
     broker_id, state, size_bytes, first_epoch, first_epoch_offset, txn_index_empty = row[6:12]
@@ -208,6 +210,29 @@ def read_segment(partition: TopicIdPartition, row: tuple[Any, ...]) -> RemoteLog
         log_crc32c=log_crc32c,
         truncation_offset=truncation_offset,
     )
+
+
+def read_segments(
+    partition: TopicIdPartition, rows: Iterator[Row]
+) -> Iterator[RemoteLogSegmentMetadata | PlainSegment]:
+    """The segments of `partition` in `SELECT_SEGMENTS`; plain ones are looked at only as far as
+    their place, their size and their state go."""
+    for row in rows:
+        _, start_offset, name, end_offset, _, _, _, state, size_bytes, epoch, epoch_offset, *_ = row
+        if (
+            row[14] is row[13] is None
+            and type(name) is str
+            and type(start_offset + end_offset + size_bytes + epoch + epoch_offset + state) is int
+            and 0 <= epoch_offset <= start_offset <= end_offset < _MAX_OFFSET
+            and 0 <= size_bytes <= _MAX_SIZE_BYTES
+            and 0 <= epoch <= _MAX_EPOCH
+            and state in _STATES
+            and row[11] in (0, 1)
+        ):
+            finished = state == _FINISHED
+            yield name, epoch, start_offset, end_offset, size_bytes, finished, not row[11], row
+        else:
+            yield read_segment(partition, row)
 
 
 def _pairs(blob: object) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
@@ -32,9 +33,11 @@ from tierlog.remote.metadata_schema import (
     read_epoch,
     read_partition,
     read_segment,
+    read_segments,
     segment_row,
 )
 from tierlog.remote.partition_metadata import PartitionChange, PartitionMetadata
+from tierlog.remote.segment_sets import Row
 from tierlog.types import TopicIdPartition
 
 __all__ = ["SqliteRemoteLogMetadataManager"]
@@ -148,12 +151,20 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def _load_segments(self, known: PartitionMetadata) -> None:
         rows = self._file.rows(SELECT_SEGMENTS, self._numbers[known.partition])
         try:
-            known.load_segments(read_segment(known.partition, row) for row in rows)
+            known.load_segments(
+                read_segments(known.partition, rows), partial(self._read_row, known.partition)
+            )
         except (TypeError, ValueError) as error:
             raise self._file.bad_row(error) from None
         finally:
             if not known.is_loaded:
                 known.unload()
+
+    def _read_row(self, partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetadata:
+        try:
+            return read_segment(partition, row)
+        except (TypeError, ValueError) as error:
+            raise self._file.bad_row(error) from None
 
     def _make_room(self) -> None:
         """Let go of others than the one asked for last, which is the last one in the dict."""

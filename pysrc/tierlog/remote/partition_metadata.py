@@ -13,8 +13,8 @@ every finished segment stays in its epochs' range lists, so
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
@@ -25,6 +25,7 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
+from tierlog.remote.segment_sets import PlainSegment, Ranges, Row, Segments
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["NO_EPOCH", "PartitionChange", "PartitionMetadata"]
@@ -57,61 +58,6 @@ class PartitionChange:
     log_start_offset: int | None = None
 
 
-class _Ranges:
-    """Offset ranges of segments, ordered by (start, end, id); they may overlap."""
-
-    __slots__ = ("_longest", "_rows")
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, str]] = []
-        # The longest range ever held: how far below an offset a range that holds it can start.
-        self._longest = 0
-
-    def add(self, start_offset: int, end_offset: int, name: str) -> None:
-        insort(self._rows, (start_offset, end_offset, name))
-        self._longest = max(self._longest, end_offset - start_offset)
-
-    def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
-        """As `add` for each of them, in one go."""
-        self._rows.extend(rows)
-        self._rows.sort()
-        self._longest = max((end - start for start, end, _ in self._rows), default=0)
-
-    def remove(self, start_offset: int, end_offset: int, name: str) -> None:
-        index = bisect_left(self._rows, (start_offset, end_offset, name))
-        del self._rows[index]
-
-    def find(self, offset: int) -> str | None:
-        """The range that holds `offset` and starts last; of several such, the longest."""
-        index = self._first_above(offset) - 1
-        while index >= 0:
-            start_offset, end_offset, name = self._rows[index]
-            if end_offset >= offset:
-                return name
-            if offset - start_offset > self._longest:
-                return None
-            index -= 1
-        return None
-
-    def find_or_next(self, offset: int) -> str | None:
-        """As `find`, else the first range that starts after `offset`."""
-        found = self.find(offset)
-        if found is not None:
-            return found
-        index = self._first_above(offset)
-        return self._rows[index][2] if index < len(self._rows) else None
-
-    def highest_end(self, *, without: str) -> int:
-        """The highest offset of all ranges but those of one segment, -1 without any."""
-        return max((end for _, end, name in self._rows if name != without), default=-1)
-
-    def names(self) -> list[str]:
-        return [name for _, _, name in self._rows]
-
-    def _first_above(self, offset: int) -> int:
-        return bisect_left(self._rows, (offset + 1, -1, ""))
-
-
 class _Epoch:
     """One leader epoch: all its known segments, and the ranges of the finished ones."""
 
@@ -119,8 +65,19 @@ class _Epoch:
 
     def __init__(self) -> None:
         self.members: set[str] = set()
-        self.finished = _Ranges()
-        self.with_txn_index = _Ranges()
+        self.finished = Ranges()
+        self.with_txn_index = Ranges()
+
+
+class _Loading:
+    """What the segments of a partition add up to, by epoch, while they come in."""
+
+    __slots__ = ("finished", "sizes", "with_txn_index")
+
+    def __init__(self) -> None:
+        self.sizes: defaultdict[int, int] = defaultdict(int)
+        self.finished: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
+        self.with_txn_index: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
 
 
 class PartitionMetadata:
@@ -142,7 +99,7 @@ class PartitionMetadata:
         self.log_start_offset: int | None = None
         self.delete_state: RemotePartitionDeleteState | None = None
         self._numbers = itertools.count(1) if numbers is None else numbers
-        self._segments: dict[str, RemoteLogSegmentMetadata] = {}
+        self._segments = Segments()
         self._epochs: dict[int, _Epoch] = {}
         self._sizes: dict[int, int] = {}
         self._highest: dict[int, int] = {}
@@ -243,32 +200,55 @@ class PartitionMetadata:
         if change is not None:
             self.apply(change)
 
-    def load_segments(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Take back what `unload` gave up, in any order; ValueError when that is something else."""
-        ranges: dict[int, list[tuple[int, int, str]]] = {}
-        with_txn_index: dict[int, list[tuple[int, int, str]]] = {}
-        sizes: dict[int, int] = {}
-        for metadata in segments:
-            name = metadata.segment_id.id
-            if name in self._segments:
-                raise ValueError(f"{metadata.segment_id} stands there twice")
-            self._segments[name] = metadata
-            for epoch, _, _ in metadata.epoch_ranges():
-                self._epochs.setdefault(epoch, _Epoch()).members.add(name)
-            if metadata.state is not _FINISHED:
+    def load_segments(
+        self,
+        segments: Iterable[RemoteLogSegmentMetadata | PlainSegment],
+        read_row: Callable[[Row], RemoteLogSegmentMetadata] | None = None,
+    ) -> None:
+        """Take back what `unload` gave up, in any order; ValueError when that is something else.
+
+        The rows of plain segments stay rows, and go through `read_row` when they are asked for.
+        """
+        loading = _Loading()
+        self._segments.read_row = read_row
+        for found in segments:
+            if isinstance(found, RemoteLogSegmentMetadata):
+                self._load_segment(found, loading)
                 continue
-            for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
-                row = (start_offset, end_offset, name)
-                ranges.setdefault(epoch, []).append(row)
-                if not metadata.txn_index_empty:
-                    with_txn_index.setdefault(epoch, []).append(row)
-            for epoch, size_bytes in metadata.served_size_per_epoch():
-                sizes[epoch] = sizes.get(epoch, 0) + size_bytes
-        for epoch, rows in ranges.items():
+            name, epoch, start_offset, end_offset, size_bytes, finished, has_txn_index, row = found
+            self._segments.put_row(name, row)
+            self._epoch(epoch).members.add(name)
+            if finished:
+                loading.sizes[epoch] += size_bytes
+                loading.finished[epoch].append((start_offset, end_offset, name))
+                if has_txn_index:
+                    loading.with_txn_index[epoch].append(loading.finished[epoch][-1])
+        for epoch, rows in loading.finished.items():
             self._epochs[epoch].finished.extend(rows)
-            self._epochs[epoch].with_txn_index.extend(with_txn_index.get(epoch, ()))
-        self._check_totals({epoch: size for epoch, size in sizes.items() if size})
+            self._epochs[epoch].with_txn_index.extend(loading.with_txn_index[epoch])
+        self._check_totals({epoch: size for epoch, size in loading.sizes.items() if size})
         self.is_loaded = True
+
+    def _load_segment(self, metadata: RemoteLogSegmentMetadata, loading: _Loading) -> None:
+        name = metadata.segment_id.id
+        if name in self._segments:
+            raise ValueError(f"{metadata.segment_id} stands there twice")
+        self._segments.put(name, metadata)
+        for epoch, _, _ in metadata.epoch_ranges():
+            self._epoch(epoch).members.add(name)
+        if metadata.state is _FINISHED:
+            for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
+                loading.finished[epoch].append((start_offset, end_offset, name))
+                if not metadata.txn_index_empty:
+                    loading.with_txn_index[epoch].append(loading.finished[epoch][-1])
+            for epoch, size_bytes in metadata.served_size_per_epoch():
+                loading.sizes[epoch] += size_bytes
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        state = self._epochs.get(epoch)
+        if state is None:
+            state = self._epochs[epoch] = _Epoch()
+        return state
 
     def _check_totals(self, sizes: dict[int, int]) -> None:
         if sizes != self._sizes:
@@ -284,8 +264,8 @@ class PartitionMetadata:
 
     def unload(self) -> None:
         """Give up the segments but keep the totals, until `load_segments`."""
-        self.is_loaded = self.is_loaded and not self._segments
-        self._segments, self._epochs = {}, {}
+        self.is_loaded = self.is_loaded and len(self._segments) == 0
+        self._segments, self._epochs = Segments(), {}
 
     def copy(self) -> PartitionMetadata:
         """Another one that knows the same."""
@@ -293,7 +273,7 @@ class PartitionMetadata:
         other.change_number, other.leader_epoch = self.change_number, self.leader_epoch
         other.log_start_offset, other.delete_state = self.log_start_offset, self.delete_state
         other._sizes, other._highest = dict(self._sizes), dict(self._highest)
-        other.load_segments(self._segments.values())
+        other.load_segments(self._segments.all())
         return other
 
     def apply(self, change: PartitionChange) -> None:
@@ -391,14 +371,14 @@ class PartitionMetadata:
 
     def _put(self, metadata: RemoteLogSegmentMetadata) -> None:
         name = metadata.segment_id.id
-        known = self._segments.pop(name, None)
+        known = self._segments.pop(name)
         if known is not None:
             self._leave_epochs(known)
         if metadata.state is _GONE:
             return
-        self._segments[name] = metadata
+        self._segments.put(name, metadata)
         for epoch, _, _ in metadata.epoch_ranges():
-            self._epochs.setdefault(epoch, _Epoch()).members.add(name)
+            self._epoch(epoch).members.add(name)
         if metadata.state is _FINISHED:
             self._serve(metadata)
 
@@ -422,8 +402,7 @@ class PartitionMetadata:
                 del self._epochs[epoch]
 
     def _forget(self) -> None:
-        self._segments.clear()
-        self._epochs.clear()
+        self._segments, self._epochs = Segments(), {}
         self._sizes.clear()
         self._highest.clear()
         self.is_loaded = True
@@ -438,7 +417,7 @@ class PartitionMetadata:
 
     def has_segments(self) -> bool:
         """Whether any segment is known, loaded or not."""
-        return bool(self._segments) or not self.is_loaded
+        return len(self._segments) > 0 or not self.is_loaded
 
     def is_empty(self) -> bool:
         """Whether nothing is known but the leader epoch."""
@@ -477,7 +456,7 @@ class PartitionMetadata:
 
     def list(self, epoch: int | None) -> tuple[RemoteLogSegmentMetadata, ...]:
         if epoch is None:
-            found = list(self._segments.values())
+            found = self._segments.all()
         elif epoch in self._epochs:
             found = [self._segments[name] for name in self._epochs[epoch].members]
         else:
