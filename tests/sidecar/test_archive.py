@@ -1,0 +1,136 @@
+"""An archive outlives what its broker does to the log: local retention, deletion, a new disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tierlog
+from tests.kafka_tools.golden import golden_segments
+from tests.tools.golden_copy import copy_log_dir
+from tierlog.clock import ManualClock
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.log.log_dir import open_log_dir
+from tierlog.sidecar import Outcome, Sidecar, TierReport
+from tierlog.tiering.local_log import TopicSettings
+
+PARTITION = "epochs-0"
+ROLLED = [one.base_offset for one in golden_segments(topic="epochs") if one.rolled]
+END = 410
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return copy_log_dir(tmp_path, "clean/disk1", PARTITION)
+
+
+def tier(log_dir: Path, state: str = "state", **settings: Any) -> TierReport:
+    with Sidecar(
+        [str(log_dir)],
+        (log_dir.parent / "store").as_uri(),
+        state_dir=str(log_dir.parent / state),
+        clock=ManualClock(),
+        **settings,
+    ) as sidecar:
+        return sidecar.run_once()
+
+
+def local_retention(log_dir: Path, start_offset: int) -> None:
+    """What a broker without tiering does: files go, and its leader epochs begin there."""
+    for segment in open_log_dir(log_dir).partition("epochs", 0).segments:
+        if segment.next_base_offset is not None and segment.next_base_offset <= start_offset:
+            for path in (log_dir / PARTITION).glob(f"{segment.base_offset:020d}.*"):
+                path.unlink()
+    epochs = open_log_dir(log_dir).partition("epochs", 0).leader_epochs
+    assert epochs is not None
+    cut = epochs.clipped(start_offset, 10_000)
+    (log_dir / PARTITION / "leader-epoch-checkpoint").write_bytes(cut.encode())
+    (log_dir / "log-start-offset-checkpoint").write_text(f"0\n1\nepochs 0 {start_offset}\n")
+
+
+def offsets(log_dir: Path, start_offset: int = 0) -> list[int]:
+    store = (log_dir.parent / "store").as_uri()
+    pieces = tierlog.read(store, "epochs", 0, start_offset)
+    return [offset for piece in pieces for offset in piece.offset.tolist()]
+
+
+@pytest.mark.parametrize("state", ["state", "lost"])
+def test_local_retention_takes_nothing_from_the_archive(log_dir: Path, state: str) -> None:
+    """Retention by size looks at everything, and the leader epochs that are left begin late."""
+    segment = log_dir / PARTITION / "00000000000000000410.log"
+    active = segment.read_bytes()
+    for path in (log_dir / PARTITION).glob(f"{END:020d}.*"):
+        path.rename(log_dir.parent / path.name)
+    assert len(tier(log_dir).of(Outcome.COPIED)) == 2
+    for path in log_dir.parent.glob(f"{END:020d}.*"):
+        path.rename(log_dir / PARTITION / path.name)
+    local_retention(log_dir, 285)
+    keep = TopicSettings(retention_bytes=1 << 40)
+    report = tier(log_dir, state, topic=keep)
+    assert report.ok
+    assert [row.base_offset for row in report.of(Outcome.COPIED)] == [285]
+    assert report.of(Outcome.EXPIRED) == ()
+    assert offsets(log_dir) == list(range(END))
+    assert offsets(log_dir, 150)[0] == 150
+    assert segment.read_bytes() == active
+
+
+def test_the_archive_expires_from_its_own_beginning(log_dir: Path) -> None:
+    tier(log_dir)
+    local_retention(log_dir, 285)
+    sizes = [one.size_bytes for one in golden_segments(topic="epochs")]
+    report = tier(log_dir, topic=TopicSettings(retention_bytes=sum(sizes) - sizes[0]))
+    (row,) = report.of(Outcome.EXPIRED)
+    assert (row.base_offset, row.reason) == (0, "retention_size")
+    assert offsets(log_dir) == list(range(146, END))
+    # That start is kept in the state directory, whatever the broker's own.
+    assert tier(log_dir, topic=TopicSettings(retention_bytes=1)).of(Outcome.EXPIRED) != ()
+    assert list((log_dir.parent / "store").rglob("*.log")) == []
+
+
+def test_a_log_that_begins_anew_leaves_the_archive_alone(log_dir: Path) -> None:
+    """The same topic on an empty disk: its broker restarts it at offset 0 in a later epoch."""
+    tier(log_dir)
+    folder = log_dir / PARTITION
+    for path in folder.glob("0*"):
+        path.unlink()
+    (folder / f"{0:020d}.log").write_bytes(b"")
+    anew = LeaderEpochs((EpochEntry(7, 0),))
+    (folder / "leader-epoch-checkpoint").write_bytes(anew.encode())
+    report = tier(log_dir, topic=TopicSettings(retention_ms=10**15))
+    (warning,) = report.warnings
+    assert "begins anew at offset 0 in leader epoch 7" in warning
+    assert "offsets up to 409 of earlier epochs" in warning
+    assert report.of(Outcome.EXPIRED) == ()
+    assert offsets(log_dir) == list(range(END))
+
+
+def test_records_deleted_by_request_are_not_copied(log_dir: Path) -> None:
+    (log_dir / "log-start-offset-checkpoint").write_text("0\n1\nepochs 0 146\n")
+    report = tier(log_dir)
+    assert [row.base_offset for row in report.of(Outcome.COPIED)] == ROLLED[1:]
+    assert {row.base_offset: row.reason for row in report.of(Outcome.SKIPPED)} == {
+        0: "below_log_start",
+        END: "active",
+    }
+
+
+def test_a_copy_lag_holds_segments_back(log_dir: Path) -> None:
+    lag = TopicSettings(copy_lag_ms=-1, copy_lag_bytes=30_000)
+    report = tier(log_dir, topic=lag)
+    assert [row.base_offset for row in report.of(Outcome.COPIED)] == ROLLED[:2]
+    reasons = {row.base_offset: row.reason for row in report.of(Outcome.SKIPPED)}
+    assert reasons == {285: "copy_lag", END: "active"}
+
+
+def test_a_deleted_topic_stays_and_its_interrupted_copy_does_not(log_dir: Path) -> None:
+    tier(log_dir)
+    shutil.rmtree(log_dir / PARTITION)
+    before = sorted(path.name for path in (log_dir.parent / "store").rglob("*"))
+    report = tier(log_dir, topic=TopicSettings(retention_ms=1))
+    assert report.ok
+    assert sorted(path.name for path in (log_dir.parent / "store").rglob("*")) == before
+    assert offsets(log_dir) == list(range(END))
