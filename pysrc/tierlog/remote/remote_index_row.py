@@ -243,7 +243,7 @@ class RowWriter:
             file = self._recover_file(base_offset, before, findings)
             if file is not None:
                 files.append(file)
-        if listing.kinds:
+        if findings:
             self.directory.sync()
         self._unsynced.clear()
         self.row = Row.of(files)
@@ -283,11 +283,14 @@ class RowWriter:
         is_rewritten = file.base_offset in self._unsynced
         if is_rewritten:
             self.directory.rewrite(file.base_offset, file.size_bytes)
+        elif found.has_trailer:
+            # Somebody may have been killed before it was synced.
+            sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
+            return
         with self.directory.opened(file.base_offset, RemoteIndexKind.LOG, create=False) as log:
             if found.torn is not None:
                 os.ftruncate(log, file.size_bytes)
-            if is_rewritten or not found.has_trailer:
-                write_all(log, TRAILER.pack(file.last_position), file.size_bytes)
+            write_all(log, TRAILER.pack(file.last_position), file.size_bytes)
             os.fsync(log)
 
     # -- growing
