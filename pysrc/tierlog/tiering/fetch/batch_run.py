@@ -1,0 +1,152 @@
+"""Batches that lie back to back in a piece of an object, each of them checked.
+
+    run = BatchRun(view, start_position, segment, path)     every CRC compared
+    row = run.row_reaching(offset)                          the batch that holds it, or the next
+    end = run.rows_within(row, max_bytes, last_offset)      how many fit
+    records = run.bytes_of(row, end)                        a view, nothing is copied
+
+The walk ends at the first batch that is cut off or wrong: ``stop_reason`` and ``stop_position`` say
+where. A piece of another segment than asked for is CorruptDataError.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Protocol
+
+from tierlog import _core
+from tierlog.errors import CorruptDataError
+from tierlog.types import StopReason
+
+__all__ = ["BatchRun"]
+
+# Base offset (8 bytes), length (4), leader epoch or checksum (4), magic (1): without them nobody
+# knows how long a batch is.
+_FRAME_BYTES = 17
+_LENGTH_START, _LENGTH_END = 8, 12
+_END = StopReason.END.value
+
+
+class SegmentOffsets(Protocol):
+    """The offsets that a segment may hold, both inclusive."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+class BatchRun:
+    """A scanned piece that begins at byte `start_position` of the `.log` object of `segment`.
+
+    Positions are those in the object. Columns are int64 views: ``base_offset``, ``last_offset``,
+    ``base_timestamp_ms``; row numbers are 0 to ``len(run)``.
+    """
+
+    __slots__ = (
+        "_count",
+        "_native",
+        "_path",
+        "_position",
+        "base_offset",
+        "base_timestamp_ms",
+        "end_position",
+        "last_offset",
+        "start_position",
+        "stop_position",
+        "view",
+    )
+
+    def __init__(
+        self,
+        view: memoryview,
+        start_position: int,
+        segment: SegmentOffsets,
+        path: str,
+        *,
+        verify_crc: bool = True,
+    ) -> None:
+        native = _core.scan_segment(view, 0, None, verify_crc, False, False)
+        columns = dict(native.columns())
+        self._native = native
+        self._path = path
+        self._count = len(native)
+        self.view = view
+        self.start_position = start_position
+        self.end_position = start_position + view.nbytes
+        self.stop_position = start_position + native.stop_position
+        self.base_offset = memoryview(columns["base_offset"])
+        self.last_offset = memoryview(columns["last_offset"])
+        self.base_timestamp_ms = memoryview(columns["base_timestamp_ms"])
+        self._position = memoryview(columns["position"])
+        if self._count:
+            self._check_segment(segment)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the piece ends with a batch."""
+        return self._native.stop_reason == _END
+
+    @property
+    def stop_reason(self) -> StopReason:
+        return StopReason(self._native.stop_reason)
+
+    def position_of(self, row: int) -> int:
+        """Where batch `row` begins; for the row after the last, where that one ends."""
+        if row == self._count:
+            return self.stop_position
+        return self.start_position + int(self._position[row])
+
+    def row_reaching(self, offset: int) -> int:
+        """The first batch that ends at `offset` or later; ``len(run)`` when none does."""
+        return bisect_left(self.last_offset, offset)
+
+    def rows_within(self, row: int, max_bytes: int, last_offset: int) -> int:
+        """The row after the last one from `row` on that ends within `max_bytes` and at
+        `last_offset` at the latest; `row` when not even that one does."""
+        limit = int(self._position[row]) + max_bytes
+        if self.stop_position - self.start_position <= limit:
+            end = self._count
+        else:
+            end = bisect_right(self._position, limit, row) - 1
+        if end > row and self.last_offset[end - 1] > last_offset:
+            end = bisect_right(self.last_offset, last_offset, row, end)
+        return max(end, row)
+
+    def bytes_of(self, row: int, end: int) -> memoryview:
+        """The batches from `row` up to, not including, `end`."""
+        start = self.position_of(row) - self.start_position
+        return self.view[start : self.position_of(end) - self.start_position]
+
+    def damage(self) -> CorruptDataError:
+        """What is wrong where the walk ended."""
+        return CorruptDataError(
+            reason=self._native.stop_reason,
+            path=self._path,
+            position=self.stop_position,
+            expected=self._native.stop_expected,
+            found=self._native.stop_found,
+        )
+
+    def claimed_size(self) -> int | None:
+        """How long the batch that is cut off says it is; None when not even that is here."""
+        at = self.stop_position - self.start_position
+        if self.view.nbytes - at < _FRAME_BYTES:
+            return None
+        length = self.view[at + _LENGTH_START : at + _LENGTH_END]
+        return _LENGTH_END + int.from_bytes(length, "big", signed=True)
+
+    def _check_segment(self, segment: SegmentOffsets) -> None:
+        first, last = self.base_offset[0], self.last_offset[self._count - 1]
+        if first < segment.start_offset or last > segment.end_offset:
+            raise CorruptDataError(
+                reason="wrong_segment",
+                path=self._path,
+                position=self.start_position,
+                expected=f"offsets {segment.start_offset} to {segment.end_offset}",
+                found=f"batches of offsets {first} to {last}",
+                hint="the object holds another segment",
+            )

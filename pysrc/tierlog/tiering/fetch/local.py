@@ -1,0 +1,316 @@
+"""Whole batches out of a log directory, strictly read only, by `pread`.
+
+The offset index of a segment leads to a position near the batch; an index that is damaged, or leads
+astray, costs a walk over the headers and nothing else. Every batch that is handed out was checked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from tierlog import _core
+from tierlog.errors import CorruptDataError, TierlogError
+from tierlog.log.files import FileIdentity, SegmentHandle, open_regular
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.types import FetchView
+from tierlog.types import StopReason
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["LocalFetchReader", "LocalRead", "VanishedError"]
+
+# Behind an index entry lie up to `log.index.interval.bytes` and two batches before the next.
+_SLACK_BYTES = 16 << 10
+_MAX_INDEX_BYTES = 64 << 20
+_MAX_OFFSET = 2**63 - 1
+
+
+class VanishedError(TierlogError):
+    """A file of the log was deleted or replaced meanwhile: look at the log again."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRead:
+    """Batches of one segment, back to back. Without any, offsets are -1.
+
+    ``first_offset`` is the base offset of the first batch, ``next_offset`` the one after the last
+    batch; positions are bytes of the ``.log`` of the segment at ``segment_base``.
+    """
+
+    records: Buffer = b""
+    first_offset: int = -1
+    next_offset: int = -1
+    segment_base: int = -1
+    start_position: int = 0
+    end_position: int = 0
+
+
+class _Range(NamedTuple):
+    """The offsets a segment may hold, inclusive."""
+
+    start_offset: int
+    end_offset: int
+
+
+class LocalFetchReader:
+    """Reads from log directories; keeps the offset indexes of the segments read last."""
+
+    def __init__(self, max_indexes: int = 512) -> None:
+        self._indexes = _OffsetIndexes(max_indexes)
+
+    def read(
+        self,
+        view: FetchView,
+        offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        *,
+        minimum_one: bool,
+    ) -> LocalRead:
+        """The batches from the one that holds `offset` on, or from the next one after a gap.
+
+        Of one segment, at most `max_bytes`, and only batches that end below `upper_offset`; with
+        `minimum_one` the first of them whatever its size. CorruptDataError for damage,
+        VanishedError when the files are others by now, OSError when they cannot be read.
+        """
+        segments = view.log.segments
+        first = bisect_right(segments, offset, key=lambda one: one.base_offset) - 1
+        for segment in segments[max(first, 0) :]:
+            if segment.base_offset >= upper_offset:
+                break
+            found = self._read_segment(segment, offset, max_bytes, upper_offset, minimum_one)
+            if found is not None:
+                return found
+        return LocalRead()
+
+    def _read_segment(
+        self,
+        segment: SegmentFiles,
+        offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        minimum_one: bool,
+    ) -> LocalRead | None:
+        """None when no batch of the segment reaches `offset`."""
+        try:
+            with segment.open() as handle:
+                run, row = self._find(segment, handle, offset, max_bytes)
+                if row == len(run):
+                    return None
+                end = run.rows_within(row, max_bytes, upper_offset - 1)
+                fits = run.last_offset[row] < upper_offset
+                if end == row and minimum_one and fits:
+                    end = row + 1
+                return _checked(run, row, end, segment, handle)
+        except FileNotFoundError as error:
+            raise VanishedError(f"{segment.log_path}: gone meanwhile: {error}") from error
+
+    def _find(
+        self, segment: SegmentFiles, handle: SegmentHandle, offset: int, max_bytes: int
+    ) -> tuple[BatchRun, int]:
+        """A piece with the batch that reaches `offset`, and its row; past the end when none does.
+
+        The batches before it were not checked.
+        """
+        position = self._indexes.position(segment, offset)
+        try:
+            run, row = self._walk(segment, handle, position, offset, max_bytes)
+        except CorruptDataError:
+            if position == 0:
+                raise
+        else:
+            # By its index a batch at or before the offset lies there.
+            if position == 0 or (len(run) and (row > 0 or run.base_offset[0] <= offset)):
+                return run, row
+        return self._walk(segment, handle, _header_walk(handle, offset), offset, max_bytes)
+
+    def _walk(
+        self,
+        segment: SegmentFiles,
+        handle: SegmentHandle,
+        position: int,
+        offset: int,
+        max_bytes: int,
+    ) -> tuple[BatchRun, int]:
+        """From the batch at `position` on, piece by piece."""
+        size_bytes = handle.size_bytes
+        window = max(max_bytes, 0) + _SLACK_BYTES
+        while True:
+            run = _piece(segment, handle, position, min(window, size_bytes - position))
+            row = run.row_reaching(offset)
+            if row < len(run):
+                wanted_end = min(run.position_of(row) + max_bytes, size_bytes)
+                if row == 0 or run.end_position >= wanted_end:
+                    return run, row
+                # What had to be skipped took the place of what was asked for.
+                position, window = run.position_of(row), max(max_bytes, 0) + _SLACK_BYTES
+                continue
+            at_end = run.end_position >= size_bytes
+            if at_end and run.stop_reason is StopReason.END:
+                return run, row
+            if run.stop_reason not in (
+                StopReason.END,
+                StopReason.TORN_TAIL,
+                StopReason.ZERO_TAIL,
+            ):
+                raise run.damage()
+            if at_end or run.stop_reason is StopReason.ZERO_TAIL:
+                if not segment.is_active:
+                    raise run.damage()
+                return run, row
+            if len(run):
+                position = run.stop_position
+                continue
+            claimed = run.claimed_size()
+            if claimed is None or not 0 < claimed <= size_bytes - position:
+                if segment.is_active and claimed is not None and claimed > 0:
+                    # A batch that is being written at this moment.
+                    return run, row
+                raise run.damage()
+            window = claimed
+
+
+def _piece(
+    segment: SegmentFiles, handle: SegmentHandle, position: int, size_bytes: int
+) -> BatchRun:
+    data = handle.read_at(position, size_bytes)
+    if len(data) < size_bytes and not segment.is_active:
+        raise VanishedError(f"{handle.path}: became shorter while it was read")
+    end = _MAX_OFFSET if segment.next_base_offset is None else segment.next_base_offset - 1
+    return BatchRun(
+        memoryview(data),
+        position,
+        _Range(segment.base_offset, end),
+        handle.path,
+        verify_crc=False,
+    )
+
+
+def _checked(
+    run: BatchRun, row: int, end: int, segment: SegmentFiles, handle: SegmentHandle
+) -> LocalRead | None:
+    """The batches from `row` up to `end` as far as they are sound; an error if not even one is."""
+    if end == row:
+        return LocalRead(
+            segment_base=segment.base_offset,
+            start_position=run.position_of(row),
+            end_position=run.position_of(row),
+        )
+    start_position = run.position_of(row)
+    records = run.bytes_of(row, end)
+    sound = BatchRun(
+        records,
+        start_position,
+        _Range(segment.base_offset, _MAX_OFFSET),
+        handle.path,
+    )
+    if not len(sound):
+        raise sound.damage()
+    return LocalRead(
+        records=sound.bytes_of(0, len(sound)),
+        first_offset=sound.base_offset[0],
+        next_offset=sound.last_offset[len(sound) - 1] + 1,
+        segment_base=segment.base_offset,
+        start_position=start_position,
+        end_position=sound.position_of(len(sound)),
+    )
+
+
+def _header_walk(handle: SegmentHandle, offset: int) -> int:
+    """Where the batch that reaches `offset` begins, by the headers alone; where the walk ended
+    when there is none."""
+    table = scan_segment(handle, verify_crc=False)
+    row = int(table.last_offset.searchsorted(offset))
+    return int(table.position[row]) if row < len(table) else table.stop_position
+
+
+class _OffsetIndexes:
+    """Offset indexes by path, while the files stay the same; bounded. Any thread."""
+
+    def __init__(self, max_indexes: int) -> None:
+        self._max_indexes = max_indexes
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[FileIdentity, bytes]] = OrderedDict()
+
+    def position(self, segment: SegmentFiles, offset: int) -> int:
+        """The position of a batch at or before `offset`; 0 when nobody can tell."""
+        path = segment.offset_index_path
+        if path is None or segment.is_active:
+            return self._of_active(segment, offset)
+        data = self._entries(path, segment.base_offset)
+        return _core.lookup_offset_index(data, segment.base_offset, offset)[1]
+
+    def _entries(self, path: str, base_offset: int) -> bytes:
+        try:
+            identity = FileIdentity.of(os.stat(path, follow_symlinks=False))
+            with self._lock:
+                known = self._known.get(path)
+                if known is not None and known[0] == identity:
+                    self._known.move_to_end(path)
+                    return known[1]
+            data = _sound_entries(path, base_offset)
+        except OSError:
+            return b""
+        with self._lock:
+            self._known[path] = identity, data
+            while len(self._known) > self._max_indexes:
+                self._known.popitem(last=False)
+        return data
+
+    def _of_active(self, segment: SegmentFiles, offset: int) -> int:
+        """The index of the active segment grows while it is read: by halves, a few bytes each."""
+        if segment.offset_index_path is None:
+            return 0
+        try:
+            descriptor = open_regular(segment.offset_index_path)
+        except OSError:
+            return 0
+        try:
+            return _search(descriptor, offset - segment.base_offset)
+        except OSError:
+            return 0
+        finally:
+            os.close(descriptor)
+
+
+def _sound_entries(path: str, base_offset: int) -> bytes:
+    """The entries of an index file, none when it is damaged."""
+    descriptor = open_regular(path)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes > _MAX_INDEX_BYTES:
+            return b""
+        data = os.pread(descriptor, size_bytes, 0)
+        _offset, _position, length = _core.parse_offset_index(data, base_offset)
+    except CorruptDataError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return data[:length]
+
+
+def _search(descriptor: int, relative_offset: int) -> int:
+    """The position in the last entry at or below an offset, in a file that ends in zeros."""
+    low, high = 0, os.fstat(descriptor).st_size // 8
+    position = 0
+    while low < high:
+        middle = (low + high) // 2
+        entry = os.pread(descriptor, 8, middle * 8)
+        known = int.from_bytes(entry[:4], "big", signed=True)
+        empty = len(entry) < 8 or (middle > 0 and not any(entry))
+        if empty or known > relative_offset:
+            high = middle
+        else:
+            position = max(0, int.from_bytes(entry[4:], "big", signed=True))
+            low = middle + 1
+    return position
