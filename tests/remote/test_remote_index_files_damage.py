@@ -302,6 +302,19 @@ def test_a_lost_folder_comes_back(tmp_path: Path) -> None:
     heals(tmp_path, model, ROW, reasons=set())
 
 
+def test_a_folder_lost_while_it_is_used_comes_back(tmp_path: Path) -> None:
+    model = written(tmp_path, ROW[:5])
+    model.append(ROW[5])
+    files = open_files(tmp_path, rotate_bytes=ROTATE_BYTES)
+    shutil.rmtree(folder(tmp_path).parent)
+    with pytest.raises(FileNotFoundError):
+        files.append(ROW[5].metadata, ROW[5].data)
+    with pytest.raises(CorruptDataError):
+        files.lookup_offset(5)
+    files.catch_up(metadata_of(ROW), fetcher(*ROW))
+    check(files, model, tmp_path)
+
+
 def test_a_copy_before_catching_up_does_not_hide_what_was_lost(tmp_path: Path) -> None:
     written(tmp_path, ROW[:4])
     path_of(tmp_path, 200).unlink()

@@ -125,6 +125,7 @@ class RemoteIndexDir:
     def settle(self) -> Listing:
         """What is there, once a swap that a crash interrupted is finished or taken back."""
         listing = Listing()
+        self._made = False
         if not os.path.lexists(self.path):
             return listing
         sync_folder(os.path.dirname(self.path))

@@ -52,6 +52,7 @@ __all__ = ["RemoteIndexFiles", "RemoteLogIndexEntry"]
 
 Fetch = Callable[[RemoteLogSegmentMetadata], "Buffer"]
 _T = TypeVar("_T")
+_MAX_FINDINGS = 1_000
 
 
 class RemoteIndexFiles:
@@ -117,7 +118,7 @@ class RemoteIndexFiles:
 
     @property
     def findings(self) -> tuple[CorruptDataError, ...]:
-        """What recovering has found and put right since this was opened, in that order."""
+        """What recovering has found and put right since this was opened, the last one last."""
         return tuple(self._findings)
 
     def lookup_offset(self, offset: int) -> RemoteLogIndexEntry | None:
@@ -374,6 +375,7 @@ class RemoteIndexFiles:
             self._damaged = False
             with self._changing_bytes():
                 self._findings += self._writer.recover()
+                del self._findings[:-_MAX_FINDINGS]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
