@@ -1,0 +1,454 @@
+"""Where in an object to begin reading: from whatever says so, best first.
+
+1. the indexes of the segment, when the index cache has them: their offset index is the closest;
+2. the partition's own remote index files, when this node has some: the run of some 256 KiB;
+3. the indexes from the store, one request;
+4. nothing, when the indexes are damaged or gone although the segment is there: the object is then
+   walked from its start, or from the nearest batch that such a walk has come by before.
+
+An index is a hint: what is read there is checked before anybody gets it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierlog.clock import Clock
+from tierlog.errors import (
+    ClosedError,
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+)
+from tierlog.remote.index_entry import RemoteIndexEntry
+from tierlog.remote.layout import indexes_key, parse_rdi
+from tierlog.remote.log_index import RemoteLogIndexEntries
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.fetch.places import Place
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+
+if TYPE_CHECKING:
+    from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.remote.remote_index_files import RemoteIndexFiles
+
+__all__ = ["IndexFilesOf", "Positions", "Start"]
+
+IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexFiles | None"]
+
+# Between two entries of an offset index there are 4 KiB, or one batch that is larger. A sparse one
+# is no better than the remote log index.
+_SPARSE_BYTES = 64 << 10
+# Without an index cache so many segments' indexes are kept, of so many bytes in all.
+_KEPT_ENTRIES = 64
+_KEPT_BYTES = 8 << 20
+# Of how many segments the run starts, or what a walk came by, is remembered.
+_MAX_SEGMENTS = 256
+# Damaged indexes are looked at again after so long: somebody may have put them right.
+_RETRY_MS = 60_000
+
+
+class Start:
+    """From which byte of an object on an offset is found.
+
+    The batch that holds it begins at `position` or later, at `latest` the latest, and ends by
+    `covers`, as far as the index knows; else `covers` is a guess. The batch at `position`
+    begins at `highest_offset` at most; with `first_timestamp_ms` it is exactly that offset, and
+    that is its first timestamp. ``guessed``: not from an index that could be wrong.
+    """
+
+    __slots__ = (
+        "covers",
+        "first_timestamp_ms",
+        "guessed",
+        "highest_offset",
+        "latest",
+        "position",
+        "requests",
+    )
+
+    def __init__(
+        self,
+        position: int,
+        latest: int,
+        covers: int,
+        highest_offset: int,
+        *,
+        first_timestamp_ms: int | None = None,
+        guessed: bool = False,
+        requests: int = 0,
+    ) -> None:
+        self.position = position
+        self.latest = latest
+        self.covers = covers
+        self.highest_offset = highest_offset
+        self.first_timestamp_ms = first_timestamp_ms
+        self.guessed = guessed
+        self.requests = requests
+
+    def __repr__(self) -> str:
+        return f"Start({self.position}, latest={self.latest}, covers={self.covers})"
+
+
+class _Runs:
+    """The runs of a segment by its remote log index, all of them in its object; copied, so that the
+    index cache can let go of its file."""
+
+    __slots__ = ("ends", "first_offsets", "first_timestamps_ms", "last_offsets", "starts")
+
+    def __init__(self, entries: RemoteLogIndexEntries, place: Place, path: str) -> None:
+        lengths = entries.data_length.astype(np.int64)
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        expected = [b"%s:%d" % (place.log_key.encode(), start) for start in starts.tolist()]
+        if list(entries.rdi) != expected:
+            starts = np.array(
+                [_position(entries, row, place, path) for row in range(len(entries))], np.int64
+            )
+            ends = starts + lengths
+        if len(ends) and (
+            int(ends.max()) > place.segment.segment_size_bytes or bool((np.diff(starts) <= 0).any())
+        ):
+            raise CorruptDataError(
+                reason="bad_rdi",
+                path=path,
+                position=0,
+                expected=f"runs in order within {place.segment.segment_size_bytes} bytes",
+                found=f"one that ends at {int(ends.max())}",
+            )
+        self.starts: list[int] = starts.tolist()
+        self.ends: list[int] = ends.tolist()
+        self.first_offsets: list[int] = entries.first_offset.tolist()
+        self.last_offsets: list[int] = entries.last_offset.tolist()
+        self.first_timestamps_ms: list[int] = entries.first_timestamp_ms.tolist()
+
+    def row_reaching(self, offset: int) -> int | None:
+        row = bisect_left(self.last_offsets, offset)
+        return row if row < len(self.last_offsets) else None
+
+
+def _position(entries: RemoteLogIndexEntries, row: int, place: Place, path: str) -> int:
+    key, position = parse_rdi(entries.rdi[row], place.segment.topic_id_partition)
+    if str(key) != place.log_key:
+        raise CorruptDataError(
+            reason="bad_rdi",
+            path=path,
+            position=int(entries.position[row]),
+            expected=f"a position in {place.log_key}",
+            found=str(key),
+        )
+    return position
+
+
+class _Walked:
+    """What reading a segment without its indexes has come by: batch boundaries."""
+
+    __slots__ = ("last_offsets", "positions", "until_ms")
+
+    def __init__(self, until_ms: int) -> None:
+        self.until_ms = until_ms
+        # Everything before positions[i] ends at last_offsets[i] or earlier.
+        self.last_offsets: list[int] = []
+        self.positions: list[int] = []
+
+    def note(self, last_offset: int, position: int) -> None:
+        index = bisect_left(self.positions, position)
+        if index == len(self.positions) or self.positions[index] != position:
+            self.positions.insert(index, position)
+            self.last_offsets.insert(index, last_offset)
+
+    def start_for(self, offset: int) -> int:
+        index = bisect_left(self.last_offsets, offset)
+        return self.positions[index - 1] if index else 0
+
+
+class Positions:
+    """Looks positions up. Any thread.
+
+    `alarm` is told of indexes that are damaged, or gone although their segment is not: readers get
+    their answers all the same, slower.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        *,
+        index_cache: RemoteIndexCache | None,
+        index_files: IndexFilesOf | None,
+        is_current: Callable[[Place], bool],
+        alarm: Callable[[Exception], object],
+        clock: Clock,
+    ) -> None:
+        self._storage = storage
+        self._cache = index_cache
+        self._files = index_files
+        self._is_current = is_current
+        self._alarm = alarm
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[RemoteLogSegmentId, RemoteIndexEntry] = OrderedDict()
+        self._kept_bytes = 0
+        self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
+        self._walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
+
+    # -- looking up
+
+    def find(self, place: Place, offset: int) -> Start | None:
+        """Where to begin for `offset`; None when its index says that nothing reaches it.
+
+        RemoteStorageError when the indexes have to be asked for and the store fails.
+        """
+        segment_id = place.segment.segment_id
+        if self._walked and (walked := self._without_index(segment_id)) is not None:
+            return self._walk(place, walked, offset)
+        warm = self._is_warm(segment_id)
+        if not warm and self._files is not None:
+            start = self._from_files(place, offset)
+            if start is not None:
+                return start
+        try:
+            entry = self._entry(place.segment)
+            start = self._from_entry(entry, place, offset)
+        except (CorruptDataError, RemoteResourceNotFoundError) as error:
+            start = self._walk(place, self._give_up(place, error), offset)
+        if start is not None and not warm:
+            start.requests = 1
+        return start
+
+    def run_before(self, place: Place, offset: int) -> int:
+        """Where the run of `offset` begins, by an index already here; 0 when none says."""
+        span = self._span(place, offset)
+        return 0 if span is None else span[0]
+
+    def run_limit(self, place: Place, position: int, offset: int) -> int:
+        """No batch that begins at `position` and holds `offset` or more ends after this byte."""
+        span = self._span(place, offset)
+        size_bytes = place.segment.segment_size_bytes
+        return span[1] if span is not None and span[0] <= position < span[1] else size_bytes
+
+    def is_loaded(self, place: Place) -> bool:
+        """Whether `run_end` needs no request."""
+        segment_id = place.segment.segment_id
+        return segment_id in self._runs or self._is_warm(segment_id)
+
+    def load(self, place: Place) -> bool:
+        """Gets the runs of a segment, with a request if need be; False when that is in vain."""
+        try:
+            self._runs_of(place, self._entry(place.segment))
+        except (CorruptDataError, RemoteResourceNotFoundError):
+            return False
+        return True
+
+    def run_end(self, place: Place, position: int, size_bytes: int) -> int | None:
+        """The first end of a run at least `size_bytes` after `position`, else the end of the last
+        run that holds something of the place; None when no index here says."""
+        runs = self._known_runs(place)
+        if runs is None or not runs.ends:
+            return None
+        row = min(bisect_left(runs.ends, position + size_bytes), len(runs.ends) - 1)
+        last = runs.row_reaching(place.last_offset)
+        if last is not None:
+            row = min(row, last)
+        return runs.ends[row] if runs.ends[row] > position else None
+
+    def first_batch_of_run(self, place: Place, position: int) -> tuple[int, int] | None:
+        """(first offset, first timestamp) of the run that begins at `position`, if one does."""
+        runs = self._runs.get(place.segment.segment_id)
+        if runs is None:
+            return None
+        row = bisect_left(runs.starts, position)
+        if row == len(runs.starts) or runs.starts[row] != position:
+            return None
+        return runs.first_offsets[row], runs.first_timestamps_ms[row]
+
+    # -- forgetting, and walking
+
+    def forget(self, place: Place) -> None:
+        """What is known of a segment may be wrong: ask the store again."""
+        segment_id = place.segment.segment_id
+        with self._lock:
+            self._runs.pop(segment_id, None)
+            dropped = self._kept.pop(segment_id, None)
+            if dropped is not None:
+                self._kept_bytes -= dropped.size_bytes
+        if self._cache is not None:
+            self._cache.remove(segment_id)
+
+    def distrust(self, place: Place, error: CorruptDataError) -> None:
+        """The segment's indexes are sound by their checksums, but lead astray."""
+        self._give_up(place, error)
+
+    def note(self, place: Place, last_offset: int, position: int) -> None:
+        """A walk came by a batch at `position`; all before it end at `last_offset` or earlier."""
+        walked = self._walked.get(place.segment.segment_id)
+        if walked is not None:
+            with self._lock:
+                walked.note(last_offset, position)
+
+    def clear(self) -> None:
+        """Forget everything that is kept here; the index cache is somebody else's."""
+        with self._lock:
+            self._kept.clear()
+            self._kept_bytes = 0
+            self._runs.clear()
+            self._walked.clear()
+
+    # -- inside
+
+    def _is_warm(self, segment_id: RemoteLogSegmentId) -> bool:
+        if self._cache is not None:
+            return segment_id in self._cache
+        return segment_id in self._kept
+
+    def _entry(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
+        if self._cache is not None:
+            return self._cache.get(segment)
+        entry = self._kept.get(segment.segment_id)
+        if entry is None:
+            header, described, data = self._storage.fetch_whole_indexes(segment)
+            entry = RemoteIndexEntry(described, header.object_size_bytes, header=header, data=data)
+            self._keep(segment.segment_id, entry)
+        entry.check_segment(segment)
+        return entry
+
+    def _keep(self, segment_id: RemoteLogSegmentId, entry: RemoteIndexEntry) -> None:
+        if entry.size_bytes > _KEPT_BYTES:
+            return
+        with self._lock:
+            if segment_id in self._kept:
+                return
+            self._kept[segment_id] = entry
+            self._kept_bytes += entry.size_bytes
+            while len(self._kept) > _KEPT_ENTRIES or self._kept_bytes > _KEPT_BYTES:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.size_bytes
+
+    def _from_entry(self, entry: RemoteIndexEntry, place: Place, offset: int) -> Start | None:
+        size_bytes = place.segment.segment_size_bytes
+        _offset, position = entry.lookup_offset(offset)
+        following = entry.lookup_upper_bound(position + 1)
+        if following is None:
+            latest, covers = size_bytes, size_bytes
+        else:
+            latest = following[1]
+            after = entry.lookup_upper_bound(latest + 1)
+            covers = min(size_bytes, latest + _SPARSE_BYTES) if after is None else after[1]
+        if not position <= latest <= covers <= size_bytes:
+            raise CorruptDataError(
+                reason="bad_position",
+                path=indexes_key(place.segment),
+                position=0,
+                expected=f"positions in the {size_bytes} bytes of {place.log_key}",
+                found=f"{position}, {latest} and {covers}",
+            )
+        if latest - position <= _SPARSE_BYTES:
+            return Start(position, latest, covers, offset if position else _NO_LIMIT)
+        runs = self._runs_of(place, entry)
+        row = runs.row_reaching(offset)
+        if row is None:
+            return None if len(runs.starts) else Start(0, 0, size_bytes, _NO_LIMIT, guessed=True)
+        start, end = runs.starts[row], runs.ends[row]
+        latest, covers = min(latest, end), min(covers, end)
+        if position > start:
+            return Start(position, latest, covers, offset)
+        return self._run_start(runs, row, max(latest, start), max(covers, start))
+
+    def _run_start(self, runs: _Runs, row: int, latest: int, covers: int) -> Start:
+        return Start(
+            runs.starts[row],
+            latest,
+            covers,
+            runs.first_offsets[row],
+            first_timestamp_ms=runs.first_timestamps_ms[row],
+        )
+
+    def _from_files(self, place: Place, offset: int) -> Start | None:
+        assert self._files is not None
+        files = self._files(place.segment.topic_id_partition)
+        if files is None:
+            return None
+        try:
+            entry = files.lookup_offset(offset)
+        except (CorruptDataError, OSError) as error:
+            self._report(error)
+            return None
+        except ClosedError:
+            return None
+        if entry is None or str(entry.log_key) != place.log_key:
+            return None
+        end = entry.log_position + entry.data_length
+        if end > place.segment.segment_size_bytes:
+            return None
+        return Start(
+            entry.log_position,
+            end,
+            end,
+            entry.first_offset,
+            first_timestamp_ms=entry.first_timestamp_ms,
+        )
+
+    def _runs_of(self, place: Place, entry: RemoteIndexEntry) -> _Runs:
+        segment_id = place.segment.segment_id
+        runs = self._runs.get(segment_id)
+        if runs is None:
+            runs = _Runs(entry.remote_log_index, place, indexes_key(place.segment))
+            with self._lock:
+                self._runs[segment_id] = runs
+                while len(self._runs) > _MAX_SEGMENTS:
+                    self._runs.popitem(last=False)
+        return runs
+
+    def _known_runs(self, place: Place) -> _Runs | None:
+        """The runs of a segment whose indexes are here."""
+        segment_id = place.segment.segment_id
+        runs = self._runs.get(segment_id)
+        if runs is None and self._is_warm(segment_id) and self.load(place):
+            runs = self._runs.get(segment_id)
+        return runs
+
+    def _span(self, place: Place, offset: int) -> tuple[int, int] | None:
+        """First byte of the run of `offset` and the one after its last."""
+        runs = self._known_runs(place)
+        if runs is not None:
+            row = runs.row_reaching(offset)
+            return None if row is None else (runs.starts[row], runs.ends[row])
+        start = None if self._files is None else self._from_files(place, offset)
+        return None if start is None else (start.position, start.covers)
+
+    def _give_up(self, place: Place, error: Exception) -> _Walked:
+        """Read the segment without its indexes for a while, and say so; the error itself when the
+        segment is not what it was, or somebody is deleting it."""
+        if not self._is_current(place):
+            raise error
+        walked = _Walked(self._clock.monotonic_ms() + _RETRY_MS)
+        with self._lock:
+            self._walked[place.segment.segment_id] = walked
+            while len(self._walked) > _MAX_SEGMENTS:
+                self._walked.popitem(last=False)
+        self._report(error)
+        return walked
+
+    def _without_index(self, segment_id: RemoteLogSegmentId) -> _Walked | None:
+        walked = self._walked.get(segment_id)
+        if walked is None or walked.until_ms > self._clock.monotonic_ms():
+            return walked
+        with self._lock:
+            self._walked.pop(segment_id, None)
+        return None
+
+    def _walk(self, place: Place, walked: _Walked, offset: int) -> Start:
+        position = walked.start_for(offset)
+        return Start(position, position, position, _NO_LIMIT, guessed=True)
+
+    def _report(self, error: Exception) -> None:
+        # Whoever keeps the error must not keep, by its frames, what was being read.
+        error.__context__ = None
+        self._alarm(error.with_traceback(None))
+
+
+_NO_LIMIT = 2**63

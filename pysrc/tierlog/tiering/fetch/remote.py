@@ -1,0 +1,450 @@
+"""Reads of the tier: one partition, one offset, whole checked batches.
+
+    reader = RemoteReader(storage, metadata, index_cache=cache, memory=FetchMemory(256 << 20))
+    found = reader.read(partition, lineage, 4711, 1 << 20, upper_offset, minimum_one=True)
+    found.records, found.next_offset
+
+A read takes one request when the segment's indexes are here, in the index cache or in the
+partition's own remote index files, and two when they are not; none when it was read ahead. It
+brings batches of one segment (Kafka's rule). A first batch that is larger than what was asked for
+takes one more request, a damaged one is asked for once more, past everything that is kept here.
+
+Batches that straddle the end of what the lineage has of a segment, or the point where it was cut
+off, are no part of the log: Kafka removes such a batch as a whole, and the offsets it had are a
+gap. Gaps, compacted tails and empty segments are passed over.
+
+What is read ahead counts for nobody's quota until it is used: whoever records the bytes of a fetch
+records those of `RemoteRead.records`, however they came here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import (
+    ClosedError,
+    CorruptDataError,
+    OutOfRangeError,
+    RemoteResourceNotFoundError,
+)
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.places import Place, SegmentPlaces
+from tierlog.tiering.fetch.positions import IndexFilesOf, Positions, Start
+from tierlog.types import StopReason, TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from tierlog.remote.index_cache import RemoteIndexCache
+
+__all__ = ["RemoteRead", "RemoteReader"]
+
+# A first batch of up to so much comes with the first request whatever was asked for; of a larger
+# one that much.
+_WHOLE_BATCH_BYTES = 1 << 20
+_LEAST_BYTES = 64 << 10
+# Walking through an object without its indexes asks for so much at a time.
+_WALK_BYTES = 1 << 20
+# A record of a few KiB must not keep the MiB alive that it was fetched with.
+_COPY_BELOW_BYTES = 64 << 10
+_MEMORY_WAIT_MS = 500
+# Damage that may also mean that there is no batch at that position at all.
+_STRUCTURAL = frozenset(
+    {reason.value for reason in StopReason} - {StopReason.END.value, StopReason.BAD_CRC.value}
+    | {"wrong_segment", "wrong_position"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRead:
+    """What a read found.
+
+    ``records``: whole batches as they are stored, back to back, the first one reaching the offset
+    asked for. They lie in ``segment`` from byte ``start_position`` up to, not including,
+    ``end_position``; ``first_offset`` is the base offset of the first one and ``next_offset`` the
+    one after the last. Without any, `first_offset` is -1 and `next_offset` is where to go on: past
+    a gap, or the offset itself when the first batch is too large or (``refused``) there was no
+    memory for it in time. ``requests`` to the store were made for it.
+    """
+
+    records: Buffer
+    first_offset: int
+    next_offset: int
+    segment: RemoteLogSegmentMetadata | None = None
+    start_position: int = 0
+    end_position: int = 0
+    requests: int = 0
+    refused: bool = False
+
+
+class _RefusedError(Exception):
+    """There was no memory in time."""
+
+
+class _Wanted:
+    """One read on its way through the segments."""
+
+    __slots__ = ("last_offset", "max_bytes", "minimum_one", "offset", "requests")
+
+    def __init__(self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool) -> None:
+        self.offset = offset
+        self.max_bytes = max_bytes
+        # The last offset that may be handed out, wherever it is.
+        self.last_offset = last_offset
+        self.minimum_one = minimum_one
+        self.requests = 0
+
+    def nothing(self, *, refused: bool = False) -> RemoteRead:
+        return RemoteRead(
+            records=b"",
+            first_offset=-1,
+            next_offset=self.offset,
+            requests=self.requests,
+            refused=refused,
+        )
+
+
+class RemoteReader:
+    """Reads what `metadata` knows from the objects of `storage`. Blocking, any thread.
+
+    ``index_cache`` is one of the same store; without it the indexes of a few segments are kept.
+    ``index_files`` gives the remote index files of a partition where this node has some.
+    All buffers are charged to ``memory``, which may be shared; a read that finds it full waits up
+    to ``memory_wait_ms``. ``alarm`` is told of damage that readers were spared. It runs on the
+    reading thread and must not raise.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        *,
+        memory: FetchMemory,
+        index_cache: RemoteIndexCache | None = None,
+        index_files: IndexFilesOf | None = None,
+        alarm: Callable[[Exception], object] | None = None,
+        memory_wait_ms: int = _MEMORY_WAIT_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._storage = storage
+        self._memory = memory
+        self._memory_wait_ms = memory_wait_ms
+        self._alarm = alarm or (lambda _error: None)
+        self._clock = clock or SystemClock()
+        self._places = SegmentPlaces(metadata)
+        self._positions = Positions(
+            storage,
+            index_cache=index_cache,
+            index_files=index_files,
+            is_current=self._places.is_current,
+            alarm=self._alarm,
+            clock=self._clock,
+        )
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"RemoteReader({self._storage!r}, {self._memory!r})"
+
+    def read(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        *,
+        minimum_one: bool,
+        log_start_offset: int = 0,
+    ) -> RemoteRead:
+        """The batches from the one that holds `offset` (or the next one after a gap) on.
+
+        At most `max_bytes` of them, and no more than the memory's budget, but the first one
+        always when `minimum_one`; each ends below `upper_offset`. Nothing when the tier has no more
+        from there on although it has a segment that covers `offset`: local segments go on at
+        `next_offset`.
+
+        OutOfRangeError when `offset` lies before `log_start_offset`, or no segment here has it or
+        anything later, or it was deleted meanwhile. RemoteStorageError when the store fails or an
+        object that should be there is not. CorruptDataError for damage that a second request
+        brought as well. MetadataNotReadyError, ClosedError.
+        """
+        if offset < max(log_start_offset, 0):
+            raise OutOfRangeError(
+                f"{partition}: offset {offset} is before the log start {log_start_offset}"
+            )
+        max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
+        wanted = _Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
+        try:
+            return self._read(partition, lineage, wanted)
+        except _RefusedError:
+            return wanted.nothing(refused=True)
+
+    def close(self) -> None:
+        """Let go of everything; reads under way end with a ClosedError, their bytes are dropped."""
+        self._closed = True
+        self._positions.clear()
+
+    # -- finding the segment
+
+    def _read(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: _Wanted
+    ) -> RemoteRead:
+        asked = wanted.offset
+        looked_again = False
+        while True:
+            self._check_open()
+            if wanted.offset > wanted.last_offset:
+                return wanted.nothing()
+            found = self._places.find_or_next(partition, lineage, wanted.offset)
+            if found is None:
+                if wanted.offset > asked:
+                    return wanted.nothing()
+                raise OutOfRangeError(f"{partition}: no remote segment holds offset {asked}")
+            place, start_offset = found
+            if start_offset > wanted.last_offset:
+                wanted.offset = max(wanted.offset, wanted.last_offset + 1)
+                return wanted.nothing()
+            wanted.offset = start_offset
+            try:
+                read = self._read_place(place, wanted)
+            except RemoteResourceNotFoundError as error:
+                if looked_again or self._places.is_current(place):
+                    raise
+                looked_again = True
+                self._require_another(partition, lineage, wanted.offset, error)
+                continue
+            if read is not None:
+                return read
+            wanted.offset = place.last_offset + 1
+
+    def _require_another(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        error: RemoteResourceNotFoundError,
+    ) -> None:
+        """A segment was deleted under the reader: OutOfRangeError when no other one holds that."""
+        self._places.forget(partition)
+        if self._places.find(partition, lineage, offset) is None:
+            raise OutOfRangeError(
+                f"{partition}: offset {offset} was deleted while it was being read ({error})"
+            ) from error
+
+    # -- reading from one segment
+
+    def _read_place(self, place: Place, wanted: _Wanted) -> RemoteRead | None:
+        """None when the place has nothing from the offset on."""
+        try:
+            start = self._positions.find(place, wanted.offset)
+            return None if start is None else self._read_from(place, wanted, start)
+        except CorruptDataError:
+            # What is kept here may be wrong, or the bytes were changed on their way.
+            self._positions.forget(place)
+        start = self._positions.find(place, wanted.offset)
+        if start is None:
+            return None
+        try:
+            return self._read_from(place, wanted, start)
+        except CorruptDataError as error:
+            return self._read_despite(place, wanted, start, error)
+
+    def _read_despite(
+        self, place: Place, wanted: _Wanted, start: Start, error: CorruptDataError
+    ) -> RemoteRead | None:
+        """Whether the index has led to where no batch begins: walk there from further back."""
+        suspect = error.position == start.position and error.reason in _STRUCTURAL
+        if start.guessed or not suspect:
+            raise error
+        before = self._positions.run_before(place, wanted.offset)
+        for position in sorted({min(before, start.position), 0}, reverse=True):
+            if position >= start.position:
+                continue
+            walk = Start(position, position, position, 2**63, guessed=True)
+            try:
+                read = self._read_from(place, wanted, walk)
+            except CorruptDataError as found:
+                if found.position == error.position or position == 0:
+                    # The batches before lead there as well.
+                    raise error from None
+                continue
+            self._positions.distrust(place, error)
+            return read
+        raise error
+
+    def _read_from(self, place: Place, wanted: _Wanted, start: Start) -> RemoteRead | None:
+        """Range after range until one holds the batch; with a sound index the first one does."""
+        wanted.requests += start.requests
+        size_bytes = place.segment.segment_size_bytes
+        position, end = start.position, self._first_end(place, wanted, start)
+        stride = _WALK_BYTES if start.guessed else max(wanted.max_bytes, _LEAST_BYTES)
+        whole = False
+        while position < size_bytes:
+            run = self._fetch(place, wanted, position, end)
+            if position == start.position:
+                _check_start(run, start, place)
+            row = run.row_reaching(wanted.offset)
+            if row < len(run):
+                again = None if whole else self._missing(run, row, place, wanted)
+                if again is None:
+                    return self._answer(run, row, place, wanted)
+                position, end, whole = *again, True
+                del run
+                continue
+            if len(run):
+                self._positions.note(place, int(run.last_offset[len(run) - 1]), run.stop_position)
+            position, end = self._go_on(run, place, wanted, stride)
+            # The views go before the next ones come.
+            del run
+        return None
+
+    def _first_end(self, place: Place, wanted: _Wanted, start: Start) -> int:
+        if start.guessed:
+            return self._cut(place, start.position, start.position + _WALK_BYTES)
+        end = start.covers
+        if end - start.latest > _WHOLE_BATCH_BYTES:
+            # Its header first, which says how much is needed.
+            end = start.latest + _LEAST_BYTES
+        return self._cut(place, start.position, max(end, start.latest + wanted.max_bytes))
+
+    def _cut(self, place: Place, position: int, end: int) -> int:
+        """No range is larger than the memory."""
+        return min(end, place.segment.segment_size_bytes, position + self._memory.limit_bytes)
+
+    def _fetch(self, place: Place, wanted: _Wanted, position: int, end: int) -> BatchRun:
+        permit = self._memory.acquire(end - position, self._memory_wait_ms)
+        if permit is None:
+            raise _RefusedError
+        try:
+            wanted.requests += 1
+            data = self._storage.fetch_log_segment(place.segment, position, end)
+        except BaseException:
+            permit.release()
+            raise
+        view = self._memory.hold(data, permit)
+        self._check_open()
+        return BatchRun(view, position, place.segment, place.log_key)
+
+    def _missing(
+        self, run: BatchRun, row: int, place: Place, wanted: _Wanted
+    ) -> tuple[int, int] | None:
+        """The range that brings more batches than `run` has, if there are some that fit."""
+        if run.end_position >= place.segment.segment_size_bytes:
+            return None
+        position = run.position_of(row)
+        full = position + wanted.max_bytes
+        if run.end_position >= full or run.last_offset[len(run) - 1] >= wanted.last_offset:
+            return None
+        if not run.is_whole and run.stop_reason is not StopReason.TORN_TAIL:
+            return None
+        claimed = run.claimed_size()
+        if claimed is not None and run.stop_position + claimed > full:
+            return None
+        return position, self._cut(place, position, full)
+
+    def _go_on(self, run: BatchRun, place: Place, wanted: _Wanted, stride: int) -> tuple[int, int]:
+        """The next range after one without the batch; CorruptDataError when there is no way on."""
+        position = run.stop_position
+        cut_off = run.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
+        if run.is_whole or (cut_off and run.end_position < place.segment.segment_size_bytes):
+            claimed = None if run.is_whole else run.claimed_size()
+            if claimed is None:
+                return position, self._cut(place, position, position + stride)
+            limit = self._positions.run_limit(place, position, wanted.offset)
+            if not 0 < claimed <= limit - position or run.stop_reason is StopReason.ZERO_TAIL:
+                raise _too_long(place, position, claimed, limit - position)
+            # However large it is: nothing else brings the reader on.
+            return position, max(position + claimed, self._cut(place, position, position + stride))
+        if run.stop_reason is StopReason.BAD_CRC:
+            return self._step_over(run, place, wanted, stride)
+        raise run.damage()
+
+    def _step_over(
+        self, run: BatchRun, place: Place, wanted: _Wanted, stride: int
+    ) -> tuple[int, int]:
+        """Past a damaged batch that nobody has asked for; its damage if it is the one."""
+        error = run.damage()
+        at = run.stop_position - run.start_position
+        rest = BatchRun(
+            run.view[at:], run.stop_position, place.segment, place.log_key, verify_crc=False
+        )
+        row = rest.row_reaching(wanted.offset)
+        if row == 0 or not len(rest):
+            raise error
+        self._alarm(error)
+        position = rest.position_of(row)
+        return position, self._cut(place, position, position + stride)
+
+    # -- answering
+
+    def _answer(self, run: BatchRun, row: int, place: Place, wanted: _Wanted) -> RemoteRead | None:
+        last_offset = min(place.last_offset, wanted.last_offset)
+        if run.last_offset[row] > last_offset:
+            # It is cut off by the lineage, and all that follow with it, or by the reader's limit.
+            return wanted.nothing() if place.last_offset > wanted.last_offset else None
+        end = run.rows_within(row, wanted.max_bytes, last_offset)
+        if end == row:
+            if not wanted.minimum_one:
+                return wanted.nothing()
+            end = row + 1
+        records = run.bytes_of(row, end)
+        return RemoteRead(
+            records=self._own(records, run.view.nbytes),
+            first_offset=run.base_offset[row],
+            next_offset=run.last_offset[end - 1] + 1,
+            segment=place.segment,
+            start_position=run.position_of(row),
+            end_position=run.position_of(end),
+            requests=wanted.requests,
+        )
+
+    def _own(self, records: memoryview, kept_bytes: int) -> memoryview:
+        """A few bytes out of many as a copy, so that the many can go."""
+        size_bytes = records.nbytes
+        if size_bytes >= _COPY_BELOW_BYTES or kept_bytes <= 4 * size_bytes:
+            return records
+        permit = self._memory.try_acquire(size_bytes)
+        return records if permit is None else self._memory.hold(bytes(records), permit)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the remote reader was closed")
+
+
+def _check_start(run: BatchRun, start: Start, place: Place) -> None:
+    """What the index said of the batch at that position is true of it."""
+    if not len(run):
+        return
+    offset, timestamp_ms = run.base_offset[0], run.base_timestamp_ms[0]
+    exact = start.first_timestamp_ms is not None
+    wrong = offset != start.highest_offset if exact else offset > start.highest_offset
+    if not wrong and (not exact or timestamp_ms == start.first_timestamp_ms):
+        return
+    expected = f"a batch of offset {start.highest_offset} or before"
+    if exact:
+        expected = f"the batch of offset {start.highest_offset} and time {start.first_timestamp_ms}"
+    raise CorruptDataError(
+        reason="wrong_position",
+        path=place.log_key,
+        position=start.position,
+        expected=expected,
+        found=f"offset {offset}, time {timestamp_ms}",
+        hint="the indexes are those of other bytes",
+    )
+
+
+def _too_long(place: Place, position: int, claimed: int, room: int) -> CorruptDataError:
+    return CorruptDataError(
+        reason=StopReason.BAD_LENGTH.value,
+        path=place.log_key,
+        position=position,
+        expected=f"a batch of at most {room} bytes",
+        found=f"one of {claimed}",
+    )
