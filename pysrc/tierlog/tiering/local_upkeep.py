@@ -6,7 +6,9 @@ objects there, of the right size, and of that segment.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from tierlog.errors import RemoteStorageError
 from tierlog.log.eligibility import Coverage
@@ -27,7 +29,7 @@ def drop_local_segments(
 ) -> None:
     """Let local segments go by the local retention of the topic."""
     tier = work.tier
-    finished = [one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    finished = _Finished(segments)
     facts = LocalRetentionFacts(
         view=view,
         copied=copied,
@@ -46,36 +48,46 @@ def drop_local_segments(
         work.tell(Happened.LOCAL_DELETED, segment.base_offset, segment.size_bytes)
 
 
-def _written_ms(view: LogView, finished: list[RemoteLogSegmentMetadata]) -> dict[int, int]:
+def _written_ms(view: LogView, finished: _Finished) -> dict[int, int]:
     """When the newest record of each local segment was written, as the tier knows it: of several
-    remote segments in its range the newest."""
+    remote segments in its range the newest. Nothing where nobody asks for it."""
     known: dict[int, int] = {}
+    if view.topic.local_retention_ms is None:
+        return known
     for segment in view.log.rolled_segments:
-        newest_ms = max((one.max_timestamp_ms for one in _over(segment, finished)), default=-1)
+        newest_ms = max((one.max_timestamp_ms for one in finished.over(segment)), default=-1)
         if newest_ms >= 0:
             known[segment.base_offset] = newest_ms
     return known
 
 
-def _over(
-    segment: SegmentFiles, finished: list[RemoteLogSegmentMetadata]
-) -> list[RemoteLogSegmentMetadata]:
-    """The remote segments that hold offsets of a local one."""
-    end = segment.next_base_offset
-    if end is None:
-        return []
-    return [
-        one
-        for one in finished
-        if one.start_offset < end and one.served_end_offset >= segment.base_offset
-    ]
+class _Finished:
+    """The finished remote segments of a partition, found by the offsets they hold."""
+
+    def __init__(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        self._segments = sorted(
+            (one for one in segments if one.state is finished), key=lambda one: one.start_offset
+        )
+        self._starts = [one.start_offset for one in self._segments]
+        # They may overlap, and a cut one may end before an earlier one: how far all up to here get.
+        self._reach = list(accumulate((one.served_end_offset for one in self._segments), max))
+
+    def over(self, segment: SegmentFiles) -> list[RemoteLogSegmentMetadata]:
+        """Those that hold offsets of a local segment."""
+        if segment.next_base_offset is None:
+            return []
+        first = bisect_left(self._reach, segment.base_offset)
+        behind = bisect_left(self._starts, segment.next_base_offset)
+        near = self._segments[first:behind]
+        return [one for one in near if one.served_end_offset >= segment.base_offset]
 
 
 def _verified(
     work: PartitionWork,
     view: LogView,
     segment: SegmentFiles,
-    finished: list[RemoteLogSegmentMetadata],
+    finished: _Finished,
 ) -> bool:
     """Whether the tier holds what stands for the segment; what it holds is not to be believed
     while the store does not answer."""
@@ -83,7 +95,7 @@ def _verified(
     if end is not None and start_offset is not None and end <= start_offset:
         return True
     problems: list[str] = []
-    for one in _over(segment, finished):
+    for one in finished.over(segment):
         try:
             problems += map(str, work.tier.storage.verify(one))
         except RemoteStorageError as error:
