@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from tierlog.broker import BrokerAnswer, BrokerClient
+from tierlog.broker import BrokerAnswer
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.eligibility import (
@@ -32,7 +32,7 @@ from tierlog.sidecar.learn import StoreLearner
 from tierlog.tiering.local_log import LocalLog, TopicSettings
 from tierlog.types import TopicIdPartition
 
-__all__ = ["Leadership", "Look", "Seen", "Watch", "WatchSettings"]
+__all__ = ["Cluster", "Leadership", "Look", "Seen", "Watch", "WatchSettings"]
 
 # Reasons for which a partition as a whole is not the manager's affair.
 _NOT_TIERED = frozenset(
@@ -48,18 +48,30 @@ _NOT_TIERED = frozenset(
 _NO_OFFSET = StableOffset(value=None, source=StableSource.UNKNOWN)
 
 
+class Cluster(Protocol):
+    """What the watch asks of a broker: `tierlog.broker.BrokerClient`."""
+
+    def ask(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, BrokerAnswer]:
+        """See `BrokerClient`."""
+        ...
+
+
 class Leadership(Protocol):
     """What the watch asks of a remote log manager."""
 
-    def become_leader(
-        self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog
-    ) -> None: ...
+    def become_leader(self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog) -> None:
+        """See `RemoteLogManager`."""
+        ...
 
     def become_follower(
         self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog
-    ) -> None: ...
+    ) -> None:
+        """See `RemoteLogManager`."""
+        ...
 
-    def stop_partition(self, partition: TopicIdPartition) -> None: ...
+    def stop_partition(self, partition: TopicIdPartition) -> None:
+        """See `RemoteLogManager`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +136,7 @@ class Watch:
         learner: StoreLearner,
         settings: WatchSettings,
         *,
-        broker: BrokerClient | None = None,
+        broker: Cluster | None = None,
         all_known: bool = False,
     ) -> None:
         self._logs = logs
