@@ -36,7 +36,7 @@ from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentSt
 from tierlog.remote.object_store import Draft
 from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
 from tierlog.tiering.lineage import ranges_in_lineage
-from tierlog.tiering.local_log import LogView
+from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.tiering.task_pool import Again, Task
@@ -74,6 +74,7 @@ class CopyTask:
         self._refused: set[tuple[int, int]] = set()
         self._largest_timestamp_ms: dict[int, int] = {}
         self._nothing_to_do_in: LogView | None = None
+        self._decided: tuple[LogView, tuple[Decision, ...]] | None = None
 
     def __call__(self, task: Task) -> Again:
         view = self._work.log.view()
@@ -97,9 +98,15 @@ class CopyTask:
 
     def _run(self, task: Task, view: LogView) -> Again:
         if self._copied is None:
+            self._decided = None
             self._copied = self._settle(view)
         copied = self._copied
-        decisions = self._decide(view, copied)
+        # The run before has looked after its copy, and only time could have changed anything.
+        decided, self._decided = self._decided, None
+        if decided is not None and decided[0] is view:
+            decisions = decided[1]
+        else:
+            decisions = self._decide(view, copied)
         candidates = [
             decision.segment
             for decision in decisions
@@ -111,6 +118,8 @@ class CopyTask:
             return Again.LATER
         self._copy(task, view, copied, candidates[0])
         decisions = self._decide(view, copied)
+        if _copies_at_once(view.topic):
+            self._decided = view, decisions
         return Again.NOW if len(candidates) > 1 else Again.LATER
 
     # -- knowing what is there
@@ -174,7 +183,7 @@ class CopyTask:
     def _lag(self, view: LogView) -> CopyLag | None:
         """The copy lag of the topic, None where it copies at once; -1 is the local retention."""
         topic = view.topic
-        if topic.copy_lag_ms == 0 or topic.copy_lag_bytes == 0:
+        if _copies_at_once(topic):
             return None
         lag_ms = topic.local_retention_ms if topic.copy_lag_ms < 0 else topic.copy_lag_ms
         lag_bytes = (
@@ -321,6 +330,10 @@ class CopyTask:
             self._producers = ProducerStates(view.log)
         self._producers.log = view.log
         return self._producers
+
+
+def _copies_at_once(topic: TopicSettings) -> bool:
+    return topic.copy_lag_ms == 0 or topic.copy_lag_bytes == 0
 
 
 def _identity(segment: SegmentFiles) -> tuple[int, int]:
