@@ -26,6 +26,7 @@ from tierlog.remote.metadata_records import (
     decode_record,
     encode_record,
     metadata_partition,
+    note_about,
 )
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
@@ -124,6 +125,25 @@ def test_a_truncation_offset_is_one_more(event: RemoteLogMetadata, value: str) -
     assert encode_record(MetadataRecord(cut, 258)).hex().endswith(expected)
     assert encode_record(MetadataRecord(cut)).hex().startswith(value[:-10])
     assert decode_record(encode_record(MetadataRecord(cut))) == MetadataRecord(cut)
+
+
+def test_a_note_is_the_end_of_a_segment_that_never_was() -> None:
+    head = "010100" + HEAD + "00" * 16 + "00" + "ff" * 12 + "0003"
+    claim = MetadataRecord(note_about(PARTITION), leader_epoch=258)
+    log_start = MetadataRecord(note_about(PARTITION), log_start_offset=515)
+    values = [head + "018aa4010400000102", head + "018ca401080000000000000203"]
+    assert [encode_record(record).hex() for record in (claim, log_start)] == values
+    assert [decode_record(bytes.fromhex(value)) for value in values] == [claim, log_start]
+    for text in kafka_says(values):
+        assert text.startswith(head + "00 RemoteLogSegmentMetadataUpdate{")
+        assert "id=AAAAAAAAAAAAAAAAAAAAAA" in text
+        assert "state=DELETE_SEGMENT_FINISHED" in text
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63])
+def test_a_log_start_that_is_none(offset: int) -> None:
+    with pytest.raises(ValueError, match="an offset is in"):
+        encode_record(MetadataRecord(note_about(PARTITION), log_start_offset=offset))
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**31])

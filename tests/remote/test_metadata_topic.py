@@ -37,6 +37,7 @@ from tests.remote.metadata_topics import (
 )
 from tierlog.errors import (
     ClosedError,
+    ConfigError,
     CorruptDataError,
     FencedLeaderError,
     MetadataNotReadyError,
@@ -440,3 +441,29 @@ def test_a_reader_that_fails_tells_everybody(broker: KafkaBroker, topic: str) ->
                 work()
             assert caught.value.retriable
         assert not manager.is_ready(PARTITION)
+
+
+def test_a_producer_that_is_beyond_help_is_replaced(
+    manager: TopicBasedRemoteLogMetadataManager,
+) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    class Dead:
+        def produce(self, *_: object, **__: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "sequence lost", fatal=True))
+
+        def poll(self, timeout_s: float) -> int:
+            return 0
+
+    manager._client._producer = Dead()
+    with pytest.raises(RemoteMetadataError, match="sequence lost") as caught:
+        manager.add(segment("a", 0, 9))
+    assert caught.value.retriable
+    manager.add(segment("a", 0, 9))
+    assert len(manager.list(PARTITION)) == 1
+
+
+@pytest.mark.parametrize("settings", [{"no.such.setting": "1"}, {"acks": "1"}])
+def test_settings_that_cannot_be(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="refuses a setting"):
+        TopicBasedRemoteLogMetadataManager("127.0.0.1:1", settings=settings, timeout_s=0.5)

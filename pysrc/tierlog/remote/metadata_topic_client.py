@@ -40,32 +40,33 @@ class MetadataTopicClient:
         self.failure = confluent_kafka.KafkaException
         common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
         self._topic = topic
-        self._producer = confluent_kafka.Producer(
-            {
-                **common,
-                "client.id": "tierlog-metadata-producer",
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                # Nothing is sent any more once its writer has given up waiting.
-                "message.timeout.ms": max(1, round(write_timeout_s * 1_000)),
-                "error_cb": _ignore,
-            }
-        )
-        self._consumer = confluent_kafka.Consumer(
-            {
-                **common,
-                "client.id": "tierlog-metadata-consumer",
-                "group.id": "tierlog-metadata",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                # The beginning is asked for by name; a gap later on must be heard of.
-                "auto.offset.reset": "error",
-                # Tells where a partition ends, also when its last records are gone.
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-                "error_cb": _ignore,
-            }
-        )
+        self._producer_settings: dict[str, Any] = {
+            **common,
+            "client.id": "tierlog-metadata-producer",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            # Nothing is sent any more once its writer has given up waiting.
+            "message.timeout.ms": max(1, round(write_timeout_s * 1_000)),
+            "error_cb": _ignore,
+        }
+        consumer_settings = {
+            **common,
+            "client.id": "tierlog-metadata-consumer",
+            "group.id": "tierlog-metadata",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # The beginning is asked for by name; a gap later on must be heard of.
+            "auto.offset.reset": "error",
+            # Tells where a partition ends, also when its last records are gone.
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+            "error_cb": _ignore,
+        }
+        try:
+            self._producer = confluent_kafka.Producer(self._producer_settings)
+            self._consumer = confluent_kafka.Consumer(consumer_settings)
+        except confluent_kafka.KafkaException as error:
+            raise ConfigError(f"{topic}: the client library refuses a setting: {error}") from error
         try:
             self.end_offsets = self._end_offsets(timeout_s)
             self._consumer.assign(
@@ -100,7 +101,8 @@ class MetadataTopicClient:
         token: bytes,
         delivered: Callable[[object, object], None],
     ) -> None:
-        from confluent_kafka import KafkaException
+        """Hand a record over; `delivered` is called with an error or None. RemoteMetadataError."""
+        from confluent_kafka import KafkaException, Producer
 
         try:
             self._producer.produce(
@@ -111,6 +113,9 @@ class MetadataTopicClient:
                 on_delivery=delivered,
             )
         except (BufferError, KafkaException) as error:
+            if isinstance(error, KafkaException) and error.args[0].fatal():
+                # This producer will never write again; the next one begins anew.
+                self._producer = Producer(self._producer_settings)
             raise unavailable(f"{self._topic}: not written: {error}") from error
 
     def consume(self, records: int, timeout_s: float) -> list[Any]:
