@@ -6,23 +6,32 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from typing_extensions import Buffer
 
 from tests.kafka_tools.golden import DATA_DIR
+from tests.tiering.hosts import GoldenLog
 from tests.tiering.test_copy import FailingStore, Tier, three_batches
 from tierlog._core import crc32c
+from tierlog.clock import ManualClock
+from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.quota import QuotaManager
 from tierlog.remote.indexes import IndexKind
-from tierlog.remote.local_draft import open_nameless
+from tierlog.remote.local_draft import LocalDraft, open_nameless
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import Draft
+from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import CopyFailedError, SegmentRefusedError, prepare
+from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 
 KEY = "topic-AAAAAAAAAAAAAAAAAAAAAA/0/00000000000000000000-BBBBBBBBBBBBBBBBBBBBBB.log"
 
@@ -298,3 +307,54 @@ def test_descriptors_are_given_back(store: LocalStore) -> None:
                 written(draft, b"abc").put()
     assert len(os.listdir("/proc/self/fd")) == before
     assert len(list(store.list())) == 4
+
+
+# -- the manager
+
+
+class CountingStore(LocalStore):
+    """How the `.log` objects came."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.drafts = self.streams = 0
+
+    def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
+        self.drafts += 1
+        return super().draft(key, size_bytes)
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        self.streams += 1
+        super().put_stream(key, chunks, size_bytes, overwrite=overwrite)
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 30])
+@pytest.mark.parametrize("mode", QuotaMode)
+def test_a_manager_writes_while_it_scans_unless_it_paces(
+    mode: QuotaMode, limit: int | None, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    quota = QuotaManager.for_copies(
+        QuotaConfig(copy_max_bytes_per_second=limit, copy_quota_mode=mode), clock
+    )
+    store = CountingStore(tmp_path / "store")
+    log = GoldenLog(tmp_path, "codec-none-0")
+    manager = RemoteLogManager(
+        RemoteStorageManager(store),
+        InMemoryRemoteLogMetadataManager(),
+        broker_id=1,
+        clock=clock,
+        options=ManagerOptions(copy_quota=quota),
+    )
+    manager.become_leader(log.partition, 0, log)
+    manager.run_until_idle()
+    manager.close()
+    stored = list(store.list())
+    segments = len(log.log.rolled_segments)
+    assert len(stored) == 2 * segments
+    paced = mode is QuotaMode.PACE and limit is not None
+    assert (store.drafts, store.streams) == ((0, segments) if paced else (segments, 0))
+    # A draft counts as much as what is sent piece by piece.
+    assert quota.snapshot().total_bytes == sum(info.size_bytes for info in stored)
