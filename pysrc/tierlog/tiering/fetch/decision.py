@@ -37,9 +37,11 @@ def decide_fetch(
     ``throttled``: the fetch quota of whoever asks is used up. ``left_bytes``: what is left of the
     response; without any, remote reads wait for the next request.
     """
+    if not log_start_offset <= fetch_offset <= log_end_offset:
+        return _OUT_OF_RANGE
     if fetch_offset >= local_log_start_offset:
-        return _LOCAL if fetch_offset <= log_end_offset else _OUT_OF_RANGE
-    if fetch_offset < log_start_offset or not tiered:
+        return _LOCAL
+    if not tiered:
         return _OUT_OF_RANGE
     if follower:
         return _MOVED
