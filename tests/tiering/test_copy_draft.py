@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -281,6 +282,23 @@ def test_no_drafts_where_files_must_have_names(tier: Tier, tmp_path: Path) -> No
     assert open_nameless(folder) is None
     assert len(os.listdir("/proc/self/fd")) == open_before
     os.close(folder)
+    with tier.copier.draft(log, segment, tier.copier.new_id()) as draft:
+        assert draft is None
+    assert bytes(tier.storage.fetch_log_segment(tier.copy(log, segment), 0)) == data
+
+
+def test_a_system_that_names_no_drafts_is_asked_once(
+    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, segment, data = three_batches(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(CopyFailedError, match="not permitted"):
+        drafted(tier, log, segment)
+    assert files(Path(tier.store.url.removeprefix("file://"))) == []
     with tier.copier.draft(log, segment, tier.copier.new_id()) as draft:
         assert draft is None
     assert bytes(tier.storage.fetch_log_segment(tier.copy(log, segment), 0)) == data

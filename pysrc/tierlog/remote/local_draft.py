@@ -46,7 +46,8 @@ class LocalDraft:
     """The object `key` of a store, not there yet; a context manager that leaves nothing behind
     unless it was `put`. ``url`` is the store's.
 
-    Takes the open `folder` and `descriptor` over.
+    Takes the open `folder` and `descriptor` over. ``failed`` puts an error into the store's words;
+    ``unnamed`` is called when the system would not give the file a name.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class LocalDraft:
         folder: int,
         descriptor: int,
         failed: Callable[[str, OSError], RemoteStorageError],
+        unnamed: Callable[[], None] = lambda: None,
     ) -> None:
         self.key = key
         self._url = url
         self._folder = folder
         self._descriptor = descriptor
         self._failed = failed
+        self._unnamed = unnamed
         self._holds: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -121,8 +124,14 @@ class LocalDraft:
 
     def _publish(self, descriptor: int) -> None:
         name = self.key.rpartition("/")[2]
-        # The link is the kernel's own, to the open file; with a folder given it is followed.
-        os.link(_link_to(descriptor), name, dst_dir_fd=self._folder, follow_symlinks=True)
+        try:
+            # The link is the kernel's own, to the open file; with a folder given it is followed.
+            os.link(_link_to(descriptor), name, dst_dir_fd=self._folder, follow_symlinks=True)
+        except FileExistsError:
+            raise
+        except OSError:
+            self._unnamed()
+            raise
         os.fsync(self._folder)
 
     def close(self) -> None:

@@ -115,6 +115,7 @@ class LocalStore:
         self._max_open_files = max_open_files
         self._open_files: dict[str, _OpenFile] = {}
         self._durable_folders: set[str] = set()
+        self._names_drafts = True
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -235,15 +236,23 @@ class LocalStore:
 
     def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
         """A file for the object `key` of about that size, to be written by whoever reads its
-        bytes; None where the file system has no files without a name."""
+        bytes; None where the file system has no files without a name, or would not name one."""
         *folders, _ = check_key(key).split("/")
+        if not self._names_drafts:
+            return None
         with self._folder_for_writing(key, folders) as folder, self._errors(key):
             descriptor = open_nameless(folder)
             if descriptor is None:
                 return None
             if size_bytes >= _WRITEBACK_BYTES:
                 _fallocate(descriptor, 0, 0, size_bytes)
-            return LocalDraft(self.url, key, os.dup(folder), descriptor, self._failed)
+            return LocalDraft(
+                self.url, key, os.dup(folder), descriptor, self._failed, self._no_more_drafts
+            )
+
+    def _no_more_drafts(self) -> None:
+        # Security rules of the system may forbid it, now and later.
+        self._names_drafts = False
 
     def _create(self, name: str, folder: int) -> tuple[str, int]:
         """Hidden name and descriptor of a new file. Another name than usual while somebody else
