@@ -132,13 +132,16 @@ def everything_about(
 
 
 def same_for_everybody(
-    broker: KafkaBroker, topic: str, *managers: TopicBasedRemoteLogMetadataManager
+    broker: KafkaBroker,
+    topic: str,
+    *managers: TopicBasedRemoteLogMetadataManager,
+    partitions: Sequence[TopicIdPartition] = (PARTITION,),
 ) -> None:
     """Whoever read along knows what a fresh replay tells."""
     with opened(broker, topic) as fresh:
-        expected = everything_about(fresh)
+        expected = everything_about(fresh, partitions)
         wait_until(
-            lambda: all(everything_about(manager) == expected for manager in managers),
+            lambda: all(everything_about(one, partitions) == expected for one in managers),
             30,
             what="the same state everywhere",
         )
