@@ -13,10 +13,24 @@ from tests.reliability.host import OwnedLog
 from tests.reliability.workload import append_some
 from tests.reliability.world import World
 from tests.remote.builders import uuid_of
+from tests.remote.fault_proxy import Fault, FaultProxy
+from tests.remote.s3_server import S3_SERVERS, S3Server, running_s3_server
+from tierlog.remote.store import open_store
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.types import TopicIdPartition
 
 MakeLog = Callable[..., OwnedLog]
+OpenWorld = Callable[[], World]
+HEALING_PASSES = 8
+WRITE_FAULTS = [
+    Fault.STALL,
+    Fault.RESET_BEFORE,
+    Fault.RESET_AFTER,
+    Fault.FORBIDDEN,
+    Fault.MISSING,
+    Fault.CONFLICT,
+    Fault.UNAVAILABLE,
+]
 
 
 @pytest.fixture
@@ -44,3 +58,49 @@ def make_log() -> MakeLog:
         return log
 
     return make
+
+
+# -- a bucket behind a proxy
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    """A real S3 server where there is one, else moto."""
+    with running_s3_server(S3_SERVERS[-1]) as started:
+        yield started
+
+
+@pytest.fixture
+def proxy(server: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(server) as running:
+        yield running
+
+
+@pytest.fixture
+def open_world(server: S3Server, proxy: FaultProxy, tmp_path: Path) -> Iterator[OpenWorld]:
+    """Opens the world anew, as a restart does, over one bucket behind the proxy."""
+    url = f"s3://{server.new_bucket()}/p"
+    opened: list[World] = []
+
+    def make() -> World:
+        if opened:
+            opened.pop().close()
+        opened.append(World(tmp_path / "world", store=open_store(url, **proxy.options())))
+        return opened[-1]
+
+    yield make
+    opened.pop().close()
+
+
+def heal(world: World, proxy: FaultProxy) -> None:
+    """Passes without faults until one fails at nothing; the lag is known to be nothing then."""
+    proxy.heal()
+    for _ in range(HEALING_PASSES):
+        world.failures.told.clear()
+        world.run()
+        if not world.failures.told:
+            break
+    world.run()
+    sums = world.manager.metrics.snapshot().total_sums
+    assert sums.copy_lag == (0, 0)
+    assert sums.delete_lag == (0, 0)

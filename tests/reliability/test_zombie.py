@@ -178,3 +178,33 @@ def test_a_leader_that_sleeps_through_its_deposition(
         world.manager.close()
         world.host.close()
         world.ledger.close()
+
+
+@pytest.mark.parametrize("point", [one for one in WHILE_COPYING if "claim" not in one])
+def test_a_copy_that_sleeps_through_the_deletion_of_its_topic(
+    old: World, metadata: RemoteLogMetadataManager, point: str
+) -> None:
+    """The topic is gone when it wakes, and nothing of it comes back."""
+    world = with_drafts(old, metadata) if "draft" in point else old
+    log = world.host.logs["zombie-0"]
+
+    def copy() -> None:
+        world.manager.copy_pool.hurry()
+        while world.manager.copy_pool.run_due():
+            pass
+
+    sleeper = Sleeper(point, copy)
+    with watched(sleeper.reached):
+        sleeper.fall_asleep()
+        world.delete_topic(log)
+        world.manager.expiration_pool.hurry()
+        while world.manager.expiration_pool.run_due():
+            pass
+        sleeper.wake()
+    world.run()
+    world.run()
+    assert differences(world) == []
+    assert list(world.store.list()) == []
+    world.manager.close()
+    world.host.close()
+    world.ledger.close()

@@ -43,6 +43,7 @@ class World:
         *,
         make_storage: Callable[[ObjectStore], RemoteStorageManager] = RemoteStorageManager,
         make_metadata: Callable[[Path], RemoteLogMetadataManager] = SeamedMetadata,
+        store: ObjectStore | None = None,
         store_dir: Path | None = None,
         copy_quota: QuotaManager | None = None,
     ) -> None:
@@ -57,7 +58,7 @@ class World:
         self.ledger = Ledger(self.ledger_path)
         self.host = Host(root / "host", self.ledger)
         seamed = SeamedDraftStore if (root / "drafts").exists() else SeamedStore
-        self.store: ObjectStore = seamed(LocalStore(self.store_dir, clock=self.clock))
+        self.store = store or seamed(LocalStore(self.store_dir, clock=self.clock))
         self.storage = make_storage(self.store)
         self.metadata = make_metadata(root / "meta" / "metadata.sqlite")
         self.failures = Failures()
