@@ -1,0 +1,165 @@
+"""Which transactions a reader of committed records must leave out (kafka-behaviour 5.4).
+
+An aborted transaction is written down in the transaction index of the segment that holds its
+abort marker, which may lie far behind the records it is about. So the search goes on from the
+segment that was read, through later remote ones that have any, and then the local ones, until one
+of them says that it knows all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tierlog import _core
+from tierlog.errors import CorruptDataError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.files import read_small
+from tierlog.log.index_files import AbortedTransaction
+from tierlog.log.rebuild import rebuild_indexes
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.indexes import IndexKind
+from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.fetch.local import LocalRead, VanishedError
+from tierlog.tiering.fetch.types import FetchView
+from tierlog.tiering.producer_states import ProducerStates
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.tiering.fetch.remote import RemoteRead
+
+__all__ = ["TransactionReader"]
+
+_MAX_INDEX_BYTES = 64 << 20
+_Found = tuple[Iterable[AbortedTransaction], bool]
+
+
+class TransactionReader:
+    """Collects aborted transactions from transaction indexes, remote and local. Blocking.
+
+    Without an ``index_cache`` each remote index is one request to the store.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager | None = None,
+        metadata: RemoteLogMetadataManager | None = None,
+        *,
+        index_cache: RemoteIndexCache | None = None,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._index_cache = index_cache
+
+    def of_local(self, view: FetchView, read: LocalRead) -> tuple[AbortedTransaction, ...]:
+        """Those that the batches of a local read have to do with, by first offset."""
+        if read.first_offset < 0:
+            return ()
+        indexes = _of_local_segments(view, read.segment_base, read.first_offset, read.next_offset)
+        return _collect(indexes)
+
+    def of_remote(
+        self, view: FetchView, partition: TopicIdPartition, read: RemoteRead
+    ) -> tuple[AbortedTransaction, ...]:
+        """Those that the batches of a remote read have to do with, by first offset."""
+        lineage = view.log.leader_epochs
+        if read.first_offset < 0 or read.segment is None or lineage is None:
+            return ()
+        return _collect(self._from_remote(view, partition, lineage, read.segment, read))
+
+    def _from_remote(
+        self,
+        view: FetchView,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        first: RemoteLogSegmentMetadata,
+        read: RemoteRead,
+    ) -> Iterator[_Found]:
+        begin, end = read.first_offset, read.next_offset
+        if not first.txn_index_empty:
+            yield self._of_segment(first, begin, end)
+        offset = first.end_offset + 1
+        # From the local log start on, the directory's own indexes know.
+        while offset < view.local_log_start_offset:
+            found = self._next_with_index(partition, lineage, offset)
+            if found is None:
+                break
+            yield self._of_segment(found, begin, end)
+            offset = found.end_offset + 1
+        yield from _of_local_segments(view, view.local_log_start_offset, begin, end)
+
+    def _next_with_index(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        """The next segment of the lineage from `offset` on that has aborted transactions."""
+        if self._metadata is None:
+            return None
+        first_epoch = lineage.epoch_for(offset)
+        for epoch, start_offset in lineage:
+            if first_epoch is not None and epoch < first_epoch:
+                continue
+            found = self._metadata.next_segment_with_txn_index(
+                partition, epoch, max(start_offset, offset)
+            )
+            if found is not None and found.end_offset >= offset:
+                return found
+        return None
+
+    def _of_segment(self, segment: RemoteLogSegmentMetadata, begin: int, end: int) -> _Found:
+        if self._index_cache is not None:
+            return self._index_cache.get(segment).aborted_transactions(begin, end)
+        if self._storage is None:
+            return (), True
+        kind = IndexKind.TRANSACTION
+        section = self._storage.fetch_indexes(segment, [kind])[kind]
+        found, complete = _core.collect_aborted(section, segment.start_offset, begin, end)
+        return (AbortedTransaction(*one) for one in found), complete
+
+
+def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
+    """All that the indexes say, up to the first that knows all; copies of a segment that overlap
+    say some things twice."""
+    known: dict[tuple[int, int], AbortedTransaction] = {}
+    for found, complete in indexes:
+        for one in found:
+            known.setdefault((one.producer_id, one.first_offset), one)
+        if complete:
+            break
+    return tuple(sorted(known.values(), key=lambda one: (one.first_offset, one.producer_id)))
+
+
+def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iterator[_Found]:
+    for segment in view.log.segments:
+        after = segment.next_base_offset
+        if (after is None or after > base) and segment.base_offset < view.last_stable_offset:
+            yield _of_local_segment(view, segment, begin, end)
+
+
+def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: int) -> _Found:
+    """As the broker wrote it down; a damaged index is made again from the log."""
+    path = segment.transaction_index_path
+    if path is None:
+        return (), False
+    try:
+        data = read_small(path, _MAX_INDEX_BYTES)
+        found, complete = _core.collect_aborted(data, segment.base_offset, begin, end)
+    except FileNotFoundError as error:
+        raise VanishedError(f"{path}: gone meanwhile") from error
+    except CorruptDataError:
+        data = _rebuilt(view, segment)
+        found, complete = _core.collect_aborted(data, segment.base_offset, begin, end)
+    return (AbortedTransaction(*one) for one in found), complete
+
+
+def _rebuilt(view: FetchView, segment: SegmentFiles) -> bytes:
+    snapshot = ProducerStates(view.log).before(segment)
+    with segment.open() as handle:
+        rebuilt = rebuild_indexes(
+            handle,
+            base_offset=segment.base_offset,
+            producer_snapshot=snapshot,
+            accept_damage=segment.is_active,
+        )
+    return rebuilt.transaction_index

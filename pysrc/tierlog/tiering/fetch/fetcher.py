@@ -1,0 +1,441 @@
+"""One entry for a fetch over many partitions, local and remote (kafka-behaviour 5).
+
+    fetcher = Fetcher(host, reads, pool=ReaderPool(...), quotas=FetchQuotas(...))
+    response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
+
+Local partitions are read at once, remote ones by the threads of a bounded pool. A request with
+remote partitions is answered when all of them are read, or after ``max_remote_wait_ms`` with what
+there is; a read that comes later waits for the next request that asks for the same. Whatever is
+wrong with one partition is the answer for that partition alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import CorruptDataError, OutOfRangeError, TierlogError
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.tiering.fetch.aborted import TransactionReader
+from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
+from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError
+from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
+from tierlog.tiering.fetch.quotas import FetchAdmission, FetchQuotas
+from tierlog.tiering.fetch.remote import RemoteReader
+from tierlog.tiering.fetch.types import (
+    CONSUMER,
+    FetchError,
+    FetchHost,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchSource,
+    FetchView,
+    IsolationLevel,
+    PartitionData,
+)
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from tierlog.log.index_files import AbortedTransaction
+
+__all__ = ["Fetcher"]
+
+MAX_REMOTE_WAIT_MS = 500
+
+
+@dataclass(slots=True)
+class _Looked:
+    """One look at all partitions of a request: answers, and reads that are on their way."""
+
+    answers: list[PartitionData]
+    tickets: dict[int, ReadTicket[PartitionData]]
+    size_bytes: int = 0
+    failed: bool = False
+
+    def take(self, row: int) -> None:
+        """A remote read is done, or time is up: the answer for that partition."""
+        ticket = self.tickets.pop(row)
+        if not ticket.future.done():
+            ticket.give_up()
+            return
+        # What came late, or was read for somebody else, stands beside what is true now.
+        now = self.answers[row]
+        self.answers[row] = replace(
+            ticket.future.result(),
+            high_watermark=now.high_watermark,
+            last_stable_offset=now.last_stable_offset,
+            log_start_offset=now.log_start_offset,
+        )
+
+
+class Fetcher:
+    """Answers fetches of one host's partitions. Any thread, any number of event loops.
+
+    ``remote`` None: nothing is tiered here. The host calls `notify` when a partition has more to
+    read; without it a request that waits for ``min_bytes`` waits its whole time.
+    """
+
+    def __init__(
+        self,
+        host: FetchHost,
+        remote: RemoteReader | None,
+        *,
+        pool: ReaderPool,
+        quotas: FetchQuotas,
+        transactions: TransactionReader,
+        metrics: RemoteLogMetrics | None = None,
+        max_remote_wait_ms: int = MAX_REMOTE_WAIT_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._host = host
+        self._remote = remote
+        self._pool = pool
+        self._quotas = quotas
+        self._transactions = transactions
+        self._clock = clock or SystemClock()
+        self._metrics = metrics or RemoteLogMetrics(self._clock)
+        self.max_remote_wait_ms = max_remote_wait_ms
+        self._local = LocalFetchReader()
+        self._lock = threading.Lock()
+        self._waiting: dict[TopicIdPartition, set[concurrent.futures.Future[None]]] = {}
+
+    # -- asking
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        """The answer, without blocking the event loop. Cancelling it gives up what it waits for."""
+        deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
+        while True:
+            with self._told_of_more(request) as more:
+                looked = await asyncio.to_thread(self._look, request)
+                try:
+                    if looked.tickets:
+                        futures = [
+                            asyncio.wrap_future(ticket.future) for ticket in looked.tickets.values()
+                        ]
+                        await asyncio.wait(futures, timeout=self.max_remote_wait_ms / 1000)
+                finally:
+                    response = self._finish(looked)
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if self._is_answer(request, looked) or left_ms <= 0:
+                    return response
+                done, _ = await asyncio.wait([asyncio.wrap_future(more)], timeout=left_ms / 1000)
+                if not done:
+                    return response
+
+    def fetch_sync(self, request: FetchRequest) -> FetchResponse:
+        """The same for plain threads."""
+        deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
+        while True:
+            with self._told_of_more(request) as more:
+                looked = self._look(request)
+                if looked.tickets:
+                    concurrent.futures.wait(
+                        [ticket.future for ticket in looked.tickets.values()],
+                        timeout=self.max_remote_wait_ms / 1000,
+                    )
+                response = self._finish(looked)
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if self._is_answer(request, looked) or left_ms <= 0:
+                    return response
+                if not concurrent.futures.wait([more], timeout=left_ms / 1000).done:
+                    return response
+
+    def notify(self, partition: TopicIdPartition) -> None:
+        """The partition may have more to read: requests that wait for it look again."""
+        with self._lock:
+            waiting = self._waiting.pop(partition, set())
+        for future in waiting:
+            _wake(future)
+
+    # -- looking
+
+    def _look(self, request: FetchRequest) -> _Looked:
+        looked = _Looked(answers=[], tickets={})
+        left_bytes = request.max_bytes
+        minimum_one = True
+        for row, asked in enumerate(request.partitions):
+            answer, ticket, used_bytes = self._look_at(request, asked, left_bytes, minimum_one)
+            looked.answers.append(answer)
+            if ticket is not None:
+                looked.tickets[row] = ticket
+            left_bytes -= used_bytes
+            looked.size_bytes += used_bytes
+            looked.failed = looked.failed or answer.error is not FetchError.NONE
+            minimum_one = minimum_one and used_bytes == 0 and ticket is None
+        return looked
+
+    def _look_at(
+        self, request: FetchRequest, asked: FetchPartition, left_bytes: int, minimum_one: bool
+    ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
+        """The answer there is, the read that will make a better one, and the bytes it may take."""
+        view = self._host.view(asked.partition)
+        if view is None:
+            return _error(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION, "not here"), None, 0
+        wrong = decide_leader_epoch(asked.current_leader_epoch, view.leader_epoch)
+        if wrong is not None:
+            text = f"leader epoch {asked.current_leader_epoch}, here {view.leader_epoch}"
+            return _error(asked, wrong[1], text, view), None, 0
+        source, error = decide_fetch(
+            asked.fetch_offset,
+            view.log_start_offset,
+            view.local_log_start_offset,
+            view.log_end_offset,
+            view.tiered and self._remote is not None,
+            request.replica_id != CONSUMER,
+            False,
+            left_bytes if not minimum_one else 1,
+        )
+        if source is FetchSource.LOCAL:
+            answer = self._read_local(request, asked, view, left_bytes, minimum_one)
+            return answer, None, memoryview(answer.records).nbytes
+        if source is not FetchSource.REMOTE:
+            return _answer(asked, view, source, error, self._text(error, asked, view)), None, 0
+        return self._read_remote(request, asked, view, left_bytes, minimum_one)
+
+    def _text(self, error: FetchError, asked: FetchPartition, view: FetchView) -> str:
+        if error is FetchError.NONE:
+            return ""
+        return (
+            f"offset {asked.fetch_offset}: the log has {view.log_start_offset} to "
+            f"{view.log_end_offset}, here from {view.local_log_start_offset} on"
+        )
+
+    def _upper_offset(self, request: FetchRequest, view: FetchView) -> int:
+        if request.replica_id != CONSUMER:
+            return view.log_end_offset
+        if request.isolation_level is IsolationLevel.READ_COMMITTED:
+            return min(view.last_stable_offset, view.high_watermark)
+        return view.high_watermark
+
+    # -- local
+
+    def _read_local(
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        left_bytes: int,
+        minimum_one: bool,
+    ) -> PartitionData:
+        try:
+            return self._local_answer(request, asked, view, left_bytes, minimum_one)
+        except VanishedError:
+            # The log went on under the view: its next one knows how.
+            again = self._host.view(asked.partition)
+            if again is None or asked.fetch_offset < again.local_log_start_offset:
+                return _error(asked, FetchError.KAFKA_STORAGE_ERROR, "the log has moved on", view)
+            view = again
+        except (TierlogError, OSError) as error:
+            return _error(asked, _code(error), str(error), view)
+        try:
+            return self._local_answer(request, asked, view, left_bytes, minimum_one)
+        except (TierlogError, OSError) as error:
+            return _error(asked, _code(error), str(error), view)
+
+    def _local_answer(
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        left_bytes: int,
+        minimum_one: bool,
+    ) -> PartitionData:
+        max_bytes = max(0, min(asked.max_bytes, left_bytes))
+        return self._local_data(request, asked, view, asked.fetch_offset, max_bytes, minimum_one)
+
+    def _local_data(
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        offset: int,
+        max_bytes: int,
+        minimum_one: bool,
+    ) -> PartitionData:
+        upper_offset = self._upper_offset(request, view)
+        read = self._local.read(view, offset, max_bytes, upper_offset, minimum_one=minimum_one)
+        aborted: tuple[AbortedTransaction, ...] | None = None
+        if _committed_only(request):
+            aborted = self._transactions.of_local(view, read)
+        answer = _answer(asked, view, FetchSource.LOCAL, FetchError.NONE, "")
+        return replace(answer, records=read.records, aborted_transactions=aborted)
+
+    # -- remote
+
+    def _read_remote(
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        left_bytes: int,
+        minimum_one: bool,
+    ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
+        max_bytes = max(0, min(asked.max_bytes, left_bytes))
+        topic = asked.partition.topic
+        admission = self._quotas.admit(topic, request.client_id, max_bytes)
+        if isinstance(admission, int):
+            self._metrics.fetch_throttled(admission)
+            return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, ""), None, 0
+        upper_offset = self._upper_offset(request, view)
+        key = (
+            asked.partition,
+            asked.fetch_offset,
+            max_bytes,
+            minimum_one,
+            request.isolation_level,
+            upper_offset,
+            view.leader_epoch,
+        )
+        read = self._remote_read(request, asked, view, max_bytes, upper_offset, minimum_one)
+        empty = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
+        try:
+            ticket = self._pool.submit(key, lambda: self._count(admission, topic, read))
+        except ReaderPoolFullError as error:
+            admission.settle(0)
+            return _error(asked, FetchError.UNKNOWN_SERVER_ERROR, str(error), view), None, 0
+        if ticket.joined:
+            # Somebody else's read, which that one counts.
+            admission.settle(0)
+        return empty, ticket, max_bytes
+
+    def _remote_read(
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        max_bytes: int,
+        upper_offset: int,
+        minimum_one: bool,
+    ) -> Callable[[], PartitionData]:
+        """What a thread of the pool does for a partition; an error is an answer too."""
+
+        def read() -> PartitionData:
+            remote, lineage = self._remote, view.log.leader_epochs
+            if remote is None or lineage is None:
+                text = "the leader epochs of the log are unknown"
+                return _error(asked, FetchError.KAFKA_STORAGE_ERROR, text, view)
+            try:
+                found = remote.read(
+                    asked.partition,
+                    lineage,
+                    asked.fetch_offset,
+                    max_bytes,
+                    upper_offset,
+                    minimum_one=minimum_one,
+                    log_start_offset=view.log_start_offset,
+                )
+                if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
+                    # Nothing but a gap is left in the tier: the log goes on here.
+                    return self._local_data(
+                        request, asked, view, found.next_offset, max_bytes, minimum_one
+                    )
+                aborted: tuple[AbortedTransaction, ...] | None = None
+                if _committed_only(request):
+                    aborted = self._transactions.of_remote(view, asked.partition, found)
+            except (TierlogError, OSError) as error:
+                return _error(asked, _code(error), str(error), view)
+            answer = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
+            return replace(answer, records=found.records, aborted_transactions=aborted)
+
+        return read
+
+    def _count(
+        self, admission: FetchAdmission, topic: str, read: Callable[[], PartitionData]
+    ) -> PartitionData:
+        """The quota counts what came, after it came; nothing for a read that failed."""
+        self._metrics.fetch_started(topic)
+        size_bytes = 0
+        try:
+            data = read()
+            size_bytes = memoryview(data.records).nbytes
+        finally:
+            admission.settle(size_bytes)
+        if data.error is FetchError.NONE:
+            self._metrics.fetched(topic, size_bytes)
+        elif data.error is not FetchError.OFFSET_OUT_OF_RANGE:
+            self._metrics.fetch_failed(topic)
+        return data
+
+    # -- answering
+
+    def _finish(self, looked: _Looked) -> FetchResponse:
+        for row in list(looked.tickets):
+            looked.take(row)
+        return FetchResponse(partitions=tuple(looked.answers))
+
+    def _is_answer(self, request: FetchRequest, looked: _Looked) -> bool:
+        """Whether nothing is gained by waiting: data enough, an error, or something remote, which
+        has waited already."""
+        if looked.failed or looked.size_bytes >= request.min_bytes:
+            return True
+        return any(one.source is FetchSource.REMOTE for one in looked.answers)
+
+    @contextmanager
+    def _told_of_more(self, request: FetchRequest) -> Iterator[concurrent.futures.Future[None]]:
+        """A future that `notify` of any of the partitions ends; made before looking, so that
+        nothing that comes meanwhile is slept over."""
+        more: concurrent.futures.Future[None] = concurrent.futures.Future()
+        wanted: Sequence[TopicIdPartition] = [one.partition for one in request.partitions]
+        with self._lock:
+            for partition in wanted:
+                self._waiting.setdefault(partition, set()).add(more)
+        try:
+            yield more
+        finally:
+            with self._lock:
+                for partition in wanted:
+                    waiting = self._waiting.get(partition)
+                    if waiting is not None:
+                        waiting.discard(more)
+                        if not waiting:
+                            del self._waiting[partition]
+
+
+def _committed_only(request: FetchRequest) -> bool:
+    consumer = request.replica_id == CONSUMER
+    return consumer and request.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def _wake(future: concurrent.futures.Future[None]) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(None)
+
+
+def _answer(
+    asked: FetchPartition, view: FetchView, source: FetchSource, error: FetchError, text: str
+) -> PartitionData:
+    return PartitionData(
+        partition=asked.partition,
+        source=source,
+        error=error,
+        high_watermark=view.high_watermark,
+        last_stable_offset=view.last_stable_offset,
+        log_start_offset=view.log_start_offset,
+        text=text,
+    )
+
+
+def _error(
+    asked: FetchPartition, error: FetchError, text: str, view: FetchView | None = None
+) -> PartitionData:
+    if view is None:
+        return PartitionData(
+            partition=asked.partition, source=FetchSource.ERROR, error=error, text=text
+        )
+    return _answer(asked, view, FetchSource.ERROR, error, text)
+
+
+def _code(error: Exception) -> FetchError:
+    """What a client is told: nothing but a missing offset makes it go elsewhere."""
+    if isinstance(error, OutOfRangeError):
+        return FetchError.OFFSET_OUT_OF_RANGE
+    if isinstance(error, (CorruptDataError, TierlogError, OSError)):
+        return FetchError.KAFKA_STORAGE_ERROR
+    return FetchError.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,339 @@
+"""What a fetch does with limits, quotas, slow stores and clients that go: the others stay exact."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiering.fetch.test_fetcher import TwoTiers
+from tierlog.clock import ManualClock
+from tierlog.config import QuotaConfig, QuotaMode
+from tierlog.errors import CorruptDataError, MetadataNotReadyError, RemoteStorageError
+from tierlog.tiering.fetch.fetcher import Fetcher
+from tierlog.tiering.fetch.pool import ReaderPool
+from tierlog.tiering.fetch.quotas import FetchQuotas
+from tierlog.tiering.fetch.types import (
+    FetchError,
+    FetchPartition,
+    FetchRequest,
+    FetchSource,
+    PartitionData,
+)
+from tierlog.types import TopicIdPartition
+
+WAIT_S = 30
+NAME = "codec-none-0"
+
+
+class Gated:
+    """The reader of the tier, with a gate before every read."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.open = threading.Event()
+        self.open.set()
+        self.waiting = threading.Semaphore(0)
+        self.fails: dict[TopicIdPartition, Exception] = {}
+        self.reads = 0
+
+    def read(self, partition: TopicIdPartition, *args: Any, **options: Any) -> Any:
+        self.reads += 1
+        self.waiting.release()
+        assert self.open.wait(WAIT_S)
+        if partition in self.fails:
+            raise self.fails[partition]
+        return self._reader.read(partition, *args, **options)
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[TwoTiers]:
+    made = TwoTiers(tmp_path)
+    gate = Gated(made.remote)
+    made.gate = gate  # type: ignore[attr-defined]
+    made.fetcher = remade(made)
+    yield made
+    gate.open.set()
+    made.close()
+
+
+def gate_of(tiers: TwoTiers) -> Gated:
+    found: Gated = tiers.gate  # type: ignore[attr-defined]
+    return found
+
+
+def remade(tiers: TwoTiers, **options: Any) -> Fetcher:
+    reader, tiers.remote = tiers.remote, gate_of(tiers)  # type: ignore[assignment]
+    try:
+        return tiers.make(**options)
+    finally:
+        tiers.remote = reader
+
+
+def both(tiers: TwoTiers) -> tuple[TopicIdPartition, TopicIdPartition]:
+    """A partition of which only the tier has the front, and one that is local."""
+    cold, hot = tiers.add("clean", NAME), tiers.add("clean", "epochs-0")
+    tiers.drop_local(cold, tiers.views[cold].log.segments[-1].base_offset)
+    return cold, hot
+
+
+def at(partition: TopicIdPartition, offset: int = 0, **options: Any) -> FetchPartition:
+    return FetchPartition(partition=partition, fetch_offset=offset, **options)
+
+
+def size(answer: PartitionData) -> int:
+    return memoryview(answer.records).nbytes
+
+
+def test_one_answer_for_each_partition_in_the_order_asked(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    unknown = replace(cold, partition=99)
+    end = tiers.views[hot].log_end_offset
+    asked = [at(hot), at(unknown), at(cold), at(hot, end), at(hot, end + 1), at(cold, -5)]
+    answers = tiers.fetch(asked)
+    assert [answer.partition for answer in answers] == [one.partition for one in asked]
+    assert [(answer.source, answer.error) for answer in answers] == [
+        (FetchSource.LOCAL, FetchError.NONE),
+        (FetchSource.ERROR, FetchError.UNKNOWN_TOPIC_OR_PARTITION),
+        (FetchSource.REMOTE, FetchError.NONE),
+        (FetchSource.LOCAL, FetchError.NONE),
+        (FetchSource.ERROR, FetchError.OFFSET_OUT_OF_RANGE),
+        (FetchSource.ERROR, FetchError.OFFSET_OUT_OF_RANGE),
+    ]
+    assert [size(answer) > 0 for answer in answers] == [True, False, True, False, False, False]
+    assert answers[2].high_watermark == tiers.views[cold].high_watermark
+    assert f"offset {end + 1}" in answers[4].text
+
+
+def test_followers_are_sent_to_the_tier(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    moved, local = tiers.fetch([at(cold), at(hot)], replica_id=3)
+    assert moved.error is FetchError.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert size(local) > 0
+    assert gate_of(tiers).reads == 0
+
+
+def test_an_old_leader_epoch_is_told(tiers: TwoTiers) -> None:
+    cold, _ = both(tiers)
+    tiers.views[cold] = replace(tiers.views[cold], leader_epoch=7)
+    for epoch, error in ((6, FetchError.FENCED_LEADER_EPOCH), (8, FetchError.UNKNOWN_LEADER_EPOCH)):
+        (answer,) = tiers.fetch([at(cold, current_leader_epoch=epoch)])
+        assert answer.error is error
+
+
+@pytest.mark.parametrize("max_bytes", [-(2**31), -1, 0, 1, 2**62])
+def test_the_first_batch_comes_whatever_the_limits_say_and_only_once(
+    tiers: TwoTiers, max_bytes: int
+) -> None:
+    cold, hot = both(tiers)
+    for order in ([cold, hot], [hot, cold]):
+        answers = tiers.fetch([at(one, max_bytes=max_bytes) for one in order], max_bytes=max_bytes)
+        assert size(answers[0]) > 0
+        # A remote read counts with all that it may bring: the local one after it gets nothing.
+        room = max_bytes > 1 and order[0] is hot
+        assert (size(answers[1]) > 0) == room
+        assert {answer.error for answer in answers} == {FetchError.NONE}
+
+
+def test_the_response_is_filled_in_order_and_no_further(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    first, second, third = tiers.fetch(
+        [at(cold, max_bytes=9_000), at(hot, max_bytes=9_000), at(cold, 300, max_bytes=9_000)],
+        max_bytes=10_000,
+    )
+    assert 0 < size(first) <= 9_000
+    assert size(second) + size(third) <= 1_000, "the remote read counts with all it may bring"
+    assert third.error is FetchError.NONE
+
+
+def test_a_used_up_quota_gives_no_records_and_no_error_and_resumes(
+    tiers: TwoTiers,
+) -> None:
+    clock = ManualClock(monotonic_ms=1_000_000)
+    tiers.quotas = FetchQuotas(QuotaConfig(fetch_max_bytes_per_second=1_000), clock)
+    tiers.fetcher = remade(tiers)
+    cold, hot = both(tiers)
+    (first,) = tiers.fetch([at(cold)])
+    assert size(first) > 11_000
+    throttled, local = tiers.fetch([at(cold), at(hot)])
+    assert (throttled.source, throttled.error) == (FetchSource.THROTTLED, FetchError.NONE)
+    assert size(throttled) == 0
+    assert size(local) > 0
+    assert gate_of(tiers).reads == 1
+    clock.advance(60_000)
+    (again,) = tiers.fetch([at(cold)])
+    assert bytes(again.records) == bytes(first.records)
+
+
+def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
+    tiers: TwoTiers,
+) -> None:
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    cold, hot = both(tiers)
+    gate = gate_of(tiers)
+    gate.open.clear()
+    pending, local = tiers.fetch([at(cold), at(hot)])
+    assert (pending.source, pending.error, size(pending)) == (
+        FetchSource.REMOTE,
+        FetchError.NONE,
+        0,
+    )
+    assert size(local) > 0
+    gate.open.set()
+    while tiers.pool.running():
+        pass
+    assert tiers.pool.late_bytes > 0
+    (late,) = tiers.fetch([at(cold)])
+    assert size(late) > 0
+    assert gate.reads == 1, "not read again"
+    assert tiers.pool.late_bytes == 0
+
+
+def test_a_full_pool_is_that_partitions_error(tiers: TwoTiers) -> None:
+    tiers.pool = ReaderPool(1, 0)
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    cold, hot = both(tiers)
+    other = tiers.add("clean", "idempotent-0")
+    tiers.drop_local(other, tiers.views[other].log.segments[-1].base_offset)
+    gate_of(tiers).open.clear()
+    first, full, local = tiers.fetch([at(cold), at(other), at(hot)])
+    assert first.error is FetchError.NONE
+    assert full.error is FetchError.UNKNOWN_SERVER_ERROR
+    assert "remote.log.reader.max.pending.tasks" in full.text
+    assert size(local) > 0
+    gate_of(tiers).open.set()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RemoteStorageError("no answer"),
+        MetadataNotReadyError("not loaded"),
+        OSError(5, "input/output error"),
+        CorruptDataError(reason="bad_crc", position=7, expected="1", found="2", path="x.log"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_is_wrong_with_one_partition_is_its_answer_alone(
+    tiers: TwoTiers, error: Exception
+) -> None:
+    cold, hot = both(tiers)
+    other = tiers.add("clean", "idempotent-0")
+    tiers.drop_local(other, tiers.views[other].log.segments[-1].base_offset)
+    gate_of(tiers).fails[cold] = error
+    bad, good, local = tiers.fetch([at(cold), at(other), at(hot)])
+    assert bad.error is FetchError.KAFKA_STORAGE_ERROR
+    assert str(error) in bad.text
+    assert size(bad) == 0
+    assert size(good) > 0
+    assert size(local) > 0
+    assert tiers.quotas.broker.snapshot().total_bytes == size(good)
+
+
+def test_reads_that_fail_give_their_reservation_back(tiers: TwoTiers) -> None:
+    tiers.quotas = FetchQuotas(
+        QuotaConfig(fetch_max_bytes_per_second=1 << 30, fetch_quota_mode=QuotaMode.RESERVE)
+    )
+    tiers.fetcher = remade(tiers)
+    cold, _ = both(tiers)
+    gate_of(tiers).fails[cold] = RemoteStorageError("no answer")
+    for _ in range(10):
+        tiers.fetch([at(cold)])
+    snapshot = tiers.quotas.broker.snapshot()
+    assert (snapshot.reserved_bytes, snapshot.total_bytes) == (0, 0)
+
+
+# -- waiting for more
+
+
+def test_an_empty_fetch_waits_until_there_is_more(tiers: TwoTiers) -> None:
+    _, hot = both(tiers)
+    whole = tiers.views[hot]
+    cut = whole.log.segments[-1].base_offset
+    tiers.views[hot] = replace(whole, high_watermark=cut, last_stable_offset=cut)
+    request = FetchRequest(partitions=(at(hot, cut),), max_wait_ms=WAIT_S * 1_000)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(tiers.fetcher.fetch_sync, request)
+        tiers.fetcher.notify(hot)
+        assert not answer.done()
+        tiers.views[hot] = whole
+        tiers.fetcher.notify(hot)
+        (data,) = answer.result(WAIT_S).partitions
+    assert size(data) > 0
+    assert data.high_watermark == whole.high_watermark
+    assert tiers.fetcher._waiting == {}
+
+
+def test_nothing_is_waited_for_when_there_is_an_error_or_enough(tiers: TwoTiers) -> None:
+    _, hot = both(tiers)
+    end = tiers.views[hot].log_end_offset
+    for asked in ([at(hot, end), at(hot, end + 1)], [at(hot)]):
+        request = FetchRequest(partitions=tuple(asked), max_wait_ms=WAIT_S * 1_000)
+        answers = tiers.fetcher.fetch_sync(request).partitions
+        assert len(answers) == len(asked)
+    request = FetchRequest(partitions=(at(hot, end),), max_wait_ms=1)
+    (empty,) = tiers.fetcher.fetch_sync(request).partitions
+    assert (empty.error, size(empty)) == (FetchError.NONE, 0)
+
+
+# -- in an event loop
+
+
+def test_in_an_event_loop_it_answers_the_same(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    request = FetchRequest(partitions=(at(cold), at(hot), at(cold, 300)), max_wait_ms=0)
+    expected = tiers.fetcher.fetch_sync(request)
+    answers = asyncio.run(tiers.fetcher.fetch(request))
+    assert [bytes(one.records) for one in answers.partitions] == [
+        bytes(one.records) for one in expected.partitions
+    ]
+
+
+def test_a_client_that_goes_leaves_nothing_behind(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    gate = gate_of(tiers)
+    gate.open.clear()
+    end = tiers.views[hot].log_end_offset
+    waits = FetchRequest(partitions=(at(hot, end),), max_wait_ms=WAIT_S * 1_000)
+    reads = FetchRequest(partitions=(at(cold),), max_wait_ms=WAIT_S * 1_000)
+    tiers.fetcher.max_remote_wait_ms = WAIT_S * 1_000
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(tiers.fetcher.fetch(one)) for one in (waits, reads)]
+        await asyncio.to_thread(gate.waiting.acquire, True, WAIT_S)
+        for task in tasks:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in done)
+
+    asyncio.run(main())
+    assert tiers.fetcher._waiting == {}
+    gate.open.set()
+    while tiers.pool.running():
+        pass
+    (late,) = tiers.fetch([at(cold)])
+    assert size(late) > 0
+    assert gate.reads == 1
+
+
+def test_many_clients_at_once_each_get_their_own(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    end = tiers.views[cold].log.segments[-1].base_offset
+    expected = {offset: tiers.fetch([at(cold, offset)])[0] for offset in range(0, end, 97)}
+
+    async def one(offset: int) -> bool:
+        request = FetchRequest(partitions=(at(cold, offset), at(hot)), max_wait_ms=0)
+        answer, local = (await tiers.fetcher.fetch(request)).partitions
+        return bytes(answer.records) == bytes(expected[offset].records) and size(local) > 0
+
+    async def main() -> list[bool]:
+        return await asyncio.gather(*(one(offset) for offset in list(expected) * 5))
+
+    tiers.fetcher.max_remote_wait_ms = WAIT_S * 1_000
+    assert all(asyncio.run(main()))
