@@ -303,6 +303,7 @@ def test_another_limit_counts_for_what_was_sent_before() -> None:
         clock.advance(MINUTE_MS)
         transfer.before_piece(PIECE)
     assert waits[0] > 86_400_000
+    assert quota.snapshot().throttled_ms <= LOOK_UP_MS
     assert 100 - PACE_SLACK_MS <= clock.monotonic_ms() - MINUTE_MS <= 100
     assert quota.snapshot().total_bytes == 2 * PIECE
 
@@ -316,6 +317,7 @@ def test_time_under_another_limit_counts_at_that_limit() -> None:
         quota.set_limit(LIMIT)
         transfer.before_piece(PIECE)
     assert 99 - PACE_SLACK_MS <= transfer.waited_ms <= 100
+    assert quota.snapshot().throttled_ms == transfer.waited_ms
 
 
 def test_an_unlimited_paced_quota_never_waits() -> None:

@@ -159,7 +159,8 @@ class QuotaManager:
 
     def snapshot(self) -> QuotaSnapshot:
         """Rate, limit, totals and throttled time, for metrics; nobody is stopped for it."""
-        return self._sensor.snapshot(self._clock.monotonic_ms())
+        snapshot = self._sensor.snapshot(self._clock.monotonic_ms())
+        return snapshot._replace(throttled_ms=snapshot.throttled_ms + self._spread.held_ms)
 
     def oversize_warning(self, unit_bytes: int) -> str | None:
         """What to tell the operator when units of that size break the quota in its mode.
@@ -345,6 +346,9 @@ class _Spread:
     def __init__(self) -> None:
         self._bytes = 0.0
         self._at_ms = 0
+        self._held_until_ms = 0
+        # How long pieces were told to wait, each moment counted once.
+        self.held_ms = 0
 
     def drain(self, limit: int | None, now_ms: int) -> None:
         """Time has passed since the last call, at that limit."""
@@ -359,7 +363,12 @@ class _Spread:
             return 0
         slack = min(limit * PACE_SLACK_MS / 1000, _PACE_SLACK_BYTES)
         early = self._bytes - max(slack, limit * _TICKS_MS / 1000)
-        return max(0, math.ceil(early * 1000 / limit))
+        wait_ms = max(0, math.ceil(early * 1000 / limit))
+        # A thread that waits longer looks up and is told again.
+        until_ms = now_ms + min(wait_ms, LOOK_UP_MS)
+        self.held_ms += max(0, until_ms - max(now_ms, self._held_until_ms))
+        self._held_until_ms = max(self._held_until_ms, until_ms)
+        return wait_ms
 
     def add(self, size_bytes: int) -> None:
         """A piece goes now."""
