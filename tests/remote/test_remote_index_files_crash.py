@@ -371,12 +371,17 @@ def distinct(states: list[tuple[object, Tree]]) -> list[tuple[object, Tree]]:
     return kept
 
 
+def of_another_lineage(index_dir: Path) -> None:
+    other = [tiered(start, start + 69, name=f"wrong {start}") for start in range(0, 630, 70)]
+    opened(index_dir).catch_up(metadata_of(other), fetcher(*other))
+
+
 def test_a_swap_is_all_or_nothing(tmp_path: Path) -> None:
     """Files of another lineage never stand beside rebuilt ones, wherever the rebuild was killed."""
-    other = [tiered(start, start + 99, name=f"wrong {start}") for start in range(0, 600, 100)]
     prepared = tmp_path / "prepared"
-    opened(prepared).catch_up(metadata_of(other), fetcher(*other))
+    of_another_lineage(prepared)
     old, new = found(prepared), whole().on_disk()
+    assert not old.keys() <= new.keys()
     seen = set()
     number = 0
     killed = True
@@ -390,4 +395,30 @@ def test_a_swap_is_all_or_nothing(tmp_path: Path) -> None:
         assert now in (old, new), number
         seen.add(now == new)
         shutil.rmtree(index_dir)
+    assert seen == {False, True}
+
+
+def test_a_swap_is_all_or_nothing_in_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_dir = tmp_path / "indexes"
+    index_dir.mkdir()
+    disk = LyingDisk(index_dir)
+    with monkeypatch.context() as patch:
+        disk.install(patch)
+        of_another_lineage(index_dir)
+        # What is opened is synced, its indexes with it.
+        old = found(index_dir)
+        opened(index_dir).close()
+        disk.states.clear()
+        rebuild(index_dir)
+    seen = set()
+    for number, (_, tree) in enumerate(distinct(disk.states)):
+        copy = tmp_path / str(number)
+        written(tree, copy)
+        opened(copy).close()
+        now = found(copy)
+        assert now in (old, whole().on_disk()), number
+        seen.add(now == old)
+        shutil.rmtree(copy)
     assert seen == {False, True}

@@ -16,6 +16,7 @@ import pytest
 
 from tests.oracle import remote_index as oracle
 from tierlog.errors import CorruptDataError
+from tierlog.remote import remote_index_file
 
 from .remote_index_model import NAMES, Model, Tiered, folder, tiered
 from .test_remote_index_files import (
@@ -205,6 +206,36 @@ def test_good_entries_in_the_wrong_place(tmp_path: Path) -> None:
     ):
         path_of(tmp_path, base).write_bytes(data)
         heals(tmp_path, model, ROW, reasons={reason})
+
+
+def test_an_entry_left_out_is_missed_wherever_a_piece_of_the_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are verified piece by piece, and as a whole all the same."""
+    monkeypatch.setattr(remote_index_file, "_WINDOW_BYTES", 32 << 10)
+    source = tiered(0, 4_999)
+    model = written(tmp_path, [source], rotate_bytes=1 << 20)
+    open_files(tmp_path)
+    path = path_of(tmp_path, 0)
+    whole = path.read_bytes()
+    assert open_files(tmp_path).findings == ()
+    assert [entry.first_offset for entry in open_files(tmp_path).entries()] == list(
+        range(0, 5_000, 10)
+    )
+    for row in range(245, 256):
+        before, after = source.entries[:row], source.entries[row:]
+        for data, reason in (
+            (oracle.encode([*before, *after[1:]], trailer=True), "bad_rdi"),
+            (oracle.encode(before) + oracle.encode([before[-1], *after]), "offset_order"),
+        ):
+            path.write_bytes(data)
+            files = open_files(tmp_path)
+            assert [finding.reason for finding in files.findings] == [reason]
+            assert files.last_offset is None
+        path.write_bytes(whole[: 130 * row])
+        assert {one.reason for one in open_files(tmp_path).findings} <= {"truncated", "stale_index"}
+        path.unlink()
+    heals(tmp_path, model, [source])
 
 
 def test_files_that_cover_the_same_offsets(tmp_path: Path) -> None:

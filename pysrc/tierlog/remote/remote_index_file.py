@@ -365,14 +365,15 @@ def read_entries(
     position: int,
     end_position: int,
     *,
-    window_bytes: int = _WINDOW_BYTES,
+    window_bytes: int | None = None,
 ) -> Iterator[tuple[int, RemoteLogIndexEntries]]:
     """(position of its first entry, verified entries), piece by piece, all from one position on.
 
-    Pieces begin with `window_bytes` and grow. CorruptDataError at the first byte up to
-    `end_position` that is not part of a good entry.
+    Pieces begin with `window_bytes`, 4 MiB by default, and grow up to that. CorruptDataError at the
+    first byte up to `end_position` that is not part of a good entry.
     """
     before = -1
+    window_bytes = window_bytes or _WINDOW_BYTES
     while position < end_position:
         data = os.pread(descriptor, min(window_bytes, end_position - position), position)
         try:
