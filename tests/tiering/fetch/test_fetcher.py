@@ -50,7 +50,7 @@ class TwoTiers:
         self.storage = RemoteStorageManager(open_store((self.folder / "store").as_uri()))
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.cache = RemoteIndexCache(self.storage, self.folder / "indexes")
-        self.pool = ReaderPool(4, 100, weigh=lambda data: memoryview(data.records).nbytes)
+        self.pool = ReaderPool(4, 100)
         self.remote = RemoteReader(
             self.storage,
             self.metadata,

@@ -17,6 +17,7 @@ from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import CorruptDataError, MetadataNotReadyError, RemoteStorageError
 from tierlog.tiering.fetch.fetcher import Fetcher
+from tierlog.tiering.fetch.offsets import OffsetReader
 from tierlog.tiering.fetch.pool import ReaderPool
 from tierlog.tiering.fetch.quotas import FetchQuotas
 from tierlog.tiering.fetch.types import (
@@ -337,3 +338,33 @@ def test_many_clients_at_once_each_get_their_own(tiers: TwoTiers) -> None:
 
     tiers.fetcher.max_remote_wait_ms = WAIT_S * 1_000
     assert all(asyncio.run(main()))
+
+
+# -- offsets through the fetcher
+
+
+def test_offsets_are_searched_by_the_pool_and_bounded_in_time(tiers: TwoTiers) -> None:
+    gate = gate_of(tiers)
+    reader = OffsetReader(gate, tiers.metadata)  # type: ignore[arg-type]
+    tiers.fetcher = remade(tiers, offsets=reader)
+    cold, hot = both(tiers)
+    assert tiers.fetcher.list_offset_sync(hot, -2).offset == 0
+    found = tiers.fetcher.list_offset_sync(cold, 0)
+    assert (found.offset, found.error) == (0, FetchError.NONE)
+    assert asyncio.run(tiers.fetcher.list_offset(cold, 0)) == found
+    unknown = tiers.fetcher.list_offset_sync(replace(cold, partition=7), -1)
+    assert unknown.error is FetchError.UNKNOWN_TOPIC_OR_PARTITION
+    gate.open.clear()
+    late = tiers.fetcher.list_offset_sync(cold, 1, timeout_ms=1)
+    assert late.error is FetchError.REQUEST_TIMED_OUT
+    gate.open.set()
+    gate.fails[cold] = RemoteStorageError("no answer")
+    failed = tiers.fetcher.list_offset_sync(cold, 2)
+    assert (failed.error, failed.text) == (FetchError.KAFKA_STORAGE_ERROR, "no answer")
+    tiers.pool.close()
+    tiers.pool = ReaderPool(1, 0)
+    tiers.fetcher = remade(tiers, offsets=reader)
+    gate.open.clear()
+    tiers.fetcher.list_offset_sync(cold, 3, timeout_ms=1)
+    full = tiers.fetcher.list_offset_sync(cold, 4)
+    assert full.error is FetchError.UNKNOWN_SERVER_ERROR

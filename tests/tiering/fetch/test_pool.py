@@ -26,6 +26,14 @@ class ShiftedClock(SystemClock):
         return super().monotonic_ms() + self.shift_ms
 
 
+class Data(bytes):
+    """A result that has a size."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self)
+
+
 class Gate:
     """A read that begins, and ends when it is let go."""
 
@@ -54,7 +62,7 @@ def clock() -> ShiftedClock:
 
 @pytest.fixture
 def pool(clock: ShiftedClock) -> Iterator[ReaderPool]:
-    made = ReaderPool(2, 3, weigh=len, late_result_ms=10_000, late_result_bytes=100, clock=clock)
+    made = ReaderPool(2, 3, late_result_ms=10_000, late_result_bytes=100, clock=clock)
     yield made
     assert made.close()
 
@@ -126,7 +134,7 @@ def test_what_has_not_begun_is_cancelled_when_nobody_wants_it(pool: ReaderPool) 
 def test_what_runs_is_not_interrupted_and_waits_for_the_next_who_asks(
     pool: ReaderPool, clock: ShiftedClock
 ) -> None:
-    gate = Gate(b"late")
+    gate = Gate(Data(b"late"))
     ticket = pool.submit("a", gate)
     assert gate.began.wait(WAIT_S)
     ticket.give_up()
@@ -146,7 +154,7 @@ def test_what_runs_is_not_interrupted_and_waits_for_the_next_who_asks(
 
 def test_late_results_go_by_age_and_by_size(pool: ReaderPool, clock: ShiftedClock) -> None:
     def late(key: str, size_bytes: int) -> None:
-        gate = Gate(b"x" * size_bytes)
+        gate = Gate(Data(b"x" * size_bytes))
         ticket = pool.submit(key, gate)
         assert gate.began.wait(WAIT_S)
         runs = pool.runs

@@ -25,6 +25,7 @@ from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
 from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError
+from tierlog.tiering.fetch.offsets import OffsetAnswer, OffsetReader
 from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
 from tierlog.tiering.fetch.quotas import FetchAdmission, FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Fetcher"]
 
 MAX_REMOTE_WAIT_MS = 500
+LIST_OFFSETS_TIMEOUT_MS = 30_000
 
 
 @dataclass(slots=True)
@@ -90,6 +92,7 @@ class Fetcher:
         pool: ReaderPool,
         quotas: FetchQuotas,
         transactions: TransactionReader,
+        offsets: OffsetReader | None = None,
         metrics: RemoteLogMetrics | None = None,
         max_remote_wait_ms: int = MAX_REMOTE_WAIT_MS,
         clock: Clock | None = None,
@@ -99,6 +102,7 @@ class Fetcher:
         self._pool = pool
         self._quotas = quotas
         self._transactions = transactions
+        self._offsets = offsets or OffsetReader()
         self._clock = clock or SystemClock()
         self._metrics = metrics or RemoteLogMetrics(self._clock)
         self.max_remote_wait_ms = max_remote_wait_ms
@@ -147,6 +151,38 @@ class Fetcher:
                 if not concurrent.futures.wait([more], timeout=left_ms / 1000).done:
                     return response
 
+    async def list_offset(
+        self,
+        partition: TopicIdPartition,
+        timestamp: int,
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        replica_id: int = CONSUMER,
+        timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
+    ) -> OffsetAnswer:
+        """The offset of a time, or of one of `SpecialTimestamp`, searched by the pool."""
+        ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
+        if isinstance(ticket, OffsetAnswer):
+            return ticket
+        await asyncio.wait([asyncio.wrap_future(ticket.future)], timeout=timeout_ms / 1000)
+        return _in_time(ticket, timeout_ms)
+
+    def list_offset_sync(
+        self,
+        partition: TopicIdPartition,
+        timestamp: int,
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        replica_id: int = CONSUMER,
+        timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
+    ) -> OffsetAnswer:
+        """The same for plain threads."""
+        ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
+        if isinstance(ticket, OffsetAnswer):
+            return ticket
+        concurrent.futures.wait([ticket.future], timeout=timeout_ms / 1000)
+        return _in_time(ticket, timeout_ms)
+
     def notify(self, partition: TopicIdPartition) -> None:
         """The partition may have more to read: requests that wait for it look again."""
         with self._lock:
@@ -194,7 +230,7 @@ class Fetcher:
         )
         if source is FetchSource.LOCAL:
             answer = self._read_local(request, asked, view, left_bytes, minimum_one)
-            return answer, None, memoryview(answer.records).nbytes
+            return answer, None, answer.size_bytes
         if source is not FetchSource.REMOTE:
             return _answer(asked, view, source, error, self._text(error, asked, view)), None, 0
         return self._read_remote(request, asked, view, left_bytes, minimum_one)
@@ -354,7 +390,7 @@ class Fetcher:
         size_bytes = 0
         try:
             data = read()
-            size_bytes = memoryview(data.records).nbytes
+            size_bytes = data.size_bytes
         finally:
             admission.settle(size_bytes)
         if data.error is FetchError.NONE:
@@ -362,6 +398,40 @@ class Fetcher:
         elif data.error is not FetchError.OFFSET_OUT_OF_RANGE:
             self._metrics.fetch_failed(topic)
         return data
+
+    # -- offsets
+
+    def _search(
+        self,
+        partition: TopicIdPartition,
+        timestamp: int,
+        isolation_level: IsolationLevel,
+        follower: bool,
+    ) -> OffsetAnswer | ReadTicket[OffsetAnswer]:
+        def search() -> OffsetAnswer:
+            try:
+                try:
+                    return look_up()
+                except VanishedError:
+                    # The log went on meanwhile: once more, as it is now.
+                    return look_up()
+            except (TierlogError, OSError) as error:
+                return OffsetAnswer(error=_code(error), text=str(error))
+
+        def look_up() -> OffsetAnswer:
+            view = self._host.view(partition)
+            if view is None:
+                error = FetchError.UNKNOWN_TOPIC_OR_PARTITION
+                return OffsetAnswer(error=error, text="not here")
+            return self._offsets.look_up(
+                view, partition, timestamp, isolation_level=isolation_level, follower=follower
+            )
+
+        key = ("offset", partition, timestamp, isolation_level, follower)
+        try:
+            return self._pool.submit(key, search)
+        except ReaderPoolFullError as error:
+            return OffsetAnswer(error=FetchError.UNKNOWN_SERVER_ERROR, text=str(error))
 
     # -- answering
 
@@ -396,6 +466,15 @@ class Fetcher:
                         waiting.discard(more)
                         if not waiting:
                             del self._waiting[partition]
+
+
+def _in_time(ticket: ReadTicket[OffsetAnswer], timeout_ms: int) -> OffsetAnswer:
+    if ticket.future.done():
+        return ticket.future.result()
+    ticket.give_up()
+    return OffsetAnswer(
+        error=FetchError.REQUEST_TIMED_OUT, text=f"not found within {timeout_ms} ms"
+    )
 
 
 def _committed_only(request: FetchRequest) -> bool:

@@ -89,8 +89,8 @@ class ReadTicket(Generic[T]):
 class ReaderPool:
     """``threads`` threads and at most ``max_pending`` reads that wait for one.
 
-    ``weigh`` gives the bytes of a result: those that nobody has waited for are kept for
-    ``late_result_ms``, the youngest ones up to ``late_result_bytes``.
+    Results that nobody has waited for are kept for ``late_result_ms``, the youngest ones up to
+    ``late_result_bytes`` (a result's ``size_bytes`` says how large it is).
     """
 
     def __init__(
@@ -98,14 +98,12 @@ class ReaderPool:
         threads: int = 10,
         max_pending: int = 100,
         *,
-        weigh: Callable[[Any], int] = lambda _: 0,
         late_result_ms: int = LATE_RESULT_MS,
         late_result_bytes: int = LATE_RESULT_BYTES,
         clock: Clock | None = None,
     ) -> None:
         self._size = threads
         self._max_pending = max_pending
-        self._weigh = weigh
         self._late_result_ms = late_result_ms
         self._late_result_bytes = late_result_bytes
         self._clock = clock or SystemClock()
@@ -268,7 +266,7 @@ class ReaderPool:
         read.future.set_running_or_notify_cancel()
         try:
             result = read.read()
-            read.size_bytes = self._weigh(result)
+            read.size_bytes = getattr(result, "size_bytes", 0)
         except BaseException as error:  # noqa: BLE001 - who waits is told, the thread goes on
             failure = error
         with self._lock:

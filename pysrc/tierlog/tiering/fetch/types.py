@@ -117,6 +117,11 @@ class PartitionData:
     aborted_transactions: tuple[AbortedTransaction, ...] | None = None
     text: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the records."""
+        return memoryview(self.records).nbytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:

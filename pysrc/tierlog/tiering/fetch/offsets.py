@@ -1,0 +1,310 @@
+"""Offsets by time and by name, over both tiers (ListOffsets; kafka-behaviour 6).
+
+| Timestamp | Name | Answer |
+|---|---|---|
+| -1 | latest | where a reader of this isolation stops |
+| -2 | earliest | the log start offset |
+| -3 | max timestamp | the first record with the largest timestamp, in either tier |
+| -4 | earliest local | the local log start offset |
+| -5 | latest tiered | the last offset in the tier |
+| -6 | earliest pending upload | the first offset that is not in the tier yet |
+| >= 0 | by time | the first record, in offset order, of that time or later |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierlog.errors import TierlogError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.records import decode_records
+from tierlog.log.segment import scan_segment
+from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError
+from tierlog.tiering.fetch.remote import RemoteReader
+from tierlog.tiering.fetch.types import FetchError, FetchView, IsolationLevel
+from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from tierlog.remote.index_cache import RemoteIndexCache
+
+__all__ = ["OffsetAnswer", "OffsetReader", "SpecialTimestamp"]
+
+_READ_BYTES = 1 << 20
+
+
+class SpecialTimestamp(IntEnum):
+    """Names in place of a time; Kafka's numbers."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAnswer:
+    """What was found; -1 where there is nothing to say. ``text`` says an error to a person."""
+
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+    error: FetchError = FetchError.NONE
+    text: str = ""
+
+
+_NOTHING = OffsetAnswer()
+
+
+class OffsetReader:
+    """Looks up offsets. Blocking, any thread.
+
+    ``remote`` and ``metadata`` are those of the tier, None when nothing is tiered; with an
+    ``index_cache`` a search by time begins near the record.
+    """
+
+    def __init__(
+        self,
+        remote: RemoteReader | None = None,
+        metadata: RemoteLogMetadataManager | None = None,
+        *,
+        index_cache: RemoteIndexCache | None = None,
+    ) -> None:
+        self._remote = remote
+        self._metadata = metadata
+        self._index_cache = index_cache
+        self._local = LocalFetchReader()
+
+    def look_up(
+        self,
+        view: FetchView,
+        partition: TopicIdPartition,
+        timestamp: int,
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        follower: bool = False,
+    ) -> OffsetAnswer:
+        """The answer for a time in ms, or one of `SpecialTimestamp`; ValueError for another number.
+
+        Errors as those of reads; VanishedError when the log went on under the view.
+        """
+        upper_offset = view.high_watermark
+        if follower:
+            upper_offset = view.log_end_offset
+        elif isolation_level is IsolationLevel.READ_COMMITTED:
+            upper_offset = min(view.last_stable_offset, view.high_watermark)
+        if timestamp >= 0:
+            return self._by_time(view, partition, timestamp, upper_offset)
+        match SpecialTimestamp(timestamp):
+            case SpecialTimestamp.LATEST:
+                return OffsetAnswer(offset=upper_offset, leader_epoch=_latest_epoch(view))
+            case SpecialTimestamp.EARLIEST:
+                return _at(view, view.log_start_offset)
+            case SpecialTimestamp.MAX_TIMESTAMP:
+                return self._newest(view, partition, upper_offset)
+            case SpecialTimestamp.EARLIEST_LOCAL:
+                return _at(view, view.local_log_start_offset)
+            case SpecialTimestamp.LATEST_TIERED:
+                offset, epoch = self._highest_remote(view, partition)
+                return OffsetAnswer(offset=offset, leader_epoch=epoch)
+            case SpecialTimestamp.EARLIEST_PENDING_UPLOAD:
+                return self._pending(view, partition)
+
+    # -- the tier's end
+
+    def _highest_remote(self, view: FetchView, partition: TopicIdPartition) -> tuple[int, int]:
+        """(offset, leader epoch) of the last offset in the tier that this log knows; (-1, -1)."""
+        lineage = view.log.leader_epochs
+        if self._metadata is None or lineage is None or not view.tiered:
+            return -1, -1
+        for epoch, _ in reversed(lineage.entries):
+            highest = self._metadata.highest_offset_for_epoch(partition, epoch)
+            if highest is not None:
+                end = lineage.end_offset(epoch, view.log_end_offset)
+                return (highest if end is None else min(highest, end - 1)), epoch
+        return -1, -1
+
+    def _pending(self, view: FetchView, partition: TopicIdPartition) -> OffsetAnswer:
+        if not view.tiered or self._metadata is None:
+            return _NOTHING
+        highest, _ = self._highest_remote(view, partition)
+        if highest >= 0:
+            return _at(view, max(highest + 1, view.log_start_offset))
+        # Nothing is known of the tier, although the local log does not begin where the log does.
+        unknown = view.local_log_start_offset != view.log_start_offset
+        return _NOTHING if unknown else _at(view, view.log_start_offset)
+
+    # -- by time
+
+    def _by_time(
+        self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int, upper_offset: int
+    ) -> OffsetAnswer:
+        found = self._remote_by_time(view, partition, timestamp_ms)
+        if found is None:
+            found = self._local_by_time(view, timestamp_ms)
+        if found is None or found[0] >= upper_offset:
+            return _NOTHING
+        offset, written_ms = found
+        lineage = view.log.leader_epochs
+        epoch = None if lineage is None else lineage.epoch_for(offset)
+        return OffsetAnswer(
+            offset=offset, timestamp_ms=written_ms, leader_epoch=-1 if epoch is None else epoch
+        )
+
+    def _newest(
+        self, view: FetchView, partition: TopicIdPartition, upper_offset: int
+    ) -> OffsetAnswer:
+        """The largest time that a record can be found for: what a segment names as its largest may
+        lie in a part of it that is not of this log."""
+        times = {segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, partition)}
+        for table in _local_tables(view):
+            if len(table.max_timestamp_ms):
+                times.add(int(table.max_timestamp_ms.max()))
+        for timestamp_ms in sorted((one for one in times if one >= 0), reverse=True):
+            found = self._by_time(view, partition, timestamp_ms, upper_offset)
+            if found.offset >= 0:
+                return found
+        return _NOTHING
+
+    def _remote_ranges(
+        self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int = 0
+    ) -> list[tuple[RemoteLogSegmentMetadata, int, int]]:
+        """(segment, first, last offset) of what only the tier has of the log, in offset order."""
+        lineage = view.log.leader_epochs
+        if self._metadata is None or lineage is None or not view.tiered:
+            return []
+        start, end = view.log_start_offset, view.local_log_start_offset
+        found = [
+            (segment, max(first, start), min(last, end - 1))
+            for segment in self._metadata.segments_by_timestamp(partition, timestamp_ms, start)
+            for first, last in ranges_in_lineage(segment, lineage)
+        ]
+        found = [one for one in found if one[1] <= one[2]]
+        return sorted(found, key=lambda one: (one[1], one[2]))
+
+    def _remote_by_time(
+        self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """(offset, time) of the first record there. A segment whose late records all lie outside of
+        its part of the log does not end the search."""
+        lineage = view.log.leader_epochs
+        if self._remote is None or lineage is None:
+            return None
+        for segment, first, last in self._remote_ranges(view, partition, timestamp_ms):
+            start = first
+            if self._index_cache is not None:
+                entry = self._index_cache.get(segment)
+                # Up to that offset everything is older; an entry of the very time may stand for a
+                # batch whose last record is not the first of that time.
+                start = max(first, entry.lookup_timestamp(timestamp_ms - 1)[1])
+            for records in self._remote_pieces(view, partition, lineage, start, last):
+                found = _first_late(records, timestamp_ms, start, last)
+                if found is not None:
+                    return found
+        return None
+
+    def _remote_pieces(
+        self,
+        view: FetchView,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        last: int,
+    ) -> Iterator[Buffer]:
+        assert self._remote is not None
+        while offset <= last:
+            read = self._remote.read(
+                partition,
+                lineage,
+                offset,
+                _READ_BYTES,
+                last + 1,
+                minimum_one=True,
+                log_start_offset=view.log_start_offset,
+            )
+            if read.refused:
+                raise TierlogError(f"{partition}: no memory for a search by time just now")
+            if read.first_offset < 0:
+                return
+            yield read.records
+            offset = read.next_offset
+
+    def _local_by_time(self, view: FetchView, timestamp_ms: int) -> tuple[int, int] | None:
+        start = max(view.log_start_offset, view.local_log_start_offset)
+        for table in _local_tables(view):
+            late = np.flatnonzero(
+                (table.max_timestamp_ms >= timestamp_ms) & (table.last_offset >= start)
+            )
+            for row in late.tolist():
+                base, end = int(table.base_offset[row]), int(table.last_offset[row])
+                read = self._local.read(view, base, 0, end + 1, minimum_one=True)
+                found = _first_late(read.records, timestamp_ms, start, end)
+                if found is not None:
+                    return found
+        return None
+
+
+class _Table:
+    """The batches of a local segment, by their headers."""
+
+    __slots__ = ("base_offset", "last_offset", "max_timestamp_ms")
+
+    def __init__(self, base_offset: _Longs, last_offset: _Longs, max_timestamp_ms: _Longs) -> None:
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.max_timestamp_ms = max_timestamp_ms
+
+
+_Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def _local_tables(view: FetchView) -> Iterator[_Table]:
+    """Segment by segment; a segment that was cut by damage ends where that begins."""
+    for segment in view.log.segments:
+        try:
+            with segment.open() as handle:
+                table = scan_segment(handle, verify_crc=False)
+        except FileNotFoundError as error:
+            raise VanishedError(f"{segment.log_path}: gone meanwhile") from error
+        yield _Table(table.base_offset, table.last_offset, table.max_timestamp_ms)
+
+
+def _first_late(
+    records: Buffer, timestamp_ms: int, first: int, last: int
+) -> tuple[int, int] | None:
+    """(offset, time) of the first record of that time or later, with an offset in the range."""
+    if not memoryview(records).nbytes:
+        return None
+    # Kafka looks at control records too.
+    columns = decode_records(records, include_control=True)
+    rows = np.flatnonzero(
+        (columns.timestamp_ms >= timestamp_ms)
+        & (columns.offset >= first)
+        & (columns.offset <= last)
+    )
+    if not len(rows):
+        return None
+    return int(columns.offset[rows[0]]), int(columns.timestamp_ms[rows[0]])
+
+
+def _at(view: FetchView, offset: int) -> OffsetAnswer:
+    lineage = view.log.leader_epochs
+    epoch = None if lineage is None else lineage.epoch_for(offset)
+    return OffsetAnswer(offset=offset, leader_epoch=-1 if epoch is None else epoch)
+
+
+def _latest_epoch(view: FetchView) -> int:
+    lineage = view.log.leader_epochs
+    if view.leader_epoch >= 0 or lineage is None or not lineage.entries:
+        return view.leader_epoch
+    return lineage.entries[-1].epoch
