@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,23 @@ def server() -> Iterator[S3Server]:
         yield started
 
 
+_struck: Counter[Fault] = Counter()
+
+
 @pytest.fixture
 def proxy(server: S3Server) -> Iterator[FaultProxy]:
     with FaultProxy(server) as running:
         yield running
+        _struck.update(fault for _, fault in running.struck)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many requests were struck by which fault: a row of RELIABILITY.md."""
+    if _struck:
+        kinds = ", ".join(f"{fault} {count:,}" for fault, count in sorted(_struck.items()))
+        terminalreporter.write_line(
+            f"| requests struck by a fault | {_struck.total():,}: {kinds} |"
+        )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -83,6 +84,8 @@ def script(root: Path, seed: int, make: MakeWorld) -> None:
         partial(_next_epoch, world, "by-size", rng),
         partial(_cut, world, "by-size", rng),
         partial(_delete_records, world, "by-time", rng),
+        partial(_follow, world, "by-time"),
+        partial(_configure, world, "by-size", rng),
         partial(_wait, world),
         partial(_delete_topic, world),
     ]
@@ -109,6 +112,26 @@ def _cut(world: World, topic: str, rng: random.Random) -> None:
         log.truncate_to(rng.choice(offsets[-6:]))
         world.lead(log)
         write(world, topic, rng)
+
+
+def _follow(world: World, topic: str) -> None:
+    """For a while another node leads, of which nothing is heard."""
+    log = world.host.logs[f"{topic}-0"]
+    world.manager.become_follower(log.partition, log.begin_epoch(), log)
+    world.run()
+    world.lead(log)
+
+
+def _configure(world: World, topic: str, rng: random.Random) -> None:
+    """Another retention; what the earlier ones allowed stays allowed."""
+    log = world.host.logs[f"{topic}-0"]
+    log.configure(
+        replace(
+            log.settings,
+            retention_bytes=rng.choice([5_000, 20_000, None]),
+            local_retention_bytes=rng.choice([0, 6_000]),
+        )
+    )
 
 
 def _delete_records(world: World, topic: str, rng: random.Random) -> None:

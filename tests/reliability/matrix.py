@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import random
 import select
 import shutil
@@ -342,6 +343,8 @@ def table(report: Report, seconds: float) -> str:
         ("processes killed", f"{by_point.total():,}"),
         ("of these at a random moment", f"{_random(report)[1]:,}"),
         ("of these while recovering", f"{report.recovery_kills:,}"),
+        ("machine", f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"),
+        ("date", time.strftime("%Y-%m-%d", time.gmtime())),
         ("median of a cycle", f"{durations[len(durations) // 2] if durations else 0} ms"),
         ("duration", f"{seconds:.0f} s"),
         ("cycles that lost, changed, orphaned or left something", f"{len(report.failures)}"),
