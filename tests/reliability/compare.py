@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tests.oracle import batches as oracle
 from tests.reliability.host import OwnedLog
 from tests.reliability.ledger import PartitionTruth, PlannedBatch, Row, Truth, row_digest
+from tests.reliability.walk import walk
 from tests.reliability.world import World
 from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError, TierlogError
@@ -119,6 +120,7 @@ def _log_differences(
     yield from _wrong_log_start(log, known, truth.now_ms)
     yield from _lost(world, log, known)
     yield from _read_back(world, log, known)
+    yield from _fetch_back(world, log, known)
     yield from _not_tidy(world, log)
     served = _Tier(known, _remote_batches(world, log)).sha256
     yield from world.index_differences(log.partition, served, log.log_start_offset)
@@ -221,6 +223,17 @@ def _read_back(world: World, log: OwnedLog, known: PartitionTruth) -> Iterator[s
         missing = [one for one in offsets if one >= log.log_start_offset and one not in seen]
         if missing:
             yield f"no reader has offsets {missing[:5]}"
+
+
+def _fetch_back(world: World, log: OwnedLog, known: PartitionTruth) -> Iterator[str]:
+    """As a consumer sees it: every required batch, in order, once, over the border of the tiers."""
+    walked = _Tier(known, walk(world, log))
+    yield from (f"fetched: {one}" for one in walked.wrong)
+    if list(walked.sha256) != sorted(walked.sha256):
+        yield "fetched: out of order"
+    for batch in known.required(log.log_start_offset):
+        if walked.get(batch) != batch.sha256:
+            yield f"no fetch returns offsets {batch.first_offset} to {batch.last_offset}"
 
 
 def _rows(reader: LogReader, log: OwnedLog) -> dict[int, str]:
