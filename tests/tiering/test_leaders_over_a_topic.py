@@ -66,7 +66,7 @@ class Node(ManagerListener):
 
     def __init__(self, broker: KafkaBroker, topic: str, folder: Path, url: str) -> None:
         self.store = open_store(url)
-        self.metadata = opened_as(SleepyManager, broker, topic)
+        self.metadata = opened_as(SleepyManager, broker, topic, write_timeout_s=20)
         self.clock = ManualClock()
         self.fenced: list[int] = []
         self.log = GoldenLog(folder, "epochs-0")
