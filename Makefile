@@ -54,6 +54,7 @@ SEED ?= $(shell echo $$RANDOM)
 
 reliability: build $(STAMPS)/test  ## kill the manager at every point, CYCLES times, and compare what is left (SEED repeats a run)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.reliability.matrix --cycles $(CYCLES) --seed $(SEED)
+	$(BIN)/python -m pytest -q tests/reliability/test_bad_stores.py tests/reliability/test_bad_uploads.py
 
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all

@@ -38,11 +38,13 @@ LARGE_BYTES = 800_000
 
 def prepare(root: Path, seed: int, make: MakeWorld) -> None:
     """Logs of a few segments; in half of the states they were tiered before, and every second
-    one copies through drafts."""
+    one copies through drafts, every fourth pair works in threads."""
     rng = random.Random(f"prepare {seed}")
     root.mkdir()
     if seed % 2:
         (root / "drafts").touch()
+    if seed // 2 % 4 == 1:
+        (root / "threads").touch()
     world = make(root)
     for topic, settings in TOPICS.items():
         partition = TopicIdPartition(topic_id=uuid_of(f"{topic} {seed}"), topic=topic, partition=0)

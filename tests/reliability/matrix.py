@@ -343,7 +343,10 @@ def table(report: Report, seconds: float) -> str:
         ("processes killed", f"{by_point.total():,}"),
         ("of these at a random moment", f"{_random(report)[1]:,}"),
         ("of these while recovering", f"{report.recovery_kills:,}"),
-        ("machine", f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"),
+        (
+            "machine",
+            f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
+        ),
         ("date", time.strftime("%Y-%m-%d", time.gmtime())),
         ("median of a cycle", f"{durations[len(durations) // 2] if durations else 0} ms"),
         ("duration", f"{seconds:.0f} s"),

@@ -185,3 +185,25 @@ def test_a_deletion_that_is_interrupted_everywhere_goes_on_everywhere(
         assert again.metadata.partitions() == ()
         assert list(again.store.list()) == []
         again.close()
+
+
+@pytest.mark.parametrize("step", ["partition_marked", "partition_started", "delete_started"])
+def test_a_deletion_may_be_asked_for_again_at_any_time(
+    world: World, make_log: MakeLog, step: str
+) -> None:
+    log = make_log(world, "doomed", 2)
+    world.run()
+    asked = []
+
+    def ask_again(name: str) -> None:
+        if name == f"metadata.{step}.after" and not asked:
+            asked.append(name)
+            world.manager.stop_partition(log.partition, delete_remote=True)
+
+    with watched(ask_again):
+        world.delete_topic(log)
+        world.run()
+    world.run()
+    assert asked
+    assert world.failures.told == []
+    assert differences(world) == []

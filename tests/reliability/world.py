@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.oracle import batches as oracle
 from tests.reliability.host import CLUSTER_ID, NODE_ID, Host, OwnedLog
 from tests.reliability.ledger import Ledger, Truth
 from tests.reliability.seams import SeamedDraftStore, SeamedMetadata, SeamedStore
-from tierlog.clock import ManualClock
+from tierlog.clock import ManualClock, SystemClock
 from tierlog.config.sections import RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import RemoteResourceNotFoundError
 from tierlog.quota import QuotaManager
@@ -32,6 +33,30 @@ __all__ = ["BEGIN_MS", "World"]
 
 BEGIN_MS = 1_700_000_000_000
 INTERVAL_MS = 30_000
+IDLE_MS = 20_000
+# Longer than any script takes.
+SLACK_MS = 60_000
+
+
+class RunningClock(ManualClock):
+    """Goes on by itself, and can be moved as well."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self._real = SystemClock()
+        self._began_ms = self._real.monotonic_ms()
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._real.monotonic_ms() - self._began_ms
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self._real.monotonic_ms() - self._began_ms
+
+    def sleep(self, duration_ms: int) -> None:
+        self._real.sleep(duration_ms)
+
+    def wait(self, condition: threading.Condition, duration_ms: int) -> None:
+        self._real.wait(condition, duration_ms)
 
 
 class World:
@@ -53,8 +78,9 @@ class World:
         self.ledger_path = root / "ledger" / "facts.jsonl"
         for folder in (self.store_dir, self.index_dir, self.ledger_path.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        truth = Truth.read(self.ledger_path)
-        self.clock = ManualClock(now_ms=max(truth.now_ms, BEGIN_MS))
+        self.in_threads = (root / "threads").exists()
+        begin_ms = max(Truth.read(self.ledger_path).now_ms, BEGIN_MS)
+        self.clock = RunningClock(begin_ms) if self.in_threads else ManualClock(begin_ms)
         self.ledger = Ledger(self.ledger_path)
         self.host = Host(root / "host", self.ledger)
         seamed = SeamedDraftStore if (root / "drafts").exists() else SeamedStore
@@ -87,8 +113,10 @@ class World:
     # -- steps
 
     def pass_time(self, duration_ms: int) -> None:
-        """Both clocks go on; written down first, since things may expire by it."""
-        self.ledger.write("clock", now_ms=self.clock.now_ms() + duration_ms)
+        """Both clocks go on; written down first, since things may expire by it. A clock that runs
+        goes on by itself until the next time."""
+        running_ms = SLACK_MS if self.in_threads else 0
+        self.ledger.write("clock", now_ms=self.clock.now_ms() + duration_ms + running_ms)
         self.clock.advance(duration_ms)
 
     def lead(self, log: OwnedLog) -> None:
@@ -117,7 +145,18 @@ class World:
             self.pass_time(INTERVAL_MS)
         else:
             self.clock.advance(INTERVAL_MS)
-        self.manager.run_until_idle()
+        if not self.in_threads:
+            self.manager.run_until_idle()
+            return
+        self.manager.start()
+        pools = (
+            self.manager.copy_pool,
+            self.manager.expiration_pool,
+            self.manager.follower_pool,
+        )
+        for pool in pools:
+            pool.hurry()
+        assert self.manager.wait_until_idle(IDLE_MS), "still at work"
 
     def doomed(self) -> set[TopicIdPartition]:
         """The partitions whose deletion was begun."""

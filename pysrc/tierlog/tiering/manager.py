@@ -152,7 +152,8 @@ class RemoteLogManager:
         """This node has no more to do with the partition; one it does not know is none.
 
         With `delete_remote` all of it is deleted from the tier, for good: the topic is gone. That
-        survives a restart (`resume_deletions`) and is done when the metadata has forgotten it.
+        survives a restart (`resume_deletions`), may be asked for again at any time, and is done
+        when the metadata has forgotten it.
         """
         with self._lock:
             self._check_open()
@@ -162,7 +163,9 @@ class RemoteLogManager:
         self.copy_quota.wake()
         if work is not None:
             work.close()
-        if delete_remote:
+        if not delete_remote:
+            return
+        if self._metadata.partition_delete_state(partition) is None:
             leader_epoch = work.leader_epoch if work is not None and work.leads else None
             self._metadata.update_partition_delete(
                 RemotePartitionDeleteMetadata(
@@ -173,7 +176,7 @@ class RemoteLogManager:
                 ),
                 leader_epoch=leader_epoch,
             )
-            self._delete_partition(partition)
+        self._delete_partition(partition)
 
     def resume_deletions(self) -> tuple[TopicIdPartition, ...]:
         """Go on with the partitions whose deletion was begun, by this process or an earlier one."""
