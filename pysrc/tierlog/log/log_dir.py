@@ -33,6 +33,7 @@ from tierlog.log.files import (
     open_directory,
     printable,
 )
+from tierlog.log.listing_memory import DirectoryContents, ListingMemory
 from tierlog.log.names import (
     Skipped,
     SkipReason,
@@ -186,15 +187,21 @@ class LogDir:
         marks = (os.path.join(path, checkpoint.CLEAN_SHUTDOWN) for path in self.paths)
         return all(os.path.lexists(mark) for mark in marks)
 
-    def listing(self) -> Listing:
-        """All partitions, sorted by topic and number, with everything that was left out."""
+    def listing(self, memory: ListingMemory | None = None) -> Listing:
+        """All partitions, sorted by topic and number, with everything that was left out.
+
+        With a `memory` that saw the listing before, directories in which nothing has happened are
+        not read again.
+        """
         findings = Findings()
         found: dict[TopicPartition, list[PartitionLog]] = {}
         for root in self.paths:
             findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
             checkpoints = _RootCheckpoints.read(root, findings)
-            for log in self._partitions_of(root, checkpoints, findings):
+            for log in self._partitions_of(root, checkpoints, findings, memory):
                 found.setdefault(log.topic_partition, []).append(log)
+        if memory is not None:
+            memory.forget_all_but({log.directory for logs in found.values() for log in logs})
         for logs in found.values():
             for log in logs if len(logs) > 1 else ():
                 findings.skip(log.directory, SkipReason.DUPLICATE_PARTITION)
@@ -218,7 +225,7 @@ class LogDir:
             path = os.path.join(root, name)
             if os.path.lexists(path):
                 checkpoints = _RootCheckpoints.read(root, findings)
-                log = self._partition(path, wanted, checkpoints, findings)
+                log = self._partition(path, wanted, checkpoints, findings, None)
                 found += [log] if log else []
         if len(found) == 1:
             return found[0]
@@ -228,7 +235,11 @@ class LogDir:
         raise OutOfRangeError(f"{where}: {count} partition {printable(name)}{why}")
 
     def _partitions_of(
-        self, root: str, checkpoints: _RootCheckpoints, findings: Findings
+        self,
+        root: str,
+        checkpoints: _RootCheckpoints,
+        findings: Findings,
+        memory: ListingMemory | None,
     ) -> Iterator[PartitionLog]:
         try:
             with open_directory(root) as fd:
@@ -240,7 +251,7 @@ class LogDir:
             path = os.path.join(root, name)
             topic_partition = _partition_of_entry(path, name, findings)
             if topic_partition:
-                log = self._partition(path, topic_partition, checkpoints, findings)
+                log = self._partition(path, topic_partition, checkpoints, findings, memory)
                 if log:
                     yield log
 
@@ -250,7 +261,28 @@ class LogDir:
         topic_partition: TopicPartition,
         checkpoints: _RootCheckpoints,
         findings: Findings,
+        memory: ListingMemory | None,
     ) -> PartitionLog | None:
+        contents = self._contents(path, findings, memory)
+        if contents is None:
+            return None
+        return _partition_log(path, topic_partition, contents, checkpoints)
+
+    def _contents(
+        self, path: str, findings: Findings, memory: ListingMemory | None
+    ) -> DirectoryContents | None:
+        """What a partition's directory holds; None, with a reason, when it is left out."""
+        if memory is None:
+            return self._read(path, findings)
+        contents = memory.recall(path)
+        if contents is None:
+            read_at = memory.moment(path)
+            contents = self._read(path, findings)
+            if contents is not None:
+                memory.keep(path, read_at, contents)
+        return contents
+
+    def _read(self, path: str, findings: Findings) -> DirectoryContents | None:
         own = Findings()
         try:
             with open_directory(path) as fd:
@@ -262,7 +294,7 @@ class LogDir:
         except OSError as error:
             findings.skip_error(path, error)
             return None
-        return _partition_log(path, topic_partition, files, checkpoints, own)
+        return _contents(path, files, own)
 
 
 def _read_meta(path: StrPath) -> MetaProperties | None:
@@ -292,34 +324,45 @@ def _partition_of_entry(path: str, name: str, findings: Findings) -> TopicPartit
     return topic_partition
 
 
-def _partition_log(
-    path: str,
-    topic_partition: TopicPartition,
-    files: DirectoryFiles,
-    checkpoints: _RootCheckpoints,
-    findings: Findings,
-) -> PartitionLog:
+def _contents(path: str, files: DirectoryFiles, findings: Findings) -> DirectoryContents:
     segments = files.segments(findings)
     epochs_path = os.path.join(path, checkpoint.LEADER_EPOCHS)
     epochs = findings.read(epochs_path, checkpoint.read_leader_epochs, None)
     topic_id_path = os.path.join(path, checkpoint.PARTITION_METADATA)
     topic_id = findings.read(topic_id_path, checkpoint.read_partition_metadata, None)
+    return DirectoryContents(
+        segments=segments,
+        leader_epochs=epochs,
+        topic_id=topic_id,
+        pending_swaps=tuple(sorted(files.swaps)),
+        skipped=tuple(findings.skipped),
+        problems=tuple(findings.problems),
+    )
+
+
+def _partition_log(
+    path: str,
+    topic_partition: TopicPartition,
+    contents: DirectoryContents,
+    checkpoints: _RootCheckpoints,
+) -> PartitionLog:
+    segments = contents.segments
     first_base = segments[0].base_offset if segments else None
     starts, cleaner = checkpoints.log_starts, checkpoints.cleaner_offsets
     return PartitionLog(
         topic=topic_partition.topic,
         partition=topic_partition.partition,
-        topic_id=topic_id,
+        topic_id=contents.topic_id,
         directory=path,
         segments=segments,
-        leader_epochs=epochs,
+        leader_epochs=contents.leader_epochs,
         log_start_offset=None if starts is None else starts.get(topic_partition, first_base),
         high_watermark=(checkpoints.high_watermarks or {}).get(topic_partition),
         recovery_point=(checkpoints.recovery_points or {}).get(topic_partition),
         compacted=None if cleaner is None else topic_partition in cleaner,
-        pending_swaps=tuple(sorted(files.swaps)),
-        skipped=tuple(findings.skipped),
-        problems=tuple(findings.problems),
+        pending_swaps=contents.pending_swaps,
+        skipped=contents.skipped,
+        problems=contents.problems,
     )
 
 
