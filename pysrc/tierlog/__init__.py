@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tierlog._hot import CacheStats, IndexCache, QuotaSensor, QuotaSnapshot, Reservation
     from tierlog.batches import BatchTable
-    from tierlog.columns import BinaryColumn, HeaderColumn, RecordColumns
+    from tierlog.columns import BinaryColumn, HeaderColumn, Record, RecordColumns
     from tierlog.errors import (
         ClosedError,
         ConfigError,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tierlog.tiering.local_log import LocalLog, LogView, TopicSettings
     from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
     from tierlog.tiering.partition_work import ManagerListener
-    from tierlog.tiering.reader import open_reader, read
+    from tierlog.tiering.reader import open_reader, read, read_async
     from tierlog.types import StopReason, TopicIdPartition
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "QuotaSensor",
     "QuotaSnapshot",
     "RebuiltIndexes",
+    "Record",
     "RecordColumns",
     "RemoteIndexCache",
     "RemoteLogIndexEntries",
@@ -84,6 +85,7 @@ __all__ = [
     "open_reader",
     "open_store",
     "read",
+    "read_async",
     "rebuild_indexes",
     "scan_segment",
 ]
@@ -110,6 +112,7 @@ _HOMES = {
     "QuotaSensor": "_hot",
     "QuotaSnapshot": "_hot",
     "RebuiltIndexes": "log.rebuild",
+    "Record": "columns",
     "RecordColumns": "columns",
     "RemoteIndexCache": "remote.index_cache",
     "RemoteLogIndexEntries": "remote.log_index",
@@ -130,6 +133,7 @@ _HOMES = {
     "open_reader": "tiering.reader",
     "open_store": "remote.store",
     "read": "tiering.reader",
+    "read_async": "tiering.reader",
     "rebuild_indexes": "log.rebuild",
     "scan_segment": "log.segment",
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from tierlog.batches import BatchTable, Int32Column, Int64Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BinaryColumn", "HeaderColumn", "RecordColumns"]
+__all__ = ["BinaryColumn", "HeaderColumn", "Record", "RecordColumns"]
 
 _VIEW_BYTES = 16
 # Rows that an iterator turns into bytes at a time.
@@ -208,6 +209,16 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
         return pa.ListArray.from_arrays(pa.array(self.list_offsets), headers)
 
 
+class Record(NamedTuple):
+    """One record; key and value None where Kafka has null, a header is (key, value)."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[bytes, bytes | None]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RecordColumns:
     """The records of a range of batches, one row per record.
@@ -267,6 +278,18 @@ class RecordColumns:
             batches=self.batches,
             batch_starts=np.clip(self.batch_starts, first, last) - first,
         )
+
+    def records(self) -> Iterator[Record]:
+        """The rows one by one, as Python objects: handy, and many times slower than columns."""
+        columns = zip(
+            self.offset.tolist(),
+            self.timestamp_ms.tolist(),
+            self.keys,
+            self.values,
+            self.headers,
+            strict=True,
+        )
+        return starmap(Record, columns)
 
     def to_arrow(self) -> pa.RecordBatch:
         """A ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC), key,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from tierlog.columns import RecordColumns
+from tierlog.errors import ConfigError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import Problem, bucket_metadata
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
@@ -15,24 +17,27 @@ from tierlog.remote.store import open_store
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.store_reader import StoreReader
+from tierlog.tiering.tiered_reader import TieredReader
 
 if TYPE_CHECKING:
     from tierlog.quota import QuotaManager
     from tierlog.remote.index_cache import RemoteIndexCache
 
-__all__ = ["open_reader", "read"]
+__all__ = ["open_reader", "read", "read_async"]
 
 
 def open_reader(
     source: str | os.PathLike[str],
     *,
+    store: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: QuotaManager | None = None,
 ) -> LogReader:
-    """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory.
+    """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
+    directory and the ``store`` that it is tiered to as one log.
 
     A store is listed once, and asked once about each segment: with ``topic`` (name or id) and
     ``partition`` only about theirs, and nothing else can be read then. ``on_problem`` is told of
@@ -43,16 +48,29 @@ def open_reader(
     """
     text = os.fspath(source)
     if "://" not in text:
-        return LocalReader(open_log_dir(text))
+        local = LocalReader(open_log_dir(text))
+        if store is None:
+            return local
+        remote = open_reader(
+            store,
+            topic=topic,
+            partition=partition,
+            on_problem=on_problem,
+            index_cache=index_cache,
+            fetch_quota=fetch_quota,
+        )
+        return TieredReader(local, remote)
+    if store is not None:
+        raise ConfigError(f"{text}: a store beside a store; the first is to be a log directory")
 
     def wanted(key: ObjectKey) -> bool:
         named = topic is None or topic == key.topic_id or topic[:MAX_TOPIC_LABEL] == key.topic_label
         return named and partition in (None, key.partition)
 
-    store = open_store(text)
-    metadata = bucket_metadata(store, wanted=wanted, on_problem=on_problem)
+    opened = open_store(text)
+    metadata = bucket_metadata(opened, wanted=wanted, on_problem=on_problem)
     return StoreReader(
-        RemoteStorageManager(store), metadata, index_cache=index_cache, fetch_quota=fetch_quota
+        RemoteStorageManager(opened), metadata, index_cache=index_cache, fetch_quota=fetch_quota
     )
 
 
@@ -63,12 +81,20 @@ def read(
     start_offset: int = 0,
     end_offset: int | None = None,
     *,
+    store: str | None = None,
     timestamp_ms: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: QuotaManager | None = None,
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
+
+        for records in tierlog.read("/var/lib/kafka/data", "orders", 0, store="s3://bucket/kafka"):
+            for record in records.records(): ...
+
+    With ``store`` the partition is read over both tiers: what the directory has no more comes from
+    the store, also when that changes while it is read.
+
 
     From `start_offset`, or from the first record of `timestamp_ms` or later when that is given,
     up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
@@ -79,6 +105,7 @@ def read(
     """
     reader = open_reader(
         source,
+        store=store,
         topic=topic,
         partition=partition,
         on_problem=on_problem,
@@ -91,3 +118,23 @@ def read(
             return iter(())
         start_offset = max(start_offset, found)
     return reader.read(topic, partition, start_offset, end_offset)
+
+
+async def read_async(
+    source: str | os.PathLike[str],
+    topic: str,
+    partition: int,
+    start_offset: int = 0,
+    end_offset: int | None = None,
+    **options: Any,
+) -> AsyncIterator[RecordColumns]:
+    """`read` inside an event loop, with the same arguments: the next piece is made in a thread."""
+
+    def next_piece() -> RecordColumns | None:
+        return next(pieces, None)
+
+    pieces = await asyncio.to_thread(
+        read, source, topic, partition, start_offset, end_offset, **options
+    )
+    while (piece := await asyncio.to_thread(next_piece)) is not None:
+        yield piece
