@@ -12,6 +12,7 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.config import QuotaConfig, RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.eligibility import Decision, copy_facts, decide_segments
+from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import LogDir, open_log_dir
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.quota import QuotaManager, QuotaWaitCancelledError
@@ -337,6 +338,7 @@ class Sidecar:
             self._settings,
             broker=self._broker,
             all_known=all_known,
+            memory=ListingMemory(self._clock),
         )
 
     @property

@@ -23,6 +23,7 @@ from tierlog.log.eligibility import (
     copy_facts,
     decide_segments,
 )
+from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import Listing, LogDir, PartitionLog
 from tierlog.remote.bucket import Problem
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
@@ -125,7 +126,8 @@ class Look:
 class Watch:
     """The partitions of one broker, look after look. For one thread.
 
-    ``all_known``: everything in the store is in the metadata already.
+    ``all_known``: everything in the store is in the metadata already. With a ``memory``, quiet
+    directories are not read at every look.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class Watch:
         *,
         broker: Cluster | None = None,
         all_known: bool = False,
+        memory: ListingMemory | None = None,
     ) -> None:
         self._logs = logs
         self._metadata = metadata
@@ -146,6 +149,7 @@ class Watch:
         self._settings = settings
         self._broker = broker
         self._all_known = all_known
+        self._memory = memory
         self._topics = frozenset(settings.topics)
         self._seen: dict[TopicPartition, Seen] = {}
         self._roles: dict[TopicIdPartition, Role] = {}
@@ -165,7 +169,7 @@ class Watch:
         the partitions that need it are left out.
         """
         warnings: list[str] = []
-        listing = self._logs.listing()
+        listing = self._logs.listing(self._memory)
         wanted = [
             log for log in listing.partitions if not self._topics or log.topic in self._topics
         ]
