@@ -292,8 +292,8 @@ class LocalStore:
     @contextmanager
     def _folder_for_writing(self, key: str, folders: Sequence[str]) -> Iterator[int]:
         with self._errors(key):
-            self._make_folders(folders)
             try:
+                self._make_folders(folders)
                 folder = self._open_folder(folders)
             except FileNotFoundError:
                 # Somebody removed a folder this store had made: make them all again.

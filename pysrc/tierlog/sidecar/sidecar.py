@@ -143,6 +143,11 @@ class Sidecar:
         """What is known about the segments in the store."""
         return self._metadata
 
+    @property
+    def manager(self) -> RemoteLogManager:
+        """What copies and expires; it is the sidecar's to start and to close."""
+        return self._manager
+
     def close(self, timeout_ms: int = 30_000) -> tuple[str, ...]:
         """Ends what is under way: a copy takes back what it wrote, unless it finishes within the
         time. Lets go of the state directory. What goes on after all, and is settled by the next
