@@ -193,7 +193,7 @@ def test_a_deletion_may_be_asked_for_again_at_any_time(
 ) -> None:
     log = make_log(world, "doomed", 2)
     world.run()
-    asked = []
+    asked: list[str] = []
 
     def ask_again(name: str) -> None:
         if name == f"metadata.{step}.after" and not asked:
