@@ -6,6 +6,7 @@ to a ``file://`` store, for a minute.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,18 +16,23 @@ from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tierlog.clock import SystemClock
+from tierlog.clock import ManualClock, SystemClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import ClosedError
+from tierlog.log.listing_memory import ListingMemory
+from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
+from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.watch import Watch, WatchSettings
 from tierlog.tiering.manager import RemoteLogManager
 
 from .copying import Copying
 from .frame import Bench, Limit
-from .node import StillLog, TimedStore, look_again, still_logs, tier_all_but_the_last
+from .node import StillLog, TimedStore, look_again, on_disk, still_logs, tier_all_but_the_last
 
 PARTITIONS = 6_300
 SEGMENTS = 10
@@ -34,6 +40,9 @@ QUICK_PARTITIONS = 12
 # An idle partition is looked at in full this often; in between a look sees that nothing changed.
 FULL_LOOK_S = 600
 INTERVAL_S = 30
+# A look's cost grows with the partitions; so many are made on disk.
+LISTED_PARTITIONS = 630
+LOOKS = 9
 # Idle tasks run together, a little later than they would alone.
 ROUNDED_UP_S = 2
 
@@ -46,7 +55,7 @@ PART_BYTES = 8 << 20
 
 
 def items(bench: Bench) -> Sequence[Limit]:
-    return [overhead(bench), steady(bench), accuracy(bench), excess(bench)]
+    return [overhead(bench), steady(bench), watch(bench), accuracy(bench), excess(bench)]
 
 
 # -- thousands of partitions
@@ -78,13 +87,14 @@ def shape_of(bench: Bench) -> str:
 
 def overhead(bench: Bench) -> Limit:
     """One pass in one thread: every partition is claimed, looked at, expired, and its last segment
-    copied. The time inside the store's calls does not count; scans of the tiny segments do."""
+    copied. CPU time; inside the store's calls it does not count, in scans of the tiny segments it
+    does."""
 
     def measure() -> float:
         with node(bench) as (manager, store, logs):
-            began = time.perf_counter()
+            began = time.thread_time()
             manager.run_until_idle()
-            seconds = time.perf_counter() - began - store.seconds
+            seconds = time.thread_time() - began - store.seconds
             require_tiered(logs)
         return seconds / len(logs) * 1000
 
@@ -123,6 +133,46 @@ def steady(bench: Bench) -> Limit:
         shape=shape_of(bench),
         unit="% of a core",
         at_most=5.0,
+        measure=measure,
+    )
+
+
+def watch(bench: Bench) -> Limit:
+    """A sidecar's look at a broker's directories in which nothing has happened, as its share of the
+    interval at the size of the cluster."""
+    on_the_disk = QUICK_PARTITIONS if bench.corpora.quick else LISTED_PARTITIONS
+
+    def measure() -> float:
+        bench.corpora.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(dir=bench.corpora.directory)))
+            logs = open_log_dir(on_disk(folder, on_the_disk, SEGMENTS))
+            store = open_store(f"memory:///{folder.name}")
+            metadata = SqliteRemoteLogMetadataManager(folder / "metadata.sqlite")
+            stack.callback(metadata.close)
+            storage = RemoteStorageManager(store)
+            manager = RemoteLogManager(storage, metadata, broker_id=1)
+            stack.callback(manager.close)
+            # A minute later, when nobody takes the directories for just written.
+            clock = ManualClock(now_ms=SystemClock().now_ms() + 60_000)
+            eyes = Watch(
+                logs,
+                metadata,
+                storage,
+                StoreLearner(store, metadata),
+                WatchSettings(),
+                all_known=True,
+                memory=ListingMemory(clock),
+            )
+            eyes.look(manager)
+            look_s = [cpu_seconds(lambda: eyes.look(manager)) for _ in range(LOOKS)]
+        return 100 * statistics.median(look_s) / on_the_disk * PARTITIONS / INTERVAL_S
+
+    return Limit(
+        operation="sidecar, a look at quiet directories",
+        shape=f"for {PARTITIONS:,} partitions x {SEGMENTS} segments",
+        unit="% of a core",
+        at_most=2.0,
         measure=measure,
     )
 
