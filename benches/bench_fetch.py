@@ -1,0 +1,310 @@
+"""Reads of the tier: against bare reads of the same bytes, with a slow store, and from the first
+byte on."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import obstore
+from obstore.store import from_url
+
+from tests.remote.s3_server import S3_SERVERS, running_s3_server
+from tierlog import _core
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.index_cache import RemoteIndexCache
+from tierlog.remote.layout import log_key
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
+from tierlog.tiering.fetch.decision import decide_fetch
+from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
+from tierlog.tiering.fetch.remote import RemoteReader
+
+from .copying import Copying
+from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
+
+GB = 1e9
+DECISIONS = 10_000
+READ_BYTES = 8 << 20
+SMALL_BYTES = 4 << 10
+SMALL_READS = 500
+LATENCY_S = 0.020
+FIRST_BYTES = 200
+
+
+def items(bench: Bench) -> Sequence[Case | Limit]:
+    return [
+        decisions(),
+        sequential(bench, "none-100-16k-1g"),
+        sequential_s3(bench, "none-100-16k-64m"),
+        delayed(bench, "none-100-16k-64m"),
+        small(bench, "none-100-16k-64m"),
+        first_byte(bench, "none-100-16k-64m"),
+    ]
+
+
+def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
+    run_side(case, side, benchmark)
+
+
+class DelayingStore:
+    """A store whose every read takes so much longer, as over a network."""
+
+    def __init__(self, store: ObjectStore, delay_s: float) -> None:
+        self._store = store
+        self.delay_s = delay_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Any:
+        time.sleep(self.delay_s)
+        return self._store.get_range(key, start_position, size_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiered:
+    """A segment in the tier, and a reader of it whose index cache is warm."""
+
+    reader: RemoteReader
+    segment: RemoteLogSegmentMetadata
+    lineage: LeaderEpochs
+
+    def read(self, offset: int, max_bytes: int) -> Any:
+        return self.reader.read(
+            self.segment.topic_id_partition,
+            self.lineage,
+            offset,
+            max_bytes,
+            self.segment.end_offset + 1,
+            minimum_one=True,
+        )
+
+    def read_all(self) -> Answer:
+        """From the first offset to the last, as a consumer does."""
+        offset, size_bytes = 0, 0
+        while offset <= self.segment.end_offset:
+            read = self.read(offset, READ_BYTES)
+            size_bytes += memoryview(read.records).nbytes
+            offset = read.next_offset
+        return {"bytes": size_bytes, "next_offset": offset}
+
+
+@contextmanager
+def tiered(
+    bench: Bench,
+    shape: str,
+    store_of: Callable[[Path], ObjectStore],
+    **options: Any,
+) -> Iterator[Tiered]:
+    segment = bench.corpora.path(shape).absolute()
+    with TemporaryDirectory(dir=segment.parent) as name, ExitStack() as stack:
+        folder = Path(name)
+        copying = Copying.of(segment, folder)
+        store = store_of(folder)
+        metadata = copying.copy_to(store)
+        manager = InMemoryRemoteLogMetadataManager()
+        manager.load([metadata])
+        storage = RemoteStorageManager(store)
+        cache = stack.enter_context(RemoteIndexCache(storage, folder / "indexes"))
+        cache.get(metadata)
+        reader = RemoteReader(
+            storage, manager, memory=FetchMemory(256 << 20), index_cache=cache, **options
+        )
+        stack.callback(reader.close)
+        lineage = copying.log.leader_epochs
+        assert lineage is not None
+        yield Tiered(reader=reader, segment=metadata, lineage=lineage)
+
+
+def on_disk(folder: Path) -> ObjectStore:
+    return open_store((folder / "store").as_uri())
+
+
+def decisions() -> Limit:
+    def measure() -> float:
+        def once() -> float:
+            began = time.perf_counter()
+            for offset in range(DECISIONS):
+                decide_fetch(offset, 10, 5_000, 9_000, True, False, False, 1)
+            return (time.perf_counter() - began) * 1e3
+
+        return min(once() for _ in range(9))
+
+    return Limit(
+        operation="fetch decisions",
+        shape=f"{DECISIONS} of them, half remote",
+        unit="ms",
+        at_most=10,
+        measure=measure,
+    )
+
+
+def sequential(bench: Bench, shape: str) -> Case:
+    """Every batch located, checked and handed out; beside it the same bytes read and checked in
+    one go, by the same scanner."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        tier = stack.enter_context(tiered(bench, shape, on_disk))
+        path = bench.corpora.path(shape)
+
+        def bare() -> Answer:
+            with path.open("rb") as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                last, position = -1, 0
+                while position < size_bytes:
+                    data = os.pread(file.fileno(), READ_BYTES, position)
+                    native = _core.scan_segment(data, 0, None, True, False, False)
+                    last = int(memoryview(dict(native.columns())["last_offset"])[len(native) - 1])
+                    position += native.stop_position
+            return {"bytes": size_bytes, "next_offset": last + 1}
+
+        return Sides(
+            amount=tier.segment.segment_size_bytes / GB,
+            ours=tier.read_all,
+            peers={"pread + CRC": bare},
+        )
+
+    return Case(
+        operation="sequential cold read, file:// store",
+        shape=shape,
+        unit="GB",
+        peers={"pread + CRC": 0.8},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def sequential_s3(bench: Bench, shape: str) -> Case:
+    def prepare(stack: ExitStack) -> Sides:
+        server = stack.enter_context(running_s3_server(S3_SERVERS[-1]))
+        url = f"s3://{server.new_bucket()}"
+        store, bare = open_store(url, **server.options()), from_url(url, **server.options())
+        tier = stack.enter_context(tiered(bench, shape, lambda _: store))
+        size_bytes = tier.segment.segment_size_bytes
+        key = log_key(tier.segment)
+
+        def alone() -> Answer:
+            read = 0
+            for start in range(0, size_bytes, READ_BYTES):
+                end = min(start + READ_BYTES, size_bytes)
+                read += memoryview(obstore.get_range(bare, key, start=start, end=end)).nbytes
+            return {"bytes": read}
+
+        return Sides(amount=size_bytes / GB, ours=tier.read_all, peers={"obstore": alone})
+
+    return Case(
+        operation="sequential cold read, S3 on loopback",
+        shape=shape,
+        unit="GB",
+        peers={"obstore": 0.8},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def delayed(bench: Bench, shape: str) -> Case:
+    """Every call to the store takes 20 ms more; beside it the same reader without that."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        slow = stack.enter_context(tiered(bench, shape, lambda folder: _delaying(on_disk(folder))))
+        quick = stack.enter_context(tiered(bench, shape, on_disk))
+        return Sides(
+            amount=quick.segment.segment_size_bytes / GB,
+            ours=slow.read_all,
+            peers={"without the delay": quick.read_all},
+        )
+
+    return Case(
+        operation="sequential cold read, 20 ms to the store",
+        shape=shape,
+        unit="GB",
+        peers={"without the delay": 0.8},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def _delaying(store: ObjectStore) -> ObjectStore:
+    slow: Any = DelayingStore(store, LATENCY_S)
+    found: ObjectStore = slow
+    return found
+
+
+def small(bench: Bench, shape: str) -> Case:
+    """At random offsets, one batch of 16 KiB each; beside it a `pread` of an open file at the same
+    place, of what is 4 KiB of it."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        tier = stack.enter_context(
+            tiered(bench, shape, on_disk, read_ahead=ReadAheadSettings(max_window_bytes=0))
+        )
+        chance = random.Random(7)
+        end = tier.segment.end_offset
+        offsets = [chance.randrange(end) for _ in range(SMALL_READS)]
+        places = [tier.read(offset, SMALL_BYTES) for offset in offsets]
+        file = stack.enter_context(bench.corpora.path(shape).open("rb"))
+
+        def ours() -> Answer:
+            return {
+                "bytes": sum(
+                    memoryview(tier.read(offset, SMALL_BYTES).records).nbytes for offset in offsets
+                )
+            }
+
+        def bare() -> Answer:
+            return {
+                "bytes": sum(
+                    len(
+                        os.pread(
+                            file.fileno(), one.end_position - one.start_position, one.start_position
+                        )
+                    )
+                    for one in places
+                )
+            }
+
+        return Sides(amount=SMALL_READS, ours=ours, peers={"pread": bare})
+
+    return Case(
+        operation="random small reads, file:// store",
+        shape=shape,
+        unit="read",
+        peers={"pread": 1 / 3},
+        prepare=prepare,
+    )
+
+
+def first_byte(bench: Bench, shape: str) -> Limit:
+    """What a cold read with a warm index takes beyond the one round trip to the store: p99."""
+
+    def measure() -> float:
+        with tiered(bench, shape, lambda folder: _delaying(on_disk(folder))) as tier:
+            chance = random.Random(11)
+            took = []
+            for _ in range(20 if bench.corpora.quick else FIRST_BYTES):
+                offset = chance.randrange(tier.segment.end_offset)
+                began = time.perf_counter()
+                tier.read(offset, 1 << 20)
+                took.append(time.perf_counter() - began - LATENCY_S)
+            return quantiles(took, n=100)[-1] * 1e3
+
+    return Limit(
+        operation="first byte of a cold read beyond one round trip, p99",
+        shape="1 MiB at random offsets, warm index",
+        unit="ms",
+        at_most=1,
+        measure=measure,
+    )
