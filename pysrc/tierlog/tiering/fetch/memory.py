@@ -157,8 +157,6 @@ class FetchMemory:
         permit = self._take(size_bytes, ahead=False)
         if permit is not None:
             return permit
-        for give_up in tuple(self._on_shortage):
-            give_up(size_bytes)
         waiter = _Waiter(size_bytes)
         with self._lock:
             self._check_open()
@@ -252,10 +250,13 @@ class FetchMemory:
 
     def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
         deadline_ms = self._clock.monotonic_ms() + wait_ms
-        with waiter.condition:
-            while waiter.permit is None and not self._closed:
+        while True:
+            # Again and again: what was in use may lie idle now.
+            for give_up in tuple(self._on_shortage):
+                give_up(waiter.size_bytes)
+            with waiter.condition:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                if left_ms <= 0:
+                if waiter.permit is not None or self._closed or left_ms <= 0:
                     return
                 self._clock.wait(waiter.condition, min(left_ms, _LOOK_MS))
 

@@ -39,6 +39,10 @@ class Place:
         self.last_offset = last_offset
         self.log_key = log_key(segment)
 
+    def is_of(self, other: Place) -> bool:
+        """Whether both are of one segment."""
+        return self is other or self.segment.segment_id == other.segment.segment_id
+
     def __repr__(self) -> str:
         return f"Place({self.log_key}, {self.first_offset}..{self.last_offset})"
 

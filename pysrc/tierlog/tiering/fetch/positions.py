@@ -12,7 +12,7 @@ An index is a hint: what is read there is checked before anybody gets it.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from tierlog.remote.index_cache import RemoteIndexCache
     from tierlog.remote.remote_index_files import RemoteIndexFiles
 
-__all__ = ["IndexFilesOf", "Positions", "Start"]
+__all__ = ["NO_LIMIT", "IndexFilesOf", "Positions", "Start"]
+
+# Above every offset.
+NO_LIMIT = 2**63
 
 IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexFiles | None"]
 
@@ -245,26 +248,18 @@ class Positions:
         return True
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> int | None:
-        """The first end of a run at least `size_bytes` after `position`, else the end of the last
-        run that holds something of the place; None when no index here says."""
+        """Where the last run ends that ends within `size_bytes` of `position`, but at least one
+        does; None when the place has nothing from there on, or no index here says."""
         runs = self._known_runs(place)
         if runs is None or not runs.ends:
             return None
-        row = min(bisect_left(runs.ends, position + size_bytes), len(runs.ends) - 1)
         last = runs.row_reaching(place.last_offset)
-        if last is not None:
-            row = min(row, last)
-        return runs.ends[row] if runs.ends[row] > position else None
-
-    def first_batch_of_run(self, place: Place, position: int) -> tuple[int, int] | None:
-        """(first offset, first timestamp) of the run that begins at `position`, if one does."""
-        runs = self._runs.get(place.segment.segment_id)
-        if runs is None:
+        last = len(runs.ends) - 1 if last is None else last
+        first = bisect_right(runs.ends, position)
+        if first > last:
             return None
-        row = bisect_left(runs.starts, position)
-        if row == len(runs.starts) or runs.starts[row] != position:
-            return None
-        return runs.first_offsets[row], runs.first_timestamps_ms[row]
+        row = bisect_right(runs.ends, position + size_bytes) - 1
+        return runs.ends[min(max(row, first), last)]
 
     # -- forgetting, and walking
 
@@ -347,11 +342,11 @@ class Positions:
                 found=f"{position}, {latest} and {covers}",
             )
         if latest - position <= _SPARSE_BYTES:
-            return Start(position, latest, covers, offset if position else _NO_LIMIT)
+            return Start(position, latest, covers, offset if position else NO_LIMIT)
         runs = self._runs_of(place, entry)
         row = runs.row_reaching(offset)
         if row is None:
-            return None if len(runs.starts) else Start(0, 0, size_bytes, _NO_LIMIT, guessed=True)
+            return None if len(runs.starts) else Start(0, 0, size_bytes, NO_LIMIT, guessed=True)
         start, end = runs.starts[row], runs.ends[row]
         latest, covers = min(latest, end), min(covers, end)
         if position > start:
@@ -443,12 +438,9 @@ class Positions:
 
     def _walk(self, place: Place, walked: _Walked, offset: int) -> Start:
         position = walked.start_for(offset)
-        return Start(position, position, position, _NO_LIMIT, guessed=True)
+        return Start(position, position, position, NO_LIMIT, guessed=True)
 
     def _report(self, error: Exception) -> None:
         # Whoever keeps the error must not keep, by its frames, what was being read.
         error.__context__ = None
         self._alarm(error.with_traceback(None))
-
-
-_NO_LIMIT = 2**63

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
@@ -34,9 +34,17 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.batch_run import BatchRun
-from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
-from tierlog.tiering.fetch.positions import IndexFilesOf, Positions, Start
+from tierlog.tiering.fetch.positions import NO_LIMIT, IndexFilesOf, Positions, Start
+from tierlog.tiering.fetch.read_ahead import (
+    ReadAhead,
+    ReadAheadSettings,
+    ReadAheadStats,
+    Stream,
+)
+from tierlog.tiering.fetch.sequential import Outcome, Part, Wanted, take_parts
+from tierlog.tiering.fetch.workers import Workers
 from tierlog.types import StopReason, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -88,36 +96,14 @@ class _RefusedError(Exception):
     """There was no memory in time."""
 
 
-class _Wanted:
-    """One read on its way through the segments."""
-
-    __slots__ = ("last_offset", "max_bytes", "minimum_one", "offset", "requests")
-
-    def __init__(self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool) -> None:
-        self.offset = offset
-        self.max_bytes = max_bytes
-        # The last offset that may be handed out, wherever it is.
-        self.last_offset = last_offset
-        self.minimum_one = minimum_one
-        self.requests = 0
-
-    def nothing(self, *, refused: bool = False) -> RemoteRead:
-        return RemoteRead(
-            records=b"",
-            first_offset=-1,
-            next_offset=self.offset,
-            requests=self.requests,
-            refused=refused,
-        )
-
-
 class RemoteReader:
     """Reads what `metadata` knows from the objects of `storage`. Blocking, any thread.
 
     ``index_cache`` is one of the same store; without it the indexes of a few segments are kept.
     ``index_files`` gives the remote index files of a partition where this node has some.
     All buffers are charged to ``memory``, which may be shared; a read that finds it full waits up
-    to ``memory_wait_ms``. ``alarm`` is told of damage that readers were spared. It runs on the
+    to ``memory_wait_ms``. ``read_ahead`` says how much is fetched beforehand, ``workers`` on what
+    threads (its own if None). ``alarm`` is told of damage that readers were spared. It runs on the
     reading thread and must not raise.
     """
 
@@ -131,6 +117,8 @@ class RemoteReader:
         index_files: IndexFilesOf | None = None,
         alarm: Callable[[Exception], object] | None = None,
         memory_wait_ms: int = _MEMORY_WAIT_MS,
+        read_ahead: ReadAheadSettings | None = None,
+        workers: Workers | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._storage = storage
@@ -146,6 +134,14 @@ class RemoteReader:
             is_current=self._places.is_current,
             alarm=self._alarm,
             clock=self._clock,
+        )
+        self._ahead = ReadAhead(
+            read_ahead or ReadAheadSettings(),
+            fetch=self._fetch_with,
+            places=_NextPlaces(self._places, self._positions),
+            memory=memory,
+            clock=self._clock,
+            workers=workers,
         )
         self._closed = False
 
@@ -180,40 +176,64 @@ class RemoteReader:
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
         max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
-        wanted = _Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
+        wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
+        stream = wanted.stream = self._ahead.take(partition, offset)
+        read = None
         try:
-            return self._read(partition, lineage, wanted)
+            read = self._read(partition, lineage, wanted)
         except _RefusedError:
-            return wanted.nothing(refused=True)
+            read = _nothing(wanted, refused=True)
+        except CorruptDataError as error:
+            # Whoever keeps the error must not keep, by its frames, the bytes it was found in.
+            error.__context__ = None
+            raise error.with_traceback(None) from None
+        finally:
+            if read is None and stream is not None:
+                self._ahead.drop_pieces(stream)
+        if wanted.stream is not None:
+            self._ahead.put(wanted.stream, read.next_offset)
+        if self._closed:
+            del read
+            self._check_open()
+        return read
 
     def close(self) -> None:
         """Let go of everything; reads under way end with a ClosedError, their bytes are dropped."""
         self._closed = True
+        self._ahead.close()
         self._positions.clear()
+
+    def sweep(self) -> None:
+        """Drop what was read ahead for readers that did not come back in time."""
+        self._ahead.sweep()
+
+    def stats(self) -> ReadAheadStats:
+        """What was read ahead, for metrics."""
+        return self._ahead.stats()
 
     # -- finding the segment
 
     def _read(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: _Wanted
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: Wanted
     ) -> RemoteRead:
         asked = wanted.offset
         looked_again = False
         while True:
             self._check_open()
             if wanted.offset > wanted.last_offset:
-                return wanted.nothing()
+                return _nothing(wanted)
             found = self._places.find_or_next(partition, lineage, wanted.offset)
             if found is None:
                 if wanted.offset > asked:
-                    return wanted.nothing()
+                    return _nothing(wanted)
                 raise OutOfRangeError(f"{partition}: no remote segment holds offset {asked}")
             place, start_offset = found
             if start_offset > wanted.last_offset:
                 wanted.offset = max(wanted.offset, wanted.last_offset + 1)
-                return wanted.nothing()
+                return _nothing(wanted)
             wanted.offset = start_offset
             try:
-                read = self._read_place(place, wanted)
+                read = self._read_place(place, lineage, wanted)
             except RemoteResourceNotFoundError as error:
                 if looked_again or self._places.is_current(place):
                     raise
@@ -240,14 +260,21 @@ class RemoteReader:
 
     # -- reading from one segment
 
-    def _read_place(self, place: Place, wanted: _Wanted) -> RemoteRead | None:
+    def _read_place(self, place: Place, lineage: LeaderEpochs, wanted: Wanted) -> RemoteRead | None:
         """None when the place has nothing from the offset on."""
         try:
-            start = self._positions.find(place, wanted.offset)
+            if wanted.stream is not None:
+                found = self._read_on(wanted.stream, place, lineage, wanted)
+                if found is not Outcome.MISSED:
+                    return found
+            start = self._start(place, wanted)
             return None if start is None else self._read_from(place, wanted, start)
         except CorruptDataError:
             # What is kept here may be wrong, or the bytes were changed on their way.
             self._positions.forget(place)
+            if wanted.stream is not None:
+                self._ahead.drop_pieces(wanted.stream)
+                wanted.stream.place = None
         start = self._positions.find(place, wanted.offset)
         if start is None:
             return None
@@ -256,8 +283,75 @@ class RemoteReader:
         except CorruptDataError as error:
             return self._read_despite(place, wanted, start, error)
 
+    def _start(self, place: Place, wanted: Wanted) -> Start | None:
+        """Where the stream goes on, else what the index says."""
+        stream = wanted.stream
+        if stream is None or not stream.is_at(place):
+            return self._positions.find(place, wanted.offset)
+        position = stream.position
+        end = position + max(_LEAST_BYTES, wanted.max_bytes)
+        return Start(position, position, end, NO_LIMIT)
+
+    # -- sequential readers
+
+    def _read_on(
+        self, stream: Stream, place: Place, lineage: LeaderEpochs, wanted: Wanted
+    ) -> RemoteRead | Literal[Outcome.MISSED] | None:
+        """From what was fetched before; None when the place has no more."""
+        stream.reads += 1
+        at_place = stream.is_at(place)
+        if at_place and stream.at_end:
+            return None
+        if at_place and stream.run is not None:
+            read = self._read_kept(stream.run, place, wanted)
+            if read is not None:
+                return read
+        stream.run = None
+        while stream.pieces and not at_place and not stream.pieces[0].place.is_of(place):
+            stream.pieces.popleft().drop()
+        if not stream.pieces:
+            if not at_place:
+                stream.plan_place = None
+                return Outcome.MISSED
+            stream.plan_place, stream.plan_position = place, stream.position
+        self._ahead.extend(stream, lineage, wanted.max_bytes)
+        parts = take_parts(self._ahead, stream, place, wanted)
+        if isinstance(parts, list):
+            return self._joined(parts, place, wanted)
+        if parts is Outcome.MISSED:
+            self._ahead.drop_pieces(stream)
+            return Outcome.MISSED
+        return _nothing(wanted) if parts is Outcome.NOTHING else None
+
+    def _read_kept(self, run: BatchRun, place: Place, wanted: Wanted) -> RemoteRead | None:
+        """The whole of what is wanted from what the last request brought besides."""
+        row = run.row_reaching(wanted.offset)
+        if row == len(run):
+            return None
+        last_offset = min(place.last_offset, wanted.last_offset)
+        end = run.rows_within(row, wanted.max_bytes, last_offset)
+        whole = end < len(run) or run.stop_position >= place.segment.segment_size_bytes
+        return self._answer(run, row, place, wanted) if whole else None
+
+    def _joined(self, parts: list[Part], place: Place, wanted: Wanted) -> RemoteRead:
+        """One answer of what may lie in several pieces."""
+        first = parts[0]
+        records = None
+        if len(parts) > 1:
+            permit = self._memory.try_acquire(sum(part.size_bytes for part in parts))
+            if permit is None:
+                parts = parts[:1]
+            else:
+                joined = b"".join([part.run.bytes_of(part.row, part.end) for part in parts])
+                records = self._memory.hold(joined, permit)
+        if records is None:
+            records = self._own(first.run.bytes_of(first.row, first.end), first.run.view.nbytes)
+        return self._found(records, first, parts[-1], place, wanted)
+
+    # -- at a position
+
     def _read_despite(
-        self, place: Place, wanted: _Wanted, start: Start, error: CorruptDataError
+        self, place: Place, wanted: Wanted, start: Start, error: CorruptDataError
     ) -> RemoteRead | None:
         """Whether the index has led to where no batch begins: walk there from further back."""
         suspect = error.position == start.position and error.reason in _STRUCTURAL
@@ -267,7 +361,7 @@ class RemoteReader:
         for position in sorted({min(before, start.position), 0}, reverse=True):
             if position >= start.position:
                 continue
-            walk = Start(position, position, position, 2**63, guessed=True)
+            walk = Start(position, position, position, NO_LIMIT, guessed=True)
             try:
                 read = self._read_from(place, wanted, walk)
             except CorruptDataError as found:
@@ -279,7 +373,7 @@ class RemoteReader:
             return read
         raise error
 
-    def _read_from(self, place: Place, wanted: _Wanted, start: Start) -> RemoteRead | None:
+    def _read_from(self, place: Place, wanted: Wanted, start: Start) -> RemoteRead | None:
         """Range after range until one holds the batch; with a sound index the first one does."""
         wanted.requests += start.requests
         size_bytes = place.segment.segment_size_bytes
@@ -305,35 +399,47 @@ class RemoteReader:
             del run
         return None
 
-    def _first_end(self, place: Place, wanted: _Wanted, start: Start) -> int:
+    def _first_end(self, place: Place, wanted: Wanted, start: Start) -> int:
         if start.guessed:
             return self._cut(place, start.position, start.position + _WALK_BYTES)
         end = start.covers
         if end - start.latest > _WHOLE_BATCH_BYTES:
             # Its header first, which says how much is needed.
             end = start.latest + _LEAST_BYTES
-        return self._cut(place, start.position, max(end, start.latest + wanted.max_bytes))
+        size_bytes = wanted.max_bytes
+        if wanted.stream is not None:
+            size_bytes = self._ahead.in_place(wanted.stream, size_bytes)
+        return self._cut(place, start.position, max(end, start.latest + size_bytes))
 
     def _cut(self, place: Place, position: int, end: int) -> int:
         """No range is larger than the memory."""
         return min(end, place.segment.segment_size_bytes, position + self._memory.limit_bytes)
 
-    def _fetch(self, place: Place, wanted: _Wanted, position: int, end: int) -> BatchRun:
-        permit = self._memory.acquire(end - position, self._memory_wait_ms)
+    def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
+        permit = self._memory.try_acquire(end - position)
+        if permit is None:
+            if wanted.stream is not None:
+                self._ahead.drop_pieces(wanted.stream)
+            permit = self._memory.acquire(end - position, self._memory_wait_ms)
         if permit is None:
             raise _RefusedError
+        wanted.requests += 1
+        return self._fetch_with(place, position, end, permit)
+
+    def _fetch_with(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun:
+        begun_ms = self._clock.monotonic_ms()
         try:
-            wanted.requests += 1
             data = self._storage.fetch_log_segment(place.segment, position, end)
         except BaseException:
             permit.release()
             raise
+        self._ahead.noted(self._clock.monotonic_ms() - begun_ms, end - position)
         view = self._memory.hold(data, permit)
         self._check_open()
         return BatchRun(view, position, place.segment, place.log_key)
 
     def _missing(
-        self, run: BatchRun, row: int, place: Place, wanted: _Wanted
+        self, run: BatchRun, row: int, place: Place, wanted: Wanted
     ) -> tuple[int, int] | None:
         """The range that brings more batches than `run` has, if there are some that fit."""
         if run.end_position >= place.segment.segment_size_bytes:
@@ -349,7 +455,7 @@ class RemoteReader:
             return None
         return position, self._cut(place, position, full)
 
-    def _go_on(self, run: BatchRun, place: Place, wanted: _Wanted, stride: int) -> tuple[int, int]:
+    def _go_on(self, run: BatchRun, place: Place, wanted: Wanted, stride: int) -> tuple[int, int]:
         """The next range after one without the batch; CorruptDataError when there is no way on."""
         position = run.stop_position
         cut_off = run.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
@@ -367,41 +473,57 @@ class RemoteReader:
         raise run.damage()
 
     def _step_over(
-        self, run: BatchRun, place: Place, wanted: _Wanted, stride: int
+        self, run: BatchRun, place: Place, wanted: Wanted, stride: int
     ) -> tuple[int, int]:
         """Past a damaged batch that nobody has asked for; its damage if it is the one."""
-        error = run.damage()
         at = run.stop_position - run.start_position
         rest = BatchRun(
             run.view[at:], run.stop_position, place.segment, place.log_key, verify_crc=False
         )
         row = rest.row_reaching(wanted.offset)
         if row == 0 or not len(rest):
-            raise error
-        self._alarm(error)
+            # Not by a name: it would keep this frame and with it the bytes.
+            raise run.damage()
+        self._alarm(run.damage())
         position = rest.position_of(row)
         return position, self._cut(place, position, position + stride)
 
     # -- answering
 
-    def _answer(self, run: BatchRun, row: int, place: Place, wanted: _Wanted) -> RemoteRead | None:
+    def _answer(self, run: BatchRun, row: int, place: Place, wanted: Wanted) -> RemoteRead | None:
         last_offset = min(place.last_offset, wanted.last_offset)
         if run.last_offset[row] > last_offset:
             # It is cut off by the lineage, and all that follow with it, or by the reader's limit.
-            return wanted.nothing() if place.last_offset > wanted.last_offset else None
+            return _nothing(wanted) if place.last_offset > wanted.last_offset else None
         end = run.rows_within(row, wanted.max_bytes, last_offset)
         if end == row:
             if not wanted.minimum_one:
-                return wanted.nothing()
+                return _nothing(wanted)
             end = row + 1
-        records = run.bytes_of(row, end)
+        part = Part(run, row, end)
+        records = self._own(run.bytes_of(row, end), run.view.nbytes)
+        read = self._found(records, part, part, place, wanted)
+        stream = wanted.stream
+        if stream is not None:
+            keep = stream.reads and end < len(run) and not self._ahead.is_slow
+            stream.run = run if keep else None
+        return read
+
+    def _found(
+        self, records: memoryview, first: Part, last: Part, place: Place, wanted: Wanted
+    ) -> RemoteRead:
+        next_offset = last.run.last_offset[last.end - 1] + 1
+        end_position = last.run.position_of(last.end)
+        if wanted.stream is None:
+            wanted.stream = self._ahead.new_stream(place.segment.topic_id_partition)
+        wanted.stream.goes_on(place, end_position)
         return RemoteRead(
-            records=self._own(records, run.view.nbytes),
-            first_offset=run.base_offset[row],
-            next_offset=run.last_offset[end - 1] + 1,
+            records=records,
+            first_offset=first.run.base_offset[first.row],
+            next_offset=next_offset,
             segment=place.segment,
-            start_position=run.position_of(row),
-            end_position=run.position_of(end),
+            start_position=first.run.position_of(first.row),
+            end_position=end_position,
             requests=wanted.requests,
         )
 
@@ -416,6 +538,36 @@ class RemoteReader:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the remote reader was closed")
+
+
+class _NextPlaces:
+    """What read-ahead asks about segments and their indexes."""
+
+    def __init__(self, places: SegmentPlaces, positions: Positions) -> None:
+        self._places = places
+        self.is_loaded = positions.is_loaded
+        self.run_end = positions.run_end
+        self.load = positions.load
+        self._find = positions.find
+
+    def following(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, place: Place
+    ) -> tuple[Place, int] | None:
+        return self._places.find_or_next(partition, lineage, place.last_offset + 1)
+
+    def start_of(self, place: Place, offset: int) -> int | None:
+        start = self._find(place, offset)
+        return None if start is None or start.guessed else start.position
+
+
+def _nothing(wanted: Wanted, *, refused: bool = False) -> RemoteRead:
+    return RemoteRead(
+        records=b"",
+        first_offset=-1,
+        next_offset=wanted.offset,
+        requests=wanted.requests,
+        refused=refused,
+    )
 
 
 def _check_start(run: BatchRun, start: Start, place: Place) -> None:

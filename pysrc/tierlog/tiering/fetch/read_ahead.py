@@ -1,0 +1,525 @@
+"""What sequential readers will ask for next, fetched before they do.
+
+A reader is known by where it goes on: whoever asks for the offset after the last one that was
+handed out, of whatever partition, is taken for the one that got those. So several readers of one
+partition each have a `Stream`, and nobody has to say who he is. From the second read on a stream
+is sequential:
+
+* a store that answers at once is read in place, in pieces of `chunk_bytes` at least;
+* from one that takes its time the next pieces are fetched by a few threads: run after run of the
+  remote log index, on into the next segment, whose indexes are fetched before it is reached.
+
+How far ahead: twice what the reader gets through, at his pace, while one request is under way. A
+stream whose reader had to wait all the same asks for four times as much from then on, in larger
+pieces when there are more of them than threads, up to `max_window_bytes` and the share of the
+memory that may be read ahead. What nobody came for goes after `idle_ms`, and at once when somebody
+else needs the memory.
+
+A piece is checked where it was fetched, on that thread. One that is damaged or could not be had is
+dropped: the reader asks for it again himself and gets the error, if there still is one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tierlog.clock import Clock
+from tierlog.errors import TierlogError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.memory import FetchMemory, Permit
+from tierlog.tiering.fetch.places import Place
+from tierlog.tiering.fetch.workers import Threads, Workers
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+
+__all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"]
+
+_GROWTH = 4
+# Bytes that any store hands over in a millisecond: what a request took beyond that was waiting.
+_BYTES_PER_MS = 1 << 20
+# The time requests take, as a running mean: the weight of the last one.
+_WEIGHT = 0.25
+# A reader that is back within the same millisecond.
+_NO_PAUSE_MS = 0.25
+# So many segments' indexes are fetched beforehand at most.
+_MAX_WARMED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAheadSettings:
+    """Sizes in bytes. ``threads`` fetch for all streams together; with ``max_window_bytes`` 0
+    nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead."""
+
+    threads: int = 32
+    chunk_bytes: int = 1 << 20
+    max_chunk_bytes: int = 4 << 20
+    max_window_bytes: int = 128 << 20
+    max_streams: int = 1024
+    idle_ms: int = 30_000
+    slow_ms: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAheadStats:
+    """Counts since the start, but ``streams`` and ``threads``, which are of now.
+
+    ``stalls``: how often a reader waited for a piece that was on its way. ``wasted_bytes`` were
+    fetched and dropped, ``failed`` pieces were damaged or not to be had.
+    """
+
+    pieces: int
+    bytes: int
+    wasted_bytes: int
+    failed: int
+    stalls: int
+    streams: int
+    threads: int
+
+
+class Fetch(Protocol):
+    """How a piece gets its bytes."""
+
+    def __call__(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun: ...
+
+
+class Piece:
+    """Bytes [`position`, `end`) of a place's object: waiting, under way, here or failed."""
+
+    __slots__ = (
+        "_done",
+        "_dropped",
+        "_fetch",
+        "_permit",
+        "_ticket",
+        "end",
+        "place",
+        "position",
+        "run",
+    )
+
+    def __init__(self, fetch: Fetch, place: Place, position: int, end: int, permit: Permit) -> None:
+        self.place = place
+        self.position = position
+        self.end = end
+        self.run: BatchRun | None = None
+        self._fetch = fetch
+        self._permit = permit
+        self._done = threading.Event()
+        self._dropped = False
+        # Whoever takes it out does the work, or gives it up.
+        self._ticket = [True]
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def work(self) -> bool:
+        """Fetch it, unless somebody else does or did. False when it was none of our business."""
+        if not self._claim():
+            return False
+        run = None
+        try:
+            run = self._fetch(self.place, self.position, self.end, self._permit)
+            if not run.is_whole:
+                run = None
+        except (TierlogError, OSError):
+            # The reader asks again himself and gets the error.
+            run = None
+        finally:
+            self.run = run
+            # Looked at afterwards: whoever drops it first says so and then takes it away.
+            if self._dropped:
+                self.run = None
+            self._done.set()
+        return True
+
+    def result(self) -> BatchRun | None:
+        """Its batches; None when it failed or was dropped. Waits for who is fetching it."""
+        if not self.work():
+            self._done.wait()
+        return self.run
+
+    def drop(self) -> int:
+        """Nobody wants it any more; how many bytes were fetched in vain."""
+        self._dropped = True
+        if self._claim():
+            self._permit.release()
+            self._done.set()
+            return 0
+        self.run = None
+        return self.end - self.position
+
+    def _claim(self) -> bool:
+        try:
+            self._ticket.pop()
+        except IndexError:
+            return False
+        return True
+
+
+class Stream:
+    """One sequential reader: the next batch begins at byte `position` of `place`.
+
+    `pieces` follow each other from there on without a gap, also into later segments;
+    (`plan_place`, `plan_position`) is where the next one begins. For one thread at a time.
+    """
+
+    __slots__ = (
+        "answered_ms",
+        "partition",
+        "pieces",
+        "place",
+        "plan_place",
+        "plan_position",
+        "position",
+        "reads",
+        "run",
+        "warmed",
+        "window_bytes",
+    )
+
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
+        self.window_bytes = 0
+        self.place: Place | None = None
+        self.position = 0
+        # What a request brought beyond what was asked for.
+        self.run: BatchRun | None = None
+        self.pieces: deque[Piece] = deque()
+        self.plan_place: Place | None = None
+        self.plan_position = 0
+        self.reads = 0
+        # Where planning was when indexes were last asked for beforehand.
+        self.warmed: Place | None = None
+        self.answered_ms = 0
+
+    def is_at(self, place: Place) -> bool:
+        """Whether the stream goes on in this segment."""
+        return self.place is not None and self.place.is_of(place)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all bytes of its segment were handed out."""
+        return self.place is not None and self.position >= self.place.segment.segment_size_bytes
+
+    def goes_on(self, place: Place, position: int) -> None:
+        """The next batch begins there."""
+        self.place, self.position = place, position
+        while self.pieces and self.pieces[0].end <= position and self.pieces[0].place.is_of(place):
+            self.pieces.popleft()
+
+    def planned_bytes(self) -> int:
+        """Bytes of all pieces, here or on their way."""
+        return sum(piece.end - piece.position for piece in self.pieces)
+
+
+class NextPlaces(Protocol):
+    """What the planning of pieces needs to know of segments and their indexes."""
+
+    def following(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, place: Place
+    ) -> tuple[Place, int] | None:
+        """The place after `place`, and the offset it goes on at."""
+        ...
+
+    def is_loaded(self, place: Place) -> bool:
+        """Whether the next two calls need no request."""
+        ...
+
+    def start_of(self, place: Place, offset: int) -> int | None:
+        """From which byte on to read for `offset`; None when nothing there reaches it."""
+        ...
+
+    def run_end(self, place: Place, position: int, size_bytes: int) -> int | None:
+        """Where the runs end that fit into `size_bytes` from `position` on; at least one."""
+        ...
+
+    def load(self, place: Place) -> object:
+        """Get the indexes of a segment."""
+        ...
+
+
+class ReadAhead:
+    """The streams of one reader, and the threads that fetch for them. Any thread."""
+
+    def __init__(
+        self,
+        settings: ReadAheadSettings,
+        *,
+        fetch: Fetch,
+        places: NextPlaces,
+        memory: FetchMemory,
+        clock: Clock,
+        workers: Workers | None = None,
+    ) -> None:
+        self.settings = settings
+        self._fetch = fetch
+        self._places = places
+        self._memory = memory
+        self._clock = clock
+        self._workers: Workers = workers or Threads(
+            settings.threads, settings.idle_ms, clock, self.sweep
+        )
+        self._lock = threading.Lock()
+        self._streams: OrderedDict[tuple[TopicIdPartition, int], list[Stream]] = OrderedDict()
+        self._count = 0
+        self._loading: set[RemoteLogSegmentId] = set()
+        self._request_ms = 0.0
+        self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
+        self._closed = False
+        memory.on_shortage(self.give_up)
+
+    # -- streams
+
+    def take(self, partition: TopicIdPartition, offset: int) -> Stream | None:
+        """The stream that goes on at `offset`, for the caller alone; of several the one that has
+        read most ahead."""
+        key = (partition, offset)
+        if key not in self._streams:
+            return None
+        with self._lock:
+            found = self._streams.get(key)
+            if not found:
+                return None
+            stream = max(found, key=lambda one: len(one.pieces))
+            found.remove(stream)
+            self._count -= 1
+            if not found:
+                del self._streams[key]
+        return stream
+
+    def put(self, stream: Stream, offset: int) -> None:
+        """The stream goes on at `offset`; who takes it next reads on there."""
+        stream.answered_ms = self._clock.monotonic_ms()
+        key = (stream.partition, offset)
+        surplus: list[Stream] = []
+        with self._lock:
+            if self._closed:
+                surplus.append(stream)
+            else:
+                waiting = self._streams.setdefault(key, [])
+                if stream.reads or all(one.reads for one in waiting):
+                    waiting.append(stream)
+                    self._count += 1
+                    self._streams.move_to_end(key)
+            surplus += self._surplus()
+        for one in surplus:
+            self.drop_pieces(one)
+
+    def new_stream(self, partition: TopicIdPartition) -> Stream:
+        """For a reader of whom nothing is known yet."""
+        return Stream(partition)
+
+    def sweep(self) -> None:
+        """Drop what nobody came for in time."""
+        with self._lock:
+            surplus = self._surplus()
+        for one in surplus:
+            self.drop_pieces(one)
+
+    def _surplus(self) -> list[Stream]:
+        """Streams that are too many or too old, out of the table."""
+        found: list[Stream] = []
+        now_ms = self._clock.monotonic_ms()
+        while self._streams:
+            key = next(iter(self._streams))
+            streams = self._streams[key]
+            if (
+                self._count <= self.settings.max_streams
+                and streams[-1].answered_ms + self.settings.idle_ms > now_ms
+            ):
+                break
+            del self._streams[key]
+            self._count -= len(streams)
+            found += streams
+        return found
+
+    # -- pieces
+
+    def in_place(self, stream: Stream, size_bytes: int) -> int:
+        """How much to fetch for a reader who waits for `size_bytes`: more than that when he is
+        sequential, so that the next reads find it here."""
+        if stream.reads < 1 or self.settings.max_window_bytes <= 0:
+            return size_bytes
+        return max(size_bytes, self.settings.chunk_bytes)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the store lets readers wait."""
+        return self._request_ms >= self.settings.slow_ms
+
+    def noted(self, duration_ms: int, size_bytes: int) -> None:
+        """A request took that long."""
+        waited_ms = max(0.0, duration_ms - size_bytes / _BYTES_PER_MS)
+        self._request_ms += (waited_ms - self._request_ms) * (_WEIGHT if self._request_ms else 1.0)
+
+    def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
+        """The batches of a piece, and whether the caller fetched it himself. A reader that has to
+        wait gets more read ahead from then on."""
+        if piece.is_done:
+            return self._counted(piece.run), False
+        begun_ms = self._clock.monotonic_ms()
+        asked = piece.work()
+        run = piece.result()
+        if self._clock.monotonic_ms() - begun_ms >= self.settings.slow_ms:
+            self._stalls += 1
+            stream.window_bytes = min(stream.window_bytes * _GROWTH, self.settings.max_window_bytes)
+        return self._counted(run), asked
+
+    def _counted(self, run: BatchRun | None) -> BatchRun | None:
+        if run is None:
+            self._failed += 1
+        return run
+
+    def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int) -> None:
+        """Have the pieces after those at hand fetched, as far ahead as the stream's window."""
+        if self._closed or not self.is_slow or stream.plan_place is None:
+            return
+        if stream.reads == 1:
+            pause_ms = self._clock.monotonic_ms() - stream.answered_ms
+            stream.window_bytes = int(
+                2 * max_bytes * self._request_ms / max(pause_ms, _NO_PAUSE_MS)
+            )
+        window = max(stream.window_bytes, 2 * max_bytes, 2 * self.settings.chunk_bytes)
+        window = stream.window_bytes = min(window, self.settings.max_window_bytes)
+        planned = stream.planned_bytes()
+        while planned < window:
+            piece = self._next_piece(stream, lineage, self._piece_bytes(window, max_bytes))
+            if piece is None:
+                return
+            planned += piece.end - piece.position
+            stream.pieces.append(piece)
+            self._pieces += 1
+            self._bytes += piece.end - piece.position
+            self._workers.submit(_worker(piece))
+
+    def _piece_bytes(self, window: int, max_bytes: int) -> int:
+        """Larger pieces when the window has more of them than there are threads; several reads of
+        `max_bytes` to a piece, or one."""
+        settings = self.settings
+        size = min(max(settings.chunk_bytes, window // settings.threads), settings.max_chunk_bytes)
+        if max_bytes >= size:
+            return min(max_bytes, settings.max_window_bytes)
+        return size - size % max_bytes if max_bytes > 0 else size
+
+    def _next_piece(self, stream: Stream, lineage: LeaderEpochs, size_bytes: int) -> Piece | None:
+        place = self._planned_place(stream, lineage)
+        if place is None:
+            return None
+        end = self._places.run_end(place, stream.plan_position, size_bytes)
+        if end is None:
+            return None
+        permit = self._memory.try_acquire(end - stream.plan_position, ahead=True)
+        if permit is None:
+            return None
+        piece = Piece(self._fetch, place, stream.plan_position, end, permit)
+        stream.plan_position = end
+        return piece
+
+    def _planned_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
+        """Where the next piece lies; None while that is not known, or when there is no more."""
+        place = stream.plan_place
+        assert place is not None
+        if stream.warmed is not place:
+            stream.warmed = place
+            self._warm(stream, lineage, place)
+        if not self._places.is_loaded(place):
+            return None
+        if self._places.run_end(place, stream.plan_position, 1) is not None:
+            return place
+        following = self._places.following(stream.partition, lineage, place)
+        if following is None or not self._places.is_loaded(following[0]):
+            return None
+        place, offset = following
+        position = self._places.start_of(place, offset)
+        if position is None:
+            return None
+        stream.plan_place, stream.plan_position = place, position
+        return place
+
+    def _warm(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:
+        """Have the indexes fetched of the segments that read-ahead comes to while it waits for
+        what it has asked for."""
+        ahead_bytes = -place.segment.segment_size_bytes
+        for _ in range(_MAX_WARMED):
+            if not self._places.is_loaded(place):
+                self._workers.submit(self._loader(place))
+            ahead_bytes += place.segment.segment_size_bytes
+            following = self._places.following(stream.partition, lineage, place)
+            if following is None or ahead_bytes > 2 * stream.window_bytes:
+                return
+            place = following[0]
+
+    def _loader(self, place: Place) -> Callable[[], None]:
+        segment_id = place.segment.segment_id
+
+        def load() -> None:
+            if self._closed or segment_id in self._loading:
+                return
+            self._loading.add(segment_id)
+            try:
+                self._places.load(place)
+            except (TierlogError, OSError):
+                # The reader asks again himself and gets the error.
+                self._failed += 1
+            finally:
+                self._loading.discard(segment_id)
+
+        return load
+
+    # -- giving up
+
+    def drop_pieces(self, stream: Stream) -> int:
+        """What was read ahead for a stream goes; how many bytes that were."""
+        freed = 0 if stream.run is None else stream.run.view.nbytes
+        stream.run = None
+        while stream.pieces:
+            piece = stream.pieces.pop()
+            freed += piece.end - piece.position
+            self._wasted += piece.drop()
+        stream.plan_place = None
+        return freed
+
+    def give_up(self, needed_bytes: int) -> None:
+        """Somebody needs memory: what was read ahead for who has been away longest goes first."""
+        with self._lock:
+            for streams in self._streams.values():
+                for stream in streams:
+                    if needed_bytes <= 0:
+                        return
+                    needed_bytes -= self.drop_pieces(stream)
+
+    def stats(self) -> ReadAheadStats:
+        """Counts for metrics."""
+        return ReadAheadStats(
+            pieces=self._pieces,
+            bytes=self._bytes,
+            wasted_bytes=self._wasted,
+            failed=self._failed,
+            stalls=self._stalls,
+            streams=self._count,
+            threads=self._workers.threads,
+        )
+
+    def close(self) -> None:
+        """Drop everything; a piece under way is dropped when it comes."""
+        with self._lock:
+            self._closed = True
+            streams = [one for found in self._streams.values() for one in found]
+            self._streams.clear()
+            self._count = 0
+        self._workers.close()
+        for stream in streams:
+            self.drop_pieces(stream)
+        self._memory.remove_on_shortage(self.give_up)
+
+
+def _worker(piece: Piece) -> Callable[[], None]:
+    def job() -> None:
+        piece.work()
+
+    return job

@@ -1,0 +1,94 @@
+"""What a sequential reader gets of the pieces that were read ahead for it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.places import Place
+from tierlog.tiering.fetch.read_ahead import ReadAhead, Stream
+
+__all__ = ["Outcome", "Part", "Wanted", "take_parts"]
+
+# An answer of this size may end with a piece when it is half of what was asked for: filling it up
+# would mean copying all of it.
+_LARGE_BYTES = 256 << 10
+
+
+class Outcome(Enum):
+    """Why there are no batches."""
+
+    # What was asked for allows none.
+    NOTHING = "nothing"
+    # The segment has no more of the log.
+    EXHAUSTED = "exhausted"
+    # It was not read ahead.
+    MISSED = "missed"
+
+
+class Wanted:
+    """One read on its way through the segments: offsets from `offset` up to `last_offset`, at most
+    `max_bytes` but the first batch always if `minimum_one`; `requests` counts."""
+
+    __slots__ = ("last_offset", "max_bytes", "minimum_one", "offset", "requests", "stream")
+
+    def __init__(self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool) -> None:
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.last_offset = last_offset
+        self.minimum_one = minimum_one
+        self.requests = 0
+        self.stream: Stream | None = None
+
+
+class Part:
+    """Batches `row` up to, not including, `end` of a run."""
+
+    __slots__ = ("end", "row", "run")
+
+    def __init__(self, run: BatchRun, row: int, end: int) -> None:
+        self.run = run
+        self.row = row
+        self.end = end
+
+    @property
+    def size_bytes(self) -> int:
+        return self.run.position_of(self.end) - self.run.position_of(self.row)
+
+
+def take_parts(
+    ahead: ReadAhead, stream: Stream, place: Place, wanted: Wanted
+) -> list[Part] | Outcome:
+    """The batches wanted, from pieces of `place`, waiting for those on their way."""
+    last_offset = min(place.last_offset, wanted.last_offset)
+    parts: list[Part] = []
+    offset, left = wanted.offset, wanted.max_bytes
+    for piece in stream.pieces:
+        if not piece.place.is_of(place):
+            # Read ahead goes on in the next segment, so this one has no more.
+            return parts or Outcome.EXHAUSTED
+        if parts and left * 2 <= wanted.max_bytes and wanted.max_bytes >= _LARGE_BYTES:
+            return parts
+        run, asked = ahead.awaited(stream, piece)
+        wanted.requests += asked
+        if run is None:
+            return parts or Outcome.MISSED
+        row = run.row_reaching(offset)
+        if row == len(run):
+            continue
+        end = run.rows_within(row, left, last_offset)
+        if end == row and not parts:
+            if run.last_offset[row] > last_offset:
+                cut_off = place.last_offset <= wanted.last_offset
+                return Outcome.EXHAUSTED if cut_off else Outcome.NOTHING
+            if not wanted.minimum_one:
+                return Outcome.NOTHING
+            end = row + 1
+        if end == row:
+            return parts
+        parts.append(Part(run, row, end))
+        left -= parts[-1].size_bytes
+        offset = run.last_offset[end - 1] + 1
+        if end < len(run) or left <= 0:
+            return parts
+    return parts or Outcome.MISSED

@@ -1,0 +1,492 @@
+"""Sequential readers find the next range fetched, across segment borders, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiering.fetch.tier import PATIENCE, Later, Tier, check, expected, made_batch
+from tierlog.clock import ManualClock, SystemClock
+from tierlog.errors import ClosedError, CorruptDataError, RemoteStorageError
+from tierlog.remote.layout import parse_key
+from tierlog.remote.metadata import RemoteLogSegmentState
+from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
+from tierlog.tiering.fetch.remote import RemoteReader
+from tierlog.tiering.fetch.workers import Threads
+
+NO_LIMIT = 2**60
+SEGMENTS = 3
+PER_SEGMENT = 120
+# Every store counts as slow, so that all of it is read ahead.
+EAGER = ReadAheadSettings(
+    threads=4,
+    chunk_bytes=64 << 10,
+    max_chunk_bytes=128 << 10,
+    max_window_bytes=1 << 20,
+    slow_ms=0,
+)
+
+
+class ByHand:
+    """Workers that work when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[Callable[[], None]] = deque()
+        self.closed = False
+        self.threads = 0
+
+    def submit(self, job: Callable[[], None]) -> None:
+        if not self.closed:
+            self.jobs.append(job)
+
+    def close(self) -> None:
+        self.closed = True
+        self.jobs.clear()
+
+    def work(self) -> int:
+        """All that there is to do, and what comes of it."""
+        done = 0
+        while self.jobs:
+            self.jobs.popleft()()
+            done += 1
+        return done
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Tier:
+    """Three segments of some 600 KB, runs of 32 KiB."""
+    tier = Tier(tmp_path, remote_index_interval_bytes=32 << 10)
+    for segment in range(SEGMENTS):
+        start = segment * PER_SEGMENT * 2
+        tier.add([made_batch(start + 2 * one, size=2500, records=2) for one in range(PER_SEGMENT)])
+    tier.store.reads.clear()
+    return tier
+
+
+@pytest.fixture
+def workers() -> ByHand:
+    return ByHand()
+
+
+@pytest.fixture
+def reader(tier: Tier, workers: ByHand) -> Iterator[RemoteReader]:
+    reader = tier.reader(read_ahead=EAGER, workers=workers)
+    yield reader
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+END = SEGMENTS * PER_SEGMENT * 2
+
+
+def read_on(tier: Tier, reader: RemoteReader, offset: int, limit: int, **more: Any) -> int:
+    """One read, checked: at the end of a piece it may be short, but by half at most."""
+    read = tier.read(reader, offset, limit, **more)
+    wanted = expected(tier.truth, offset, limit, NO_LIMIT, True)
+    size = memoryview(read.records).nbytes
+    full = sum(len(one.data) for one in wanted)
+    while size < full and full - len(wanted[-1].data) >= size:
+        full -= len(wanted.pop().data)
+    check(read, wanted)
+    assert limit < 256 << 10 or full * 2 >= limit or read.next_offset % (2 * PER_SEGMENT) == 0
+    return read.next_offset
+
+
+@pytest.mark.parametrize("limit", [0, 1, 6_000, 50_000, 300_000, 2 << 20])
+@pytest.mark.parametrize("pace", [0, 1, 3])
+def test_a_sequential_reader_gets_every_batch(
+    tier: Tier, reader: RemoteReader, workers: ByHand, limit: int, pace: int
+) -> None:
+    """However quick the threads are: never, always, now and then."""
+    offset = reads = 0
+    while offset < END:
+        offset = read_on(tier, reader, offset, limit)
+        reads += 1
+        if pace and reads % pace == 0:
+            workers.work()
+    assert offset == END
+
+
+def test_what_was_read_ahead_takes_no_request(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = 0
+    for _ in range(4):
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+    tier.store.reads.clear()
+    while offset < END:
+        read = tier.read(reader, offset, 20_000)
+        assert read.requests == 0, offset
+        offset = read.next_offset
+        workers.work()
+    assert tier.store.count()[1] <= (END // 240) * 12
+    assert reader.stats().failed == 0
+
+
+def test_the_next_segments_indexes_are_there_before_the_reader(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = 0
+    for _ in range(3):
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+    asked = {key for key, _, _ in tier.store.reads}
+    assert {tier.keys(0)[1], tier.keys(1)[1]} <= asked
+    assert offset < PER_SEGMENT
+
+
+def test_readers_of_one_partition_do_not_disturb_each_other(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offsets = [0, 0, 2, 100, 250, 480]
+    while any(offset < END for offset in offsets):
+        for number, offset in enumerate(offsets):
+            if offset < END:
+                offsets[number] = read_on(tier, reader, offset, 9_000 + 1_000 * number)
+        workers.work()
+    assert offsets == [END] * len(offsets)
+    assert reader.stats().bytes < 8 * sum(one.segment_size_bytes for one in tier.segments)
+
+
+def test_random_reads_are_not_read_ahead(tier: Tier, reader: RemoteReader, workers: ByHand) -> None:
+    tier.read(reader, 0, 1)
+    for offset in range(END - 3, 0, -7):
+        read_on(tier, reader, offset, 5_000)
+    assert not workers.jobs
+    assert reader.stats().bytes == 0
+
+
+def test_a_store_that_answers_at_once_is_read_in_place(tier: Tier, workers: ByHand) -> None:
+    settings = ReadAheadSettings(chunk_bytes=100_000, slow_ms=10_000)
+    reader = tier.reader(read_ahead=settings, workers=workers)
+    offset = 0
+    while offset < END:
+        offset = read_on(tier, reader, offset, 10_000)
+    assert not workers.jobs
+    size = sum(one.segment_size_bytes for one in tier.segments)
+    indexes, logs = tier.store.count()
+    assert indexes == SEGMENTS
+    assert logs <= size // 80_000 + 2 * SEGMENTS
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+def test_nothing_is_read_ahead_when_that_is_switched_off(tier: Tier, workers: ByHand) -> None:
+    settings = ReadAheadSettings(max_window_bytes=0, slow_ms=0)
+    reader = tier.reader(read_ahead=settings, workers=workers)
+    offset = 0
+    while offset < END:
+        offset = read_on(tier, reader, offset, 10_000)
+        assert tier.memory.used_bytes == 0
+    assert not workers.jobs
+
+
+# -- memory
+
+
+def test_the_share_of_the_memory_is_the_bound(tier: Tier, workers: ByHand) -> None:
+    tier.memory = FetchMemory(400_000)
+    reader = tier.reader(read_ahead=EAGER, workers=workers)
+    offset = 0
+    while offset < END:
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+        assert tier.memory.read_ahead_bytes <= 200_000
+    assert tier.memory.most_bytes <= 400_000
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+def test_who_needs_memory_gets_what_was_read_ahead(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = 0
+    for _ in range(4):
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+    ahead = tier.memory.used_bytes
+    assert ahead > 100_000
+    tier.memory.resize(ahead)
+    assert tier.memory.acquire(ahead, 0) is not None
+    assert tier.memory.used_bytes == ahead
+    # The reader goes on all the same, once there is room.
+    tier.memory.resize(64 << 20)
+    assert read_on(tier, reader, offset, 20_000) > offset
+    tier.memory = FetchMemory(1)
+
+
+def test_what_nobody_comes_for_goes_in_time(tier: Tier, workers: ByHand) -> None:
+    clock = ManualClock()
+    reader = tier.reader(read_ahead=EAGER, workers=workers, clock=clock)
+    offset = 0
+    for _ in range(4):
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+    assert tier.memory.used_bytes > 0
+    clock.advance(EAGER.idle_ms - 1)
+    reader.sweep()
+    assert tier.memory.used_bytes > 0
+    clock.advance(1)
+    reader.sweep()
+    assert tier.memory.used_bytes == 0
+    stats = reader.stats()
+    assert stats.streams == 0
+    assert stats.wasted_bytes > 0
+
+
+def test_so_many_readers_are_remembered(tier: Tier, workers: ByHand) -> None:
+    settings = ReadAheadSettings(max_streams=5, slow_ms=0)
+    reader = tier.reader(read_ahead=settings, workers=workers)
+    for offset in range(0, 100, 3):
+        tier.read(reader, offset, 1)
+    assert reader.stats().streams <= 5
+
+
+# -- bad days
+
+
+def start_reading(tier: Tier, reader: RemoteReader, workers: ByHand) -> int:
+    offset = 0
+    for _ in range(3):
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+    return offset
+
+
+def test_a_piece_that_was_damaged_on_its_way_is_asked_for_again(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = read_on(tier, reader, 0, 20_000)
+    tier.store.change = lambda _key, _position, data: data[:-1] + bytes([data[-1] ^ 1])
+    offset = tier.read(reader, offset, 1).next_offset
+    workers.work()
+    tier.store.change = lambda _key, _position, data: data
+    while offset < END:
+        offset = read_on(tier, reader, offset, 20_000)
+    assert reader.stats().failed > 0
+
+
+def test_damage_is_never_served_and_what_lies_before_is(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    victim = tier.truth[80]
+    position = sum(len(one.data) for one in tier.truth[:80])
+    tier.store.damage(tier.keys(0)[0], position + 1000)
+    offset = 0
+    while offset < victim.base_offset:
+        offset = tier.read(reader, offset, 20_000).next_offset
+        workers.work()
+    assert offset == victim.base_offset
+    with pytest.raises(CorruptDataError, match="bad_crc") as raised:
+        tier.read(reader, offset, 20_000)
+    assert raised.value.position == position
+
+
+def test_a_store_that_fails_fails_only_who_needs_it(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = start_reading(tier, reader, workers)
+
+    def broken(_key: str) -> None:
+        raise RemoteStorageError("broken")
+
+    def until_it_fails(offset: int) -> None:
+        while offset < END:
+            reached.append(offset)
+            offset = read_on(tier, reader, offset, 20_000)
+            workers.work()
+
+    tier.store.before_read = broken
+    reached: list[int] = []
+    with pytest.raises(RemoteStorageError, match="broken"):
+        until_it_fails(offset)
+    offset = reached[-1]
+    tier.store.before_read = lambda _key: None
+    while offset < END:
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+
+
+def test_a_segment_deleted_meanwhile_is_not_served(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = start_reading(tier, reader, workers)
+    gone = tier.segments[0]
+    tier.metadata.update(
+        gone.update_to(RemoteLogSegmentState.DELETE_SEGMENT_STARTED, event_timestamp_ms=1)
+    )
+    read = tier.read(reader, offset, 20_000)
+    assert read.first_offset == tier.segments[1].start_offset
+
+
+def test_a_segment_cut_meanwhile_ends_where_it_was_cut(
+    tier: Tier, reader: RemoteReader, workers: ByHand
+) -> None:
+    offset = start_reading(tier, reader, workers)
+    cut = tier.segments[0]
+    tier.metadata.update(
+        cut.update_to(
+            RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            event_timestamp_ms=1,
+            truncation_offset=offset + 10,
+        )
+    )
+    reads = []
+    while offset < 240:
+        read = tier.read(reader, offset, 9_000)
+        reads += [] if read.segment is None else [read.segment.start_offset]
+        assert read.first_offset >= 240 or read.next_offset <= cut.start_offset + 240
+        offset = read.next_offset
+        workers.work()
+    assert reads[-1] == 240
+    assert reads.count(0) <= 6
+
+
+def test_close_drops_what_is_under_way(tier: Tier) -> None:
+    """A piece that comes after close is dropped, and nobody waits for a store that hangs."""
+    arrived, go_on = threading.Event(), threading.Event()
+    reader = tier.reader(read_ahead=EAGER)
+    offset = tier.read(reader, 0, 20_000).next_offset
+
+    def hang(_key: str, position: int, data: bytes) -> bytes:
+        if position > 60_000:
+            arrived.set()
+            assert go_on.wait(PATIENCE)
+        return data
+
+    tier.store.change = hang
+    offset = tier.read(reader, offset, 20_000).next_offset
+    assert arrived.wait(PATIENCE)
+    waiting = Later(lambda: tier.read(reader, offset, 2 << 20))
+    reader.close()
+    with pytest.raises(ClosedError):
+        tier.read(reader, offset)
+    assert tier.memory.used_bytes > 0
+    go_on.set()
+    with pytest.raises(ClosedError):
+        waiting.result()
+    del waiting
+    for thread in threading.enumerate():
+        if thread.name == "tier-read-ahead":
+            thread.join(PATIENCE)
+    assert tier.memory.used_bytes == 0
+
+
+def test_threads_come_with_work_and_go_without() -> None:
+    idle = threading.Event()
+    threads = Threads(2, 1, SystemClock(), idle.set)
+    seen: list[int] = []
+    done = threading.Event()
+    for number in range(5):
+        threads.submit(partial(seen.append, number))
+    threads.submit(done.set)
+    assert done.wait(PATIENCE)
+    assert threads.threads <= 2
+    assert idle.wait(PATIENCE)
+    for thread in threading.enumerate():
+        if thread.name == "tier-read-ahead":
+            thread.join(PATIENCE)
+    assert (threads.threads, sorted(seen)) == (0, [0, 1, 2, 3, 4])
+    threads.close()
+    threads.submit(lambda: seen.append(9))
+    assert threads.threads == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_readers_at_once(tier: Tier, seed: int) -> None:
+    """Threads of their own, small memory, a store that stumbles: each gets every batch in order."""
+    chance = random.Random(seed)
+    tier.memory = FetchMemory(600_000)
+    lock = threading.Lock()
+
+    def stumble(_key: str) -> None:
+        with lock:
+            fails = chance.random() < 0.05
+        if fails:
+            raise RemoteStorageError("stumbled")
+
+    tier.store.before_read = stumble
+    reader = tier.reader(read_ahead=EAGER, memory_wait_ms=20_000)
+
+    def consume(offset: int, limit: int) -> bytes:
+        found = []
+        while offset < END:
+            try:
+                read = tier.read(reader, offset, limit)
+            except RemoteStorageError:
+                continue
+            found.append(bytes(read.records))
+            assert read.next_offset > offset or read.refused
+            offset = read.next_offset
+        return b"".join(found)
+
+    limits = [1, 7_000, 30_000, 90_000]
+    consumers = [Later(partial(consume, 0, limit)) for limit in limits]
+    whole = b"".join(one.data for one in tier.truth)
+    for consumer in consumers:
+        assert consumer.result() == whole
+    reader.close()
+    for thread in threading.enumerate():
+        if thread.name == "tier-read-ahead":
+            thread.join(PATIENCE)
+    del consumers, consumer
+    assert tier.memory.used_bytes == 0
+    assert tier.memory.most_bytes <= 600_000
+
+
+# -- speed
+
+
+def test_a_slow_store_hardly_slows_a_sequential_reader(tmp_path: Path) -> None:
+    """20 ms more for each request to the store, for a reader that takes 4 ms for each MiB."""
+    tier = Tier(tmp_path)
+    tier.memory = FetchMemory(128 << 20)
+    body = [made_batch(4 * one, size=16_000, records=4) for one in range(512)]
+    for number in range(4):
+        base = number * 2048
+        tier.add([struct.pack(">q", base + 4 * row) + one[8:] for row, one in enumerate(body)])
+    clock = SystemClock()
+
+    def consume(reader: RemoteReader) -> tuple[int, int]:
+        offset = size = 0
+        begun_ms = clock.monotonic_ms()
+        while offset < 4 * 2048:
+            read = tier.read(reader, offset, 1 << 20)
+            size += memoryview(read.records).nbytes
+            offset = read.next_offset
+            clock.sleep(4)
+        return clock.monotonic_ms() - begun_ms, size
+
+    ratios = []
+    for _ in range(3):
+        plain, size = consume(tier.reader())
+        assert size == sum(one.segment_size_bytes for one in tier.segments)
+        tier.store.before_read = lambda _key: clock.sleep(20)
+        delayed, size = consume(tier.reader())
+        tier.store.before_read = lambda _key: None
+        assert size == sum(one.segment_size_bytes for one in tier.segments)
+        ratios.append(plain / delayed)
+        if ratios[-1] >= 0.8:
+            return
+    raise AssertionError(f"undelayed / delayed: {ratios}")
+
+
+def test_positions_are_those_of_the_object(tier: Tier, reader: RemoteReader) -> None:
+    offset = 0
+    while offset < END:
+        read = tier.read(reader, offset, 33_000)
+        assert read.segment is not None
+        key = parse_key(tier.keys(tier.segments.index(read.segment))[0])
+        data = tier.store.path(str(key)).read_bytes()
+        assert data[read.start_position : read.end_position] == bytes(read.records)
+        offset = read.next_offset
