@@ -239,6 +239,8 @@ class ReaderPool:
             if read is None:
                 return
             self._run(read)
+            # An idle thread must not keep the bytes of its last read.
+            del read
 
     def _next(self) -> _Read[Any] | None:
         """Waits for a read to run; None when this thread is to end."""
