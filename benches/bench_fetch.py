@@ -49,7 +49,7 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         decisions(),
         sequential(bench, "none-100-16k-1g"),
         sequential_s3(bench, "none-100-16k-64m"),
-        delayed(bench, "none-100-16k-64m"),
+        delayed(bench, "none-100-16k-1g"),
         small(bench, "none-100-16k-64m"),
         first_byte(bench, "none-100-16k-64m"),
     ]
