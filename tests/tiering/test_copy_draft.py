@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -302,6 +303,19 @@ def test_a_system_that_names_no_drafts_is_asked_once(
     with tier.copier.draft(log, segment, tier.copier.new_id()) as draft:
         assert draft is None
     assert bytes(tier.storage.fetch_log_segment(tier.copy(log, segment), 0)) == data
+
+
+def test_a_folder_removed_on_the_way_fails_one_copy_only(tier: Tier, tmp_path: Path) -> None:
+    log, segment, data = three_batches(tmp_path)
+    folder = Path(tier.store.url.removeprefix("file://"))
+    segment_id = tier.copier.new_id()
+    with segment.open() as handle, tier.copier.draft(log, segment, segment_id) as draft:
+        ready = prepare(log, segment, handle, draft=draft)
+        shutil.rmtree(folder)
+        with pytest.raises(CopyFailedError):
+            tier.copier.copy(ready, handle, segment_id=segment_id, draft=draft)
+    finished = drafted(tier, log, segment)
+    assert bytes(tier.storage.fetch_log_segment(finished, 0)) == data
 
 
 def test_what_stands_before_a_store_is_not_passed_by(tmp_path: Path) -> None:

@@ -20,6 +20,20 @@ _FLAGS = os.O_WRONLY | os.O_CLOEXEC
 # What the call says where the kernel or the file system knows no files without a name.
 _UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
+# What the system's rules say when they keep such a file from getting a name; a full disk or a
+# folder that somebody removed is another matter.
+_FORBIDDEN = frozenset(
+    {
+        errno.EPERM,
+        errno.EACCES,
+        errno.EXDEV,
+        errno.EOPNOTSUPP,
+        errno.ENOSYS,
+        errno.EINVAL,
+        errno.ELOOP,
+    }
+)
+
 
 def open_nameless(folder: int) -> int | None:
     """A new file in an open folder, without a name; None where it could not be had or named."""
@@ -127,10 +141,9 @@ class LocalDraft:
         try:
             # The link is the kernel's own, to the open file; with a folder given it is followed.
             os.link(_link_to(descriptor), name, dst_dir_fd=self._folder, follow_symlinks=True)
-        except FileExistsError:
-            raise
-        except OSError:
-            self._unnamed()
+        except OSError as error:
+            if error.errno in _FORBIDDEN:
+                self._unnamed()
             raise
         os.fsync(self._folder)
 
