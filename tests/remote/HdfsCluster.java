@@ -67,7 +67,9 @@ public final class HdfsCluster {
                 return "";
             case "start-datanode":
                 cluster.restartDataNode(STOPPED.remove(words[1]), true);
-                cluster.waitActive();
+                // Not waitActive, which waits for those that are still down, too.
+                cluster.waitDatanodeFullyStarted(
+                    cluster.getDataNodes().get(cluster.getDataNodes().size() - 1), 30_000);
                 return "";
             case "datanodes":
                 StringBuilder names = new StringBuilder();

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 POM = HERE / "hdfs_pom.xml"
 MAIN = HERE / "HdfsCluster.java"
 JVM_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
-START_TIMEOUT_S = 120
+ANSWER_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
 
@@ -59,7 +59,7 @@ class HdfsCluster:
         """What the cluster answers to a command; KafkaToolsError when it fails."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with self._lock:
+        with self._lock, _impatience(self.process):
             self.process.stdin.write("\t".join(words) + "\n")
             self.process.stdin.flush()
             verdict, _, answer = self.process.stdout.readline().rstrip("\n").partition(" ")
@@ -96,6 +96,17 @@ class HdfsCluster:
 
 
 @contextmanager
+def _impatience(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends a process that does not answer, so that nobody reads from it for ever."""
+    timer = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def running_hdfs(datanodes: int = 3) -> Iterator[HdfsCluster]:
     """A started cluster; it ends with its standard input."""
     with tempfile.TemporaryDirectory() as folder:
@@ -108,16 +119,13 @@ def running_hdfs(datanodes: int = 3) -> Iterator[HdfsCluster]:
             )
         assert process.stdin is not None
         assert process.stdout is not None
-        impatience = threading.Timer(START_TIMEOUT_S, process.kill)
-        impatience.start()
         try:
-            words = process.stdout.readline().split()
-            impatience.cancel()
+            with _impatience(process):
+                words = process.stdout.readline().split()
             if words[:1] != ["ready"]:
                 raise KafkaToolsError(f"HDFS did not start: {tail_text(log)}")
             yield HdfsCluster(port=int(words[1]), process=process)
         finally:
-            impatience.cancel()
             process.stdin.close()
             try:
                 process.wait(timeout=STOP_TIMEOUT_S)

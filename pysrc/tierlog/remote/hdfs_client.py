@@ -1,41 +1,45 @@
-"""hdfs-native under a deadline: one event loop thread, one client per cluster at a time.
+"""hdfs-native under a deadline: its calls run in threads that can be left behind.
 
-hdfs-native waits for a silent NameNode for ever. Its coroutines may be cancelled at any moment, its
-blocking calls may not, so the coroutines it is: they run on a thread of ours, and whoever waits for
-one waits so long and no longer. A client whose answer did not come is put aside, since it would go
-on asking the dead connection; the next call opens a new one.
+hdfs-native waits for a silent NameNode for ever. Whoever calls it through here waits for a worker
+thread, so long and no longer, and then goes on without it. A client whose answer did not come is
+put aside, since it would go on asking the dead connection; the next call opens a new one. Calls
+that still wait in vain are counted, and beyond a few no new ones begin until some have ended: a
+NameNode that accepts and never answers costs some threads, not one per attempt.
 
-A client may not end as others do. Its end waits for its threads while it holds the interpreter, and
-one of them may just be on its way into the interpreter with an answer: neither would ever go on. So
-clients are shared and kept; one that was put aside ends a minute after its last user let go of it.
+Not its coroutines, although those may be cancelled: they are polled inside the interpreter, and
+when a connection breaks while a call begins, hdfs-native's listener and the interpreter wait for
+each other for good. Nor its file objects: they close themselves, and so wait, when they are let go.
 
-What a cancelled call had sent may still be carried out later. `HdfsStore` is built so that this
-does no harm.
+What a call that was left behind had sent may still be carried out later. `HdfsStore` is built so
+that this does no harm.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import re
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import Enum
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from tierlog.clock import SystemClock
 from tierlog.errors import ConfigError
 
-__all__ = ["CallFailedError", "Failure", "HdfsConnection", "HdfsOptions"]
+__all__ = ["CallFailedError", "Failure", "HdfsClient", "HdfsConnection", "HdfsOptions"]
 
 _MAX_TEXT = 300
-# A thread that does not even say that time is up: a grace period beyond the deadline itself.
+# Calls to one cluster that were left behind and have not ended.
+_MAX_STUCK = 32
+_MAX_IDLE_WORKERS = 32
+# How long a process that ends waits for calls that are under way.
 _GRACE_S = 2.0
-# Until then a client's threads have brought their answers, and even looked up a name.
+# The end of a client waits for its threads, and one of them may be looking up a name.
 _QUIET_MS = 60_000
 _MAX_SOCKET_TIMEOUT_MS = 60_000
 
@@ -116,12 +120,15 @@ class HdfsOptions:
     def settings(self, *, single: bool) -> dict[str, str]:
         """`config` over what our deadline asks for; `single` if there is just one NameNode.
 
-        hdfs-native pauses after it has tried every NameNode, which it cannot on our thread; so it
-        tries each one once, and the pause is ours.
+        Several are tried in any order, so that a new client may find another one than that which
+        kept silent. The long pauses are left to our own attempts.
         """
         socket_timeout_ms = min(_MAX_SOCKET_TIMEOUT_MS, max(1, int(self.timeout_s * 1000) // 3))
         return {
-            "dfs.client.failover.max.attempts": "0" if single else "2",
+            "dfs.client.failover.max.attempts": "0" if single else "3",
+            "dfs.client.failover.random.order": "true",
+            "dfs.client.failover.sleep.base.millis": "50",
+            "dfs.client.failover.sleep.max.millis": "500",
             "dfs.client.socket-timeout": str(socket_timeout_ms),
             **self.config,
         }
@@ -129,7 +136,7 @@ class HdfsOptions:
     def client_fields(self) -> tuple[object, ...]:
         """What two clients of one cluster may differ in."""
         return (
-            tuple(sorted(self.settings(single=False).items())),
+            tuple(sorted(self.settings(single=True).items())),
             self.config_dir,
             self.kerberos_principal,
             self.kerberos_keytab,
@@ -157,85 +164,128 @@ class _ForkGuard:
         self.used = True
 
 
-class _Client:
+class HdfsClient:
     """A client of hdfs-native for as long as somebody can use it."""
 
-    __slots__ = ("_ended", "native")
+    __slots__ = ("_ended", "_now_ms", "native")
 
     def __init__(self, native: Any, ended: deque[tuple[int, Any]]) -> None:
         self.native = native
         self._ended = ended
+        self._now_ms = _monotonic_ms
 
     def __del__(self) -> None:
-        self._ended.append((_monotonic_ms(), self.native))
+        self._ended.append((self._now_ms(), self.native))
 
 
-class _LoopThread:
-    """The thread of this process on which hdfs-native's coroutines run, and all the clients.
-
-    It starts when needed and never ends: an interpreter that goes down leaves alone what such a
-    thread holds.
-    """
+class _Clusters:
+    """The clients of this process, one per cluster at a time, and how many calls are stuck."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: dict[object, _Client] = {}
+        self._clients: dict[object, HdfsClient] = {}
+        self._stuck: dict[object, int] = {}
         self._ended: deque[tuple[int, Any]] = deque()
 
-    def submit(self, step: Callable[[], Awaitable[_Result]], timeout_s: float) -> Future[_Result]:
-        """Run `step` there; TimeoutError in the future when it has not ended in time."""
-
-        async def bounded() -> _Result:
-            return await asyncio.wait_for(step(), timeout_s)
-
-        return asyncio.run_coroutine_threadsafe(bounded(), self._started())
-
-    def client(self, kind: object, opened: Callable[[], Any]) -> _Client:
+    def client(self, kind: object, opened: Callable[[], Any]) -> HdfsClient:
         """The one of that kind, or a new one."""
         with self._lock:
             client = self._clients.get(kind)
             if client is None:
-                client = _Client(opened(), self._ended)
+                client = HdfsClient(opened(), self._ended)
                 self._clients[kind] = client
             while self._ended and self._ended[0][0] + _QUIET_MS < _monotonic_ms():
                 self._ended.popleft()
         return client
 
-    def put_aside(self, kind: object, client: _Client) -> None:
+    def put_aside(self, kind: object, client: HdfsClient) -> None:
         """Nobody gets this client any more; whoever holds it may go on with it."""
         with self._lock:
             if self._clients.get(kind) is client:
                 del self._clients[kind]
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def count_stuck(self, kind: object, change: int) -> None:
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._serve, name="tierlog-hdfs", daemon=True).start()
-                atexit.register(self._calm)
-            return self._loop
+            self._stuck[kind] = self._stuck.get(kind, 0) + change
 
-    def _serve(self) -> None:
-        if self._loop is not None:
-            self._loop.run_forever()
+    def stuck(self, kind: object) -> int:
+        return self._stuck.get(kind, 0)
+
+
+class _Call(Future[_Result]):
+    """One call in a worker. When nobody waits for it any more, it is left behind."""
+
+    def __init__(self, work: Callable[[], _Result], kind: object) -> None:
+        super().__init__()
+        self._work = work
+        self._kind = kind
+        self._guard = threading.Lock()
+        self._ended = False
+        self.left_behind = False
+
+    def leave_behind(self) -> None:
+        with self._guard:
+            if not self._ended and not self.left_behind:
+                self.left_behind = True
+                _clusters.count_stuck(self._kind, 1)
+
+    def run(self) -> None:
+        """In the worker; an outcome, whatever it is, is for those who still wait."""
+        result, error = None, None
+        try:
+            result = self._work()
+        except BaseException as caught:  # noqa: BLE001 - who waits is told
+            error = caught
+        with self._guard:
+            self._ended = True
+            if self.left_behind:
+                _clusters.count_stuck(self._kind, -1)
+        # What the work holds, a client not least, ends with it.
+        del self._work
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(result)  # type: ignore[arg-type]
+
+
+class _Workers:
+    """Daemon threads, as many as there are calls at the same time; idle ones are used again."""
+
+    def __init__(self) -> None:
+        self._idle: deque[SimpleQueue[_Call[Any]]] = deque()
+        self._running: set[_Call[Any]] = set()
+        self._registered = False
+
+    def start(self, call: _Call[Any]) -> None:
+        if not self._registered:
+            self._registered = True
+            atexit.register(self._calm)
+        self._running.add(call)
+        call.add_done_callback(self._running.discard)
+        try:
+            self._idle.pop().put(call)
+        except IndexError:
+            calls: SimpleQueue[_Call[Any]] = SimpleQueue()
+            calls.put(call)
+            threading.Thread(
+                target=self._serve, args=(calls,), name="tierlog-hdfs", daemon=True
+            ).start()
+
+    def _serve(self, calls: SimpleQueue[_Call[Any]]) -> None:
+        while True:
+            calls.get().run()
+            if len(self._idle) >= _MAX_IDLE_WORKERS:
+                return
+            self._idle.append(calls)
 
     def _calm(self) -> None:
-        """The process ends: nothing of ours may still be on its way into the interpreter."""
-
-        async def cancel_all() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            if tasks:
-                _, late = await asyncio.wait(tasks, timeout=_GRACE_S / 2)
-                for task in late:
-                    task.cancel()
-
-        if self._loop is not None:
-            wait([asyncio.run_coroutine_threadsafe(cancel_all(), self._loop)], timeout=_GRACE_S)
+        """The process ends: what can end does so before the interpreter goes away beneath it."""
+        wait(list(self._running), timeout=_GRACE_S)
 
 
 _fork_guard = _ForkGuard()
-_loop_thread = _LoopThread()
+_clusters = _Clusters()
+_workers = _Workers()
 
 
 class HdfsConnection:
@@ -256,56 +306,74 @@ class HdfsConnection:
                 f"{url}: hdfs:// stores need the extra 'hdfs': pip install 'tierlog[hdfs]'"
             ) from error
         self._native = hdfs_native
-        # Refuses bad settings here rather than in the first call. Not kept: a fork may follow. One
-        # that was never called may end.
+        # Refuses bad settings here rather than in the first call. Not kept: a fork may follow.
         self._opened()
 
-    def client(self) -> _Client:
+    def client(self) -> HdfsClient:
         """The client that calls go through until one of them has waited in vain."""
         _fork_guard.enter(self.url)
-        return _loop_thread.client(self._kind, self._opened)
+        return _clusters.client(self._kind, self._opened)
 
     def call(
         self,
-        step: Callable[[Any], Awaitable[_Result]],
+        step: Callable[[Any], _Result],
         *,
         timeout_s: float | None = None,
-        client: _Client | None = None,
+        client: HdfsClient | None = None,
+        late: Callable[[Any], object] | None = None,
     ) -> _Result:
         """The result of `step(client)`, on the current client unless given.
 
-        CallFailedError for everything that goes wrong, at the latest when time is up.
+        CallFailedError for everything that goes wrong, at the latest when time is up. Should
+        `step` end after that, `late(client)` follows it.
         """
+        stuck = _clusters.stuck(self._kind)
+        if stuck >= _MAX_STUCK:
+            raise CallFailedError(
+                Failure.SILENT, f"{stuck} earlier calls still wait for an answer", passing=True
+            )
         used = self.client() if client is None else client
         waits_s = self._options.timeout_s if timeout_s is None else timeout_s
-        future = _loop_thread.submit(lambda: step(used.native), waits_s)
+
+        def work() -> _Result:
+            try:
+                return step(used.native)
+            finally:
+                if late is not None and call.left_behind:
+                    late(used.native)
+
+        call = _Call(work, self._kind)
+        _workers.start(call)
         try:
-            return future.result(waits_s + _GRACE_S)
+            return call.result(waits_s)
         except TimeoutError:
-            _loop_thread.put_aside(self._kind, used)
+            call.leave_behind()
+            _clusters.put_aside(self._kind, used)
             raise CallFailedError(
                 Failure.SILENT, f"no answer within {waits_s:g} s", passing=True
             ) from None
         except (OSError, RuntimeError) as error:
             raise _call_failed(error) from None
         except BaseException as error:
+            call.leave_behind()
             if type(error).__module__ != "pyo3_runtime":
                 raise
             # A panic in hdfs-native; it derives from BaseException only.
-            _loop_thread.put_aside(self._kind, used)
+            _clusters.put_aside(self._kind, used)
             raise CallFailedError(
                 Failure.LOST, f"hdfs-native stopped: {_first_line(str(error))}", passing=True
             ) from None
-        finally:
-            future.cancel()
 
-    def attempt(self, step: Callable[[Any], Awaitable[object]], *, wait_s: float) -> None:
+    def attempt(self, step: Callable[[Any], object], *, wait_s: float) -> None:
         """Run `step` for its effect, and wait for it at most so long; its outcome is nobody's."""
+        if _clusters.stuck(self._kind) >= _MAX_STUCK:
+            return
         used = self.client()
-        future = _loop_thread.submit(lambda: step(used.native), self._options.timeout_s)
-        future.add_done_callback(_looked_at)
+        call = _Call(lambda: step(used.native), self._kind)
+        _workers.start(call)
         if wait_s > 0:
-            wait([future], timeout=wait_s)
+            wait([call], timeout=wait_s)
+        call.leave_behind()
 
     def write_options(self) -> Any:
         """For a new file, which must not exist."""
@@ -320,25 +388,20 @@ class HdfsConnection:
         options = self._options
         single = ":" in self.url.rpartition("]")[2].removeprefix("hdfs://")
         try:
-            return self._native.AsyncClient(
+            return self._native.Client(
                 self.url,
                 options.settings(single=single),
                 options.config_dir,
                 kerberos_principal=options.kerberos_principal,
                 kerberos_keytab=options.kerberos_keytab,
                 kerberos_cache=options.kerberos_cache,
-            )
+            ).inner
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             text = _call_failed(error).text
             raise ConfigError(
                 f"{self.url}: {text}; name a NameNode with its port, or a name service of the "
                 "Hadoop settings"
             ) from None
-
-
-def _looked_at(future: Future[object]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 def _call_failed(error: Exception) -> CallFailedError:

@@ -17,8 +17,7 @@ empty stay.
 
 A store may be pickled; the copy opens its own connections from the URL, the options given here and
 the Hadoop settings of its machine. A process that was forked from one that had used HDFS is
-refused. With Kerberos, hdfs-native asks for its tickets inside the interpreter: a silent KDC then
-holds up every thread until its own timeout.
+refused.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
@@ -35,7 +34,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError
-from tierlog.remote.hdfs_client import CallFailedError, Failure, HdfsConnection, HdfsOptions
+from tierlog.remote.hdfs_client import (
+    CallFailedError,
+    Failure,
+    HdfsClient,
+    HdfsConnection,
+    HdfsOptions,
+)
 from tierlog.remote.object_store import (
     TEMPORARY_PREFIX,
     TEMPORARY_SUFFIX,
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HdfsStore", "open_hdfs_store"]
 
-# hdfs-native copies what it is given; a piece of this size is worth the way to its thread.
+# hdfs-native copies what it is given; a piece of this size is worth the way to a worker.
 _PIECE_BYTES = 1 << 20
 _LIST_PAGE = 1_000
 _ATTEMPTS = 6
@@ -72,7 +77,7 @@ _Result = TypeVar("_Result")
 class _Writing:
     """An object on its way: an open file of a hidden name, and the client it was opened with."""
 
-    client: Any
+    client: HdfsClient
     file: Any
     temporary: str
 
@@ -113,11 +118,11 @@ class HdfsStore:
         check_range(start_position, size_bytes)
         path = self._path(key)
 
-        async def read(client: Any) -> tuple[int, bytes]:
-            reader = await client.read(path)
-            length: int = len(reader)
+        def read(client: Any) -> tuple[int, bytes]:
+            reader = client.read(path)
+            length: int = reader.file_length()
             asked = min(size_bytes, length - start_position)
-            return length, await reader.read_range(start_position, asked) if asked > 0 else b""
+            return length, reader.read_range(start_position, asked) if asked > 0 else b""
 
         with self._errors(key):
             length, data = self._retried(read)
@@ -162,11 +167,11 @@ class HdfsStore:
         seen: set[str] = set()
         listing: Any = None
 
-        async def page(client: Any) -> list[Any]:
+        def page(client: Any) -> list[Any]:
             nonlocal listing
-            going_on, listing = listing or client.list_status(path), None
+            going_on, listing = listing or client.list_status(path, False), None
             found = []
-            async for status in going_on:
+            for status in going_on:
                 # A listing begun anew, after a failure, brings again what is known.
                 if status.path == path or status.path in seen:
                     continue
@@ -204,7 +209,7 @@ class HdfsStore:
         path = self._path(key)
         pieces = _pieces(counted(chunks, size_bytes, key))
         first = next(pieces, b"")
-        with self._errors(key):
+        with self._errors(key, put=True):
             writing = self._again(lambda: self._begin(path, first))
             stored = self._write(path, writing, pieces, size_bytes, overwrite=overwrite)
         if not stored:
@@ -219,7 +224,7 @@ class HdfsStore:
             writing = self._begin(path, next(pieces, b""))
             return self._write(path, writing, pieces, len(view), overwrite=overwrite)
 
-        with self._errors(key):
+        with self._errors(key, put=True):
             return self._again(put)
 
     def _begin(self, path: str, first: bytes) -> _Writing:
@@ -232,15 +237,17 @@ class HdfsStore:
         name = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
         temporary = f"{folder}/{name}"
 
-        async def begin(client: Any) -> Any:
-            file = await client.create(temporary, self._connection.write_options())
+        def begin(client: Any) -> Any:
+            file = client.create(temporary, self._connection.write_options())
             if first:
-                await file.write(first)
+                file.write(first)
             return file
 
         client = self._connection.client()
         with self._hidden(temporary):
-            file = self._connection.call(begin, client=client)
+            file = self._connection.call(
+                begin, client=client, late=lambda native: native.delete(temporary, False)
+            )
         self._sweep(folder)
         return _Writing(client=client, file=file, temporary=temporary)
 
@@ -269,9 +276,9 @@ class HdfsStore:
     def _close(self, writing: _Writing, size_bytes: int) -> None:
         """HDFS also renames files that are still open: only a closed one of its size goes on."""
 
-        async def close(client: Any) -> int:
-            await writing.file.close()
-            length: int = (await client.get_file_info(writing.temporary)).length
+        def close(client: Any) -> int:
+            writing.file.close()
+            length: int = client.get_file_info(writing.temporary).length
             return length
 
         length = self._connection.call(close, client=writing.client)
@@ -285,17 +292,13 @@ class HdfsStore:
         try:
             with self._hidden(temporary, unless=(Failure.LOST, Failure.SILENT)):
                 self._connection.call(
-                    lambda client: client.rename(temporary, path, overwrite=overwrite),
+                    lambda client: client.rename(temporary, path, overwrite),
                     timeout_s=half_s,
                 )
         except CallFailedError as error:
             if error.failure is Failure.EXISTS:
                 return False
-            if error.failure is Failure.ABSENT:
-                raise CallFailedError(
-                    Failure.REFUSED, f"the half-written file has gone: {error.text}", passing=True
-                ) from None
-            if error.failure is Failure.REFUSED:
+            if error.failure in (Failure.ABSENT, Failure.REFUSED):
                 raise
             self._settle(temporary, path, size_bytes, error)
         return True
@@ -318,7 +321,7 @@ class HdfsStore:
                     return
                 raise unknown
             removed = self._connection.call(
-                lambda client: client.delete(temporary), timeout_s=half_s
+                lambda client: client.delete(temporary, False), timeout_s=half_s
             )
         except CallFailedError:
             raise unknown from None
@@ -336,7 +339,7 @@ class HdfsStore:
     def delete(self, key: str) -> None:
         path = self._path(key)
         with self._errors(key):
-            self._retried(lambda client: client.delete(path))
+            self._retried(lambda client: client.delete(path, False))
 
     # -- hidden files
 
@@ -350,7 +353,9 @@ class HdfsStore:
             if failure not in unless:
                 # A NameNode that just kept silent is not waited for once more.
                 wait_s = 0.0 if failure is Failure.SILENT else _TIDY_S
-                self._connection.attempt(lambda client: client.delete(temporary), wait_s=wait_s)
+                self._connection.attempt(
+                    lambda client: client.delete(temporary, False), wait_s=wait_s
+                )
             raise
 
     def _sweep(self, folder: str) -> None:
@@ -358,13 +363,13 @@ class HdfsStore:
         if folder in self._swept:
             return
         self._swept.add(folder)
-        oldest_ms = self._clock.now_ms() - _LEFTOVER_MS
 
-        async def sweep(client: Any) -> None:
-            seen = 0
-            async for status in client.list_status(folder or "/"):
+        def sweep(client: Any) -> None:
+            # By the NameNode's clock, whatever ours says: a file was made here just now.
+            changed_ms = client.get_file_info(folder or "/").modification_time
+            oldest_ms = changed_ms - _LEFTOVER_MS
+            for seen, status in enumerate(client.list_status(folder or "/", False)):
                 name = status.path.rpartition("/")[2]
-                seen += 1
                 # Names come in order, and these stand before those of segments.
                 if seen > _LIST_PAGE or (
                     name.isascii() and name[: len(TEMPORARY_PREFIX)] > TEMPORARY_PREFIX
@@ -372,7 +377,7 @@ class HdfsStore:
                     return
                 hidden = name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
                 if hidden and not status.isdir and status.modification_time < oldest_ms:
-                    await client.delete(status.path)
+                    client.delete(status.path, False)
 
         self._connection.attempt(sweep, wait_s=0)
 
@@ -381,9 +386,7 @@ class HdfsStore:
     def _path(self, key: str) -> str:
         return f"{self._root}/{_names(check_key(key))}"
 
-    def _retried(
-        self, step: Callable[[Any], Awaitable[_Result]], *, within_s: float | None = None
-    ) -> _Result:
+    def _retried(self, step: Callable[[Any], _Result], *, within_s: float | None = None) -> _Result:
         """The result of a call that may be repeated, all attempts within the deadline."""
         total_s = self._options.timeout_s if within_s is None else within_s
         ends_ms = self._clock.monotonic_ms() + int(total_s * 1000)
@@ -415,15 +418,19 @@ class HdfsStore:
         return longest_ms - longest_ms * self._random_bytes(1)[0] // 512
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        """The one place where failed calls become storage errors; `what` is the key or the call."""
+    def _errors(self, what: str, *, put: bool = False) -> Iterator[None]:
+        """The one place where failed calls become storage errors; `what` is the key or the call.
+
+        What a `put` misses is its own half-written file, which a new attempt makes again.
+        """
         try:
             yield
         except CallFailedError as error:
-            if error.failure is Failure.ABSENT:
+            absent = error.failure is Failure.ABSENT
+            if absent and not put:
                 raise not_found(self._url, what, error.text) from None
             raise storage_error(
-                f"{self._url}: {what}: {error.text}", retriable=error.passing
+                f"{self._url}: {what}: {error.text}", retriable=absent or error.passing
             ) from None
 
 
