@@ -36,10 +36,15 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What stands in the README, and what stands for it here."""
     store = tmp_path_factory.mktemp("store").as_uri()
     archive = tmp_path_factory.mktemp("archive").as_uri()
+    properties = tmp_path_factory.mktemp("config") / "server.properties"
+    properties.write_text(f"log.dirs={DISK}\nlog.retention.hours=168\n")
     return {
         "s3://bucket/kafka": store,
         "file:///mnt/archive": archive,
         "/var/lib/kafka/data": str(DISK),
+        "gs://bucket/archive": tmp_path_factory.mktemp("bucket").as_uri(),
+        "--config server.properties": f"--config {properties} --once",
+        "localhost:9404": "127.0.0.1:0",
         # Nobody answers there: the checkpoints decide.
         "--bootstrap localhost:9092": "--bootstrap 127.0.0.1:1 --once",
         "orders": "codec-none",
