@@ -231,6 +231,12 @@ class RemoteLogConfig(Section):
         500,
         "How long a fetch waits for the remote tier before it is answered with what there is.",
     )
+    fetch_memory_bytes: int = setting(
+        "tierlog.fetch.memory.bytes",
+        whole_number(1, MAX_INT64),
+        256 << 20,
+        "Most bytes that all reads of the remote tier hold at a time, those read ahead included.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

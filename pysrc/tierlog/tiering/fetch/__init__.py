@@ -1,1 +1,1 @@
-"""The fetch path: many partitions, two tiers, one answer."""
+"""The fetch path: many partitions, two tiers, one answer (`setup.open_fetcher`)."""

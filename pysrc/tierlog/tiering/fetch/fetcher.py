@@ -95,8 +95,10 @@ class Fetcher:
         offsets: OffsetReader | None = None,
         metrics: RemoteLogMetrics | None = None,
         max_remote_wait_ms: int = MAX_REMOTE_WAIT_MS,
+        on_close: Callable[[], object] | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._on_close = on_close
         self._host = host
         self._remote = remote
         self._pool = pool
@@ -109,6 +111,17 @@ class Fetcher:
         self._local = LocalFetchReader()
         self._lock = threading.Lock()
         self._waiting: dict[TopicIdPartition, set[concurrent.futures.Future[None]]] = {}
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes what was opened for it (`open_fetcher`); may be repeated."""
+        if self._on_close is not None:
+            self._on_close()
 
     # -- asking
 
