@@ -179,7 +179,7 @@ class FencingConformance:
         assert visible(manager) == before
         cut(manager, metadata, 20)
         assert [found_at(manager, offset) for offset in (19, 20)] == [uuid_of("a"), None]
-        move(manager, metadata, DELETING)
+        cut(manager, metadata, 25, DELETING)
         assert [known.truncation_offset for known in manager.list(PARTITION)] == [20]
         cut(manager, metadata, 10, DELETING)
         assert [known.truncation_offset for known in manager.list(PARTITION)] == [10]

@@ -92,6 +92,7 @@ def test_leaders_cuts_deletions_and_log_starts_come_back(path: Path) -> None:
     first.advance_log_start_offset(PARTITION, 17)
     first.claim_leadership(other, 3)
     delete_partition(first, MARKED, DELETION_STARTED, partition=other)
+    first.claim_leadership(other, 4)
     finish(first, segment("b", 0, 9, partition=gone))
     steps = (MARKED, DELETION_STARTED, DELETION_FINISHED)
     delete_partition(first, *steps, partition=gone, leader_epoch=2)
@@ -100,7 +101,7 @@ def test_leaders_cuts_deletions_and_log_starts_come_back(path: Path) -> None:
     assert [found_at(second, offset) for offset in (39, 40)] == [uuid_of("a"), None]
     assert second.highest_offset_for_epoch(PARTITION, 0) == 39
     leaders = [second.leader_epoch(name) for name in (PARTITION, other, gone)]
-    assert leaders == [6, 3, 2]
+    assert leaders == [6, 4, 2]
     assert second.log_start_offset(PARTITION) == 17
     assert second.log_start_offset(other) is None
     assert second.partition_delete_state(other) is DELETION_STARTED
@@ -308,6 +309,24 @@ def test_memory_is_bounded(path: Path) -> None:
     iterator = manager.segments_by_timestamp(places[1], 0)
     assert [len(manager.list(place)) for place in places] == [5] * 6
     assert len(list(iterator)) == 5
+    manager.close()
+
+
+def test_after_a_failure_nothing_is_read_again(path: Path) -> None:
+    """Nobody knows what the file holds then, but what was answered before is still true."""
+    filled(path, 3, 4)
+    manager = SqliteRemoteLogMetadataManager(path, max_loaded_segments=4)
+    first, second, third = (partition_of("orders", number) for number in range(3))
+    before = manager.list(first)
+    manager._file.connection.execute(
+        "CREATE TEMP TRIGGER broken BEFORE INSERT ON main.segment"
+        " BEGIN SELECT raise(ABORT, 'broken'); END"
+    )
+    with pytest.raises(RemoteMetadataError, match="broken"):
+        manager.add(segment("new", 40, 49, partition=first))
+    assert len(manager.list(second)) == len(manager.list(third)) == 4
+    assert loaded(manager) == [0, 1, 2]
+    assert manager.list(first) == before
     manager.close()
 
 

@@ -152,6 +152,19 @@ def test_version_1_is_taken_over(old: Path) -> None:
     change(old, "PRAGMA integrity_check")
 
 
+def test_a_highest_offset_of_version_1_that_was_lost_is_found_again(old: Path) -> None:
+    change(
+        old,
+        "UPDATE highest_offset SET offset = 0 WHERE epoch = 7",
+        "DELETE FROM highest_offset WHERE epoch = 0",
+    )
+    manager = SqliteRemoteLogMetadataManager(old)
+    assert manager.highest_offset_for_epoch(PARTITION, 7) == 199
+    assert manager.highest_offset_for_epoch(PARTITION, 0) == 49
+    assert len(manager.list(PARTITION)) == 4
+    manager.close()
+
+
 def test_version_1_goes_on(old: Path) -> None:
     manager = SqliteRemoteLogMetadataManager(old)
     started = segments_of_version_1()[-1]
@@ -392,6 +405,34 @@ def test_damage_of_one_partition_leaves_the_others(written: Path) -> None:
     assert len(manager.list(PAYMENTS)) == 1
     assert PARTITION in manager.partitions()
     with pytest.raises(CorruptDataError):
+        manager.lookup(PARTITION, 0, 5)
+    manager.close()
+
+
+@pytest.mark.parametrize(
+    "change_of_one",
+    [
+        "start_offset = -1",
+        "end_offset = -1",
+        "end_offset = 9223372036854775807",
+        "end_offset = end_offset + 0.5",
+        "first_epoch_offset = 1",
+        "first_epoch = -1",
+        "first_epoch = 2147483648",
+        "size_bytes = -1",
+        "size_bytes = 2147483648",
+        "state = 3",
+        "txn_index_empty = 2",
+        "segment_id = 7",
+    ],
+)
+def test_a_damaged_segment_is_never_just_not_there(path: Path, change_of_one: str) -> None:
+    manager = SqliteRemoteLogMetadataManager(path)
+    finish(manager, segment("a", 0, 9, size_bytes=0))
+    manager.close()
+    change(path, f"UPDATE segment SET {change_of_one}")
+    manager = SqliteRemoteLogMetadataManager(path)
+    with pytest.raises(CorruptDataError, match=str(path)):
         manager.lookup(PARTITION, 0, 5)
     manager.close()
 
