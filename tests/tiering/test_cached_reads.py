@@ -151,7 +151,7 @@ def test_cac10_a_deleted_segment_is_not_served_from_the_cache(
         offsets(reader, topic)
 
 
-def test_a_damaged_object_is_an_error_with_a_cache_too(
+def test_damaged_indexes_are_not_cached_and_not_needed(
     golden_store: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     target = tmp_path / "damaged"
@@ -163,10 +163,16 @@ def test_a_damaged_object_is_an_error_with_a_cache_too(
     data[-10] ^= 0x01
     victim.write_bytes(data)
     storage = RemoteStorageManager(store)
+    alarms: list[Exception] = []
     with RemoteIndexCache(storage, tmp_path / "cache", clock=clock) as cache:
-        with pytest.raises(CorruptDataError, match="REMOTE_LOG"):
-            offsets(StoreReader(storage, metadata, index_cache=cache), "codec-none")
-        assert len(cache) <= 1
+        reader = StoreReader(storage, metadata, index_cache=cache, alarm=alarms.append)
+        whole = open_reader(golden_store.as_uri())
+        assert offsets(reader, "codec-none") == offsets(whole, "codec-none")
+        (partition,) = (one for one in metadata.partitions() if one.topic == "codec-none")
+        segments = metadata.list(partition)
+        assert len(cache) == len(segments) - 1
+    assert "REMOTE_LOG" in str(alarms[0])
+    assert isinstance(alarms[0], CorruptDataError)
 
 
 def test_the_short_ways_take_a_cache(store: WatchedStore, cache: RemoteIndexCache) -> None:

@@ -18,6 +18,7 @@ from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError, RemoteResourceNotFoundError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import Problem, bucket_metadata
+from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.local_reader import LocalReader
@@ -147,8 +148,6 @@ def test_offsets_by_time(data: st.DataObject, store: LogReader, local: LogReader
 
 
 def test_one_request_per_piece_and_small_pieces_join(store_dir: Path) -> None:
-    from tierlog.remote.storage import RemoteStorageManager
-
     opened = open_store(store_dir.as_uri())
     reader = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1)
     pieces = list(reader.read("codec-none", 0, 0))
@@ -207,10 +206,16 @@ def test_a_flipped_byte_in_the_store_is_never_served(store_dir: Path, tmp_path: 
         rows_of(open_reader(url).read("codec-none", 0, 0))
 
 
-def test_a_damaged_remote_index_is_an_error_not_a_guess(store_dir: Path, tmp_path: Path) -> None:
+def test_a_damaged_remote_index_costs_a_walk_not_records(
+    store_dir: Path, store: LogReader, tmp_path: Path
+) -> None:
     url = damaged_copy(store_dir, tmp_path, "codec-none-*/0/*.indexes", -10)
-    with pytest.raises(CorruptDataError, match="REMOTE_LOG"):
-        rows_of(open_reader(url).read("codec-none", 0, 0))
+    opened = open_store(url)
+    alarms: list[Exception] = []
+    reader = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), alarm=alarms.append)
+    assert rows_of(reader.read("codec-none", 0, 0)) == rows_of(store.read("codec-none", 0, 0))
+    assert "REMOTE_LOG" in str(alarms[0])
+    assert isinstance(alarms[0], CorruptDataError)
 
 
 def test_a_vanished_object_is_an_error_not_the_end(store_dir: Path, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Reads partitions back from a store, by the store's own words.
 
-The segments' metadata (from a metadata manager, or from the bucket itself) leads to a segment, its
-remoteLogIndex to a position in it, and one ranged request fetches a run of whole entries.
+The segments' metadata come from a metadata manager, or from the bucket itself; how their bytes are
+found and fetched is `RemoteReader`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +22,7 @@ from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.records import decode_records
 from tierlog.quota import QuotaManager
 from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import indexes_key, log_key, parse_rdi
+from tierlog.remote.layout import indexes_key, log_key
 from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
@@ -26,6 +30,10 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentState,
 )
 from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.places import Place, SegmentPlaces
+from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
+from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -33,14 +41,20 @@ from tierlog.tiering.log_reader import (
     SegmentSummary,
     rows_between,
 )
-from tierlog.types import StopReason, TopicIdPartition
+from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from tierlog.remote.index_cache import RemoteIndexCache
 
 __all__ = ["StoreReader"]
+
+# A reader that wants one record is not made to wait for MiBs; one that goes on gets more each time.
+_FIRST_BYTES = 256 << 10
+_GROWTH = 4
+_MEMORY_BYTES = 96 << 20
+_WINDOW_BYTES = 64 << 20
+_THREADS = 8
+_NO_LIMIT = 2**63
 
 
 class StoreReader:
@@ -54,13 +68,16 @@ class StoreReader:
         fetch_bytes: int = FETCH_BYTES,
         index_cache: RemoteIndexCache | None = None,
         fetch_quota: QuotaManager | None = None,
+        alarm: Callable[[Exception], object] | None = None,
     ) -> None:
         """`index_cache` is one of the same store; without it each read asks for its indexes.
-        Reads of `.log` objects wait while `fetch_quota` is exceeded."""
+        Reads of `.log` objects wait while `fetch_quota` is exceeded. ``alarm`` is that of
+        `RemoteReader`: it hears of damaged indexes that reading does without."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
         self._fetch_bytes = fetch_bytes
+        self._alarm = alarm
         self._fetch_quota = fetch_quota or QuotaManager.for_fetches(QuotaConfig())
 
     def partitions(self) -> list[PartitionSummary]:
@@ -108,25 +125,12 @@ class StoreReader:
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. One ranged request per piece; before it two small ones per segment,
-        or none for indexes that the cache has."""
+        """See `LogReader`. The first pieces are small, the later ones grow to some MiB, and from a
+        slow store they are asked for beforehand. What the fetch quota counts are the bytes of the
+        batches that came out of it, also those that were read ahead."""
         wanted = self._partition(topic, partition)
         lineage = self._lineage(wanted)
-        offset = start_offset
-        while end_offset is None or offset < end_offset:
-            found = self._segment_from(wanted, lineage, offset)
-            if found is None:
-                return
-            segment, offset = found
-            limit = _last_offset_in_lineage(segment, lineage, offset) + 1
-            stop = limit if end_offset is None else min(limit, end_offset)
-            for records in self._read_segment(segment, offset):
-                piece = rows_between(records, offset, stop)
-                if len(piece):
-                    yield piece
-                if len(records.batches) and int(records.batches.last_offset[-1]) + 1 >= stop:
-                    break
-            offset = limit
+        yield from self._read(wanted, lineage, start_offset, end_offset)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
@@ -137,12 +141,8 @@ class StoreReader:
             row = entries.lookup_timestamp(timestamp_ms)
             for first, last in ranges_in_lineage(segment, lineage) if row is not None else ():
                 start = max(first, int(entries.first_offset[row]))
-                for records in self._read_segment(segment, start):
-                    late = np.flatnonzero(
-                        (records.timestamp_ms >= timestamp_ms)
-                        & (records.offset >= start)
-                        & (records.offset <= last)
-                    )
+                for records in self._read(wanted, lineage, start, last + 1):
+                    late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
                     if len(late):
                         return int(records.offset[late[0]])
         return None
@@ -181,96 +181,152 @@ class StoreReader:
         section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
         return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
 
-    def _segment_from(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
-    ) -> tuple[RemoteLogSegmentMetadata, int] | None:
-        """The segment of the lineage that holds `offset`, or the next one after a gap."""
-        # A lineage may begin inside a segment: the records before were deleted.
-        starts = {one.start_offset for one in self._finished(partition)}
-        starts |= {entry.start_offset for entry in lineage}
-        for candidate in [offset, *sorted(start for start in starts if start > offset)]:
-            epoch = lineage.epoch_for(candidate)
-            if epoch is not None:
-                segment = self._metadata.lookup(partition, epoch, candidate)
-                if segment is not None:
-                    return segment, candidate
-        return None
-
     def _entries(self, segment: RemoteLogSegmentMetadata) -> RemoteLogIndexEntries:
         if self._index_cache is not None:
             return self._index_cache.get(segment).remote_log_index
         section = self._storage.fetch_indexes(segment, [IndexKind.REMOTE_LOG])
         return decode_remote_log_index(section[IndexKind.REMOTE_LOG], path=indexes_key(segment))
 
-    def _read_segment(
-        self, segment: RemoteLogSegmentMetadata, offset: int
+    def _read(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        start_offset: int,
+        end_offset: int | None,
     ) -> Iterator[RecordColumns]:
-        """The batches from the one that reaches `offset` on, as many whole entries at a time as
-        one request may fetch."""
-        entries = self._entries(segment)
-        row = entries.lookup_offset(offset)
-        while row is not None and row < len(entries):
-            start = self._position(segment, entries, row)
-            end, row = start + int(entries.data_length[row]), row + 1
-            while row < len(entries) and end - start < self._fetch_bytes:
-                end, row = end + int(entries.data_length[row]), row + 1
-            yield self._decode(segment, self._fetch(segment, start, end), start)
+        offset = start_offset
+        with closing(self._reads(partition, start_offset, end_offset)) as reads:
+            while end_offset is None or offset < end_offset:
+                found = reads.places.find_or_next(partition, lineage, offset)
+                if found is None or (end_offset is not None and found[1] >= end_offset):
+                    return
+                place, offset = found
+                with self._fetch_quota.transfer(reads.next_bytes(place)) as transfer:
+                    read = reads.read(partition, lineage, offset)
+                    transfer.moved(memoryview(read.records).nbytes)
+                if read.first_offset >= 0:
+                    piece = rows_between(_decoded(read), offset, end_offset)
+                    offset = read.next_offset
+                    # Whoever has the columns decides how long the bytes stay.
+                    del read
+                    if len(piece):
+                        yield piece
+                    del piece
+                else:
+                    offset = read.next_offset
 
-    def _fetch(self, segment: RemoteLogSegmentMetadata, start: int, end: int) -> Buffer:
-        with self._fetch_quota.transfer(end - start) as transfer:
-            data = self._storage.fetch_log_segment(segment, start, end)
-            transfer.moved(end - start)
-        return data
+    def _reads(
+        self, partition: TopicIdPartition, start_offset: int, end_offset: int | None
+    ) -> _Reads:
+        segments = self._finished(partition)
+        return _Reads(
+            self._storage,
+            self._metadata,
+            self._index_cache,
+            self._alarm,
+            self._fetch_bytes,
+            _bytes_between(segments, start_offset, end_offset),
+        )
 
-    def _position(
-        self, segment: RemoteLogSegmentMetadata, entries: RemoteLogIndexEntries, row: int
-    ) -> int:
-        key, position = parse_rdi(entries.rdi[row], segment.topic_id_partition)
-        if str(key) != log_key(segment):
-            raise CorruptDataError(
-                reason="bad_rdi",
-                path=log_key(segment),
-                position=int(entries.position[row]),
-                expected=f"a position in {log_key(segment)}",
-                found=str(key),
+
+class _Reads:
+    """The reads of one sequential reader, one after the other, through a `RemoteReader` that is
+    its own; a child process that goes on with them gets another.
+
+    The memory bounds what is held here: pieces that the caller keeps come on top.
+    """
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        index_cache: RemoteIndexCache | None,
+        alarm: Callable[[Exception], object] | None,
+        fetch_bytes: int,
+        expected_bytes: int,
+    ) -> None:
+        self.places = SegmentPlaces(metadata)
+        self._storage = storage
+        self._metadata = metadata
+        self._index_cache = index_cache
+        self._alarm = alarm
+        self._fetch_bytes = fetch_bytes
+        self._window_bytes = min(expected_bytes, _WINDOW_BYTES)
+        self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
+        self._at: tuple[RemoteLogSegmentMetadata, int] | None = None
+        self._kept: list[tuple[weakref.ref[memoryview], int]] = []
+        self._open()
+
+    def _open(self) -> None:
+        self._process_id = os.getpid()
+        self._memory = FetchMemory(_MEMORY_BYTES, read_ahead_share=1.0)
+        self._reader = RemoteReader(
+            self._storage,
+            self._metadata,
+            memory=self._memory,
+            index_cache=self._index_cache,
+            alarm=self._alarm,
+            read_ahead=ReadAheadSettings(threads=_THREADS, max_window_bytes=self._window_bytes),
+        )
+
+    def close(self) -> None:
+        """Let go of what was read ahead, and of the threads."""
+        if self._process_id == os.getpid():
+            self._reader.close()
+
+    def next_bytes(self, place: Place) -> int:
+        """How many bytes the next read may bring."""
+        left = place.segment.segment_size_bytes
+        if self._at is not None and self._at[0] == place.segment:
+            left -= self._at[1]
+        return min(left, self._max_bytes)
+
+    def read(self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int) -> RemoteRead:
+        """The batches from `offset` on."""
+        if self._process_id != os.getpid():
+            # The threads stayed in the parent, and whatever they had locked is locked for ever.
+            self._open()
+        self._kept = [one for one in self._kept if one[0]() is not None]
+        self._memory.resize(_MEMORY_BYTES + sum(size for _, size in self._kept))
+        while True:
+            read = self._reader.read(
+                partition, lineage, offset, self._max_bytes, _NO_LIMIT, minimum_one=True
             )
-        return position
-
-    def _decode(
-        self, segment: RemoteLogSegmentMetadata, data: Buffer, position: int
-    ) -> RecordColumns:
-        try:
-            records = decode_records(data)
-        except CorruptDataError as error:
-            raise _moved(error, log_key(segment), position) from None
-        table = records.batches
-        if table.stop_reason is not StopReason.END:
-            raise CorruptDataError(
-                reason=table.stop_reason.value,
-                path=log_key(segment),
-                position=position + table.stop_position,
-                expected=table.stop_expected,
-                found=table.stop_found,
-            )
-        return records
+            if not read.refused:
+                break
+            self._memory.resize(self._memory.used_bytes + _MEMORY_BYTES)
+        self._max_bytes = min(self._max_bytes * _GROWTH, self._fetch_bytes)
+        if read.segment is not None:
+            self._at = read.segment, read.end_position
+        records = memoryview(read.records)
+        self._kept.append((weakref.ref(records), records.nbytes))
+        return replace(read, records=records)
 
 
-def _moved(error: CorruptDataError, path: str, by: int) -> CorruptDataError:
-    return CorruptDataError(
-        reason=error.reason,
-        path=path,
-        position=error.position + by,
-        expected=error.expected,
-        found=error.found,
-        hint=error.hint,
-    )
-
-
-def _last_offset_in_lineage(
-    segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs, offset: int
+def _bytes_between(
+    segments: Iterable[RemoteLogSegmentMetadata], start_offset: int, end_offset: int | None
 ) -> int:
-    """How far from `offset` on the segment holds what the lineage says."""
-    for start, end in ranges_in_lineage(segment, lineage):
-        if start <= offset <= end:
-            return end
-    return offset
+    """About how many bytes lie between two offsets."""
+    total = 0
+    for one in segments:
+        end = one.end_offset if end_offset is None else min(one.end_offset, end_offset - 1)
+        offsets = end - max(one.start_offset, start_offset) + 1
+        if offsets > 0:
+            total += one.segment_size_bytes * offsets // (one.end_offset - one.start_offset + 1)
+    return total
+
+
+def _decoded(read: RemoteRead) -> RecordColumns:
+    """The records of batches that were checked when they were read."""
+    try:
+        return decode_records(read.records, verify_crc=False)
+    except CorruptDataError as error:
+        assert read.segment is not None
+        raise CorruptDataError(
+            reason=error.reason,
+            path=log_key(read.segment),
+            position=error.position + read.start_position,
+            expected=error.expected,
+            found=error.found,
+            hint=error.hint,
+        ) from None
