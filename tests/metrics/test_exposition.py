@@ -46,7 +46,7 @@ def in_full_use(clock: ManualClock) -> RemoteLogMetrics:
     config = QuotaConfig(copy_max_bytes_per_second=1000, fetch_max_bytes_per_second=2000)
     metrics.watch_quota("copy", QuotaManager.for_copies(config, clock))
     metrics.watch_quota("fetch", QuotaManager.for_fetches(config, clock))
-    for name in ("copy", "expiration", "follower"):
+    for name in ("copy", "expiration", "follower", "reader"):
         metrics.watch_pool(name, Pool(5, 700_000))
     metrics.task_failed("copy", OSError())
     return metrics

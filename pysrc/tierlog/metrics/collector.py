@@ -17,6 +17,7 @@ __all__ = ["RemoteLogCollector"]
 _Sample = tuple[tuple[str, ...], float]
 _TOPIC_GAUGES = "kafka_server_brokertopicmetrics_remote"
 _MANAGER = "kafka_log_remote_remotelogmanager_"
+_READERS = "kafka_log_remote_remotestoragethreadpool_remotelogreader"
 _THROTTLE = "kafka_server_remotelogmanager_remote_{}_throttle_time_{}"
 
 
@@ -102,6 +103,15 @@ def _manager(snapshot: MetricsSnapshot) -> _Rows:
     pool = snapshot.pools.get("copy")
     if pool is not None:
         yield _MANAGER + "remotelogmanagertasksavgidlepercent", (), pool.idle_ratio
+    readers = snapshot.pools.get("reader")
+    if readers is not None:
+        yield _READERS + "taskqueuesize", (), readers.queued
+        yield _READERS + "avgidlepercent", (), readers.idle_ratio
+    yield (
+        "kafka_server_delayedremotefetchmetrics_expires_total",
+        (),
+        snapshot.counts.fetches_expired,
+    )
     for (topic, partition), percents in snapshot.retention_percent.items():
         labels = (topic, str(partition))
         yield _MANAGER + "retentionsizeinpercent", labels, percents[0]

@@ -84,6 +84,11 @@ def _manager_gauge(name: str, unit: str, doc: str, labels: tuple[str, ...] = ())
     )
 
 
+def _pool_gauge(name: str, unit: str, doc: str) -> Metric:
+    mbean = f"kafka.log.remote:type=RemoteStorageThreadPool,name={name}"
+    return Metric(name=_exported(mbean), kind=Kind.GAUGE, unit=unit, doc=doc, mbean=mbean)
+
+
 def _attribute(mbean_type: str, attribute: str, unit: str, doc: str) -> Metric:
     mbean = f"kafka.server:type={mbean_type}"
     return Metric(
@@ -218,6 +223,22 @@ KAFKA_METRICS: tuple[Metric, ...] = (
         "percent",
         "Size of the local log in percent of local.retention.bytes; 0 if that is unlimited.",
         ("topic", "partition"),
+    ),
+    _pool_gauge(
+        "RemoteLogReaderTaskQueueSize", "reads", "Reads of the remote tier that wait for a thread."
+    ),
+    _pool_gauge(
+        "RemoteLogReaderAvgIdlePercent",
+        "ratio",
+        "Idle share of the reader threads in the last minute, 0 to 1 for all of Kafka's Percent.",
+    ),
+    Metric(
+        name="kafka_server_delayedremotefetchmetrics_expires_total",
+        kind=Kind.COUNTER,
+        unit="reads",
+        doc="Remote reads that did not come within remote.fetch.max.wait.ms.",
+        mbean="kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
+        attribute="Count",
     ),
     _attribute(
         "RemoteLogManager",

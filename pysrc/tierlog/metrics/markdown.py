@@ -47,10 +47,9 @@ _OWN = """\
 _ELSEWHERE = """\
 ## Not here
 
-What Kafka measures of serving remote reads to consumers (`RemoteLogReaderFetchRateAndTimeMs`,
-`RemoteStorageThreadPool`, `DelayedRemoteFetchMetrics`, `DelayedRemoteListOffsetsMetrics` and the
-purgatories) and of replication (`LeaderReplication`, `FollowerReplication`, `ReassignmentBytes...`)
-belongs to a broker, which tierlog is not.
+What Kafka measures of its request queues (`RemoteLogReaderFetchRateAndTimeMs`,
+`DelayedRemoteListOffsetsMetrics` and the purgatories) and of replication (`LeaderReplication`,
+`FollowerReplication`, `ReassignmentBytes...`) belongs to a broker, which tierlog is not.
 """
 
 

@@ -206,6 +206,11 @@ class RemoteLogMetrics:
         """A read from the tier failed; an offset out of range is no failure."""
         self._count(topic, _FETCH_ERRORS)
 
+    def fetch_expired(self) -> None:
+        """A fetch was answered without a read from the tier that did not come in time."""
+        with self._lock:
+            self._counts.fetches_expired += 1
+
     def aux_state_started(self, topic: str) -> None:
         """A follower begins to build its state from the tier."""
         self._count(topic, _AUX_STATE_REQUESTS)
@@ -246,8 +251,8 @@ class RemoteLogMetrics:
     def watch_pool(
         self, name: str, pool: TaskPoolWatched, *, stuck_after_ms: int = STUCK_AFTER_MS
     ) -> None:
-        """``copy``, ``expiration`` or ``follower``; the name's earlier pool is not asked again.
-        A run under way for longer than ``stuck_after_ms`` counts as stuck."""
+        """``copy``, ``expiration``, ``follower`` or ``reader``; the name's earlier pool is not
+        asked again. A run under way for longer than ``stuck_after_ms`` counts as stuck."""
         with self._lock:
             self._pools[name] = (pool, stuck_after_ms)
 

@@ -126,6 +126,7 @@ class OwnCounts:
     segments_deleted: int = 0
     deleted_bytes: int = 0
     log_start_advances: int = 0
+    fetches_expired: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import CorruptDataError, MetadataNotReadyError, RemoteStorageError
+from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.offsets import OffsetReader
 from tierlog.tiering.fetch.pool import ReaderPool
@@ -175,7 +176,8 @@ def test_a_used_up_quota_gives_no_records_and_no_error_and_resumes(
 def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
     tiers: TwoTiers,
 ) -> None:
-    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    metrics = RemoteLogMetrics()
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1, metrics=metrics)
     cold, hot = both(tiers)
     gate = gate_of(tiers)
     gate.open.clear()
@@ -193,6 +195,7 @@ def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
     (late,) = tiers.fetch([at(cold)])
     assert size(late) > 0
     assert gate.reads == 1, "not read again"
+    assert metrics.snapshot().counts.fetches_expired == 1
     assert tiers.pool.late_bytes == 0
 
 

@@ -61,12 +61,12 @@ class _Looked:
     size_bytes: int = 0
     failed: bool = False
 
-    def take(self, row: int) -> None:
-        """A remote read is done, or time is up: the answer for that partition."""
+    def take(self, row: int) -> bool:
+        """A remote read is done: the answer for that partition. False when time is up before."""
         ticket = self.tickets.pop(row)
         if not ticket.future.done():
             ticket.give_up()
-            return
+            return False
         # What came late, or was read for somebody else, stands beside what is true now.
         now = self.answers[row]
         self.answers[row] = replace(
@@ -75,6 +75,7 @@ class _Looked:
             last_stable_offset=now.last_stable_offset,
             log_start_offset=now.log_start_offset,
         )
+        return True
 
 
 class Fetcher:
@@ -450,7 +451,8 @@ class Fetcher:
 
     def _finish(self, looked: _Looked) -> FetchResponse:
         for row in list(looked.tickets):
-            looked.take(row)
+            if not looked.take(row):
+                self._metrics.fetch_expired()
         return FetchResponse(partitions=tuple(looked.answers))
 
     def _is_answer(self, request: FetchRequest, looked: _Looked) -> bool:
