@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.log_dir import open_log_dir
+from tierlog.remote.bucket import list_segments
+from tierlog.remote.layout import indexes_key
+from tierlog.remote.metadata import RemoteLogSegmentState
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.store import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport
 from tierlog.tiering.local_log import TopicSettings
 
@@ -126,11 +132,22 @@ def test_a_copy_lag_holds_segments_back(log_dir: Path) -> None:
     assert reasons == {285: "copy_lag", END: "active"}
 
 
-def test_a_deleted_topic_stays_and_its_interrupted_copy_does_not(log_dir: Path) -> None:
+def test_a_deleted_topic_stays_and_its_interrupted_copies_are_settled(log_dir: Path) -> None:
+    """A copy that was whole is finished, one that was not is removed, as if it still had a log."""
     tier(log_dir)
+    store = open_store((log_dir.parent / "store").as_uri())
+    segments = sorted(list_segments(store), key=lambda one: one.start_offset)
     shutil.rmtree(log_dir / PARTITION)
-    before = sorted(path.name for path in (log_dir.parent / "store").rglob("*"))
-    report = tier(log_dir, topic=TopicSettings(retention_ms=1))
+    (log_dir.parent / "store" / indexes_key(segments[1])).unlink()
+    metadata = SqliteRemoteLogMetadataManager(log_dir.parent / "half" / "metadata.sqlite")
+    started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    metadata.load(replace(one, state=started) for one in segments[:2])
+    metadata.close()
+    report = tier(log_dir, "half", topic=TopicSettings(retention_ms=1))
     assert report.ok
-    assert sorted(path.name for path in (log_dir.parent / "store").rglob("*")) == before
-    assert offsets(log_dir) == list(range(END))
+    assert report.warnings == (
+        f"{segments[0].segment_id}: interrupted copy finished",
+        f"{segments[1].segment_id}: interrupted copy removed",
+    )
+    assert offsets(log_dir) == [*range(146), *range(285, END)]
+    assert len(list((log_dir.parent / "store").rglob("*.log"))) == 2
