@@ -112,8 +112,11 @@ class Report:
 class Matrix:
     """Runs cycles below `folder`; `make` opens a state in the child."""
 
-    def __init__(self, folder: Path, make: MakeWorld = World) -> None:
+    def __init__(
+        self, folder: Path, make: MakeWorld = World, max_failures: int = MAX_FAILURES
+    ) -> None:
         self._folder = folder
+        self._max_failures = max_failures
         self._make = make
         self._counters = Counters()
         self._errors = folder / "error.txt"
@@ -121,7 +124,7 @@ class Matrix:
 
     def run(self, states: Iterator[int], cycles: int) -> Report:
         """So many cycles, over as many of the states as that takes."""
-        while self.report.cycles < cycles and len(self.report.failures) < MAX_FAILURES:
+        while self.report.cycles < cycles and len(self.report.failures) < self._max_failures:
             left = cycles - self.report.cycles
             self._state(next(states), min(CYCLES_PER_STATE, left))
         return self.report
@@ -136,6 +139,8 @@ class Matrix:
         counts = self._counters.counts()
         rng = random.Random(f"kills {state}")
         for number in range(cycles):
+            if len(self.report.failures) >= self._max_failures:
+                break
             if number % RANDOM_EVERY == RANDOM_EVERY - 1:
                 kills = [Kill(AFTER_US, rng.randrange(duration_us))]
             else:
@@ -264,7 +269,13 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=memory if usable else None, prefix="tierlog-matrix-")
 
 
-def run(cycles: int, seed: int, workers: int, mutation: str | None = None) -> Report:
+def run(
+    cycles: int,
+    seed: int,
+    workers: int,
+    mutation: str | None = None,
+    max_failures: int = MAX_FAILURES,
+) -> Report:
     """Cycles shared between so many processes; the states depend on the seed alone."""
     first = seed * STATES_PER_SEED
     with scratch_folder() as name:
@@ -277,7 +288,8 @@ def run(cycles: int, seed: int, workers: int, mutation: str | None = None) -> Re
             share = cycles // workers + (worker < cycles % workers)
             child = os.fork()
             if child == 0:
-                _work(folder, states, share, mutation)
+                make = MUTATIONS[mutation] if mutation else World
+                _work(Matrix(folder, make, max_failures), folder, states, share)
             children.append((child, folder))
         for child, _ in children:
             os.waitpid(child, 0)
@@ -290,9 +302,8 @@ def run(cycles: int, seed: int, workers: int, mutation: str | None = None) -> Re
     return report
 
 
-def _work(folder: Path, states: Sequence[int], cycles: int, mutation: str | None) -> None:
+def _work(matrix: Matrix, folder: Path, states: Sequence[int], cycles: int) -> None:
     """One worker process; never returns."""
-    matrix = Matrix(folder, MUTATIONS[mutation] if mutation else World)
     text = "nothing"
     try:
         text = matrix.run(iter(states), cycles).dumps()
@@ -311,6 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="drawn and printed when not given")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="put a known bug back")
+    parser.add_argument("--failures", type=int, default=MAX_FAILURES, help="end after so many")
     parser.add_argument("--json", type=Path, help="write the report there")
     parser.add_argument("--state", type=int, help="see one failure again, with its --kill")
     parser.add_argument("--kill", action="append", type=Kill.parse, default=[])
@@ -323,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = Matrix(Path(folder), make).again(options.state, options.kill)
     else:
         print(f"seed {seed}", flush=True)
-        report = run(options.cycles, seed, options.workers, options.mutation)
+        report = run(options.cycles, seed, options.workers, options.mutation, options.failures)
     if options.json:
         options.json.write_text(report.dumps())
     print(table(report, time.monotonic() - began))

