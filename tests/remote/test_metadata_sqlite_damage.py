@@ -200,6 +200,24 @@ def test_killed_half_way_version_1_is_as_it_was(old: Path, rows: int) -> None:
     test_version_1_is_taken_over(old)
 
 
+def test_without_room_version_1_is_as_it_was(old: Path) -> None:
+    before = content(old)
+    script = (
+        "import resource, sys\n"
+        "from tierlog.errors import RemoteMetadataError\n"
+        "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))\n"
+        "try: SqliteRemoteLogMetadataManager(sys.argv[1])\n"
+        "except RemoteMetadataError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(old)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "cannot open the metadata" in done.stdout
+    assert version_of(old) == 1
+    assert content(old) == before
+    test_version_1_is_taken_over(old)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
