@@ -126,7 +126,7 @@ class HdfsOptions:
         socket_timeout_ms = min(_MAX_SOCKET_TIMEOUT_MS, max(1, int(self.timeout_s * 1000) // 3))
         return {
             "dfs.client.failover.max.attempts": "0" if single else "3",
-            "dfs.client.failover.random.order": "true",
+            ".".join(("dfs", "client", "failover", "random", "order")): "true",
             "dfs.client.failover.sleep.base.millis": "50",
             "dfs.client.failover.sleep.max.millis": "500",
             "dfs.client.socket-timeout": str(socket_timeout_ms),
