@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.output import Format, Table, human_size, iso_time, parse_size, render, wide_field
+from tierlog.tools.output import (
+    Format,
+    RowStream,
+    Table,
+    human_size,
+    iso_time,
+    parse_size,
+    render,
+    wide_field,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +195,21 @@ def test_times_beyond_any_calendar_stay_numbers() -> None:
     assert iso_time(253_402_300_799_999) == "9999-12-31T23:59:59.999Z"
     assert iso_time(253_402_300_800_000) == "253402300800000"
     assert iso_time(-1) == "-1"
+
+
+def test_rows_that_come_one_by_one() -> None:
+    stream = RowStream(Row, Format.TEXT)
+    first = list(stream.lines(ROWS[1]))
+    assert len(first) == 2
+    assert first[0].split()[:2] == ["NAME", "PARTITION"]
+    assert "PATH" not in first[0]
+    long_name = replace(ROWS[1], name="a-much-longer-name")
+    (wider,) = stream.lines(long_name)
+    (after,) = stream.lines(ROWS[1])
+    assert wider.index("7 B") == after.index("7 B") > first[1].index("7 B")
+    (heads, _) = RowStream(Row, Format.WIDE).lines(ROWS[0])
+    assert heads.endswith("PATH")
+    (line,) = RowStream(Row, Format.JSON).lines(ROWS[0])
+    assert json.loads(line) == json.loads(shown(Format.JSON, TABLES[0]))["rows"][0]
+    as_yaml = [line for row in ROWS for line in RowStream(Row, Format.YAML).lines(row)]
+    assert as_yaml == shown(Format.YAML, TABLES[0]).splitlines()[1:]
