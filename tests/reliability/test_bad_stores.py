@@ -13,7 +13,9 @@ import pytest
 from tests.reliability.compare import differences, violations
 from tests.reliability.conftest import WRITE_FAULTS, MakeLog, OpenWorld, heal
 from tests.reliability.host import OwnedLog
+from tests.reliability.ledger import Truth
 from tests.reliability.points import watched
+from tests.reliability.walk import walk
 from tests.reliability.workload import append_some
 from tests.reliability.world import World
 from tests.remote.fault_proxy import Call, Fault, FaultProxy
@@ -176,3 +178,32 @@ def test_any_day_of_faults_ends_with_a_lag_of_nothing(
     heal(world, proxy)
     assert violations(world) == []
     assert differences(world) == []
+
+
+@pytest.mark.parametrize("fault", READ_FAULTS)
+def test_what_a_consumer_gets_is_right_or_an_error(
+    open_world: OpenWorld, proxy: FaultProxy, make_log: MakeLog, fault: Fault
+) -> None:
+    """The fault strikes every single read of a consumer's way through the log, one after the
+    other."""
+    world = open_world()
+    log = make_log(world, "consumed", 3, local_retention_bytes=0)
+    world.run()
+    world.run()
+    assert log.bases == [log.log_end_offset], "only the tier has it"
+    known = Truth.read(world.ledger_path).partitions[log.name]
+    whole = [batch.first_offset for batch in known.required(0)]
+    number = 0
+    while True:
+        number += 1
+        proxy.struck.clear()
+        proxy.inject(Call.GET_OBJECT, fault, number=number, times=3)
+        walked = list(walk(world, log))
+        proxy.heal()
+        came = [one for one in walked if isinstance(one, tuple)]
+        assert all(known.allows(*one) for one in came), "wrong bytes were served"
+        if len(came) == len(walked):
+            assert [offset for offset, _ in came] == whole, "some are missing, and nobody was told"
+        if not proxy.struck:
+            break
+    assert number > 4, "the fault struck every read of the way"
