@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -19,18 +20,25 @@ from obstore.store import from_url
 
 from tests.remote.s3_server import S3_SERVERS, running_s3_server
 from tierlog import _core
+from tierlog.config import Config, RemoteLogConfig
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.log_dir import PartitionLog
 from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.layout import log_key
+from tierlog.remote.layout import LOG_SUFFIX, log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.fetch.decision import decide_fetch
+from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.offsets import SpecialTimestamp
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteReader
+from tierlog.tiering.fetch.setup import open_fetcher
+from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchView
+from tierlog.types import TopicIdPartition
 
 from .copying import Copying
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
@@ -42,6 +50,8 @@ SMALL_BYTES = 4 << 10
 SMALL_READS = 500
 LATENCY_S = 0.020
 FIRST_BYTES = 200
+MANY = 200
+BUDGET_BYTES = 64 << 20
 
 
 def items(bench: Bench) -> Sequence[Case | Limit]:
@@ -52,6 +62,8 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         delayed(bench, "none-100-16k-1g"),
         small(bench, "none-100-16k-64m"),
         first_byte(bench, "none-100-16k-64m"),
+        many_partitions(bench, "none-100-16k-64m"),
+        beside_a_stalled_store(bench, "none-100-16k-64m"),
     ]
 
 
@@ -306,5 +318,144 @@ def first_byte(bench: Bench, shape: str) -> Limit:
         shape="1 MiB at random offsets, warm index",
         unit="ms",
         at_most=1,
+        measure=measure,
+    )
+
+
+# -- many partitions in one fetch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Partitions of one log: those with an even number only in the tier, the others here."""
+
+    log: PartitionLog
+    end: int
+
+    def view(self, partition: TopicIdPartition) -> FetchView:
+        return FetchView(
+            log=self.log,
+            log_start_offset=0,
+            local_log_start_offset=0 if partition.partition % 2 else self.end,
+            high_watermark=self.end,
+            last_stable_offset=self.end,
+            log_end_offset=self.end,
+        )
+
+
+@contextmanager
+def fetching(
+    bench: Bench, shape: str, store_of: Callable[[ObjectStore], ObjectStore], **settings: int
+) -> Iterator[tuple[Fetcher, list[TopicIdPartition]]]:
+    """A fetcher of so many partitions, and their names; all have the same segment."""
+    segment = bench.corpora.path(shape).absolute()
+    with TemporaryDirectory(dir=segment.parent) as name, ExitStack() as stack:
+        folder = Path(name)
+        copying = Copying.of(segment, folder)
+        store = on_disk(folder)
+        metadata = copying.copy_to(store)
+        manager = InMemoryRemoteLogMetadataManager()
+        manager.load([metadata])
+        storage = RemoteStorageManager(store_of(store))
+        cache = stack.enter_context(RemoteIndexCache(storage, folder / "indexes"))
+        host = Host(log=copying.log, end=metadata.end_offset + 1)
+        config = Config(remote_log=RemoteLogConfig(**settings))
+        fetcher = stack.enter_context(
+            open_fetcher(host, storage, manager, config=config, index_cache=cache)
+        )
+        first = metadata.topic_id_partition
+        assert first.partition == 0
+        yield fetcher, [replace(first, partition=number) for number in range(2)]
+
+
+def many_partitions(bench: Bench, shape: str) -> Limit:
+    """What a fetch of 200 remote reads at once holds, of all that its budget allows. The reads are
+    of 200 places of one partition, so that none is shared."""
+
+    def measure() -> float:
+        with fetching(bench, shape, lambda store: store, fetch_memory_bytes=BUDGET_BYTES) as (
+            fetcher,
+            (cold, _),
+        ):
+            end = fetcher.list_offset_sync(cold, SpecialTimestamp.LATEST).offset
+            asked = tuple(
+                FetchPartition(partition=cold, fetch_offset=end * number // MANY, max_bytes=1 << 20)
+                for number in range(MANY)
+            )
+            before = resident_bytes()
+            request = FetchRequest(partitions=asked, max_bytes=MANY << 20, max_wait_ms=0)
+            most = 0
+            for _ in range(5):
+                answer = fetcher.fetch_sync(request)
+                most = max(most, resident_bytes() - before)
+                del answer
+            return 100 * most / BUDGET_BYTES
+
+    return Limit(
+        operation="memory of a fetch over many partitions",
+        shape=f"{MANY} remote reads of 1 MiB, a budget of {BUDGET_BYTES >> 20} MiB",
+        unit="% of the budget",
+        at_most=110,
+        measure=measure,
+    )
+
+
+def resident_bytes() -> int:
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class StallingStore(DelayingStore):
+    """A store whose reads of `.log` objects wait until they are let go."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store, 0)
+        self.go_on = threading.Event()
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Any:
+        if key.endswith(LOG_SUFFIX):
+            self.go_on.wait()
+        return self._store.get_range(key, start_position, size_bytes)
+
+
+def beside_a_stalled_store(bench: Bench, shape: str) -> Limit:
+    """How much longer a fetch of local partitions takes while all reader threads hang: p99."""
+
+    def measure() -> float:
+        stalled: list[StallingStore] = []
+
+        def stalling(store: ObjectStore) -> Any:
+            stalled.append(StallingStore(store))
+            return stalled[0]
+
+        with fetching(bench, shape, stalling, fetch_max_wait_ms=1) as (fetcher, (cold, hot)):
+            local = FetchRequest(
+                partitions=(FetchPartition(partition=hot, fetch_offset=0),), max_wait_ms=0
+            )
+
+            def p99_ms() -> float:
+                took = []
+                for _ in range(50 if bench.corpora.quick else 1_000):
+                    began = time.perf_counter()
+                    fetcher.fetch_sync(local)
+                    took.append(time.perf_counter() - began)
+                return quantiles(took, n=100)[-1]
+
+            quiet = min(p99_ms() for _ in range(3))
+            for number in range(50):
+                fetcher.fetch_sync(
+                    FetchRequest(
+                        partitions=(FetchPartition(partition=cold, fetch_offset=number * 100),)
+                    )
+                )
+            beside = min(p99_ms() for _ in range(3))
+            stalled[0].go_on.set()
+            return beside / quiet
+
+    return Limit(
+        operation="local fetches beside a store that hangs, p99",
+        shape="1 MiB each, all reader threads busy",
+        unit="x",
+        at_most=1.2,
         measure=measure,
     )
