@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata_schema import SCHEMA_VERSION
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
 
@@ -69,7 +70,8 @@ class Store:
 
     def path(self, corpora: Corpora) -> Path:
         """The store, written unless an earlier run did."""
-        path = corpora.directory / f"metadata-{self.partitions}x{self.segments}.sqlite"
+        name = f"metadata-{SCHEMA_VERSION}-{self.partitions}x{self.segments}.sqlite"
+        path = corpora.directory / name
         if not path.exists():
             draft = path.with_suffix(".draft")
             for old in draft.parent.glob(f"{draft.name}*"):
