@@ -128,6 +128,23 @@ def test_a_deposed_leaders_end_is_cut_to_the_lineage(tiers: TwoTiers) -> None:
     assert (found.offset, found.leader_epoch) == (99, 0)
 
 
+@pytest.mark.parametrize("name", ["times-shuffled-0", "transactions-0", "epochs-0"])
+def test_the_newest_record_that_a_reader_may_see(tiers: TwoTiers, name: str) -> None:
+    """Wherever what it may see ends, in the middle of segments too."""
+    partition = tiers.add("clean", name)
+    whole = tiers.views[partition]
+    tiers.drop_local(partition, boundaries(whole)[2])
+    rows = times(whole.log, whole.log_start_offset)
+    ends = [one.base_offset for _, one in oracle_batches(whole.log)]
+    for end in [one for one in ends if one > boundaries(whole)[2]][::3]:
+        view = replace(tiers.views[partition], high_watermark=end, last_stable_offset=end)
+        reader = OffsetReader(tiers.remote, tiers.metadata, index_cache=tiers.cache)
+        found = reader.look_up(view, partition, SpecialTimestamp.MAX_TIMESTAMP)
+        visible = [row for row in rows if row[0] < end]
+        newest = max(visible, key=lambda row: (row[1], -row[0]))
+        assert (found.offset, found.timestamp_ms) == newest, end
+
+
 def test_a_segment_that_goes_meanwhile_asks_for_another_look(tiers: TwoTiers) -> None:
     partition = tiers.add("clean", "codec-none-0")
     view = tiers.views[partition]

@@ -4,7 +4,7 @@
 |---|---|---|
 | -1 | latest | where a reader of this isolation stops |
 | -2 | earliest | the log start offset |
-| -3 | max timestamp | the first record with the largest timestamp, in either tier |
+| -3 | max timestamp | the first record, of those to be seen, with the largest timestamp |
 | -4 | earliest local | the local log start offset |
 | -5 | latest tiered | the last offset in the tier |
 | -6 | earliest pending upload | the first offset that is not in the tier yet |
@@ -164,17 +164,30 @@ class OffsetReader:
     def _newest(
         self, view: FetchView, partition: TopicIdPartition, upper_offset: int
     ) -> OffsetAnswer:
-        """The largest time that a record can be found for: what a segment names as its largest may
-        lie in a part of it that is not of this log."""
+        """The largest time that a record can be found for.
+
+        As a rule that is the largest time that a segment names. Where that one belongs to a part
+        of the segment that is not of this log, or that the reader may not see, the search goes on
+        between the times for which there is a record and those for which there is none.
+        """
         times = {segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, partition)}
         for table in _local_tables(view):
             if len(table.max_timestamp_ms):
                 times.add(int(table.max_timestamp_ms.max()))
-        for timestamp_ms in sorted((one for one in times if one >= 0), reverse=True):
-            found = self._by_time(view, partition, timestamp_ms, upper_offset)
+        newest, nothing_at_ms = _NOTHING, -1
+        for timestamp_ms in [*sorted((one for one in times if one > 0), reverse=True), 0]:
+            newest = self._by_time(view, partition, timestamp_ms, upper_offset)
+            if newest.offset >= 0:
+                break
+            nothing_at_ms = timestamp_ms
+        while 0 <= newest.timestamp_ms < nothing_at_ms - 1:
+            middle_ms = (newest.timestamp_ms + nothing_at_ms + 1) // 2
+            found = self._by_time(view, partition, middle_ms, upper_offset)
             if found.offset >= 0:
-                return found
-        return _NOTHING
+                newest = found
+            else:
+                nothing_at_ms = middle_ms
+        return newest
 
     def _remote_ranges(
         self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int = 0

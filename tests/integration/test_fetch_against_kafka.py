@@ -1,0 +1,294 @@
+"""Our fetch path and a real broker with tiering on, over the same bytes: what do both answer?
+
+Every offset of every log, both isolation levels, several limits; times around every record and the
+named offsets; requests over many partitions; and a log that grows, is tiered and expires meanwhile.
+``FETCH_EVERYTHING=1`` asks more of everything.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from tests.integration.kafka_wire import KafkaWire, WireAsk, WireData, WireOffset
+from tests.integration.tiered_logs import LOGS, KafkaBeside, set_up, tiering_broker
+from tests.oracle import batches as oracle
+from tests.oracle.model import Batch
+from tests.tiering.fetch.views import consumed
+from tierlog.log.index_files import AbortedTransaction
+from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
+from tierlog.tiering.fetch.types import (
+    FetchPartition,
+    FetchSource,
+    FetchView,
+    IsolationLevel,
+    PartitionData,
+)
+
+pytestmark = pytest.mark.integration
+
+EVERYTHING = bool(os.environ.get("FETCH_EVERYTHING"))
+NAMES = [log.name for log in LOGS]
+COMMITTED = IsolationLevel.READ_COMMITTED
+BOTH = tuple(IsolationLevel)
+# From the first batch alone to more than a segment, around the sizes of batches and indexes.
+LIMITS = (0, 1, 700, 4096, 9000, 1 << 20)
+if EVERYTHING:
+    LIMITS = (*range(0, 16_384, 301), 1 << 20)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Ours, Kafka's, and what was written."""
+
+    ours: KafkaBeside
+    kafka: KafkaWire
+    whole: dict[str, list[Batch]]
+
+    def view(self, name: str) -> FetchView:
+        return self.ours.views[self.ours.partitions[name]]
+
+    def ask_ours(
+        self, asks: Sequence[WireAsk], isolation: IsolationLevel, **request: int
+    ) -> tuple[PartitionData, ...]:
+        wanted = [
+            FetchPartition(
+                partition=self.ours.partitions[ask.topic],
+                fetch_offset=ask.offset,
+                max_bytes=ask.max_bytes,
+                current_leader_epoch=ask.leader_epoch,
+            )
+            for ask in asks
+        ]
+        return self.ours.fetch(wanted, isolation_level=isolation, **request)
+
+    def list_ours(
+        self, name: str, timestamp: int, isolation: IsolationLevel = BOTH[0]
+    ) -> OffsetAnswer:
+        partition = self.ours.partitions[name]
+        return self.ours.fetcher.list_offset_sync(partition, timestamp, isolation_level=isolation)
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    folder = tmp_path_factory.mktemp("fetch")
+    broker = tiering_broker(folder)
+    try:
+        host, whole = set_up(broker, folder / "ours")
+        host.fetcher.max_remote_wait_ms = 30_000
+        with KafkaWire(broker.bootstrap_servers) as wire:
+            yield Sides(host, wire, whole)
+        host.close()
+    finally:
+        broker.kill()
+
+
+def whole_batches(records: bytes) -> bytes:
+    """Without the part of a batch that Kafka may end with."""
+    _batches, reason, position = oracle.scan(records)
+    # The first bytes of an offset are zeros.
+    assert reason in ("end", "torn_tail") or len(records) - position < 12, reason
+    return records[:position]
+
+
+def check_same(ask: WireAsk, isolation: int, ours: PartitionData, kafka: WireData) -> None:
+    """One answer: the same batches, the same borders, the same for a consumer."""
+    case = (ask, isolation, ours.source, ours.text)
+    assert ours.error == kafka.error, case
+    borders = (ours.high_watermark, ours.last_stable_offset, ours.log_start_offset)
+    if ours.error == 0:
+        assert borders == (
+            kafka.high_watermark,
+            kafka.last_stable_offset,
+            kafka.log_start_offset,
+        ), case
+    records = bytes(ours.records)
+    if ask.max_bytes == 0 and ours.source is FetchSource.REMOTE:
+        # Kafka gives no first batch out of the tier to who asks for no bytes: a reader stands
+        # still there that went on in the local log. We give it in both.
+        assert not kafka.records, case
+        assert len(spans(records)) == 1, case
+        return
+    assert records == whole_batches(kafka.records), (
+        case,
+        spans(records),
+        spans(whole_batches(kafka.records)),
+    )
+    if ours.aborted_transactions is None:
+        assert kafka.aborted is None, case
+        return
+    found = [(one.producer_id, one.first_offset) for one in ours.aborted_transactions]
+    said = kafka.aborted or ()
+    # Kafka looks as far as its index is exact, which may be a little beyond what it sends.
+    assert set(found) <= set(said), case
+    if len(found) != len(set(said)):
+        theirs = [aborted(*one) for one in said]
+        assert consumed(records, ask.offset, ours.aborted_transactions) == consumed(
+            records, ask.offset, theirs
+        ), case
+
+
+def aborted(producer_id: int, first_offset: int) -> AbortedTransaction:
+    return AbortedTransaction(producer_id, first_offset, -1, -1)
+
+
+def spans(records: bytes) -> list[tuple[int, int]]:
+    return [(one.base_offset, one.last_offset) for one in oracle.scan(records)[0]]
+
+
+@pytest.mark.parametrize("isolation", BOTH, ids=["uncommitted", "committed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_offset(sides: Sides, name: str, isolation: IsolationLevel) -> None:
+    """One before the log start to two behind the end."""
+    view = sides.view(name)
+    assert view.log_start_offset < view.local_log_start_offset < view.high_watermark
+    remote = 0
+    for limit in LIMITS:
+        asks = [
+            WireAsk(name, offset, limit)
+            for offset in range(max(view.log_start_offset - 2, 0), view.log_end_offset + 3)
+        ]
+        answers = sides.kafka.fetch_each(asks, isolation=isolation)
+        for ask, kafka in zip(asks, answers, strict=True):
+            (ours,) = sides.ask_ours([ask], isolation)
+            check_same(ask, isolation, ours, kafka)
+            remote += ours.source is FetchSource.REMOTE and ours.size_bytes > 0
+    assert remote >= len(LIMITS) * (view.local_log_start_offset - view.log_start_offset) // 2
+
+
+def offset_matches(ours: OffsetAnswer, kafka: WireOffset) -> bool:
+    if (ours.error, ours.timestamp_ms, ours.offset) != (
+        kafka.error,
+        kafka.timestamp_ms,
+        kafka.offset,
+    ):
+        return False
+    return kafka.leader_epoch < 0 or ours.leader_epoch == kafka.leader_epoch
+
+
+def times(sides: Sides, name: str) -> list[tuple[int, int]]:
+    """(offset, time) of every record, control records too, from the log start on."""
+    return [
+        (record.offset, record.timestamp_ms)
+        for batch in sides.whole[name]
+        for record in oracle.records(batch)
+        if record.offset >= sides.view(name).log_start_offset
+    ]
+
+
+@pytest.mark.parametrize("isolation", BOTH, ids=["uncommitted", "committed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_times_around_every_record(sides: Sides, name: str, isolation: IsolationLevel) -> None:
+    rows = times(sides, name)
+    view = sides.view(name)
+    upper = view.last_stable_offset if isolation is COMMITTED else view.high_watermark
+    asked = sorted({at + by for _, at in rows for by in (-1, 0, 1)} | {0, 2**62})
+    answers = sides.kafka.list_offsets(name, asked, isolation=isolation)
+    differ = []
+    for timestamp_ms, kafka in zip(asked, answers, strict=True):
+        ours = sides.list_ours(name, timestamp_ms, isolation)
+        expected = first_late(rows, timestamp_ms, upper)
+        assert (ours.offset, ours.timestamp_ms) == expected, timestamp_ms
+        if not offset_matches(ours, kafka):
+            differ.append((timestamp_ms, ours, kafka))
+    if name.startswith("compacted"):
+        # Kafka takes the first segment whose header says late enough; where all its records of
+        # that time are gone it goes straight to the local log, past the rest of the tier.
+        late = [row for row in rows if row[0] >= view.local_log_start_offset]
+        differ = [
+            one
+            for one in differ
+            if (one[2].offset, one[2].timestamp_ms) != first_late(late, one[0], upper)
+        ]
+    assert not differ, (len(differ), len(asked), differ[:5])
+
+
+def first_late(rows: list[tuple[int, int]], timestamp_ms: int, upper: int) -> tuple[int, int]:
+    """(offset, time) of the first record of that time or later, unless it is not to be seen."""
+    first = next((row for row in rows if row[1] >= timestamp_ms), (-1, -1))
+    return first if first[0] < upper else (-1, -1)
+
+
+@pytest.mark.parametrize("isolation", BOTH, ids=["uncommitted", "committed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_named_offsets(sides: Sides, name: str, isolation: IsolationLevel) -> None:
+    for special in SpecialTimestamp:
+        if special is SpecialTimestamp.MAX_TIMESTAMP:
+            continue
+        ours = sides.list_ours(name, special, isolation)
+        (kafka,) = sides.kafka.list_offsets(name, [special], isolation=isolation)
+        assert offset_matches(ours, kafka), (special, ours, kafka)
+
+
+@pytest.mark.parametrize("isolation", BOTH, ids=["uncommitted", "committed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_newest_record(sides: Sides, name: str, isolation: IsolationLevel) -> None:
+    """Ours is the newest that a reader may see, in either tier. Kafka's is the newest of those that
+    are local (KAFKA-17552), and none at all if a reader may not see that one."""
+    view, rows = sides.view(name), times(sides, name)
+    upper = view.last_stable_offset if isolation is COMMITTED else view.high_watermark
+    ours = sides.list_ours(name, SpecialTimestamp.MAX_TIMESTAMP, isolation)
+    visible = [row for row in rows if row[0] < upper]
+    assert (ours.offset, ours.timestamp_ms) == newest(visible)
+    (kafka,) = sides.kafka.list_offsets(name, [SpecialTimestamp.MAX_TIMESTAMP], isolation=isolation)
+    local = newest([row for row in rows if row[0] >= view.local_log_start_offset])
+    assert (kafka.offset, kafka.timestamp_ms) == (local if local[0] < upper else (-1, -1))
+    if (kafka.offset, kafka.timestamp_ms) == newest(visible):
+        assert offset_matches(ours, kafka)
+
+
+def newest(rows: list[tuple[int, int]]) -> tuple[int, int]:
+    return max(rows, key=lambda row: (row[1], -row[0]))
+
+
+def test_requests_over_many_partitions(sides: Sides) -> None:
+    """Partition limits and a response limit, local, remote and out of range mixed."""
+    chance = random.Random(5)
+    for number in range(2000 if EVERYTHING else 300):
+        isolation = BOTH[number % 2]
+        asks = []
+        for name in chance.sample(NAMES, chance.randint(2, len(NAMES))):
+            view = sides.view(name)
+            offset = chance.randint(max(view.log_start_offset - 3, 0), view.log_end_offset + 3)
+            asks.append(WireAsk(name, offset, chance.choice((1, 500, 3000, 12_000, 1 << 20))))
+        max_bytes = chance.choice((1, 2000, 10_000, 40_000, 50 << 20))
+        answers = sides.kafka.fetch(asks, isolation=isolation, max_bytes=max_bytes)
+        found = sides.ask_ours(asks, isolation, max_bytes=max_bytes)
+        exact = True
+        for ask, ours, kafka in zip(asks, found, answers, strict=True):
+            case = (number, asks, max_bytes, ask)
+            if exact:
+                check_same(ask, isolation, ours, kafka)
+            else:
+                check_run(ours, kafka, case)
+            # A part of a batch that nobody can use takes its part of Kafka's limit, none of ours.
+            exact = exact and len(kafka.records) == len(whole_batches(kafka.records))
+        first = next((one for one in found if one.size_bytes), None)
+        assert sum(one.size_bytes for one in found) <= max_bytes + largest_first(first)
+        assert any(one.size_bytes for one in found) == any(one.records for one in answers)
+
+
+def check_run(ours: PartitionData, kafka: WireData, case: object) -> None:
+    """Both answers begin alike, as far as the budget of each went."""
+    assert ours.error == kafka.error, case
+    pair = sorted((bytes(ours.records), whole_batches(kafka.records)), key=len)
+    assert pair[1].startswith(pair[0]), case
+
+
+def largest_first(data: PartitionData | None) -> int:
+    return 0 if data is None else oracle.scan(bytes(data.records))[0][0].size_bytes
+
+
+def test_the_epoch_a_client_believes_in(sides: Sides) -> None:
+    for name in NAMES:
+        view = sides.view(name)
+        for offset in (view.log_start_offset, view.local_log_start_offset, view.log_end_offset):
+            for epoch in (-1, 0, view.leader_epoch - 1, view.leader_epoch, view.leader_epoch + 1):
+                ask = WireAsk(name, offset, 5000, leader_epoch=epoch)
+                (kafka,) = sides.kafka.fetch([ask], isolation=COMMITTED)
+                (ours,) = sides.ask_ours([ask], COMMITTED)
+                check_same(ask, COMMITTED, ours, kafka)
