@@ -57,7 +57,9 @@ __all__ = [
     "PreparedSegment",
     "SegmentCopier",
     "SegmentRefusedError",
+    "encode_segment_indexes",
     "prepare",
+    "segment_tables",
 ]
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -204,7 +206,7 @@ def prepare(
     )
 
 
-def _tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[BatchTable]:
+def segment_tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[BatchTable]:
     """The batches of a segment that scanned clean: the table at hand, or where the batches are so
     small that it was not kept, one part after the other."""
     if rebuilt.table_complete:
@@ -229,7 +231,7 @@ def _findings(
         return ["no batches"]
     problems: list[Problem] = []
     base, end = segment.base_offset, 0
-    for table in _tables(rebuilt, handle):
+    for table in segment_tables(rebuilt, handle):
         end = int(table.position[-1]) + int(table.size_bytes[-1])
         problems += check_batches(
             base_offset=table.base_offset,
@@ -246,6 +248,45 @@ def _findings(
     if end != stop.stop_position:
         return [f"ends at byte {end} when read again: expected byte {stop.stop_position}"]
     return [str(problem) for problem in problems[:MAX_PROBLEMS]]
+
+
+def encode_segment_indexes(
+    prepared: PreparedSegment,
+    handle: SegmentHandle,
+    metadata: RemoteLogSegmentMetadata,
+    *,
+    cluster_id: str = "",
+    remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
+) -> tuple[bytes, bytes]:
+    """The `.indexes` object of the segment, and of it the remoteLogIndex entries.
+
+    The same segment under the same metadata makes the same bytes.
+    """
+    rebuilt = prepared.rebuilt
+    record_count = batch_count = 0
+    entries: list[bytes] = []
+    for table in segment_tables(rebuilt, handle):
+        record_count += int(table.record_count.sum(dtype="int64"))
+        batch_count += len(table)
+        entries.append(
+            group_batches(table, log_key(metadata), group_bytes=remote_index_interval_bytes)
+        )
+    description = SegmentDescription(
+        metadata=metadata,
+        record_count=record_count,
+        batch_count=batch_count,
+        cluster_id=cluster_id,
+    )
+    remote_log_index = b"".join(entries)
+    sections = {
+        IndexKind.OFFSET: rebuilt.offset_index,
+        IndexKind.TIME: rebuilt.time_index,
+        IndexKind.TRANSACTION: rebuilt.transaction_index,
+        IndexKind.PRODUCER_SNAPSHOT: rebuilt.producer_snapshot,
+        IndexKind.LEADER_EPOCH: prepared.leader_epochs.encode(),
+        IndexKind.REMOTE_LOG: remote_log_index,
+    }
+    return encode_indexes(description, sections), remote_log_index
 
 
 class SegmentCopier:
@@ -323,7 +364,13 @@ class SegmentCopier:
             broker_id=self._broker_id,
             event_timestamp_ms=self._clock.now_ms(),
         )
-        indexes, entries = self._encode_indexes(prepared, handle, started)
+        indexes, entries = encode_segment_indexes(
+            prepared,
+            handle,
+            started,
+            cluster_id=self._cluster_id,
+            remote_index_interval_bytes=self._remote_index_interval_bytes,
+        )
         self._metadata.add(started, leader_epoch=leader_epoch)
         try:
             log = handle.fileno() if draft is None else draft
@@ -369,35 +416,6 @@ class SegmentCopier:
             )
         self._storage.delete_log_segment_data(metadata)
         self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, leader_epoch)
-
-    def _encode_indexes(
-        self, prepared: PreparedSegment, handle: SegmentHandle, metadata: RemoteLogSegmentMetadata
-    ) -> tuple[bytes, bytes]:
-        """The `.indexes` object, and of it the remoteLogIndex entries."""
-        rebuilt = prepared.rebuilt
-        record_count = batch_count = 0
-        entries: list[bytes] = []
-        for table in _tables(rebuilt, handle):
-            record_count += int(table.record_count.sum(dtype="int64"))
-            batch_count += len(table)
-            group_bytes = self._remote_index_interval_bytes
-            entries.append(group_batches(table, log_key(metadata), group_bytes=group_bytes))
-        description = SegmentDescription(
-            metadata=metadata,
-            record_count=record_count,
-            batch_count=batch_count,
-            cluster_id=self._cluster_id,
-        )
-        remote_log_index = b"".join(entries)
-        sections = {
-            IndexKind.OFFSET: rebuilt.offset_index,
-            IndexKind.TIME: rebuilt.time_index,
-            IndexKind.TRANSACTION: rebuilt.transaction_index,
-            IndexKind.PRODUCER_SNAPSHOT: rebuilt.producer_snapshot,
-            IndexKind.LEADER_EPOCH: prepared.leader_epochs.encode(),
-            IndexKind.REMOTE_LOG: remote_log_index,
-        }
-        return encode_indexes(description, sections), remote_log_index
 
     def _require_whole(self, metadata: RemoteLogSegmentMetadata) -> None:
         problems = self._storage.verify(metadata)
