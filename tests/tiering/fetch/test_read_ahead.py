@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.tiering.fetch.tier import PATIENCE, Later, Tier, check, expected, made_batch
+from tests.tiering.fetch.tier import (
+    PATIENCE,
+    Later,
+    Tier,
+    check,
+    expected,
+    made_batch,
+    wait_for_threads,
+)
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ClosedError, CorruptDataError, RemoteStorageError
 from tierlog.remote.layout import parse_key
@@ -376,9 +384,7 @@ def test_close_drops_what_is_under_way(tier: Tier) -> None:
     with pytest.raises(ClosedError):
         waiting.result()
     del waiting
-    for thread in threading.enumerate():
-        if thread.name == "tier-read-ahead":
-            thread.join(PATIENCE)
+    wait_for_threads()
     assert tier.memory.used_bytes == 0
 
 
@@ -393,9 +399,7 @@ def test_threads_come_with_work_and_go_without() -> None:
     assert done.wait(PATIENCE)
     assert threads.threads <= 2
     assert idle.wait(PATIENCE)
-    for thread in threading.enumerate():
-        if thread.name == "tier-read-ahead":
-            thread.join(PATIENCE)
+    wait_for_threads()
     assert (threads.threads, sorted(seen)) == (0, [0, 1, 2, 3, 4])
     threads.close()
     threads.submit(lambda: seen.append(9))
@@ -436,9 +440,7 @@ def test_many_readers_at_once(tier: Tier, seed: int) -> None:
     for consumer in consumers:
         assert consumer.result() == whole
     reader.close()
-    for thread in threading.enumerate():
-        if thread.name == "tier-read-ahead":
-            thread.join(PATIENCE)
+    wait_for_threads()
     del consumers, consumer
     assert tier.memory.used_bytes == 0
     assert tier.memory.most_bytes <= 600_000

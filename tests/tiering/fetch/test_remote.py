@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from tests.kafka_tools.golden import DATA_DIR, manifest
 from tests.oracle import batches as oracle
 from tests.tiering.fetch.tier import TestStore as Store
-from tests.tiering.fetch.tier import Tier, Truth, check, expected, made_batch
+from tests.tiering.fetch.tier import (
+    Tier,
+    Truth,
+    check,
+    expected,
+    made_batch,
+    wait_for_threads,
+)
 from tierlog.clock import ManualClock
 from tierlog.errors import ClosedError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
@@ -26,6 +33,7 @@ from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.log_reader import rows_between
 from tierlog.tiering.store_reader import StoreReader
@@ -95,16 +103,27 @@ PARTITIONS = [
 ]
 
 
+# A store that is read in place, and one that is read ahead whenever that may help.
+STORES = [ReadAheadSettings(slow_ms=2**40), ReadAheadSettings(slow_ms=0)]
+
+
+@pytest.mark.parametrize("read_ahead", STORES, ids=["quick", "slow"])
 @pytest.mark.parametrize(("topic", "number"), PARTITIONS)
 def test_every_offset_of_the_golden_logs(
-    topic: str, number: int, golden: Golden, cache: RemoteIndexCache
+    topic: str, number: int, golden: Golden, cache: RemoteIndexCache, read_ahead: ReadAheadSettings
 ) -> None:
     partition = golden.partition(topic, number)
     if partition is None:
         # Every segment of it is active or held back by an open transaction.
         return
     truth, lineage = golden.truth(partition), golden.lineage(partition)
-    reader = RemoteReader(golden.storage, golden.metadata, memory=golden.memory, index_cache=cache)
+    reader = RemoteReader(
+        golden.storage,
+        golden.metadata,
+        memory=golden.memory,
+        index_cache=cache,
+        read_ahead=read_ahead,
+    )
     start = min(entry.start_offset for entry in lineage)
     start = max(start, truth[0].base_offset)
     end = max(one.end_offset for one in golden.metadata.list(partition)) + 1
@@ -121,6 +140,7 @@ def test_every_offset_of_the_golden_logs(
     with pytest.raises(OutOfRangeError):
         reader.read(partition, lineage, end, 1, NO_LIMIT, minimum_one=True)
     reader.close()
+    wait_for_threads()
     assert golden.memory.used_bytes == 0
 
 
@@ -307,6 +327,7 @@ def test_any_shape_of_log(data: st.DataObject, tmp_path_factory: pytest.TempPath
         check(read, expected(tier.truth, at, limit, upper, minimum_one))
         del read
     reader.close()
+    wait_for_threads()
     assert tier.memory.used_bytes == 0
 
 

@@ -228,6 +228,13 @@ def check(read: RemoteRead, wanted: Sequence[Truth]) -> None:
         assert (read.first_offset, read.segment) == (-1, None)
 
 
+def wait_for_threads() -> None:
+    """Until the threads of closed readers have dropped what they were fetching."""
+    for thread in threading.enumerate():
+        if thread.name == "tier-read-ahead":
+            thread.join(PATIENCE)
+
+
 class Later:
     """A call on a thread of its own."""
 

@@ -5,8 +5,8 @@
     end = run.rows_within(row, max_bytes, last_offset)      how many fit
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
-The walk ends at the first batch that is cut off or wrong: ``stop_reason`` and ``stop_position`` say
-where. A piece of another segment than asked for is CorruptDataError.
+The walk ends at the first batch that is cut off, wrong, or not of the segment that it should be of:
+``stop_reason`` and ``stop_position`` say where.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ class BatchRun:
 
     __slots__ = (
         "_count",
+        "_incredible",
         "_native",
         "_path",
         "_position",
+        "_segment",
         "base_offset",
         "base_timestamp_ms",
         "end_position",
@@ -70,17 +72,21 @@ class BatchRun:
         columns = dict(native.columns())
         self._native = native
         self._path = path
-        self._count = len(native)
         self.view = view
         self.start_position = start_position
         self.end_position = start_position + view.nbytes
-        self.stop_position = start_position + native.stop_position
         self.base_offset = memoryview(columns["base_offset"])
         self.last_offset = memoryview(columns["last_offset"])
         self.base_timestamp_ms = memoryview(columns["base_timestamp_ms"])
         self._position = memoryview(columns["position"])
-        if self._count:
-            self._check_segment(segment)
+        self._segment = segment
+        self._count = count = len(native)
+        self.stop_position = start_position + native.stop_position
+        if count:
+            self._count = self._credible(count)
+            if self._count < count:
+                self.stop_position = start_position + int(self._position[self._count])
+        self._incredible = self._count < count
 
     def __len__(self) -> int:
         return self._count
@@ -88,21 +94,24 @@ class BatchRun:
     @property
     def is_whole(self) -> bool:
         """Whether the piece ends with a batch."""
-        return self._native.stop_reason == _END
+        return not self._incredible and self._native.stop_reason == _END
 
     @property
     def stop_reason(self) -> StopReason:
+        """Why the walk ended; offsets that cannot be right are out of order."""
+        if self._incredible:
+            return StopReason.OFFSET_ORDER
         return StopReason(self._native.stop_reason)
 
     def position_of(self, row: int) -> int:
         """Where batch `row` begins; for the row after the last, where that one ends."""
-        if row == self._count:
+        if row >= self._count:
             return self.stop_position
         return self.start_position + int(self._position[row])
 
     def row_reaching(self, offset: int) -> int:
         """The first batch that ends at `offset` or later; ``len(run)`` when none does."""
-        return bisect_left(self.last_offset, offset)
+        return bisect_left(self.last_offset, offset, 0, self._count)
 
     def rows_within(self, row: int, max_bytes: int, last_offset: int) -> int:
         """The row after the last one from `row` on that ends within `max_bytes` and at
@@ -111,7 +120,7 @@ class BatchRun:
         if self.stop_position - self.start_position <= limit:
             end = self._count
         else:
-            end = bisect_right(self._position, limit, row) - 1
+            end = bisect_right(self._position, limit, row, self._count) - 1
         if end > row and self.last_offset[end - 1] > last_offset:
             end = bisect_right(self.last_offset, last_offset, row, end)
         return max(end, row)
@@ -123,6 +132,17 @@ class BatchRun:
 
     def damage(self) -> CorruptDataError:
         """What is wrong where the walk ended."""
+        if self._incredible:
+            segment = self._segment
+            return CorruptDataError(
+                reason="wrong_segment",
+                path=self._path,
+                position=self.stop_position,
+                expected=f"offsets that ascend from {segment.start_offset} to {segment.end_offset}",
+                found=f"a batch of offsets {self.base_offset[self._count]} to "
+                f"{self.last_offset[self._count]}",
+                hint="the object is damaged, or holds another segment",
+            )
         return CorruptDataError(
             reason=self._native.stop_reason,
             path=self._path,
@@ -139,14 +159,27 @@ class BatchRun:
         length = self.view[at + _LENGTH_START : at + _LENGTH_END]
         return _LENGTH_END + int.from_bytes(length, "big", signed=True)
 
-    def _check_segment(self, segment: SegmentOffsets) -> None:
-        first, last = self.base_offset[0], self.last_offset[self._count - 1]
-        if first < segment.start_offset or last > segment.end_offset:
-            raise CorruptDataError(
-                reason="wrong_segment",
-                path=self._path,
-                position=self.start_position,
-                expected=f"offsets {segment.start_offset} to {segment.end_offset}",
-                found=f"batches of offsets {first} to {last}",
-                hint="the object holds another segment",
-            )
+    def _credible(self, count: int) -> int:
+        """How many batches have offsets that can be right: no checksum covers a base offset.
+
+        Those of the segment, in order. Of a batch that leaps ahead and the next one, which then is
+        too low, it is the first one that is wrong.
+        """
+        segment = self._segment
+        if self.base_offset[0] < segment.start_offset:
+            return 0
+        if self.last_offset[count - 1] > segment.end_offset:
+            count = bisect_right(self.last_offset, segment.end_offset)
+        elif self._is_too_high(count - 1):
+            count -= 1
+        return count
+
+    def _is_too_high(self, row: int) -> bool:
+        if row and self.base_offset[row] == self.last_offset[row - 1] + 1:
+            return False
+        if self._native.stop_reason == StopReason.OFFSET_ORDER.value:
+            return True
+        at = self._native.stop_position
+        if self._native.stop_reason != StopReason.TORN_TAIL.value or self.view.nbytes - at < 8:
+            return False
+        return int.from_bytes(self.view[at : at + 8], "big", signed=True) <= self.last_offset[row]

@@ -161,13 +161,12 @@ class FetchMemory:
         with self._lock:
             self._check_open()
             self._waiters.append(waiter)
-        self._settle()
         self._wait(waiter, wait_ms)
         with self._lock:
             if waiter.permit is None and waiter in self._waiters:
                 self._waiters.remove(waiter)
         # Who stood behind it may fit.
-        self._settle()
+        self._admit()
         if waiter.permit is None:
             self._check_open()
         return waiter.permit
@@ -254,6 +253,7 @@ class FetchMemory:
             # Again and again: what was in use may lie idle now.
             for give_up in tuple(self._on_shortage):
                 give_up(waiter.size_bytes)
+            self._admit()
             with waiter.condition:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if waiter.permit is not None or self._closed or left_ms <= 0:

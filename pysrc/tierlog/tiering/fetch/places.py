@@ -39,6 +39,10 @@ class Place:
         self.last_offset = last_offset
         self.log_key = log_key(segment)
 
+    def holds(self, offset: int) -> bool:
+        """Whether `offset` is one of these."""
+        return self.first_offset <= offset <= self.last_offset
+
     def is_of(self, other: Place) -> bool:
         """Whether both are of one segment."""
         return self is other or self.segment.segment_id == other.segment.segment_id
@@ -67,8 +71,15 @@ class SegmentPlaces:
         self._metadata = metadata
         self._known: OrderedDict[TopicIdPartition, _Known] = OrderedDict()
 
-    def find(self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int) -> Place | None:
-        """Where `offset` is; None when no finished segment of the lineage holds it."""
+    def find(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        stay: Place | None = None,
+    ) -> Place | None:
+        """Where `offset` is; None when no finished segment of the lineage holds it. Of several
+        places `stay`, where a reader is already, if nothing has changed since."""
         # Asked first: what is looked up afterwards is at least as new.
         change = self._metadata.changes(partition)
         known = self._known.get(partition)
@@ -78,6 +89,8 @@ class SegmentPlaces:
             or (known.lineage is not lineage and known.lineage != lineage)
         ):
             known = _Known(change, lineage, ())
+        elif stay is not None and stay.holds(offset) and stay in known.places:
+            return stay
         else:
             index = bisect_right(known.firsts, offset) - 1
             if index >= 0 and known.places[index].last_offset >= offset:
@@ -88,10 +101,14 @@ class SegmentPlaces:
         return place
 
     def find_or_next(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        stay: Place | None = None,
     ) -> tuple[Place, int] | None:
         """As `find`, else the place of the next offset that has one, and that offset."""
-        place = self.find(partition, lineage, offset)
+        place = self.find(partition, lineage, offset, stay)
         if place is not None:
             return place, offset
         # A lineage may begin inside a segment: the records before were deleted.

@@ -247,9 +247,10 @@ class Positions:
             return False
         return True
 
-    def run_end(self, place: Place, position: int, size_bytes: int) -> int | None:
+    def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
         """Where the last run ends that ends within `size_bytes` of `position`, but at least one
-        does; None when the place has nothing from there on, or no index here says."""
+        does, and its last offset; None when the place has nothing from there on, or no index here
+        says."""
         runs = self._known_runs(place)
         if runs is None or not runs.ends:
             return None
@@ -259,7 +260,8 @@ class Positions:
         if first > last:
             return None
         row = bisect_right(runs.ends, position + size_bytes) - 1
-        return runs.ends[min(max(row, first), last)]
+        row = min(max(row, first), last)
+        return runs.ends[row], runs.last_offsets[row]
 
     # -- forgetting, and walking
 

@@ -93,18 +93,28 @@ class Piece:
         "_done",
         "_dropped",
         "_fetch",
+        "_last_offset",
         "_permit",
         "_ticket",
         "end",
+        "first_offset",
         "place",
         "position",
         "run",
     )
 
-    def __init__(self, fetch: Fetch, place: Place, position: int, end: int, permit: Permit) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,
+        place: Place,
+        span: tuple[int, int],
+        permit: Permit,
+        offsets: tuple[int | None, int],
+    ) -> None:
         self.place = place
-        self.position = position
-        self.end = end
+        # The first one where a stream enters a segment: from there on nothing is left out.
+        self.first_offset, self._last_offset = offsets
+        self.position, self.end = span
         self.run: BatchRun | None = None
         self._fetch = fetch
         self._permit = permit
@@ -124,7 +134,8 @@ class Piece:
         run = None
         try:
             run = self._fetch(self.place, self.position, self.end, self._permit)
-            if not run.is_whole:
+            # No checksum covers a batch's base offset; that of the last one stands in the index.
+            if not run.is_whole or run.last_offset[len(run) - 1] != self._last_offset:
                 run = None
         except (TierlogError, OSError):
             # The reader asks again himself and gets the error.
@@ -173,6 +184,7 @@ class Stream:
         "partition",
         "pieces",
         "place",
+        "plan_offset",
         "plan_place",
         "plan_position",
         "position",
@@ -192,6 +204,7 @@ class Stream:
         self.pieces: deque[Piece] = deque()
         self.plan_place: Place | None = None
         self.plan_position = 0
+        self.plan_offset: int | None = None
         self.reads = 0
         # Where planning was when indexes were last asked for beforehand.
         self.warmed: Place | None = None
@@ -211,6 +224,19 @@ class Stream:
         self.place, self.position = place, position
         while self.pieces and self.pieces[0].end <= position and self.pieces[0].place.is_of(place):
             self.pieces.popleft()
+
+    def enters(self, place: Place, offset: int) -> bool:
+        """Whether the next piece is the one with which to enter a segment at `offset`."""
+        while self.pieces and not self.pieces[0].place.is_of(place):
+            self.pieces.popleft().drop()
+        if not self.pieces:
+            return False
+        first_offset = self.pieces[0].first_offset
+        return first_offset is not None and first_offset <= offset
+
+    def plan_from(self, place: Place, position: int) -> None:
+        """The next piece begins there, right after what was handed out."""
+        self.plan_place, self.plan_position, self.plan_offset = place, position, None
 
     def planned_bytes(self) -> int:
         """Bytes of all pieces, here or on their way."""
@@ -234,8 +260,9 @@ class NextPlaces(Protocol):
         """From which byte on to read for `offset`; None when nothing there reaches it."""
         ...
 
-    def run_end(self, place: Place, position: int, size_bytes: int) -> int | None:
-        """Where the runs end that fit into `size_bytes` from `position` on; at least one."""
+    def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
+        """Where the runs end that fit into `size_bytes` from `position` on, at least one, and
+        their last offset."""
         ...
 
     def load(self, place: Place) -> object:
@@ -410,14 +437,16 @@ class ReadAhead:
         place = self._planned_place(stream, lineage)
         if place is None:
             return None
-        end = self._places.run_end(place, stream.plan_position, size_bytes)
-        if end is None:
+        found = self._places.run_end(place, stream.plan_position, size_bytes)
+        if found is None:
             return None
+        end, last_offset = found
         permit = self._memory.try_acquire(end - stream.plan_position, ahead=True)
         if permit is None:
             return None
-        piece = Piece(self._fetch, place, stream.plan_position, end, permit)
-        stream.plan_position = end
+        span = stream.plan_position, end
+        piece = Piece(self._fetch, place, span, permit, (stream.plan_offset, last_offset))
+        stream.plan_position, stream.plan_offset = end, None
         return piece
 
     def _planned_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
@@ -438,7 +467,7 @@ class ReadAhead:
         position = self._places.start_of(place, offset)
         if position is None:
             return None
-        stream.plan_place, stream.plan_position = place, position
+        stream.plan_place, stream.plan_position, stream.plan_offset = place, position, offset
         return place
 
     def _warm(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:

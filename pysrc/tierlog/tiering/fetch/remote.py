@@ -222,7 +222,8 @@ class RemoteReader:
             self._check_open()
             if wanted.offset > wanted.last_offset:
                 return _nothing(wanted)
-            found = self._places.find_or_next(partition, lineage, wanted.offset)
+            stay = None if wanted.stream is None else wanted.stream.place
+            found = self._places.find_or_next(partition, lineage, wanted.offset, stay)
             if found is None:
                 if wanted.offset > asked:
                     return _nothing(wanted)
@@ -307,13 +308,11 @@ class RemoteReader:
             if read is not None:
                 return read
         stream.run = None
-        while stream.pieces and not at_place and not stream.pieces[0].place.is_of(place):
-            stream.pieces.popleft().drop()
+        if not at_place and not stream.enters(place, wanted.offset):
+            self._ahead.drop_pieces(stream)
+            return Outcome.MISSED
         if not stream.pieces:
-            if not at_place:
-                stream.plan_place = None
-                return Outcome.MISSED
-            stream.plan_place, stream.plan_position = place, stream.position
+            stream.plan_from(place, stream.position)
         self._ahead.extend(stream, lineage, wanted.max_bytes)
         parts = take_parts(self._ahead, stream, place, wanted)
         if isinstance(parts, list):
@@ -576,19 +575,21 @@ def _check_start(run: BatchRun, start: Start, place: Place) -> None:
         return
     offset, timestamp_ms = run.base_offset[0], run.base_timestamp_ms[0]
     exact = start.first_timestamp_ms is not None
-    wrong = offset != start.highest_offset if exact else offset > start.highest_offset
-    if not wrong and (not exact or timestamp_ms == start.first_timestamp_ms):
+    if offset > start.highest_offset or (exact and offset != start.highest_offset):
+        reason, hint = "wrong_position", "the indexes are those of other bytes"
+    elif exact and timestamp_ms != start.first_timestamp_ms:
+        # A batch is there, but another one.
+        reason, hint = "wrong_batch", "the object holds another segment"
+    else:
         return
-    expected = f"a batch of offset {start.highest_offset} or before"
-    if exact:
-        expected = f"the batch of offset {start.highest_offset} and time {start.first_timestamp_ms}"
+    expected = "a batch of offset" if exact else "a batch of at most offset"
     raise CorruptDataError(
-        reason="wrong_position",
+        reason=reason,
         path=place.log_key,
         position=start.position,
-        expected=expected,
-        found=f"offset {offset}, time {timestamp_ms}",
-        hint="the indexes are those of other bytes",
+        expected=f"{expected} {start.highest_offset} (time {start.first_timestamp_ms})",
+        found=f"a batch of offset {offset} (time {timestamp_ms})",
+        hint=hint,
     )
 
 

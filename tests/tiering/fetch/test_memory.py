@@ -1,0 +1,238 @@
+"""One budget: who fits gets in, who waits gets in in order, and what is dropped comes back."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tiering.fetch.tier import PATIENCE, Later
+from tierlog.clock import ManualClock
+from tierlog.errors import ClosedError
+from tierlog.tiering.fetch.memory import FetchMemory, Permit
+
+LONG_MS = 1000 * PATIENCE
+
+
+def taken(memory: FetchMemory, size_bytes: int) -> Permit:
+    permit = memory.acquire(size_bytes, 0)
+    assert permit is not None
+    return permit
+
+
+def wait_until_waiting(memory: FetchMemory, count: int) -> None:
+    for _ in range(PATIENCE * 1000):
+        if memory.waiting == count:
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError(f"{memory.waiting} wait, not {count}")
+
+
+def test_room_is_taken_and_given_back_once() -> None:
+    memory = FetchMemory(100)
+    first, second = taken(memory, 60), taken(memory, 40)
+    assert memory.acquire(1, 0) is None
+    assert memory.try_acquire(1) is None
+    first.release()
+    first.release()
+    assert memory.used_bytes == 40
+    second.release()
+    assert (memory.used_bytes, memory.most_bytes) == (0, 100)
+    with pytest.raises(ValueError, match="no room of -1"):
+        memory.acquire(-1, 0)
+
+
+@pytest.mark.parametrize("data", [b"abcdef", bytearray(b"abcdef"), np.frombuffer(b"abcdef", "u1")])
+def test_room_stays_taken_while_anybody_has_a_view(data: bytes) -> None:
+    memory = FetchMemory(100)
+    view = memory.hold(data, taken(memory, 6))
+    assert view.readonly
+    part = view[2:4][:1]
+    assert bytes(part) == b"c"
+    del view
+    assert memory.used_bytes == 6
+    columns = np.frombuffer(part, np.uint8)
+    del part
+    assert memory.used_bytes == 6
+    del columns
+    assert memory.used_bytes == 0
+
+
+def test_more_than_all_of_it_is_had_alone() -> None:
+    memory = FetchMemory(100)
+    small = taken(memory, 1)
+    assert memory.acquire(101, 0) is None
+    small.release()
+    large = taken(memory, 1000)
+    assert memory.acquire(1, 0) is None
+    large.release()
+    assert memory.used_bytes == 0
+
+
+def test_read_ahead_has_a_share_and_stands_back_for_who_waits() -> None:
+    memory = FetchMemory(100, read_ahead_share=0.5)
+    ahead = memory.try_acquire(50, ahead=True)
+    assert ahead is not None
+    assert memory.try_acquire(1, ahead=True) is None
+    assert memory.read_ahead_bytes == 50
+    rest = taken(memory, 40)
+    waiting = Later(partial(memory.acquire, 20, LONG_MS))
+    wait_until_waiting(memory, 1)
+    assert memory.try_acquire(5) is None
+    ahead.release()
+    assert waiting.result().size_bytes == 20
+    assert memory.read_ahead_bytes == 0
+    assert memory.try_acquire(5) is not None
+    rest.release()
+    for share in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="read_ahead_share"):
+            FetchMemory(1, read_ahead_share=share)
+
+
+def test_a_wait_ends_in_time() -> None:
+    clock = ManualClock()
+    memory = FetchMemory(10, clock=clock)
+    taken(memory, 10)
+    before_ms = clock.monotonic_ms()
+    assert memory.acquire(1, 700) is None
+    assert clock.monotonic_ms() - before_ms == 700
+    assert memory.waiting == 0
+
+
+def test_who_came_first_is_served_first_however_large() -> None:
+    memory = FetchMemory(100)
+    held = [taken(memory, 50), taken(memory, 50)]
+    order: list[int] = []
+
+    def reader(size_bytes: int) -> None:
+        permit = memory.acquire(size_bytes, LONG_MS)
+        assert permit is not None
+        order.append(size_bytes)
+        permit.release()
+
+    readers = []
+    for number, size_bytes in enumerate((90, 20, 30)):
+        readers.append(Later(partial(reader, size_bytes)))
+        wait_until_waiting(memory, number + 1)
+    held[0].release()
+    assert order == []
+    held[1].release()
+    for one in readers:
+        one.result()
+    assert order[0] == 90
+    assert memory.used_bytes == 0
+
+
+def test_who_stood_behind_one_that_gave_up_gets_in() -> None:
+    memory = FetchMemory(100)
+    taken(memory, 60)
+    large = Later(partial(memory.acquire, 90, 300))
+    wait_until_waiting(memory, 1)
+    small = Later(partial(memory.acquire, 30, LONG_MS))
+    assert large.result() is None
+    assert small.result().size_bytes == 30
+
+
+def test_idle_room_is_given_up_for_a_reader() -> None:
+    memory = FetchMemory(100)
+    idle = [taken(memory, 30), taken(memory, 30), taken(memory, 30)]
+
+    def give_up(needed_bytes: int) -> None:
+        assert needed_bytes == 50
+        if idle:
+            idle.pop().release()
+
+    memory.on_shortage(give_up)
+    assert memory.acquire(50, 10_000) is not None
+    assert len(idle) == 1
+    memory.remove_on_shortage(give_up)
+    memory.remove_on_shortage(give_up)
+    assert memory.acquire(50, 0) is None
+
+
+def test_another_budget_from_now_on() -> None:
+    memory = FetchMemory(10)
+    taken(memory, 10)
+    waiting = Later(partial(memory.acquire, 5, LONG_MS))
+    wait_until_waiting(memory, 1)
+    memory.resize(20)
+    assert waiting.result() is not None
+    memory.resize(1)
+    assert (memory.limit_bytes, memory.used_bytes) == (1, 15)
+    assert memory.try_acquire(1) is None
+    for make in (memory.resize, FetchMemory):
+        with pytest.raises(ValueError, match="limit_bytes"):
+            make(0)
+
+
+def test_close_wakes_who_waits_and_what_is_held_stays_good() -> None:
+    memory = FetchMemory(10)
+    view = memory.hold(b"0123456789", taken(memory, 10))
+    waiting = Later(partial(memory.acquire, 5, LONG_MS))
+    wait_until_waiting(memory, 1)
+    memory.close()
+    with pytest.raises(ClosedError):
+        waiting.result()
+    with pytest.raises(ClosedError):
+        memory.try_acquire(1)
+    assert bytes(view) == b"0123456789"
+    del view
+    assert memory.used_bytes == 0
+
+
+def test_finalizers_that_run_anywhere_neither_hang_nor_lose_count() -> None:
+    """Views in garbage cycles come back when the collector runs: in the middle of anything, on any
+    thread."""
+    memory = FetchMemory(4_000)
+    memory.on_shortage(lambda _needed_bytes: gc.collect())
+    threshold = gc.get_threshold()
+    # What is there already need not be looked through each time.
+    gc.freeze()
+    gc.set_threshold(7, 3, 3)
+
+    def churn(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(1500):
+            size = chance.randrange(1, 900)
+            permit = memory.acquire(size, LONG_MS)
+            assert permit is not None
+            cycle: list[object] = [memory.hold(bytes(size), permit)]
+            cycle.append(cycle)
+
+    try:
+        for worker in [Later(partial(churn, seed)) for seed in range(4)]:
+            worker.result()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
+    gc.collect()
+    assert memory.used_bytes == 0
+    assert memory.most_bytes <= 4_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 120), st.booleans(), st.booleans()), max_size=60))
+def test_against_a_model(steps: list[tuple[int, bool, bool]]) -> None:
+    memory = FetchMemory(100, read_ahead_share=0.4)
+    held: list[Permit] = []
+    for size, ahead, release in steps:
+        if release and held:
+            held.pop(size % len(held)).release()
+            continue
+        used = sum(one.size_bytes for one in held)
+        used_ahead = sum(one.size_bytes for one in held if one.ahead)
+        permit = memory.try_acquire(size, ahead=ahead)
+        if ahead:
+            fits = used_ahead + size <= 40 and used + size <= 100
+        else:
+            fits = used + size <= 100 or used == 0
+        assert (permit is not None) == fits
+        if permit is not None:
+            held.append(permit)
+        assert memory.used_bytes == sum(one.size_bytes for one in held)
+        assert memory.read_ahead_bytes == sum(one.size_bytes for one in held if one.ahead)
