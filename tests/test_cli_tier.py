@@ -292,6 +292,35 @@ def test_the_archive_expires_by_its_own_retention(
     assert capsys.readouterr().err.startswith("0 segments copied;")
 
 
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(
+    tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    arguments = ["tier", LOG_DIR, "--to", store.as_uri(), "--topic", "epochs"]
+    assert main([*arguments, "--dry-run", "--copy-quota", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[0] == "dry run: 3 segments to copy, 0 to expire"
+    assert [line.split()[5] for line in captured.out.splitlines()[1:]] == ["would_copy"] * 3
+    assert not store.exists()
+    assert not state_home.exists()
+    assert main([*arguments, "--once"]) == 0
+    there = sorted(path for place in (store, state_home) for path in place.rglob("*"))
+    capsys.readouterr()
+    assert main([*arguments, "--dry-run", "--retention-ms", "1h", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["segments"]
+    outcomes = [(row["base_offset"], row["outcome"]) for row in rows]
+    assert outcomes[:3] == [(0, "would_expire"), (146, "would_expire"), (285, "would_expire")]
+    assert sorted(path for place in (store, state_home) for path in place.rglob("*")) == there
+
+
+def test_a_dry_run_finds_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    overwrite(log_dir / "epochs-0" / f"{146:020d}.log", 100, b"\0\0\0\0")
+    assert main(["tier", str(log_dir), "--to", (tmp_path / "s").as_uri(), "--dry-run"]) == 1
+    outcomes = [line.split()[5] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert outcomes == ["would_copy", "refused", "would_copy"]
+
+
 def test_metrics_while_it_runs(tmp_path: Path) -> None:
     arguments = [LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--topic", "epochs"]
     with running(*arguments, "--metrics", "127.0.0.1:0") as process:

@@ -362,6 +362,7 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
 @click.argument("log_dirs", nargs=-1, metavar="[LOGDIR]...")
 @click.option("--to", "tierlog_store_url", metavar="URL", help="The store to copy to.")
 @click.option("--once", is_flag=True, help="One pass; else it goes on until interrupted.")
+@click.option("--dry-run", is_flag=True, help="One pass that checks everything, changes nothing.")
 @click.option(
     "--config",
     "config_file",
@@ -434,6 +435,7 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
 def tier(
     log_dirs: tuple[str, ...],
     once: bool,
+    dry_run: bool,
     config_file: str | None,
     topics: tuple[str, ...],
     shown: str,
@@ -459,6 +461,7 @@ def tier(
         tier_config(config_file, os.environ, given),
         log_dirs,
         once=once,
+        dry_run=dry_run,
         state_home=_state_home(),
         shown=shown,
         head=_heads(),

@@ -75,6 +75,7 @@ def run_tier(
     log_dirs: Sequence[str],
     *,
     once: bool,
+    dry_run: bool,
     state_home: str,
     shown: str,
     head: Callable[[str], str],
@@ -87,7 +88,7 @@ def run_tier(
     if not (log_dirs or config.log.dirs):
         raise click.UsageError("Missing argument 'LOGDIR...'; there are no log.dirs either")
     with ExitStack() as stack:
-        stop = None if once else stack.enter_context(_stop_on_signals())
+        stop = None if once or dry_run else stack.enter_context(_stop_on_signals())
         metrics = _serve_metrics(config, clock, stack)
         sidecar = stack.enter_context(
             Sidecar(
@@ -104,6 +105,7 @@ def run_tier(
                 remote_index=config.remote_index,
                 metrics=metrics,
                 clock=clock,
+                dry_run=dry_run,
             )
         )
         if stop is None:
@@ -181,6 +183,9 @@ def _print_report(report: TierReport, shown: str, head: Callable[[str], str]) ->
         click.echo("\n".join(render([table], Format(shown), head)))
     for warning in (*report.warnings, *report.failures, *map(str, report.problems)):
         _hint(f"warning: {warning}")
+    would = report.of(Outcome.WOULD_COPY), report.of(Outcome.WOULD_EXPIRE)
+    if any(would):
+        _hint(f"dry run: {_segments(len(would[0]))} to copy, {len(would[1])} to expire")
     copied, expired = len(report.of(Outcome.COPIED)), len(report.of(Outcome.EXPIRED))
     _hint(_summary(copied, expired, [row.reason for row in skipped], report.quota_wait_ms))
 

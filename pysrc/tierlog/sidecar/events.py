@@ -25,6 +25,10 @@ _OUTCOMES = {
     Happened.DELETED: Outcome.EXPIRED,
     Happened.DELETE_FAILED: Outcome.FAILED,
 }
+_WOULD = {
+    Outcome.COPIED: Outcome.WOULD_COPY,
+    Outcome.EXPIRED: Outcome.WOULD_EXPIRE,
+}
 _WARNINGS = {
     Happened.COPY_RESUMED: "interrupted copy finished",
     Happened.COPY_REMOVED: "interrupted copy removed",
@@ -36,8 +40,9 @@ _WARNINGS = {
 class Events(ManagerListener):
     """Counts, and passes on to whoever listens now."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, dry_run: bool = False) -> None:
         self._clock = clock
+        self._dry_run = dry_run
         self._lock = threading.RLock()
         self._waiting_since_ms: dict[TopicIdPartition, int] = {}
         self._moved_ms: dict[TopicIdPartition, int] = {}
@@ -69,6 +74,8 @@ class Events(ManagerListener):
             outcome = _OUTCOMES.get(event.happened)
             if event.happened in (Happened.COPY_FAILED, Happened.DELETE_FAILED):
                 self._failed[event.partition] = event.text
+            if self._dry_run and outcome is not None:
+                outcome = _WOULD.get(outcome, outcome)
             if outcome is not None:
                 self.add(_row(event, outcome))
             elif event.happened in _WARNINGS:

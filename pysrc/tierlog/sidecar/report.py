@@ -19,6 +19,8 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
+    WOULD_COPY = "would_copy"
+    WOULD_EXPIRE = "would_expire"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class TierRow:
 
     REFUSED: the segment is damaged or does not fit its log. FAILED: store or disk failed; the
     next pass tries again. Both are problems. SKIPPED is none: nothing to do, or not yet. EXPIRED:
-    deleted from the store by its retention.
+    deleted from the store by its retention. WOULD_COPY and WOULD_EXPIRE: a dry run's words.
     """
 
     topic: str

@@ -6,6 +6,8 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
@@ -19,8 +21,10 @@ from tierlog.quota import QuotaManager, QuotaWaitCancelledError
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
+from tierlog.sidecar.dry_store import DryRunStore
 from tierlog.sidecar.events import Events, row_of_decision
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.report import (
@@ -67,7 +71,9 @@ class Sidecar:
     the report warns. ``include_compacted`` and ``include_internal`` copy what is left out
     otherwise. ``topic`` says how long the store keeps segments, and when they are copied.
     ``copy_quota`` holds for everything that is copied; close it to end a wait, and the pass, with
-    a ClosedError. ConfigError when the store belongs to another cluster or the directories to
+    a ClosedError. A ``dry_run`` reads and checks everything and changes nothing, neither in the
+    store nor in the state directory, which it does not look at; `run_once` then says what it would
+    do. ConfigError when the store belongs to another cluster or the directories to
     several brokers; OSError when a directory cannot be read.
     """
 
@@ -88,10 +94,12 @@ class Sidecar:
         remote_index: RemoteIndexConfig | None = None,
         metrics: RemoteLogMetrics | None = None,
         clock: Clock | None = None,
+        dry_run: bool = False,
     ) -> None:
         self._logs = _open_logs(log_dirs, state_dir)
-        self._store = open_store(store_url)
         self._clock = clock or SystemClock()
+        store = open_store(store_url)
+        self._store: ObjectStore = DryRunStore(store) if dry_run else store
         self._settings = WatchSettings(
             topics=topics,
             include_compacted=include_compacted,
@@ -106,8 +114,13 @@ class Sidecar:
             else None
         )
         self._config = remote_log or RemoteLogConfig()
-        self._copy_quota = copy_quota or QuotaManager.for_copies(QuotaConfig(), self._clock)
-        self._events = Events(self._clock)
+        if copy_quota is None or dry_run:
+            copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
+        self._copy_quota = copy_quota
+        self._events = Events(self._clock, dry_run=dry_run)
+        self._undo = ExitStack()
+        if dry_run:
+            state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         self._metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
         self._storage = RemoteStorageManager(self._store)
@@ -120,7 +133,7 @@ class Sidecar:
                 config=self._config,
                 index_config=remote_index or RemoteIndexConfig(),
                 cluster_id=self._cluster_id,
-                copy_quota=self._copy_quota,
+                copy_quota=copy_quota,
                 index_dir=os.path.join(state_dir, INDEX_DIR),
                 metrics=metrics,
                 listener=self._events,
@@ -154,6 +167,7 @@ class Sidecar:
         run. May be repeated."""
         left = self._manager.close(timeout_ms)
         self._metadata.close()
+        self._undo.close()
         return tuple(
             f"{one.key}: still at work after {one.running_ms} ms; the next run settles it"
             for one in left

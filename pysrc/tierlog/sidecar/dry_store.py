@@ -1,0 +1,99 @@
+"""A store that is only read: what is written to it is looked at, counted, and dropped.
+
+So a pass can be tried out as a whole, with every check and every decision, and nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tierlog.errors import RemoteResourceNotFoundError
+from tierlog.remote.object_store import ObjectInfo, ObjectStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["DryRunStore"]
+
+# Indexes are read back right after they are written; older ones nobody asks for.
+_KEPT = 16
+
+
+class DryRunStore:
+    """An `ObjectStore` over another one. Objects written or deleted here are so here alone."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._written: dict[str, ObjectInfo] = {}
+        self._data: OrderedDict[str, bytes] = OrderedDict()
+        self._deleted: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        """See `ObjectStore`."""
+        return self._store.url
+
+    def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
+        """See `ObjectStore`; never an error here."""
+        self._data[key] = bytes(data)
+        self._wrote(key, len(self._data[key]))
+        while len(self._data) > _KEPT:
+            self._data.popitem(last=False)
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        """See `ObjectStore`; the chunks are drawn, since whoever hands them out checks them."""
+        for _ in chunks:
+            continue
+        self._wrote(key, size_bytes)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        """See `ObjectStore`."""
+        try:
+            self.head(key)
+        except RemoteResourceNotFoundError:
+            self.put_bytes(key, data)
+            return True
+        return False
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
+        """See `ObjectStore`."""
+        data = self._data.get(key)
+        if data is not None:
+            return data[start_position : start_position + size_bytes]
+        return self._store.get_range(key, start_position, size_bytes)
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore`."""
+        if key in self._deleted:
+            raise RemoteResourceNotFoundError(f"{self.url}: no object {key}")
+        return self._written.get(key) or self._store.head(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore`."""
+        folder = f"{prefix}/" if prefix else ""
+        for key, info in tuple(self._written.items()):
+            if key.startswith(folder):
+                yield info
+        try:
+            for info in self._store.list(prefix):
+                if info.key not in self._deleted and info.key not in self._written:
+                    yield info
+        except RemoteResourceNotFoundError:
+            # A folder that the first real pass would make.
+            return
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore`."""
+        self._written.pop(key, None)
+        self._data.pop(key, None)
+        self._deleted.add(key)
+
+    def _wrote(self, key: str, size_bytes: int) -> None:
+        self._deleted.discard(key)
+        self._written[key] = ObjectInfo(
+            key=key, size_bytes=size_bytes, etag=None, last_modified_ms=0
+        )
