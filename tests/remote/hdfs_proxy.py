@@ -139,7 +139,7 @@ class _Connection:
                     self._proxy.delivered.set()
                 if self._fault is Fault.CUT_AFTER:
                     break
-                if self._fault is None:
+                if self._fault is not Fault.LOSE_ANSWER:
                     self._client.sendall(data)
         if self._fault is not Fault.LOSE_ANSWER:
             self._end()

@@ -25,7 +25,7 @@ from tests.remote.store_conformance import MIB, StoreConformance, patterned, pie
 from tierlog.cli import main
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote import hdfs_client
+from tierlog.remote import hdfs_client, hdfs_store
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.hdfs_client import Failure, HdfsOptions
 from tierlog.remote.indexes import IndexKind
@@ -248,6 +248,11 @@ class TestLostAnswers:
         proxy.inject("create", Fault.LOSE_ANSWER)
         assert took_ms(lambda: store.put_bytes("a/1", b"xyz")) < 1_500 * TIMEOUT_S
         wait_until(lambda: hidden_files(hdfs, store) == [], 20)
+        proxy.inject("create", Fault.KEEP_BACK)
+        assert took_ms(lambda: store.put_bytes("a/1", b"xyz")) < 1_500 * TIMEOUT_S
+        proxy.release()
+        assert proxy.delivered.wait(20)
+        wait_until(lambda: hidden_files(hdfs, store) == [], 20)
         assert [info.key for info in store.list()] == ["a/0"]
 
     def test_a_silent_connection_is_left_behind(self, proxy: NameNodeProxy) -> None:
@@ -282,15 +287,21 @@ class TestLostAnswers:
         assert [info.key for info in store.list()] == ["l"]
         assert len(proxy.struck) == 5
 
-    def test_a_listing_goes_on_where_it_broke(self, proxy: NameNodeProxy) -> None:
+    def test_a_listing_goes_on_where_it_broke(
+        self, proxy: NameNodeProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(hdfs_store, "_LIST_PAGE", 20)
         store = self.store(proxy)
         keys = {f"p/{number:03}" for number in range(60)}
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda key: store.put_bytes(key, b""), keys))
         listing = store.list()
         found = [next(listing).key]
-        proxy.inject("getListing", Fault.CUT_AFTER)
+        # hdfs-native itself asks once more.
+        for _ in range(2):
+            proxy.inject("getListing", Fault.CUT_AFTER)
         found += [info.key for info in listing]
+        assert len(proxy.struck) == 2
         assert sorted(found) == sorted(keys)
 
 
