@@ -253,6 +253,7 @@ class _Reads:
         self._fetch_bytes = fetch_bytes
         self._window_bytes = min(expected_bytes, _WINDOW_BYTES)
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
+        self._read_bytes = 0
         self._at: tuple[RemoteLogSegmentMetadata, int] | None = None
         self._kept: list[tuple[weakref.ref[memoryview], int]] = []
         self._open()
@@ -266,7 +267,12 @@ class _Reads:
             memory=self._memory,
             index_cache=self._index_cache,
             alarm=self._alarm,
-            read_ahead=ReadAheadSettings(threads=_THREADS, max_window_bytes=self._window_bytes),
+            memory_wait_ms=0,
+            read_ahead=ReadAheadSettings(
+                threads=_THREADS,
+                chunk_bytes=_FIRST_BYTES,
+                max_window_bytes=self._window_bytes,
+            ),
         )
 
     def close(self) -> None:
@@ -294,11 +300,13 @@ class _Reads:
             )
             if not read.refused:
                 break
-            self._memory.resize(self._memory.used_bytes + _MEMORY_BYTES)
-        self._max_bytes = min(self._max_bytes * _GROWTH, self._fetch_bytes)
+            # The caller keeps more alive than the pieces show, or a batch is that large.
+            self._memory.resize(self._memory.limit_bytes + _MEMORY_BYTES)
         if read.segment is not None:
             self._at = read.segment, read.end_position
         records = memoryview(read.records)
+        self._read_bytes += records.nbytes
+        self._max_bytes = min(max(_FIRST_BYTES, _GROWTH * self._read_bytes), self._fetch_bytes)
         self._kept.append((weakref.ref(records), records.nbytes))
         return replace(read, records=records)
 
