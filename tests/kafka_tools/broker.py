@@ -62,6 +62,8 @@ class KafkaBroker:
     `properties` are added to (and win over) server.properties. `tiered_dir` switches tiered storage
     on, with Kafka's LocalTieredStorage writing below it. Small segments: topics may be given
     `internal.segment.bytes`, as `segment.bytes` below 1 MiB is refused. `jvm_flags` go to its JVM.
+    With `join` it is a further broker, without a controller, of the cluster that one is the
+    controller of; it needs a `node.id` other than 1 in its `properties`.
 
     Attributes: `bootstrap_servers`; `log_dirs` (paths); `log_path` (what the broker logged);
     `properties_path`; `cluster_id`; `pid` (None when down).
@@ -75,6 +77,7 @@ class KafkaBroker:
         properties: Mapping[str, object] | None = None,
         tiered_dir: Path | None = None,
         cluster_id: str | None = None,
+        join: KafkaBroker | None = None,
         start_timeout_s: float = 120,
         jvm_flags: Iterable[str] = (),
     ) -> None:
@@ -85,7 +88,8 @@ class KafkaBroker:
             self.log_dirs = tuple(path.absolute() for path in log_dirs)
         self.log_path = self.root / "broker.log"
         self.properties_path = self.root / "server.properties"
-        self.cluster_id = cluster_id or random_uuid()
+        self.cluster_id: str = cluster_id or (join.cluster_id if join else random_uuid())
+        self._join = join
         self._extra = {key: str(value) for key, value in (properties or {}).items()}
         self._tiered_dir = tiered_dir
         self._start_timeout_s = start_timeout_s
@@ -231,12 +235,21 @@ class KafkaBroker:
         self.properties_path.write_text(text)
         unformatted = [d for d in self.log_dirs if not (d / "meta.properties").exists()]
         if unformatted:
-            arguments = ("-t", self.cluster_id, "-c", str(self.properties_path), "--standalone")
+            quorum = "--no-initial-controllers" if self._join else "--standalone"
+            arguments = ("-t", self.cluster_id, "-c", str(self.properties_path), quorum)
             run_tool("kafka.tools.StorageTool", "format", "--ignore-formatted", *arguments)
         return unformatted
 
     def _address_properties(self) -> dict[str, str]:
         client, controller = (f"{LOOPBACK}:{port}" for port in self._ports)
+        if self._join is not None:
+            return {
+                "process.roles": "broker",
+                "listeners": f"PLAINTEXT://{client}",
+                "advertised.listeners": f"PLAINTEXT://{client}",
+                "controller.quorum.bootstrap.servers": f"{LOOPBACK}:{self._join._ports[1]}",
+                "log.dirs": ",".join(map(str, self.log_dirs)),
+            }
         return {
             "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
