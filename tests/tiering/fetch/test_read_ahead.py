@@ -388,6 +388,21 @@ def test_close_drops_what_is_under_way(tier: Tier) -> None:
     assert tier.memory.used_bytes == 0
 
 
+def test_idle_threads_keep_nothing_alive(tier: Tier) -> None:
+    reader = tier.reader(read_ahead=EAGER)
+    offset = 0
+    while offset < END:
+        offset = tier.read(reader, offset, 20_000).next_offset
+    assert reader.stats().threads > 0
+    for _ in range(PATIENCE * 100):
+        if tier.memory.used_bytes == 0:
+            break
+        threading.Event().wait(0.01)
+    assert tier.memory.used_bytes == 0
+    reader.close()
+    wait_for_threads()
+
+
 def test_threads_come_with_work_and_go_without() -> None:
     idle = threading.Event()
     threads = Threads(2, 1, SystemClock(), idle.set)

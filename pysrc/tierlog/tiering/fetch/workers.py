@@ -81,4 +81,6 @@ class Threads:
                     break
                 job = self._jobs.popleft()
             job()
+            # A thread without work must not keep alive what the last job has fetched.
+            del job
         self._when_idle()
