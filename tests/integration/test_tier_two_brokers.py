@@ -84,37 +84,37 @@ def sidecar(broker: KafkaBroker, store: Path, state: Path) -> Iterator[list[str]
             reader.join()
 
 
+def admin_of(broker: KafkaBroker) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+
+
 def create_topic(broker: KafkaBroker) -> None:
     """Replicas on both brokers, led by the second."""
-    from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_of(broker)
     wanted = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[2, 1]], config=POLICY)
     wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == 2, 60, what="two brokers")
     admin.create_topics([wanted])[TOPIC].result(30)
 
 
 def leader(broker: KafkaBroker) -> int:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_of(broker)
     topics = admin.list_topics(timeout=10).topics
     return int(topics[TOPIC].partitions[0].leader) if TOPIC in topics else -1
 
 
 def in_sync(broker: KafkaBroker) -> int:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_of(broker)
     return len(admin.list_topics(timeout=10).topics[TOPIC].partitions[0].isrs)
 
 
 def elect_preferred(broker: KafkaBroker) -> None:
     from confluent_kafka import ElectionType, TopicPartition
-    from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_of(broker)
     admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(30)
 
 
@@ -139,7 +139,11 @@ def wait_for_copies(store: Path, leading: KafkaBroker) -> None:
 
 def test_leadership_moves_there_and_back(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    replicated = {"default.replication.factor": "2", "auto.leader.rebalance.enable": "false"}
+    replicated = {
+        "auto.leader.rebalance.enable": "false",
+        "broker.heartbeat.interval.ms": "500",
+        "broker.session.timeout.ms": "2000",
+    }
     with ExitStack() as stack:
         one = stack.enter_context(KafkaBroker(tmp_path / "one", properties=replicated))
         two = KafkaBroker(tmp_path / "two", join=one, properties=replicated | {"node.id": "2"})
