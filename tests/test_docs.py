@@ -43,6 +43,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "file:///mnt/archive": archive,
         "/var/lib/kafka/data": str(DISK),
         "gs://bucket/archive": tmp_path_factory.mktemp("bucket").as_uri(),
+        "hdfs://namenode:8020/kafka": tmp_path_factory.mktemp("hdfs").as_uri(),
         "--config server.properties": f"--config {properties} --once",
         "localhost:9404": "127.0.0.1:0",
         # Nobody answers there: the checkpoints decide.

@@ -184,7 +184,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.group(
     cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="A SOURCE is a broker's log directory or a store: file:///, s3://, gs://, az://.",
+    epilog="A SOURCE is a broker's log directory or a store: file:///, s3://, gs://, az://, hdfs://.",
 )
 @click.option(
     "--version",
@@ -356,6 +356,72 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
     else:
         click.echo("\n".join(report_text(report, with_notes=shown == "wide")))
     return 0 if report.sound else _EXIT_PROBLEMS
+
+
+@tierlog.group(cls=_Verbs)
+def index() -> None:
+    """Make indexes again from the logs they belong to."""
+
+
+@index.command()
+@click.argument("source")
+@click.option("--to", "target", metavar="DIR", help="Where index files of a log directory go.")
+@click.option("--dry-run", is_flag=True, help="Scan and check everything, write nothing.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes to work in.  [default: one for each CPU]",
+)
+@click.option(
+    "--index-interval",
+    "index_interval_bytes",
+    type=_Parsed("size", _size),
+    metavar="BYTES",
+    default=4096,
+    help="The topics' index.interval.bytes.  [default: 4096]",
+)
+@_format_option(*_FORMATS)
+def rebuild(
+    source: str,
+    target: str | None,
+    dry_run: bool,
+    jobs: int | None,
+    index_interval_bytes: int,
+    shown: str,
+) -> int:
+    """Rebuild the indexes of SOURCE from its logs.
+
+    Of a log directory: every .index, .timeindex, .txnindex and .snapshot, as Kafka's own recovery
+    writes them, into DIR and never into the directory itself. Of a store: .indexes objects that
+    are missing or damaged; sound ones stay. A damaged segment is reported and left out, the others
+    are done all the same, and the exit code is 1. May be repeated: what is done stays done.
+
+    \b
+    tierlog index rebuild /var/lib/kafka/data --to /mnt/indexes
+    tierlog index rebuild s3://bucket/kafka --dry-run
+    """
+    from tierlog.clock import SystemClock
+    from tierlog.tools.index_rebuild import rebuild_index, rebuild_text
+    from tierlog.tools.progress import progress_on
+
+    with progress_on(sys.stderr, "rebuild") as progress:
+        report = rebuild_index(
+            source,
+            now_ms=SystemClock().now_ms(),
+            target=target,
+            jobs=jobs or len(os.sched_getaffinity(0)),
+            dry_run=dry_run,
+            index_interval_bytes=index_interval_bytes,
+            progress=progress,
+        )
+    tables = report.tables()
+    if shown in ("json", "yaml"):
+        _print_tables(tables, shown)
+    else:
+        _print_tables(tables[1:2], shown)
+        click.echo("\n".join(rebuild_text(report)))
+    return 0 if report.ok else _EXIT_PROBLEMS
 
 
 @tierlog.command()

@@ -1,12 +1,13 @@
 """`hdfs://` store: one file per object beneath a folder, through hdfs-native (the extra ``hdfs``).
 
-A put writes a hidden name in the object's own folder (``.tierlog-<random>.tmp``), closes the file,
-which makes it durable on the DataNodes, and renames it. HDFS renames at once or not at all, and
-refuses a name that is taken: of several writers one wins, and a reader sees all of an object or
-nothing. When the answer to a rename is lost, the store looks where the file is, and takes the
-hidden name away, so that a rename on its way finds nothing. A crash can leave a hidden file behind;
-listings pass over it, and the next store that writes into that folder removes those older than a
-day.
+A put writes a hidden name in the object's own folder (``.tierlog-<random>.tmp``), closes the file
+and renames it. Closed, it is as durable as HDFS makes it: every DataNode of the pipeline has said
+that it has the bytes (on its disk at once only with the cluster's ``dfs.datanode.synconclose``).
+HDFS renames at once or not at all, and refuses a name that is taken: of several writers one wins,
+and a reader sees all of an object or nothing. When the answer to a rename is lost, the store looks
+where the file is, and takes the hidden name away, so that a rename on its way finds nothing. A
+crash can leave a hidden file behind; listings pass over it, and the next store that writes into
+that folder removes those older than a day.
 
 No wait for HDFS is longer than ``timeout_s``, whatever became of the NameNode. Calls that may be
 repeated are, a few times, while errors are of the passing kind.
