@@ -8,14 +8,14 @@ import numpy.typing as npt
 from tierlog import _core
 from tierlog.types import StopReason
 
-__all__ = ["BatchTable", "Int8Column", "Int16Column", "Int32Column", "Int64Column"]
+__all__ = ["CODECS", "BatchTable", "Int8Column", "Int16Column", "Int32Column", "Int64Column"]
 
 Int64Column = npt.NDArray[np.int64]
 Int32Column = npt.NDArray[np.int32]
 Int16Column = npt.NDArray[np.int16]
 Int8Column = npt.NDArray[np.int8]
 
-_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
 
@@ -123,7 +123,7 @@ class BatchTable:
     @property
     def codec(self) -> list[str]:
         """The codec's name for each batch: none, gzip, snappy, lz4 or zstd."""
-        return [_CODECS[attributes & 7] for attributes in self.attributes.tolist()]
+        return [CODECS[attributes & 7] for attributes in self.attributes.tolist()]
 
     def _flag(self, mask: int) -> npt.NDArray[np.bool_]:
         return (self.attributes & mask).astype(np.bool_)

@@ -11,7 +11,16 @@ from tierlog.errors import CorruptDataError
 from tierlog.log.files import printable
 from tierlog.tools.output import Table, human_size
 
-__all__ = ["Finding", "Report", "Severity", "Summary", "Tally", "report_text"]
+__all__ = [
+    "Finding",
+    "Report",
+    "Severity",
+    "Summary",
+    "Tally",
+    "counted",
+    "finding_text",
+    "report_text",
+]
 
 
 class Severity(StrEnum):
@@ -173,25 +182,26 @@ def report_text(report: Report, *, with_notes: bool) -> Iterator[str]:
     """The report for people: the findings, then one line of figures."""
     for finding in report.findings:
         if with_notes or finding.severity is Severity.PROBLEM:
-            yield from _finding_text(finding)
+            yield from finding_text(finding)
     seen = report.summary
     checked = (
-        f"{_counted(seen.partitions, 'partition')}, {_counted(seen.segments, 'segment')}, "
-        f"{_counted(seen.batches, 'batch', 'batches')}, {_counted(seen.records, 'record')}, "
+        f"{counted(seen.partitions, 'partition')}, {counted(seen.segments, 'segment')}, "
+        f"{counted(seen.batches, 'batch', 'batches')}, {counted(seen.records, 'record')}, "
         f"{human_size(seen.size_bytes)}"
     )
-    problems = _counted(seen.problems, "problem") if seen.problems else "no problems"
-    notes = "" if not seen.notes else f", {_counted(seen.notes, 'note')}"
+    problems = counted(seen.problems, "problem") if seen.problems else "no problems"
+    notes = "" if not seen.notes else f", {counted(seen.notes, 'note')}"
     where = " (--format wide shows them)" if seen.notes and not with_notes else ""
     yield f"{checked}: {problems}{notes}{where}"
 
 
-def _counted(count: int, one: str, many: str = "") -> str:
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 batch``, ``2,000 batches``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def _finding_text(finding: Finding) -> Iterator[str]:
-    """The lines for people."""
+def finding_text(finding: Finding) -> Iterator[str]:
+    """The lines of one finding for people."""
     where = "" if finding.position is None else f" at byte {finding.position}"
     yield f"{finding.severity.value.upper()}  {finding.path}"
     yield f"  {finding.what}{where}: expected {finding.expected}, found {finding.found}"

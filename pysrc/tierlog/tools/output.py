@@ -205,7 +205,10 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}"
     if isinstance(value, tuple):
-        return ",".join(_text("", item) for item in value)
+        return ",".join(
+            ":".join(map(str, item)) if isinstance(item, tuple) else _text("", item)
+            for item in value
+        )
     return printable(str(value))
 
 

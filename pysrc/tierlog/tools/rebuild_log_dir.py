@@ -1,0 +1,287 @@
+"""Index files of a broker's log directories, made again beside them and never in them.
+
+For each segment the files that Kafka's own recovery would write: ``.index``, ``.timeindex``,
+``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the segment's end, all
+beneath ``<target>/<topic>-<partition>/``. The directory itself is only read.
+
+Transaction index and snapshot depend on the producer state before the segment. It is the broker's
+own ``.snapshot`` at the segment's base where that is sound, else what the segments before it say.
+So segments form chains: only a sound snapshot lets one begin. Whatever the chains, the bytes that
+come out are the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tierlog.errors import (
+    ConfigError,
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from tierlog.log.checkpoint import META_PROPERTIES
+from tierlog.log.files import printable, read_small
+from tierlog.log.index_files import read_producer_snapshot
+from tierlog.log.log_dir import Listing, PartitionLog, parse_partition_directory
+from tierlog.log.rebuild import RebuiltIndexes
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.local_store import LocalStore
+from tierlog.remote.object_store import holds_exactly
+from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.rebuild_segment import (
+    Examined,
+    Outcome,
+    SegmentOutcome,
+    examine,
+    finding,
+    finding_of,
+)
+
+__all__ = ["LogChain", "check_target", "plan_log_chains", "rebuild_log_chain"]
+
+_MAX_SNAPSHOT_BYTES = 64 << 20
+_RESTORE = "nothing was written for it: restore the segment from another replica or the remote tier"
+_STATE = (
+    "its .txnindex and .snapshot were not written, since they could be wrong: restore the segment "
+    "before it, then run this again"
+)
+_CONFLICT = "an earlier run over other bytes wrote it: give an empty folder"
+_FAILED = "look at the disk, then run this again: what is done stays done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChain:
+    """Segments of one partition that one worker takes in order.
+
+    ``target`` is the folder to write to, None for a dry run. ``knows_state``: the chain begins
+    where the log does, or at a sound snapshot.
+    """
+
+    log: PartitionLog
+    target: str | None
+    index_interval_bytes: int
+    knows_state: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its segments."""
+        return sum(segment.size_bytes for segment in self.log.segments)
+
+    @property
+    def segments(self) -> int:
+        """How many segments."""
+        return len(self.log.segments)
+
+    @property
+    def name(self) -> str:
+        """Whose segments they are."""
+        return self.log.name
+
+
+def check_target(target: str, source: str) -> str:
+    """The folder to write to, resolved. ConfigError when it is a broker's, or part of `source`."""
+    place, read = os.path.realpath(target), os.path.realpath(source)
+    if os.path.commonpath((place, read)) in (place, read):
+        raise ConfigError(
+            f"{printable(target)}: expected a folder outside of {printable(source)}, found one "
+            "that holds it or lies in it; index files are never written where a broker may look"
+        )
+    folder = place
+    while True:
+        if os.path.lexists(os.path.join(folder, META_PROPERTIES)):
+            raise ConfigError(
+                f"{printable(target)}: expected a folder of its own, found {META_PROPERTIES} in "
+                f"{printable(folder)}, a broker's log directory"
+            )
+        if folder == os.path.dirname(folder):
+            break
+        folder = os.path.dirname(folder)
+    for name in os.listdir(place) if os.path.isdir(place) else ():
+        inside = os.path.join(place, name)
+        if parse_partition_directory(name) and os.path.isdir(inside):
+            logs = [file for file in os.listdir(inside) if file.endswith(".log")]
+            if logs:
+                raise ConfigError(
+                    f"{printable(target)}: expected a folder without logs, found "
+                    f"{printable(os.path.join(name, logs[0]))}"
+                )
+    return place
+
+
+def plan_log_chains(
+    listing: Listing, target: str | None, *, index_interval_bytes: int, task_bytes: int
+) -> Iterator[LogChain]:
+    """Every segment in exactly one chain; a new one begins, if it may, after `task_bytes`."""
+    for log in listing.partitions:
+        bare = replace(log, skipped=(), problems=())
+        run: list[SegmentFiles] = []
+        for segment in log.segments:
+            full = sum(one.size_bytes for one in run) >= task_bytes
+            if full and _stored_snapshot(segment) is not None:
+                yield _chain(bare, run, target, index_interval_bytes)
+                run = []
+            run.append(segment)
+        if run:
+            yield _chain(bare, run, target, index_interval_bytes)
+
+
+def _chain(
+    log: PartitionLog, run: list[SegmentFiles], target: str | None, index_interval_bytes: int
+) -> LogChain:
+    return LogChain(
+        log=replace(log, segments=tuple(run)),
+        target=target,
+        index_interval_bytes=index_interval_bytes,
+    )
+
+
+def rebuild_log_chain(chain: LogChain) -> Iterator[SegmentOutcome]:
+    """One outcome per segment, in order. What is wrong is a finding, never an error."""
+    store = None if chain.target is None else LocalStore(chain.target)
+    snapshot: bytes | None = None
+    known, expected_base = chain.knows_state, chain.log.segments[0].base_offset
+    for segment in chain.log.segments:
+        stored = _stored_snapshot(segment)
+        if stored is not None:
+            snapshot, known = stored, True
+        elif segment.base_offset != expected_base:
+            snapshot, known = None, False
+        outcome, after = _rebuild_segment(chain, segment, store, snapshot, known)
+        known = known and after is not None
+        snapshot = after if known else None
+        expected_base = segment.base_offset
+        if segment.next_base_offset is not None:
+            expected_base = segment.next_base_offset
+        yield outcome
+
+
+def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
+    """The broker's own producer state at the segment's base, unless it is missing or damaged."""
+    if segment.start_snapshot_path is None:
+        return None
+    try:
+        data = read_small(segment.start_snapshot_path, _MAX_SNAPSHOT_BYTES)
+        read_producer_snapshot(data)
+    except (OSError, CorruptDataError):
+        return None
+    return data
+
+
+def _rebuild_segment(
+    chain: LogChain,
+    segment: SegmentFiles,
+    store: LocalStore | None,
+    snapshot: bytes | None,
+    known: bool,
+) -> tuple[SegmentOutcome, bytes | None]:
+    """The outcome, and the producer state after the segment; None if that is unknown."""
+    log, findings = chain.log, list[Finding]()
+    examined = Examined(rebuilt=None, damage=None)
+    outcome, after = Outcome.QUARANTINED, None
+    try:
+        with segment.open() as handle:
+            examined = examine(
+                handle,
+                base_offset=segment.base_offset,
+                next_base_offset=segment.next_base_offset,
+                is_active=segment.is_active,
+                lineage=log.leader_epochs,
+                allow_gaps=log.compacted is not False,
+                producer_snapshot=snapshot,
+                index_interval_bytes=chain.index_interval_bytes,
+            )
+        if examined.damage is not None:
+            findings.append(finding_of(examined.damage, segment.log_path, _RESTORE))
+        elif examined.rebuilt is not None:
+            after = examined.rebuilt.producer_snapshot
+            outcome = _write(
+                store, log, _files(segment, examined, examined.rebuilt, known, findings)
+            )
+            if outcome is Outcome.CONFLICT:
+                findings.append(_conflict(chain, segment))
+    except (OSError, RemoteStorageError) as error:
+        found = str(error)
+        findings.append(finding(segment.log_path, "failed", "files at work", found, _FAILED))
+        outcome = Outcome.QUARANTINED
+    row = examined.row(
+        log.topic,
+        log.partition,
+        segment.base_offset,
+        segment.size_bytes,
+        outcome,
+        segment.log_path,
+        findings,
+    )
+    return SegmentOutcome(row=row, findings=tuple(findings)), after
+
+
+def _files(
+    segment: SegmentFiles,
+    examined: Examined,
+    rebuilt: RebuiltIndexes,
+    known: bool,
+    findings: list[Finding],
+) -> dict[str, bytes | None]:
+    """The files of the segment by name; None for one that must not be there."""
+    base = f"{segment.base_offset:020d}"
+    files: dict[str, bytes | None] = {
+        f"{base}.index": rebuilt.offset_index,
+        f"{base}.timeindex": rebuilt.time_index,
+    }
+    if examined.tail is not None:
+        note = finding_of(examined.tail, segment.log_path, "nothing to do: the broker cuts it off")
+        findings.append(replace(note, severity=Severity.NOTE))
+    if not known:
+        findings.append(_unknown_state(segment, examined.has_transactions))
+        return files if examined.has_transactions else {**files, f"{base}.txnindex": None}
+    end = segment.next_base_offset
+    files[f"{base}.txnindex"] = rebuilt.transaction_index or None
+    files[f"{rebuilt.end_offset if end is None else end:020d}.snapshot"] = rebuilt.producer_snapshot
+    return files
+
+
+def _unknown_state(segment: SegmentFiles, matters: bool) -> Finding:
+    return finding(
+        segment.log_path,
+        "producer_state_unknown",
+        "the state of producers at its base offset",
+        "no sound snapshot there, and no sound segment before it",
+        _STATE if matters else "its .snapshot was not written; no transaction is in it",
+        severity=Severity.PROBLEM if matters else Severity.NOTE,
+    )
+
+
+def _conflict(chain: LogChain, segment: SegmentFiles) -> Finding:
+    return finding(
+        os.path.join(chain.target or "", chain.log.name, f"{segment.base_offset:020d}.index"),
+        "conflict",
+        "no file, or these bytes",
+        "other bytes for this segment",
+        _CONFLICT,
+    )
+
+
+def _write(store: LocalStore | None, log: PartitionLog, files: dict[str, bytes | None]) -> Outcome:
+    """Each file unless it is there; nothing is ever replaced."""
+    if store is None:
+        return Outcome.WOULD_WRITE
+    seen = {_write_file(store, f"{log.name}/{name}", data) for name, data in files.items()}
+    for outcome in (Outcome.CONFLICT, Outcome.WRITTEN):
+        if outcome in seen:
+            return outcome
+    return Outcome.SAME
+
+
+def _write_file(store: LocalStore, key: str, data: bytes | None) -> Outcome:
+    if data is None:
+        with suppress(RemoteResourceNotFoundError):
+            store.head(key)
+            return Outcome.CONFLICT
+        return Outcome.SAME
+    if store.put_if_absent(key, data):
+        return Outcome.WRITTEN
+    return Outcome.SAME if holds_exactly(store, key, data) else Outcome.CONFLICT

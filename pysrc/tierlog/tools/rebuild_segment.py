@@ -1,0 +1,308 @@
+"""What a rebuild says about one segment, and the look at its batches for every kind of source.
+
+A segment whose batches are not what they should be is quarantined: nothing is written for it, and
+its row says why and where. Everything here is plain data that goes from one process to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from tierlog.batches import CODECS, BatchTable
+from tierlog.errors import CorruptDataError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.files import FileChange, SegmentHandle, printable
+from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
+from tierlog.log.segment_checks import check_batches
+from tierlog.tiering.copy import MAX_TABLE_ROWS, segment_tables
+from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.output import wide_field
+from tierlog.types import StopReason
+
+__all__ = [
+    "Examined",
+    "Outcome",
+    "SegmentOutcome",
+    "SegmentRow",
+    "examine",
+    "finding",
+    "finding_of",
+]
+
+_TAILS = frozenset({StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
+
+
+class Outcome(StrEnum):
+    """What became of the indexes of one segment."""
+
+    WRITTEN = "written"
+    WOULD_WRITE = "would write"
+    SAME = "same"
+    """They were there already, byte for byte."""
+    SOUND = "sound"
+    """They were there and hold; nothing was rebuilt."""
+    CONFLICT = "conflict"
+    """Others were there, and stay."""
+    QUARANTINED = "quarantined"
+    LEFT_ALONE = "left alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """One segment of the report.
+
+    ``end_offset`` is the last offset, None without batches. ``crc`` is ``ok`` or ``bad`` for what
+    was scanned, None for what was not. ``bytes_per_epoch`` holds (leader epoch, bytes) pairs, epoch
+    -1 for batches without one; ``findings`` the short words of what was found.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int | None = None
+    size_bytes: int
+    batches: int | None = None
+    records: int | None = None
+    first_timestamp_ms: int | None = None
+    max_timestamp_ms: int | None = None
+    crc: str | None = None
+    codecs: tuple[str, ...] = ()
+    outcome: Outcome
+    bytes_per_epoch: tuple[tuple[int, int], ...] = wide_field()
+    log_crc32c: int | None = wide_field()
+    path: str = wide_field()
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentOutcome:
+    """A row of the report and what was found on the way to it."""
+
+    row: SegmentRow
+    findings: tuple[Finding, ...] = ()
+
+
+def finding(
+    path: str,
+    what: str,
+    expected: str,
+    found: str,
+    action: str,
+    *,
+    position: int | None = None,
+    severity: Severity = Severity.PROBLEM,
+) -> Finding:
+    """One thing found; see `Finding`."""
+    return Finding(
+        severity=severity,
+        path=printable(path),
+        position=position,
+        what=what,
+        expected=expected,
+        found=found,
+        action=action,
+    )
+
+
+def finding_of(error: CorruptDataError, path: str, action: str) -> Finding:
+    """Damage of the segment at `path`."""
+    return finding(path, error.reason, error.expected, error.found, action, position=error.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A scanned segment. ``rebuilt`` is None where `damage` kept it from being finished.
+
+    ``end_offset`` is the last offset of its batches, None without any; ``has_transactions`` says
+    whether a batch belongs to one; ``tail`` is why the scan of an active segment stopped early.
+    """
+
+    rebuilt: RebuiltIndexes | None
+    damage: CorruptDataError | None
+    batches: int | None = None
+    records: int | None = None
+    first_timestamp_ms: int | None = None
+    codecs: tuple[str, ...] = ()
+    has_transactions: bool = True
+    tail: CorruptDataError | None = None
+
+    @property
+    def end_offset(self) -> int | None:
+        if self.rebuilt is None or not self.batches:
+            return None
+        return self.rebuilt.end_offset - 1
+
+    @property
+    def log_crc32c(self) -> int | None:
+        """The CRC-32C of all bytes, where they were scanned to the end."""
+        return None if self.rebuilt is None else self.rebuilt.table.range_crc32c
+
+    def row(
+        self,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        size_bytes: int,
+        outcome: Outcome,
+        path: str,
+        findings: Iterable[Finding],
+    ) -> SegmentRow:
+        """The segment's row in the report."""
+        rebuilt = self.rebuilt
+        bad = self.damage is not None and self.damage.reason == StopReason.BAD_CRC
+        newest = -1 if rebuilt is None else rebuilt.max_timestamp_ms
+        return SegmentRow(
+            topic=topic,
+            partition=partition,
+            base_offset=base_offset,
+            end_offset=self.end_offset,
+            size_bytes=size_bytes,
+            batches=self.batches,
+            records=self.records,
+            first_timestamp_ms=self.first_timestamp_ms,
+            max_timestamp_ms=newest if newest >= 0 else None,
+            crc="bad" if bad else "ok" if rebuilt is not None else None,
+            codecs=self.codecs,
+            outcome=outcome,
+            bytes_per_epoch=() if rebuilt is None else rebuilt.bytes_per_epoch,
+            log_crc32c=None if self.damage else self.log_crc32c,
+            path=printable(path),
+            findings=tuple(found.what for found in findings),
+        )
+
+
+def examine(
+    handle: SegmentHandle,
+    *,
+    base_offset: int,
+    next_base_offset: int | None,
+    is_active: bool,
+    lineage: LeaderEpochs | None,
+    allow_gaps: bool,
+    producer_snapshot: bytes | None,
+    index_interval_bytes: int,
+) -> Examined:
+    """Scans an open segment once, rebuilds its indexes and compares it with what it should hold.
+
+    ``producer_snapshot`` is the producer state at the base offset; the other arguments are those of
+    `check_batches`. Only an active segment may end in a torn or zero tail. OSError when it cannot
+    be read.
+    """
+    try:
+        rebuilt = rebuild_indexes(
+            handle,
+            index_interval_bytes,
+            base_offset=base_offset,
+            producer_snapshot=producer_snapshot,
+            accept_damage=True,
+            hash_bytes=True,
+            max_table_rows=MAX_TABLE_ROWS,
+        )
+    except CorruptDataError as error:
+        return Examined(rebuilt=None, damage=error)
+    stop = _stop(rebuilt.table)
+    tail = stop if is_active and rebuilt.table.stop_reason in _TAILS else None
+    damage = None if tail is stop else stop
+    expected = Expected(
+        base_offset=base_offset,
+        next_base_offset=None if is_active else next_base_offset,
+        lineage=lineage,
+        allow_gaps=allow_gaps,
+    )
+    seen = _Seen()
+    if damage is None or rebuilt.table_complete:
+        end_position = rebuilt.table.stop_position if damage is None else -1
+        seen.take(segment_tables(rebuilt, handle), expected, end_position)
+    damage = damage or seen.misplaced
+    change = handle.recheck()
+    grown = is_active and change is FileChange.GROWN
+    if damage is None and not grown and change not in (FileChange.UNCHANGED, FileChange.GONE):
+        damage = CorruptDataError(
+            reason="changed", position=0, expected="a file that stays as it is", found=change.value
+        )
+    return Examined(
+        rebuilt=rebuilt,
+        damage=damage,
+        batches=seen.batches,
+        records=seen.records,
+        first_timestamp_ms=seen.first_timestamp_ms,
+        codecs=tuple(sorted(seen.codecs)),
+        has_transactions=seen.has_transactions,
+        tail=tail,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a segment's name, neighbour and partition say about it; see `check_batches`."""
+
+    base_offset: int
+    next_base_offset: int | None
+    lineage: LeaderEpochs | None
+    allow_gaps: bool
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the tables of a segment add up to, one held at a time."""
+
+    batches: int = 0
+    records: int = 0
+    first_timestamp_ms: int | None = None
+    has_transactions: bool = False
+    codecs: set[str] = field(default_factory=set)
+    misplaced: CorruptDataError | None = None
+
+    def take(self, tables: Iterable[BatchTable], expected: Expected, end_position: int) -> None:
+        """All tables of a segment; ``end_position`` is where its last batch ends, -1 unknown."""
+        base_offset = expected.base_offset
+        for table in tables:
+            end = int(table.position[-1]) + int(table.size_bytes[-1]) if len(table) else 0
+            problems = check_batches(
+                base_offset=table.base_offset,
+                last_offset=table.last_offset,
+                position=table.position,
+                leader_epoch=table.leader_epoch,
+                segment_base=base_offset,
+                next_base=expected.next_base_offset if end == end_position else None,
+                lineage=expected.lineage,
+                allow_gaps=expected.allow_gaps,
+                magic=table.magic,
+            )
+            if problems and self.misplaced is None:
+                self.misplaced = problems[0].as_error()
+            if len(table):
+                base_offset = int(table.last_offset[-1]) + 1
+                self._count(table)
+
+    def _count(self, table: BatchTable) -> None:
+        self.batches += len(table)
+        self.records += int(table.record_count.sum(dtype=np.int64))
+        self.has_transactions |= bool(table.is_transactional.any())
+        told = table.base_timestamp_ms[~table.has_delete_horizon & (table.base_timestamp_ms >= 0)]
+        if len(told):
+            known = self.first_timestamp_ms
+            lowest = int(told.min())
+            self.first_timestamp_ms = lowest if known is None else min(known, lowest)
+        used = np.unique(table.attributes[~table.is_control] & 7)
+        self.codecs.update(_codec(code) for code in used.tolist())
+
+
+def _codec(code: int) -> str:
+    return CODECS[code] if code < len(CODECS) else f"codec {code}"
+
+
+def _stop(table: BatchTable) -> CorruptDataError | None:
+    """Why the scan ended before the file did."""
+    if table.stop_reason is StopReason.END:
+        return None
+    return CorruptDataError(
+        reason=table.stop_reason.value,
+        position=table.stop_position,
+        expected=table.stop_expected,
+        found=table.stop_found,
+    )
