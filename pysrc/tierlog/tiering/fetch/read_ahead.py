@@ -41,8 +41,8 @@ __all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"
 _GROWTH = 4
 # Bytes that any store hands over in a millisecond: what a request took beyond that was waiting.
 _BYTES_PER_MS = 1 << 20
-# The time requests take, as a running mean: the weight of the last one.
-_WEIGHT = 0.25
+# So many requests tell how quick a store is.
+_REQUESTS = 8
 # A reader that is back within the same millisecond.
 _NO_PAUSE_MS = 0.25
 # So many segments' indexes are fetched beforehand at most.
@@ -295,6 +295,7 @@ class ReadAhead:
         self._streams: OrderedDict[tuple[TopicIdPartition, int], list[Stream]] = OrderedDict()
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
+        self._waits_ms: deque[float] = deque(maxlen=_REQUESTS)
         self._request_ms = 0.0
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
         self._closed = False
@@ -380,9 +381,10 @@ class ReadAhead:
         return self._request_ms >= self.settings.slow_ms
 
     def noted(self, duration_ms: int, size_bytes: int) -> None:
-        """A request took that long."""
-        waited_ms = max(0.0, duration_ms - size_bytes / _BYTES_PER_MS)
-        self._request_ms += (waited_ms - self._request_ms) * (_WEIGHT if self._request_ms else 1.0)
+        """A request took that long. The quickest one of the last few says what the store takes;
+        the others may have waited for a processor."""
+        self._waits_ms.append(max(0.0, duration_ms - size_bytes / _BYTES_PER_MS))
+        self._request_ms = min(tuple(self._waits_ms))
 
     def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
         """The batches of a piece, and whether the caller fetched it himself. A reader that has to
