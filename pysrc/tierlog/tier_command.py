@@ -226,8 +226,8 @@ class _Told(TierListener):
     def on_warning(self, text: str) -> None:
         _hint(f"warning: {text}")
 
-    def on_failure(self, text: str) -> None:
-        _hint(f"warning: {text}; tried again")
+    def on_failure(self, task: str, text: str) -> None:
+        _hint(f"warning: {task}: {text}; tried again")
 
     def on_status(self, status: Status) -> None:
         text = _status_line(status)

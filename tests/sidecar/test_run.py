@@ -40,8 +40,8 @@ class Told(TierListener):
     def on_warning(self, text: str) -> None:
         self.warnings.append(text)
 
-    def on_failure(self, text: str) -> None:
-        self.failures.append(text)
+    def on_failure(self, task: str, text: str) -> None:
+        self.failures.append(f"{task}: {text}")
 
     def on_status(self, status: Status) -> None:
         self.statuses.append(status)
@@ -153,11 +153,15 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
         in_the_way = store / f"epochs-{topic_id}"
         in_the_way.write_text("")
     with running(tmp_path, [log_dir], remote_log=quick) as told:
-        wait_until(lambda: len(told.bases(Outcome.FAILED)) >= 2, 30)
+        wait_until(lambda: told.bases(Outcome.FAILED) != [], 30)
+        wait_until(told.looks(10), 30)
         assert told.bases(Outcome.COPIED) == []
+        # Tried again and again, and said once.
+        assert told.bases(Outcome.FAILED) == [("epochs", 0)]
         in_the_way.unlink()
         wait_until(lambda: len(told.bases(Outcome.COPIED)) == 3, 30)
     assert len(list(list_segments(open_store(store.as_uri())))) == 3
+    assert told.failures == []
 
 
 def test_an_end_in_the_middle_leaves_nothing_half_done(tmp_path: Path) -> None:

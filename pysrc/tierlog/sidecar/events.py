@@ -113,7 +113,7 @@ class Events(ManagerListener):
         with self._lock:
             told = isinstance(failure.key, TopicIdPartition) and self._failed.pop(failure.key, "")
             if told != str(failure.error):
-                self.listener.on_failure(f"{failure.key}, {failure.pool} task: {text}")
+                self.listener.on_failure(f"{failure.key}, {failure.pool} task", text)
 
     # -- from the sidecar
 

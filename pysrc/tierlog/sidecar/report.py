@@ -110,7 +110,7 @@ class TierListener:
     def on_warning(self, text: str) -> None:
         """Something an operator may want to know."""
 
-    def on_failure(self, text: str) -> None:
+    def on_failure(self, task: str, text: str) -> None:
         """A task failed, and not because of one segment; it is tried again."""
 
     def on_progress(self, progress: Progress) -> None:

@@ -35,6 +35,7 @@ from tierlog.sidecar.report import (
     TierReport,
     TierRow,
 )
+from tierlog.sidecar.said import Said, SparingListener
 from tierlog.sidecar.strays import StraySettler
 from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings
 from tierlog.tiering.copy import SegmentCopier
@@ -49,8 +50,6 @@ METADATA_FILE = "metadata.sqlite"
 INDEX_DIR = "index"
 # A task that has not moved a byte for so long is reported.
 STUCK_MS = 300_000
-# What was said is not said again for so long.
-SAY_AGAIN_MS = 600_000
 
 
 def default_state_dir(base: str, store_url: str) -> str:
@@ -267,8 +266,8 @@ class Sidecar:
         What concerns the first look is raised as by `run_once`; later on a directory, a broker or
         a store that fails is a warning, and the next look tries again. Close the sidecar then.
         """
-        self._events.begin(listener, 0)
-        said = _Said(self._clock, self._events.warn)
+        self._events.begin(SparingListener(self._clock, listener), 0)
+        said = Said(self._clock, self._events.warn)
         look = self._look()
         self._manager.start()
         while True:
@@ -283,7 +282,7 @@ class Sidecar:
             if look.changed:
                 self._manager.copy_pool.hurry()
 
-    def _tell(self, look: Look, said: _Said) -> None:
+    def _tell(self, look: Look, said: Said) -> None:
         for text in (*look.warnings, *map(str, look.listing.problems)):
             said.say(text)
         for seen in look.partitions:
@@ -389,38 +388,11 @@ class _Pass(TierListener):
     def on_warning(self, text: str) -> None:
         self.warnings.append(text)
 
-    def on_failure(self, text: str) -> None:
-        self.failures.append(text)
+    def on_failure(self, task: str, text: str) -> None:
+        self.failures.append(f"{task}: {text}")
 
     def on_progress(self, progress: Progress) -> None:
         self._on_progress(progress)
-
-
-class _Said:
-    """Says things once, and again only after a while."""
-
-    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
-        self._clock = clock
-        self._say = say
-        self._said_ms: dict[str, int] = {}
-        self._states: set[str] = set()
-
-    def say(self, text: str) -> None:
-        """`text`, unless it was said lately."""
-        now_ms = self._clock.monotonic_ms()
-        said_ms = self._said_ms.get(text)
-        if said_ms is None or now_ms - said_ms >= SAY_AGAIN_MS:
-            self._said_ms[text] = now_ms
-            self._say(text)
-
-    def state(self, name: str, wrong: str | None, right: str) -> None:
-        """Once when something goes wrong, whatever the words, and once when it is right again."""
-        if wrong is not None and name not in self._states:
-            self._states.add(name)
-            self._say(wrong)
-        elif wrong is None and name in self._states:
-            self._states.remove(name)
-            self._say(right)
 
 
 def _cluster_id(logs: LogDir) -> str:
