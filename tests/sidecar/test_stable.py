@@ -34,6 +34,39 @@ def test_look_after_look_as_if_each_were_the_first(log: PartitionLog) -> None:
         assert known.of(now, None) == StableOffsets().of(now, None)
 
 
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.name)
+def test_a_broker_that_went_away_has_said_enough(log: PartitionLog) -> None:
+    """From its last answer on the search finds what one of the whole log would."""
+
+    def answered(high_watermark: int) -> int:
+        found = StableOffsets().of(replace(log, high_watermark=high_watermark), None).value
+        assert found is not None
+        return found
+
+    last = log.segments[-1].base_offset + 20
+    for before in range(1, last, 29):
+        answer = BrokerAnswer(
+            leader_id=1, last_stable_offset=answered(before), compacted=False, leader_epoch=1
+        )
+        for now in range(0, last, 31):
+            known = StableOffsets()
+            known.of(replace(log, high_watermark=before), answer)
+            found = known.of(replace(log, high_watermark=now), None).value
+            assert found == max(answered(before), answered(now)), (before, now)
+
+
+def test_an_answer_from_before_a_cut_does_not_count(tmp_path: Path) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    log = open_log_dir(log_dir).partition("epochs", 0)
+    answer = BrokerAnswer(leader_id=1, last_stable_offset=480, compacted=False)
+    known = StableOffsets()
+    known.of(log, answer)
+    behind = replace(log, high_watermark=200)
+    assert known.of(behind, None).value == 480
+    cut = replace(behind, leader_epochs=LeaderEpochs((EpochEntry(0, 0), EpochEntry(9, 190))))
+    assert known.of(cut, None).value == 200
+
+
 def test_some_transactions_are_open() -> None:
     assert len(LOGS) >= 3
     sources = {

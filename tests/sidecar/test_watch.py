@@ -19,6 +19,7 @@ from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Outcome, Sidecar
+from tierlog.sidecar.host import SidecarLog
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.watch import Look, Watch, WatchSettings
 from tierlog.tiering.local_log import LocalLog, TopicSettings
@@ -79,12 +80,13 @@ class House:
         (folder / "store").mkdir()
         self.store = open_store((folder / "store").as_uri())
         self.metadata = SqliteRemoteLogMetadataManager(folder / "state" / "metadata.sqlite")
+        self.storage = RemoteStorageManager(self.store)
         self.cluster = Cluster()
         self.roles = Roles()
         self.watch = Watch(
             open_log_dir(self.log_dir),
             self.metadata,
-            RemoteStorageManager(self.store),
+            self.storage,
             StoreLearner(self.store, self.metadata),
             settings or WatchSettings(),
             broker=self.cluster,
@@ -161,7 +163,11 @@ def test_a_broker_that_goes_away_leaves_the_checkpoints(house: House) -> None:
     (host,) = house.watch.hosts
     view = host.view()
     assert view is not None
-    assert view.stable.source == "the high watermark checkpoint"
+    # What it said last holds on; a sidecar that starts now goes by the checkpoints alone.
+    assert view.stable.value == 480
+    anew = SidecarLog(host.partition, house.metadata, house.storage, TopicSettings())
+    source = anew.look(look.partitions[0].log, None).stable.source
+    assert source == "the high watermark checkpoint"
     house.cluster.answers = {EPOCHS: ANSWER}
     assert house.look().broker_error is None
     house.cluster.answers = ConfigError("another cluster")

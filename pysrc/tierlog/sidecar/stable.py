@@ -2,14 +2,15 @@
 
 Without an answer the log has to be searched for open transactions up to the high watermark. What
 was searched once and cannot change any more is remembered, so that a log that only grows is read
-only once.
+only once; and where the broker answered before, the search begins at its last answer, below which
+every transaction has ended. A broker that is away for a moment costs nothing.
 """
 
 from __future__ import annotations
 
 from tierlog.broker import BrokerAnswer
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.log.eligibility import StableOffset, last_stable_offset
+from tierlog.log.eligibility import StableOffset, StableSource, last_stable_offset
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
@@ -26,16 +27,22 @@ class StableOffsets:
         self._epochs: LeaderEpochs | None = None
         # The open transactions after a segment that lies below the high watermark as a whole.
         self._after: dict[tuple[str, int | None, int], OpenTransactions] = {}
+        # The broker's last answer, and the leader epoch of the record before it.
+        self._answered: tuple[int, int] | None = None
 
     def of(self, log: PartitionLog, answer: BrokerAnswer | None) -> StableOffset:
         """The last stable offset of the log as it is listed now."""
         if answer is not None and answer.last_stable_offset is not None:
+            self._remember(log, answer.last_stable_offset)
             return last_stable_offset(
                 broker_last_stable_offset=answer.last_stable_offset,
                 high_watermark=None,
                 transactions_known=False,
             )
-        known, first_open = self._open_transactions(log)
+        answered = self._still_answered(log)
+        if answered is not None and (log.high_watermark or 0) <= answered:
+            return StableOffset(value=answered, source=StableSource.BROKER)
+        known, first_open = self._open_transactions(log, answered or 0)
         return last_stable_offset(
             broker_last_stable_offset=None,
             high_watermark=log.high_watermark,
@@ -43,8 +50,20 @@ class StableOffsets:
             first_open_transaction_offset=first_open,
         )
 
-    def _open_transactions(self, log: PartitionLog) -> tuple[bool, int | None]:
-        """Whether the log could be searched up to the high watermark, and the first open offset."""
+    def _remember(self, log: PartitionLog, offset: int) -> None:
+        epoch = log.leader_epochs.epoch_for(offset - 1) if log.leader_epochs else None
+        self._answered = None if epoch is None else (offset, epoch)
+
+    def _still_answered(self, log: PartitionLog) -> int | None:
+        """The last answer, while the record before it is the same: then all before is, too."""
+        if self._answered is None or log.leader_epochs is None:
+            return None
+        offset, epoch = self._answered
+        return offset if log.leader_epochs.epoch_for(offset - 1) == epoch else None
+
+    def _open_transactions(self, log: PartitionLog, ended_before: int) -> tuple[bool, int | None]:
+        """Whether the log could be searched up to the high watermark, and the first open offset.
+        Transactions that began below ``ended_before`` have ended."""
         if log.high_watermark is None:
             return False, None
         if log.leader_epochs != self._epochs:
@@ -56,6 +75,8 @@ class StableOffsets:
         for segment in log.segments:
             if segment.base_offset >= log.high_watermark:
                 break
+            if segment.next_base_offset is not None and segment.next_base_offset <= ended_before:
+                continue
             key = (segment.log_path, segment.next_base_offset, segment.size_bytes)
             remembered = self._after.get(key)
             found = remembered or _after(segment, state, log.high_watermark)
