@@ -17,7 +17,6 @@ that this does no harm.
 from __future__ import annotations
 
 import atexit
-import os
 import re
 import threading
 from collections import deque
@@ -30,12 +29,15 @@ from typing import Any, TypeVar
 
 from tierlog.clock import SystemClock
 from tierlog.errors import ConfigError
+from tierlog.remote.fork_guard import ForkGuard
 
 __all__ = ["CallFailedError", "Failure", "HdfsClient", "HdfsConnection", "HdfsOptions"]
 
 _MAX_TEXT = 300
 # Calls to one cluster that were left behind and have not ended.
 _MAX_STUCK = 32
+# And such as nobody waits for: what they would have done is left for later.
+_MAX_BACKGROUND = 8
 _MAX_IDLE_WORKERS = 32
 # How long a process that ends waits for calls that are under way.
 _GRACE_S = 2.0
@@ -142,26 +144,6 @@ class HdfsOptions:
             self.kerberos_keytab,
             self.kerberos_cache,
         )
-
-
-class _ForkGuard:
-    """Remembers that this process inherited a used hdfs-native, whose threads are gone."""
-
-    def __init__(self) -> None:
-        self.used = False
-        self.broken = False
-        os.register_at_fork(after_in_child=self._forked)
-
-    def _forked(self) -> None:
-        self.broken = self.broken or self.used
-
-    def enter(self, url: str) -> None:
-        if self.broken:
-            raise ConfigError(
-                f"{url}: this process was forked from one that had used HDFS, and would share its "
-                "connections; start workers with the spawn or forkserver method"
-            )
-        self.used = True
 
 
 class HdfsClient:
@@ -283,7 +265,7 @@ class _Workers:
         wait(list(self._running), timeout=_GRACE_S)
 
 
-_fork_guard = _ForkGuard()
+_fork_guard = ForkGuard("HDFS", "would share its connections")
 _clusters = _Clusters()
 _workers = _Workers()
 
@@ -364,16 +346,19 @@ class HdfsConnection:
                 Failure.LOST, f"hdfs-native stopped: {_first_line(str(error))}", passing=True
             ) from None
 
-    def attempt(self, step: Callable[[Any], object], *, wait_s: float) -> None:
-        """Run `step` for its effect, and wait for it at most so long; its outcome is nobody's."""
-        if _clusters.stuck(self._kind) >= _MAX_STUCK:
-            return
+    def attempt(self, step: Callable[[Any], object]) -> bool:
+        """Run `step` for its effect; nobody waits for it or hears how it ended.
+
+        False when too many such calls are under way, and nothing was done.
+        """
+        background = ("background", self._kind)
+        if _clusters.stuck(background) >= _MAX_BACKGROUND:
+            return False
         used = self.client()
-        call = _Call(lambda: step(used.native), self._kind)
-        _workers.start(call)
-        if wait_s > 0:
-            wait([call], timeout=wait_s)
+        call = _Call(lambda: step(used.native), background)
         call.leave_behind()
+        _workers.start(call)
+        return True
 
     def write_options(self) -> Any:
         """For a new file, which must not exist."""

@@ -27,7 +27,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -352,12 +352,19 @@ class HdfsStore:
         except BaseException as error:
             failure = error.failure if isinstance(error, CallFailedError) else None
             if failure not in unless:
-                # A NameNode that just kept silent is not waited for once more.
-                wait_s = 0.0 if failure is Failure.SILENT else _TIDY_S
-                self._connection.attempt(
-                    lambda client: client.delete(temporary, False), wait_s=wait_s
-                )
+                self._remove(temporary, silent=failure is Failure.SILENT)
             raise
+
+    def _remove(self, temporary: str, *, silent: bool) -> None:
+        """Best effort; a NameNode that has just kept `silent` is not waited for once more."""
+        if silent:
+            self._connection.attempt(lambda client: client.delete(temporary, False))
+            return
+        with suppress(CallFailedError):
+            self._connection.call(
+                lambda client: client.delete(temporary, False),
+                timeout_s=min(_TIDY_S, self._options.timeout_s),
+            )
 
     def _sweep(self, folder: str) -> None:
         """Once per folder, in the background: what crashed writers left there long ago."""
@@ -380,7 +387,8 @@ class HdfsStore:
                 if hidden and not status.isdir and status.modification_time < oldest_ms:
                     client.delete(status.path, False)
 
-        self._connection.attempt(sweep, wait_s=0)
+        if not self._connection.attempt(sweep):
+            self._swept.discard(folder)
 
     # -- calls and errors
 

@@ -28,6 +28,7 @@ from obstore import exceptions as obstore_errors
 from obstore import store as obstore_stores
 
 from tierlog.errors import ConfigError, RemoteStorageError, TierlogError
+from tierlog.remote.fork_guard import ForkGuard
 from tierlog.remote.object_store import (
     ObjectInfo,
     already_exists,
@@ -71,27 +72,7 @@ _ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
 _Result = TypeVar("_Result")
 
 
-class _ForkGuard:
-    """Remembers that this process inherited a used obstore, whose threads are gone."""
-
-    def __init__(self) -> None:
-        self.used = False
-        self.broken = False
-        os.register_at_fork(after_in_child=self._forked)
-
-    def _forked(self) -> None:
-        self.broken = self.broken or self.used
-
-    def enter(self, url: str) -> None:
-        if self.broken:
-            raise ConfigError(
-                f"{url}: this process was forked from one that had used an object store, and "
-                "would hang; start workers with the spawn or forkserver method"
-            )
-        self.used = True
-
-
-_fork_guard = _ForkGuard()
+_fork_guard = ForkGuard("an object store", "would hang")
 
 
 class ObstoreStore:
