@@ -15,6 +15,7 @@ from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.log_dir import open_log_dir
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
@@ -23,7 +24,7 @@ from tierlog.sidecar.host import SidecarLog
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.watch import Look, Watch, WatchSettings
 from tierlog.tiering.local_log import LocalLog, TopicSettings
-from tierlog.types import TopicIdPartition, random_kafka_uuid
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition, random_kafka_uuid
 
 EPOCHS = TopicPartition("epochs", 0)
 ANSWER = BrokerAnswer(
@@ -191,6 +192,40 @@ def test_a_topic_that_was_made_again_is_another_one(house: House) -> None:
     house.answer(replace(ANSWER, topic_id=topic_id))
     assert house.roles.told() == [("lead", 9)]
     assert [one.partition.topic_id for one in house.watch.hosts] == [topic_id]
+
+
+def test_a_log_that_begins_anew_is_let_go_while_it_runs(house: House) -> None:
+    """Unless what was copied before is there a second time, by the leader that came after."""
+    house.look()
+    (host,) = house.watch.hosts
+    epochs = house.partition_dir / "leader-epoch-checkpoint"
+    copied = [segment_of(host.partition, epoch, 0, 99) for epoch in (2, 7)]
+    house.metadata.load(copied[:1])
+    house.roles.told()
+    epochs.write_text("0\n1\n7 0\n")
+    (warning,) = house.look().warnings
+    assert "begins anew at offset 0 in leader epoch 7" in warning
+    assert house.roles.told() == [("stop", None)]
+    assert host.view() is None
+    house.metadata.load(copied[1:])
+    assert house.look().warnings == ()
+    assert house.roles.told() == [("lead", 9)]
+
+
+def segment_of(
+    partition: TopicIdPartition, epoch: int, start: int, end: int
+) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=random_kafka_uuid()),
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=0,
+        broker_id=1,
+        event_timestamp_ms=0,
+        segment_size_bytes=1,
+        leader_epochs=((epoch, start),),
+        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    )
 
 
 def test_what_the_cluster_does_not_list_goes_on_with_a_warning(house: House) -> None:

@@ -24,6 +24,7 @@ from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
 from tierlog.sidecar.stable import StableOffsets
 from tierlog.tiering.local_log import LogView, TopicSettings
+from tierlog.tiering.partition_work import coverage
 from tierlog.types import TopicIdPartition
 
 __all__ = ["SidecarLog"]
@@ -119,9 +120,16 @@ class SidecarLog:
     def _require_same_log(self, history: LeaderEpochs) -> None:
         """RemoteMetadataError when the log has begun anew, as on a new disk: what was copied of
         the old one belongs to no leader epoch any more, and would be cleaned up."""
-        first = history.entries[0] if history.entries else None
-        lost = [one for one in self._finished() if first and one.leader_epochs[-1][0] < first.epoch]
-        if first and lost:
+        if not history.entries:
+            return
+        first, finished = history.entries[0], self._finished()
+        before = [one for one in finished if one.leader_epochs[-1][0] < first.epoch]
+        if not before:
+            return
+        # What a deposed leader copied, and its successor too, is only in the way.
+        covered = coverage(finished, history)
+        lost = [one for one in before if not covered.holds(one.start_offset, one.end_offset)]
+        if lost:
             end = max(one.end_offset for one in lost)
             raise RemoteMetadataError(
                 f"its log begins anew at offset {first.start_offset} in leader epoch "
