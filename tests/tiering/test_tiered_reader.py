@@ -87,6 +87,30 @@ def test_the_border_moves_while_it_is_read(both: Both) -> None:
     assert seen == both.truth
 
 
+def test_what_was_copied_after_the_reading_began(both: Both, tmp_path: Path) -> None:
+    """The store is looked at again when the directory has lost what was not in it."""
+    store = Path(both.url.removeprefix("file://"))
+    later = [one for base in both.bases[1:] for one in store.rglob(f"{base:020d}-*")]
+    for number, path in enumerate(later):
+        path.rename(tmp_path / str(number))
+    pieces = tierlog.read(both.logs, TOPIC, 0, store=both.url)
+    seen = records_of([next(pieces)])
+    for number, path in enumerate(later):
+        (tmp_path / str(number)).rename(path)
+    both.delete_below(both.bases[-1])
+    assert seen + records_of(pieces) == both.truth
+
+
+def test_a_log_whose_start_was_deleted(both: Both) -> None:
+    """Nothing is missing where neither tier has anything before."""
+    store = Path(both.url.removeprefix("file://"))
+    for path in store.rglob("0*-*"):
+        path.unlink()
+    both.delete_below(both.bases[1])
+    pieces = tierlog.read(both.logs, TOPIC, 0, store=both.url)
+    assert records_of(pieces) == [row for row in both.truth if row[0] >= both.bases[1]]
+
+
 def test_a_hole_between_the_tiers_is_an_error(both: Both) -> None:
     both.delete_below(both.bases[-1])
     reader = open_reader(both.logs, store=both.url)

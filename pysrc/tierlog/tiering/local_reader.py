@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from tierlog.columns import RecordColumns
-from tierlog.errors import CorruptDataError
+from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.tiering.committed import StableLog, committed_rows
+from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
     PartitionSummary,
@@ -25,11 +27,22 @@ __all__ = ["LocalReader"]
 
 class LocalReader:
     """Reads a broker's log directories. What lies above the high watermark is read as well: a
-    directory alone does not say where a running broker's is."""
+    directory alone does not say where a running broker's is.
 
-    def __init__(self, logs: LogDir, *, fetch_bytes: int = FETCH_BYTES) -> None:
+    Readers of committed records read the active segment once before the first record: where they
+    stop, and what was aborted there, is in it.
+    """
+
+    def __init__(
+        self,
+        logs: LogDir,
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
         self._logs = logs
         self._fetch_bytes = fetch_bytes
+        self._committed = isolation_level is IsolationLevel.READ_COMMITTED
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`."""
@@ -73,6 +86,9 @@ class LocalReader:
         """See `LogReader`; the active segment is scanned to find its end."""
         log = self._log(topic, partition)
         start = log.log_start_offset
+        if self._committed:
+            stable = StableLog.of(log)
+            return stable.start_offset if start is None else start, stable.last_stable_offset
         if not log.segments:
             return start or 0, start or 0
         active = log.segments[-1]
@@ -88,6 +104,10 @@ class LocalReader:
     ) -> Iterator[RecordColumns]:
         """See `LogReader`."""
         log = self._log(topic, partition)
+        stable = StableLog.of(log) if self._committed else None
+        if stable is not None:
+            stable_end = stable.last_stable_offset
+            end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
         start = max(start_offset, log.log_start_offset or 0)
         for segment in log.segments:
             following = segment.next_base_offset
@@ -95,10 +115,23 @@ class LocalReader:
                 continue
             if end_offset is not None and segment.base_offset >= end_offset:
                 return
+            aborted = stable.aborted_in(segment) if stable is not None else ()
             for records in self._read_segment(segment, start):
-                piece = rows_between(records, start, end_offset)
-                if len(piece):
-                    yield piece
+                yield from committed_rows(rows_between(records, start, end_offset), aborted)
+
+    def start_offset(self, topic: str, partition: int) -> int | None:
+        """The first offset that is here; None without any segment of the partition."""
+        try:
+            log = self._log(topic, partition)
+        except OutOfRangeError:
+            return None
+        if not log.segments:
+            return None
+        return max(log.log_start_offset or 0, log.segments[0].base_offset)
+
+    def stable_log(self, topic: str, partition: int) -> StableLog:
+        """How far the partition is stable now."""
+        return StableLog.of(self._log(topic, partition))
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`; reads the headers of every segment until it finds one late enough."""
@@ -121,10 +154,13 @@ class LocalReader:
         return None
 
     def _log(self, topic: str, partition: int) -> PartitionLog:
-        for log in self._logs.partitions():
-            if log.partition == partition and topic in (log.topic, log.topic_id):
-                return log
-        return self._logs.partition(topic, partition)
+        try:
+            return self._logs.partition(topic, partition)
+        except OutOfRangeError:
+            for log in self._logs.partitions():
+                if log.partition == partition and topic == log.topic_id:
+                    return log
+            raise
 
     def _read_segment(self, segment: SegmentFiles, offset: int) -> Iterator[RecordColumns]:
         with segment.open() as handle:

@@ -91,5 +91,5 @@ def rows_between(
     first = int(np.searchsorted(records.offset, start_offset))
     last = len(records)
     if end_offset is not None:
-        last = int(np.searchsorted(records.offset, end_offset))
+        last = max(first, int(np.searchsorted(records.offset, end_offset)))
     return records if (first, last) == (0, len(records)) else records.rows(first, last)

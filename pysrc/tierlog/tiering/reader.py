@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tierlog.columns import RecordColumns
 from tierlog.errors import ConfigError
@@ -14,6 +14,7 @@ from tierlog.remote.bucket import Problem, bucket_metadata
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
+from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.store_reader import StoreReader
@@ -22,8 +23,12 @@ from tierlog.tiering.tiered_reader import TieredReader
 if TYPE_CHECKING:
     from tierlog.quota import QuotaManager
     from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.remote.metadata import RemoteLogMetadataManager
+    from tierlog.remote.store import ObjectStore
 
 __all__ = ["open_reader", "read", "read_async"]
+
+Isolation = Literal["read_uncommitted", "read_committed"]
 
 
 def open_reader(
@@ -35,43 +40,67 @@ def open_reader(
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: QuotaManager | None = None,
+    isolation_level: Isolation = "read_uncommitted",
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
     directory and the ``store`` that it is tiered to as one log.
 
-    A store is listed once, and asked once about each segment: with ``topic`` (name or id) and
+    A store is listed once, beside a directory also when that has lost what was not in the store
+    then, and asked once about each segment: with ``topic`` (name or id) and
     ``partition`` only about theirs, and nothing else can be read then. ``on_problem`` is told of
     objects that are no whole segments; without it, one that hides a segment is an error, as in
     `read`, since its records would be missing in silence. With an ``index_cache`` of that store,
     indexes are asked for once, and reading its `.log` objects waits while ``fetch_quota`` is
-    exceeded; a directory has no use for either.
+    exceeded; a directory has no use for either. A reader of ``read_committed`` leaves out the
+    records of aborted transactions and stops before the oldest one that has not ended.
     """
     text = os.fspath(source)
-    if "://" not in text:
-        local = LocalReader(open_log_dir(text))
-        if store is None:
-            return local
-        remote = open_reader(
-            store,
-            topic=topic,
-            partition=partition,
-            on_problem=on_problem,
+    isolation = _isolation(isolation_level)
+
+    def remote(url: str) -> StoreReader:
+        opened = open_store(url)
+        metadata = _metadata(opened, topic, partition, on_problem)
+        return StoreReader(
+            RemoteStorageManager(opened),
+            metadata,
             index_cache=index_cache,
             fetch_quota=fetch_quota,
+            isolation_level=isolation,
         )
-        return TieredReader(local, remote)
-    if store is not None:
-        raise ConfigError(f"{text}: a store beside a store; the first is to be a log directory")
+
+    if "://" in text:
+        if store is not None:
+            raise ConfigError(f"{text}: a store beside a store; the first is to be a log directory")
+        return remote(text)
+    local = LocalReader(open_log_dir(text), isolation_level=isolation)
+    if store is None:
+        return local
+    return TieredReader(
+        local, remote(store), isolation_level=isolation, look_again=lambda: remote(store)
+    )
+
+
+def _isolation(text: str) -> IsolationLevel:
+    try:
+        return IsolationLevel[text.upper()]
+    except KeyError:
+        names = " or ".join(one.name.lower() for one in IsolationLevel)
+        raise ConfigError(f"isolation level: expected {names}, found {text!r}") from None
+
+
+def _metadata(
+    store: ObjectStore,
+    topic: str | None,
+    partition: int | None,
+    on_problem: Callable[[Problem], None] | None,
+) -> RemoteLogMetadataManager:
+    """What the store says about the wanted segments."""
 
     def wanted(key: ObjectKey) -> bool:
         named = topic is None or topic == key.topic_id or topic[:MAX_TOPIC_LABEL] == key.topic_label
         return named and partition in (None, key.partition)
 
-    opened = open_store(text)
-    metadata = bucket_metadata(opened, wanted=wanted, on_problem=on_problem)
-    return StoreReader(
-        RemoteStorageManager(opened), metadata, index_cache=index_cache, fetch_quota=fetch_quota
-    )
+    return bucket_metadata(store, wanted=wanted, on_problem=on_problem)
 
 
 def read(
@@ -86,6 +115,7 @@ def read(
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: QuotaManager | None = None,
+    isolation_level: Isolation = "read_uncommitted",
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
 
@@ -93,8 +123,12 @@ def read(
             for record in records.records(): ...
 
     With ``store`` the partition is read over both tiers: what the directory has no more comes from
-    the store, also when that changes while it is read.
+    the store, also when that changes while it is read. From a store far away the next pieces are
+    fetched before they are asked for.
 
+    With ``read_committed`` the records of aborted transactions are left out, and it ends before
+    the oldest transaction that has not ended; in a store alone also before one whose end is not in
+    the store.
 
     From `start_offset`, or from the first record of `timestamp_ms` or later when that is given,
     up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
@@ -111,6 +145,7 @@ def read(
         on_problem=on_problem,
         index_cache=index_cache,
         fetch_quota=fetch_quota,
+        isolation_level=isolation_level,
     )
     if timestamp_ms is not None:
         found = reader.offset_for_timestamp(topic, partition, timestamp_ms)

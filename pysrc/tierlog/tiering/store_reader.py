@@ -19,6 +19,7 @@ from tierlog.columns import RecordColumns
 from tierlog.config import QuotaConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.records import decode_records
 from tierlog.quota import QuotaManager
 from tierlog.remote.indexes import IndexKind
@@ -30,10 +31,13 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentState,
 )
 from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
+from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
+from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -69,6 +73,7 @@ class StoreReader:
         index_cache: RemoteIndexCache | None = None,
         fetch_quota: QuotaManager | None = None,
         alarm: Callable[[Exception], object] | None = None,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> None:
         """`index_cache` is one of the same store; without it each read asks for its indexes.
         Reads of `.log` objects wait while `fetch_quota` is exceeded. ``alarm`` is that of
@@ -78,6 +83,7 @@ class StoreReader:
         self._metadata = metadata
         self._fetch_bytes = fetch_bytes
         self._alarm = alarm
+        self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._fetch_quota = fetch_quota or QuotaManager.for_fetches(QuotaConfig())
 
     def partitions(self) -> list[PartitionSummary]:
@@ -120,17 +126,52 @@ class StoreReader:
         segments = self._finished(wanted)
         first = min(segment.start_offset for segment in segments)
         begin = min(entry.start_offset for entry in self._lineage(wanted))
-        return max(first, begin), max(segment.end_offset for segment in segments) + 1
+        end = max(segment.end_offset for segment in segments) + 1
+        if self._committed:
+            end = min(end, self._first_open_offset(wanted))
+        return max(first, begin), end
+
+    def extent(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """(first offset, offset after the last) of all segments, whatever of them belongs to the
+        log or is committed; None without any. Costs no request."""
+        try:
+            segments = self._finished(self._partition(topic, partition))
+        except OutOfRangeError:
+            return None
+        first = min(segment.start_offset for segment in segments)
+        return first, max(segment.end_offset for segment in segments) + 1
 
     def read(
-        self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int | None = None,
+        *,
+        beyond: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
         """See `LogReader`. The first pieces are small, the later ones grow to some MiB, and from a
         slow store they are asked for beforehand. What the fetch quota counts are the bytes of the
-        batches that came out of it, also those that were read ahead."""
+        batches that came out of it, also those that were read ahead.
+
+        Readers of committed records stop where a transaction begins whose end is not in the store,
+        unless ``beyond``, the directory of the same log, knows how it ended.
+        """
         wanted = self._partition(topic, partition)
         lineage = self._lineage(wanted)
-        yield from self._read(wanted, lineage, start_offset, end_offset)
+        aborted = None
+        if self._committed:
+            if beyond is None:
+                beyond = StableLog.nothing(wanted)
+                stable_end = self._first_open_offset(wanted)
+            else:
+                stable_end = beyond.last_stable_offset
+            end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
+            transactions = TransactionReader(
+                self._storage, self._metadata, index_cache=self._index_cache
+            )
+            aborted = RemoteAborted(transactions, wanted, lineage, beyond)
+        yield from self._read(wanted, lineage, start_offset, end_offset, aborted)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
@@ -173,13 +214,25 @@ class StoreReader:
 
     def _lineage(self, partition: TopicIdPartition) -> LeaderEpochs:
         """The leader epochs that the newest segment was uploaded with."""
-        newest = max(
-            self._finished(partition), key=lambda one: (one.leader_epochs[-1][0], one.end_offset)
-        )
+        newest = self._newest(partition)
         if self._index_cache is not None:
             return self._index_cache.get(newest).leader_epochs
         section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
         return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
+
+    def _first_open_offset(self, partition: TopicIdPartition) -> int:
+        """Where the first transaction begins that has no end in the store; else after the last
+        offset. The producer snapshot of a segment is the state at its end."""
+        newest = self._newest(partition)
+        kind = IndexKind.PRODUCER_SNAPSHOT
+        states = read_producer_snapshot(self._storage.fetch_indexes(newest, [kind])[kind])
+        firsts = states.current_txn_first_offset
+        return int(min(firsts[firsts >= 0], default=newest.end_offset + 1))
+
+    def _newest(self, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
+        return max(
+            self._finished(partition), key=lambda one: (one.leader_epochs[-1][0], one.end_offset)
+        )
 
     def _entries(self, segment: RemoteLogSegmentMetadata) -> RemoteLogIndexEntries:
         if self._index_cache is not None:
@@ -193,6 +246,7 @@ class StoreReader:
         lineage: LeaderEpochs,
         start_offset: int,
         end_offset: int | None,
+        aborted: RemoteAborted | None = None,
     ) -> Iterator[RecordColumns]:
         offset = start_offset
         with closing(self._reads(partition, start_offset, end_offset)) as reads:
@@ -206,11 +260,11 @@ class StoreReader:
                     transfer.moved(memoryview(read.records).nbytes)
                 if read.first_offset >= 0:
                     piece = rows_between(_decoded(read), offset, end_offset)
+                    left_out = () if aborted is None else aborted.of(read)
                     offset = read.next_offset
                     # Whoever has the columns decides how long the bytes stay.
                     del read
-                    if len(piece):
-                        yield piece
+                    yield from committed_rows(piece, left_out)
                     del piece
                 else:
                     offset = read.next_offset

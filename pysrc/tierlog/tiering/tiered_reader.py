@@ -7,11 +7,15 @@ deleted here is read from the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError
+from tierlog.tiering.fetch.local import VanishedError
+from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader, PartitionSummary, SegmentSummary
+from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["TieredReader"]
 
@@ -22,9 +26,20 @@ class TieredReader:
     Offsets that neither has are an OutOfRangeError that names them, never a silent hole.
     """
 
-    def __init__(self, local: LogReader, remote: LogReader) -> None:
+    def __init__(
+        self,
+        local: LocalReader,
+        remote: StoreReader,
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        look_again: Callable[[], StoreReader] | None = None,
+    ) -> None:
+        """Both readers are of the same isolation level. ``look_again`` opens the store anew, for
+        what has been copied since; None when `remote` hears of it by itself."""
         self._local = local
         self._remote = remote
+        self._look_again = look_again
+        self._committed = isolation_level is IsolationLevel.READ_COMMITTED
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`; a partition of both is one, with the segments of both counted."""
@@ -55,34 +70,38 @@ class TieredReader:
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`."""
+        """See `LogReader`. What is read from the store is read ahead; the directory is looked at
+        again only where a tier ends."""
+        held = self._remote.extent(topic, partition)
         offset = start_offset
         while end_offset is None or offset < end_offset:
-            border = self._border(topic, partition)
-            if border is None or offset < border:
-                end = min((one for one in (border, end_offset) if one is not None), default=None)
-                for records in self._read_remote(topic, partition, offset, end):
-                    yield records
-                    offset = int(records.offset[-1]) + 1
-                if border is None:
-                    return
-                offset = max(offset, border)
-                continue
+            border = self._local.start_offset(topic, partition)
+            if border is not None and offset < border:
+                # What neither has before all that is here was deleted from the log.
+                offset = max(offset, border if held is None else min(held[0], border))
             try:
+                if border is None or offset < border:
+                    for records in self._read_remote(topic, partition, offset, end_offset, border):
+                        offset = int(records.offset[-1]) + 1
+                        yield records
+                    if border is None:
+                        return
+                    offset = max(offset, border)
+                    continue
                 for records in self._local.read(topic, partition, offset, end_offset):
-                    yield records
                     offset = int(records.offset[-1]) + 1
-            except FileNotFoundError:
+                    yield records
+            except (FileNotFoundError, VanishedError):
                 # Deleted under our hands: the border has moved, look again.
-                if self._border(topic, partition) == border:
+                if self._local.start_offset(topic, partition) == border:
                     raise
                 continue
             return
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
-        border = self._border(topic, partition)
-        if self._bounds(self._remote, topic, partition) is not None:
+        border = self._local.start_offset(topic, partition)
+        if self._remote.extent(topic, partition) is not None:
             found = self._remote.offset_for_timestamp(topic, partition, timestamp_ms)
             if found is not None and (border is None or found < border):
                 return found
@@ -91,28 +110,32 @@ class TieredReader:
         return self._local.offset_for_timestamp(topic, partition, timestamp_ms)
 
     def _read_remote(
-        self, topic: str, partition: int, start_offset: int, end_offset: int | None
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int | None,
+        border: int | None,
     ) -> Iterator[RecordColumns]:
         """What only the store has, up to the border."""
-        held = self._bounds(self._remote, topic, partition)
-        remote_end = start_offset if held is None else max(start_offset, held[1])
-        if end_offset is not None and remote_end < end_offset:
+        end = min((one for one in (border, end_offset) if one is not None), default=None)
+        remote_end = self._remote_end(topic, partition, start_offset)
+        if end is not None and remote_end < end and self._look_again is not None:
+            self._remote = self._look_again()
+            remote_end = self._remote_end(topic, partition, start_offset)
+        if end is not None and remote_end < end:
             raise OutOfRangeError(
-                f"{topic}-{partition}: offsets {remote_end} to {end_offset - 1} are neither in the "
+                f"{topic}-{partition}: offsets {remote_end} to {end - 1} are neither in the "
                 "directory nor in the store"
             )
-        yield from self._remote.read(topic, partition, start_offset, end_offset)
+        beyond = None
+        if self._committed and border is not None:
+            beyond = self._local.stable_log(topic, partition)
+        yield from self._remote.read(topic, partition, start_offset, end, beyond=beyond)
 
-    def _border(self, topic: str, partition: int) -> int | None:
-        """Where the directory begins; None when it has nothing of the partition."""
-        try:
-            segments = self._local.segments(topic, partition)
-            held = self._local.bounds(topic, partition)
-        except OutOfRangeError:
-            return None
-        if not segments:
-            return None
-        return max(held[0], segments[0].base_offset)
+    def _remote_end(self, topic: str, partition: int, start_offset: int) -> int:
+        held = self._remote.extent(topic, partition)
+        return start_offset if held is None else max(start_offset, held[1])
 
     def _bounds(self, reader: LogReader, topic: str, partition: int) -> tuple[int, int] | None:
         try:
