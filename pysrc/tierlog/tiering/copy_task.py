@@ -134,7 +134,7 @@ class CopyTask:
             self._settle_one(segment)
         if unfinished:
             segments = self._tier.metadata.list(work.partition)
-        work.catch_up_indexes(segments)
+        work.catch_up_indexes()
         if view.log.leader_epochs is None:
             return None
         return coverage(segments, view.log.leader_epochs)

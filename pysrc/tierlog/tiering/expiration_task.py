@@ -82,7 +82,7 @@ class ExpirationTask:
         cut = self._truncate(segments, lineage)
         if cut:
             segments, being_copied = work.list_segments()
-            work.cut_indexes(segments)
+            work.cut_indexes()
         copied = coverage(segments, lineage)
         plan = self._plan(view, lineage, segments, being_copied, copied)
         self._show(view, segments, plan, began_ms)
@@ -96,7 +96,7 @@ class ExpirationTask:
             self._show_remote_log(self._tier.metadata.list(work.partition), 0)
         # The disk must not fill up because the store refuses to delete.
         work.reached(view, copied)
-        work.catch_up_if_behind(segments)
+        work.catch_up_if_behind()
         after = work.log.view()
         if after is not None and not task.cancelled:
             drop_local_segments(work, after, segments, copied)

@@ -35,7 +35,7 @@ class FollowerTask:
             return Again.NEVER
         copied = coverage(segments, view.log.leader_epochs)
         work.reached(view, copied)
-        work.catch_up_indexes(segments)
+        work.catch_up_indexes()
         if view.log_start_offset is not None:
             work.drop_indexes_below(view.log_start_offset)
         if not task.cancelled:

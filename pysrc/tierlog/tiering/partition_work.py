@@ -148,6 +148,7 @@ class PartitionWork:
         self._fenced = False
         self._index_files: RemoteIndexFiles | None = None
         self._index_behind = False
+        self._catching_up = threading.Lock()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -225,23 +226,30 @@ class PartitionWork:
         """Index a segment that was copied just now."""
         self._index(lambda files: files.append(segment, entries))
 
-    def catch_up_indexes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Index what is finished and not indexed yet, from the store."""
-        finished = [one for one in segments if one.state is _FINISHED]
-        self._index_behind = False
-        self._index(lambda files: files.catch_up(finished, self._fetch_entries))
+    def catch_up_indexes(self) -> None:
+        """Index what is finished and not indexed yet, from the store, and drop what was cut.
 
-    def catch_up_if_behind(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        One at a time, each by what the metadata says when its turn has come: an older list would
+        bring back what was cut meanwhile."""
+        with self._catching_up:
+            self._index_behind = False
+            self._index(self._catch_up)
+
+    def catch_up_if_behind(self) -> None:
         """As `catch_up_indexes`, after something could not be written."""
         if self._index_behind:
-            self.catch_up_indexes(segments)
+            self.catch_up_indexes()
 
-    def cut_indexes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Some of these segments were cut. What the copy task has indexed since then stays, and
-        what it could not, behind entries that are gone now, is added: of segments that are not
-        among these by the next `catch_up_if_behind`."""
-        self.catch_up_indexes(segments)
+    def cut_indexes(self) -> None:
+        """Segments were cut. What the copy task has indexed since then stays, and what it could
+        not, behind entries that are gone now, is added: what it finishes at this moment, by the
+        next `catch_up_if_behind`."""
+        self.catch_up_indexes()
         self._index_behind = True
+
+    def _catch_up(self, files: RemoteIndexFiles) -> None:
+        segments = self.tier.metadata.list(self.partition)
+        files.catch_up([one for one in segments if one.state is _FINISHED], self._fetch_entries)
 
     def drop_indexes_below(self, log_start_offset: int) -> None:
         """What ends below the log start offset is not looked up any more."""
