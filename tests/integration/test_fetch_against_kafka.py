@@ -11,17 +11,22 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from tests.data.maker.consuming import consume, shown_bytes
+from tests.integration.growing_log import GROWING, GROWING_CONFIG, LiveHost, Reader, Writer
 from tests.integration.kafka_wire import KafkaWire, WireAsk, WireData, WireOffset
 from tests.integration.tiered_logs import LOGS, KafkaBeside, set_up, tiering_broker
+from tests.kafka_tools import wait_until
 from tests.oracle import batches as oracle
-from tests.oracle.model import Batch
-from tests.tiering.fetch.views import consumed
+from tests.oracle.model import Batch, Record
+from tests.tiering.fetch.views import Row, consumed
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
 from tierlog.tiering.fetch.types import (
+    FetchError,
     FetchPartition,
     FetchSource,
     FetchView,
@@ -32,11 +37,12 @@ from tierlog.tiering.fetch.types import (
 pytestmark = pytest.mark.integration
 
 EVERYTHING = bool(os.environ.get("FETCH_EVERYTHING"))
+SHOWN = ("offset", "timestamp_ms", "key", "value", "headers", "read_committed")
 NAMES = [log.name for log in LOGS]
 COMMITTED = IsolationLevel.READ_COMMITTED
 BOTH = tuple(IsolationLevel)
 # From the first batch alone to more than a segment, around the sizes of batches and indexes.
-LIMITS = (0, 1, 700, 4096, 9000, 1 << 20)
+LIMITS = (0, 1, 700, 5000, 1 << 20)
 if EVERYTHING:
     LIMITS = (*range(0, 16_384, 301), 1 << 20)
 
@@ -292,3 +298,104 @@ def test_the_epoch_a_client_believes_in(sides: Sides) -> None:
                 (kafka,) = sides.kafka.fetch([ask], isolation=COMMITTED)
                 (ours,) = sides.ask_ours([ask], COMMITTED)
                 check_same(ask, COMMITTED, ours, kafka)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_consumer_reads(sides: Sides, name: str) -> None:
+    """From the first record to the last: keys, values, headers and times, and what is committed."""
+    rows = consume(sides.ours.broker, name, 0)
+    assert len({row["offset"] for row in rows}) == len(rows)
+    found = {isolation: read_through(sides, name, isolation) for isolation in BOTH}
+    committed = {row[0] for row in found[COMMITTED][1]}
+    assert [
+        {
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+            "key": shown_bytes(record.key),
+            "value": shown_bytes(record.value),
+            "headers": [[key.decode(), shown_bytes(value)] for key, value in record.headers],
+            "read_committed": record.offset in committed,
+        }
+        for record in found[BOTH[0]][0]
+    ] == [{key: row[key] for key in row if key in SHOWN} for row in rows]
+
+
+def read_through(
+    sides: Sides, name: str, isolation: IsolationLevel
+) -> tuple[list[Record], list[Row]]:
+    """All records, and of them those that a consumer is shown."""
+    view = sides.view(name)
+    offset, records, rows = view.log_start_offset, list[Record](), list[Row]()
+    while True:
+        (answer,) = sides.ask_ours([WireAsk(name, offset, 6000)], isolation)
+        assert answer.error == 0, answer
+        if not answer.size_bytes:
+            return records, rows
+        rows += consumed(answer.records, offset, answer.aborted_transactions)
+        batches, _, _ = oracle.scan(bytes(answer.records))
+        for batch in batches:
+            if not batch.is_control:
+                records += [one for one in oracle.records(batch) if one.offset >= offset]
+        offset = batches[-1].last_offset + 1
+
+
+def test_readers_of_a_log_that_grows_and_expires(sides: Sides, tmp_path: Path) -> None:
+    """Whatever moves meanwhile, a reader sees every record once, from wherever it starts."""
+    broker = sides.ours.broker
+    broker.create_topic(GROWING, config=GROWING_CONFIG)
+    host = LiveHost(tmp_path / "ours", broker=broker)
+    host.fetcher.max_remote_wait_ms = 30_000
+    wait_until(lambda: host.log(GROWING).topic_id is not None, 30, what="the topic's id on disk")
+    host.copy(GROWING, 0)
+    partition = host.partitions[GROWING]
+    chance = random.Random(3)
+    writer = Writer(broker, host, 1500 if EVERYTHING else 200)
+
+    def reader(isolation: IsolationLevel, offset: int, *, hurry: bool = False) -> Reader:
+        limits = [20_000] if hurry else [chance.choice((1, 900, 5000, 20_000)) for _ in range(7)]
+        return Reader(host, partition, isolation, offset, limits)
+
+    lasting = [reader(BOTH[0], 0, hurry=True), reader(COMMITTED, 0, hurry=True), reader(BOTH[0], 0)]
+    short: list[Reader] = []
+    writer.start()
+    try:
+        while writer.is_alive():
+            view = host.view(partition)
+            assert view is not None
+            # Anywhere, and more often than not a few batches before the border.
+            around = view.local_log_start_offset - chance.randint(0, 60)
+            anywhere = chance.randint(view.log_start_offset, view.high_watermark)
+            offset = max(chance.choice((around, around, anywhere)), view.log_start_offset)
+            short.append(reader(chance.choice(BOTH), offset))
+            for _ in range(12):
+                compare_growing(sides.kafka, short[-1])
+            for one in lasting:
+                one.step()
+    finally:
+        writer.join()
+    assert writer.error is None
+    for one in lasting:
+        steps = iter(range(10_000))
+        while one.offset < one.reachable():
+            assert next(steps, None) is not None, one.offset
+            one.step()
+    for one in [*lasting, *short]:
+        assert one.rows == one.expected(writer.rows(one.isolation))
+    # The broker renames files a moment before it moves the border: a client asks again.
+    assert sum(one.failed for one in [*lasting, *short]) <= len(short) // 10
+    crossings = [one for one in [*lasting, *short] if FetchSource.REMOTE in one.sources[:-1]]
+    assert len(crossings) >= 5
+    assert writer.expired >= 5
+    host.close()
+
+
+def compare_growing(kafka: KafkaWire, reader: Reader) -> None:
+    """One step, and what Kafka says of the same offset at about the same time."""
+    ask = WireAsk(GROWING, reader.offset, 20_000)
+    ours = reader.step()
+    (theirs,) = kafka.fetch([ask], isolation=reader.isolation)
+    if ours.error == 0 == theirs.error:
+        check_run(ours, theirs, ask)
+    elif ours.error is not FetchError.KAFKA_STORAGE_ERROR:
+        # It has expired, or does so between the two.
+        assert ask.offset < max(ours.log_start_offset, theirs.log_start_offset), (ours, theirs)

@@ -8,6 +8,7 @@ from the broker's own directories. The broker says where the borders are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ TIERED = {"remote.storage.enable": "true", "cleanup.policy": "delete"}
 # One or two rolled segments stay in both tiers.
 LOCAL_RETENTION_BYTES = 20_480
 PATIENCE_S = 90
+WRITERS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +141,12 @@ class KafkaBeside(TwoTiers):
 
     def look(self, wire: KafkaWire, topic: str) -> FetchView:
         """The partition with the borders that the broker names now."""
-        end = wire.list_offset(topic, SpecialTimestamp.LATEST)
-        stable = wire.list_offset(topic, SpecialTimestamp.LATEST, isolation=1)
-        local = wire.list_offset(topic, SpecialTimestamp.EARLIEST_LOCAL).offset
-        start = wire.list_offset(topic, SpecialTimestamp.EARLIEST).offset
+        # In this order each of them is true of what was asked for before.
         log = self.log(topic)
+        start = wire.list_offset(topic, SpecialTimestamp.EARLIEST).offset
+        local = wire.list_offset(topic, SpecialTimestamp.EARLIEST_LOCAL).offset
+        stable = wire.list_offset(topic, SpecialTimestamp.LATEST, isolation=1)
+        end = wire.list_offset(topic, SpecialTimestamp.LATEST)
         kept = tuple(
             one
             for one in log.segments
@@ -199,12 +202,9 @@ def set_up(broker: KafkaBroker, folder: Path) -> tuple[KafkaBeside, dict[str, li
         if number:
             broker.stop()
         broker.start()
-        for log in LOGS:
-            topic = w.Topic(name=log.name, exercises=(), phases=())
-            if number == 0:
-                broker.create_topic(log.name, config=log.config)
-            if number < len(log.phases):
-                log.phases[number](stage, topic)
+        # Their producers wait for the broker most of the time.
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(partial(_write, stage, number), LOGS))
     names = [log.name for log in LOGS]
     alter(broker, names, TIERED)
     host = KafkaBeside(folder, broker=broker, held=stage.held)
@@ -222,6 +222,13 @@ def set_up(broker: KafkaBroker, folder: Path) -> tuple[KafkaBeside, dict[str, li
                 broker.delete_records(log.name, 0, log.delete_before)
             host.look(wire, log.name)
     return host, whole
+
+
+def _write(stage: w.Stage, number: int, log: TieredLog) -> None:
+    if number == 0:
+        stage.broker.create_topic(log.name, config=log.config)
+    if number < len(log.phases):
+        log.phases[number](stage, w.Topic(name=log.name, exercises=(), phases=()))
 
 
 def _tiered(host: KafkaBeside, wire: KafkaWire, name: str) -> list[Batch]:

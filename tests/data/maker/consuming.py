@@ -101,13 +101,13 @@ def _row(message: Message) -> dict[str, Any]:
         "leader_epoch": message.leader_epoch(),
         "timestamp_ms": timestamp_ms,
         "timestamp_type": {1: "CreateTime", 2: "LogAppendTime"}[timestamp_type],
-        "key": _bytes(message.key()),
-        "value": _bytes(message.value()),
-        "headers": [[name, _bytes(value)] for name, value in headers],
+        "key": shown_bytes(message.key()),
+        "value": shown_bytes(message.value()),
+        "headers": [[name, shown_bytes(value)] for name, value in headers],
     }
 
 
-def _bytes(data: str | bytes | None) -> Any:
+def shown_bytes(data: str | bytes | None) -> Any:
     """Base64 text; None for null; size and SHA-256 of what is long."""
     if data is None:
         return None

@@ -44,6 +44,8 @@ class TwoTiers:
     folder: Path
     views: dict[TopicIdPartition, FetchView] = field(default_factory=dict)
     quotas: FetchQuotas = field(default_factory=FetchQuotas)
+    # What the first looks see, whatever they look at.
+    before: list[FetchView] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.folder / "store").mkdir(parents=True)
@@ -75,7 +77,7 @@ class TwoTiers:
         self.cache.close()
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
-        return self.views.get(partition)
+        return self.before.pop(0) if self.before else self.views.get(partition)
 
     def add(self, data_set: str, name: str) -> TopicIdPartition:
         """A golden partition, all of whose rolled segments are copied, and all still local."""
@@ -167,6 +169,31 @@ def test_every_offset_across_the_border_sees_what_the_log_holds(
         assert consume(tiers, partition, COMMITTED) == [
             row for row in expected[COMMITTED] if row[0] >= whole.log_start_offset
         ]
+
+
+def test_what_leaves_the_directory_while_it_is_read_comes_from_the_tier(tiers: TwoTiers) -> None:
+    """The border moves between the look and the read: that is no error, and no hole."""
+    partition = tiers.add("clean", "codec-none-0")
+    whole = tiers.views[partition]
+    first, second, *_ = boundaries(whole)
+    gone = replace(whole.log.segments[0], log_path=whole.log.segments[0].log_path + ".gone")
+    for segments in ((gone, *whole.log.segments[1:]), whole.log.segments[1:]):
+        tiers.views[partition] = whole
+        tiers.drop_local(partition, second)
+        tiers.before = [replace(whole, log=replace(whole.log, segments=segments))]
+        answer = tiers.fetch_one(partition, first)
+        assert (answer.error, answer.source) == (FetchError.NONE, FetchSource.REMOTE), answer
+        check(answer, first, truth(whole.log, committed=False))
+        assert answer.size_bytes
+
+
+def test_a_directory_that_never_agrees_with_its_border_is_an_error(tiers: TwoTiers) -> None:
+    partition = tiers.add("clean", "codec-none-0")
+    whole = tiers.views[partition]
+    tiers.views[partition] = replace(whole, log=replace(whole.log, segments=whole.log.segments[1:]))
+    answer = tiers.fetch_one(partition, 0)
+    assert answer.error is FetchError.KAFKA_STORAGE_ERROR
+    assert "lies below" in answer.text
 
 
 def check(answer: PartitionData, offset: int, rows: list[Row]) -> None:

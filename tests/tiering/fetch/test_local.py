@@ -210,6 +210,19 @@ def test_what_is_no_longer_there_asks_for_another_look(
         LocalFetchReader().read(view, 0, 1 << 20, view.log_end_offset, minimum_one=True)
 
 
+def test_what_was_listed_after_its_beginning_went_asks_for_another_look(
+    own: tuple[FetchView, Path],
+) -> None:
+    """The first batch that is still here is not the next one of the log."""
+    view, _ = own
+    late = replace(view, log=replace(view.log, segments=view.log.segments[1:]))
+    begin = late.log.segments[0].base_offset
+    with pytest.raises(VanishedError, match=f"offset {begin - 1} lies below {begin}"):
+        LocalFetchReader().read(late, begin - 1, 100, view.log_end_offset, minimum_one=True)
+    read = LocalFetchReader().read(late, begin, 100, view.log_end_offset, minimum_one=True)
+    assert read.first_offset == begin
+
+
 def test_what_was_cut_short_asks_for_another_look(own: tuple[FetchView, Path]) -> None:
     view, _ = own
     path = Path(view.log.segments[0].log_path)

@@ -50,6 +50,8 @@ __all__ = ["Fetcher"]
 
 MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
+# As often a partition is looked at whose files go while they are read.
+_LOOKS = 3
 
 
 @dataclass(slots=True)
@@ -222,7 +224,12 @@ class Fetcher:
         return looked
 
     def _look_at(
-        self, request: FetchRequest, asked: FetchPartition, left_bytes: int, minimum_one: bool
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        left_bytes: int,
+        minimum_one: bool,
+        looks: int = _LOOKS,
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
         """The answer there is, the read that will make a better one, and the bytes it may take."""
         view = self._host.view(asked.partition)
@@ -243,7 +250,15 @@ class Fetcher:
             left_bytes if not minimum_one else 1,
         )
         if source is FetchSource.LOCAL:
-            answer = self._read_local(request, asked, view, left_bytes, minimum_one)
+            try:
+                answer = self._local_answer(request, asked, view, left_bytes, minimum_one)
+            except VanishedError as vanished:
+                # The log went on under the view: its next one knows how, and where to read.
+                if looks > 1:
+                    return self._look_at(request, asked, left_bytes, minimum_one, looks - 1)
+                answer = _error(asked, FetchError.KAFKA_STORAGE_ERROR, str(vanished), view)
+            except (TierlogError, OSError) as failed:
+                answer = _error(asked, _code(failed), str(failed), view)
             return answer, None, answer.size_bytes
         if source is not FetchSource.REMOTE:
             return _answer(asked, view, source, error, self._text(error, asked, view)), None, 0
@@ -265,29 +280,6 @@ class Fetcher:
         return view.high_watermark
 
     # -- local
-
-    def _read_local(
-        self,
-        request: FetchRequest,
-        asked: FetchPartition,
-        view: FetchView,
-        left_bytes: int,
-        minimum_one: bool,
-    ) -> PartitionData:
-        try:
-            return self._local_answer(request, asked, view, left_bytes, minimum_one)
-        except VanishedError:
-            # The log went on under the view: its next one knows how.
-            again = self._host.view(asked.partition)
-            if again is None or asked.fetch_offset < again.local_log_start_offset:
-                return _error(asked, FetchError.KAFKA_STORAGE_ERROR, "the log has moved on", view)
-            view = again
-        except (TierlogError, OSError) as error:
-            return _error(asked, _code(error), str(error), view)
-        try:
-            return self._local_answer(request, asked, view, left_bytes, minimum_one)
-        except (TierlogError, OSError) as error:
-            return _error(asked, _code(error), str(error), view)
 
     def _local_answer(
         self,

@@ -85,6 +85,11 @@ class LocalFetchReader:
         """
         segments = view.log.segments
         first = bisect_right(segments, offset, key=lambda one: one.base_offset) - 1
+        if first < 0 and segments:
+            # Listed after the border was asked for. What lies before is in the tier by now, and
+            # the first batch here is not the next one of the log.
+            begin = segments[0].base_offset
+            raise VanishedError(f"{view.log.name}: offset {offset} lies below {begin}, the first")
         for segment in segments[max(first, 0) :]:
             if segment.base_offset >= upper_offset:
                 break
