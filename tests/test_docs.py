@@ -41,6 +41,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
         "s3://bucket/kafka": store,
         "file:///mnt/archive": archive,
+        "/mnt/indexes": str(tmp_path_factory.mktemp("indexes")),
         "/var/lib/kafka/data": str(DISK),
         "gs://bucket/archive": tmp_path_factory.mktemp("bucket").as_uri(),
         "hdfs://namenode:8020/kafka": tmp_path_factory.mktemp("hdfs").as_uri(),

@@ -393,10 +393,11 @@ def _lineage(
 
 
 def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_offset: int) -> bool:
-    """Whether a lineage says of a segment what its batches say."""
+    """Whether a lineage says of a segment what its batches say; below its beginning, where records
+    were deleted, it says nothing."""
     batches = LeaderEpochs(tuple(own))
     here = lineage.clipped(base_offset, end_offset + 1)
-    return all(lineage.epoch_for(one.start_offset) == one.epoch for one in own) and all(
+    return all(lineage.epoch_for(one.start_offset) in (one.epoch, None) for one in own) and all(
         batches.epoch_for(one.start_offset) == one.epoch for one in here
     )
 

@@ -1,0 +1,263 @@
+"""`tierlog index rebuild` of log directories: what Kafka says of its files; what damage does."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.kafka_tools.golden import DATA_DIR
+from tests.kafka_tools.tools import dump_log_segments
+from tests.tools.golden_copy import copy_log_dir, overwrite
+from tierlog.cli import main
+from tierlog.errors import ConfigError, TierlogError
+from tierlog.log.log_dir import open_log_dir
+from tierlog.log.segment import scan_segment
+from tierlog.tools.index_rebuild import (
+    RebuildReport,
+    RebuildTask,
+    pack_tasks,
+    rebuild_index,
+    rebuild_task,
+)
+from tierlog.tools.rebuild_log_dir import LogChain, plan_log_chains
+from tierlog.tools.rebuild_segment import Outcome
+
+DISKS = tuple(
+    DATA_DIR / name / disk for name in ("clean", "unclean") for disk in ("disk1", "disk2")
+)
+TRANSACTIONS = "crash-transactions-0"
+SECOND = "00000000000000000100"
+
+
+def rebuild(source: Path, target: Path | None, **more: object) -> RebuildReport:
+    where = None if target is None else str(target)
+    return rebuild_index(str(source), target=where, now_ms=0, **more)  # type: ignore[arg-type]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files but the hidden halves that a killed worker may leave."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def outcomes(report: RebuildReport, topic: str) -> dict[int, Outcome]:
+    return {row.base_offset: row.outcome for row in report.segments if row.topic == topic}
+
+
+@pytest.mark.parametrize("disk", DISKS, ids=lambda disk: f"{disk.parent.name}-{disk.name}")
+def test_kafka_accepts_every_file(disk: Path, tmp_path: Path) -> None:
+    before = tree(disk)
+    report = rebuild(disk, tmp_path)
+    assert report.ok
+    assert {row.outcome for row in report.segments} == {Outcome.WRITTEN}
+    indexes = sorted(
+        path for path in tmp_path.rglob("*") if path.suffix in (".index", ".timeindex")
+    )
+    assert len(indexes) == 2 * report.summary.segments
+    for row in report.segments:
+        # A broker cuts the torn tail of an active segment off before it looks at indexes.
+        log = Path(row.path)
+        sound = log.read_bytes()[: scan_segment(log).stop_position]
+        (tmp_path / log.parent.name / log.name).write_bytes(sound)
+    checked = dump_log_segments(indexes, "--index-sanity-check")
+    assert checked.count("passed sanity check.") + checked.count("is empty.") == len(indexes)
+    # And entry by entry, against the logs.
+    told = dump_log_segments(indexes, "--verify-index-only")
+    assert "Mismatches" not in told
+    assert "not found" not in told
+    assert "out of order" not in told
+    states = [path for path in tmp_path.rglob("*") if path.suffix in (".snapshot", ".txnindex")]
+    assert dump_log_segments(states).count("Dumping ") == len(states) >= report.summary.segments
+    assert tree(disk) == before
+
+
+def test_processes_and_tasks_do_not_show_in_the_bytes(tmp_path: Path) -> None:
+    source = DATA_DIR / "unclean" / "disk1"
+    alone, pooled, cut = (tmp_path / name for name in ("alone", "pooled", "cut"))
+    first = rebuild(source, alone)
+    second = rebuild(source, pooled, jobs=2)
+    assert first.segments == second.segments
+    chains = list(
+        plan_log_chains(
+            open_log_dir(source).listing(), str(cut), index_interval_bytes=4096, task_bytes=1
+        )
+    )
+    assert len(chains) > first.summary.partitions
+    for chain in reversed(chains):
+        rebuild_task(RebuildTask(chains=(chain,)))
+    assert tree(alone) == tree(pooled) == tree(cut)
+
+
+def test_again_nothing_changes(tmp_path: Path) -> None:
+    source = DATA_DIR / "clean" / "disk2"
+    rebuild(source, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.*")}
+    again = rebuild(source, tmp_path)
+    assert again.ok
+    assert again.summary.same == again.summary.segments > 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_what_an_interrupted_run_left_is_completed(tmp_path: Path) -> None:
+    source = DATA_DIR / "clean" / "disk2"
+    rebuild(source, tmp_path)
+    whole = tree(tmp_path)
+    for number, path in enumerate(sorted(tmp_path.rglob("*.*index"))):
+        if number % 3 == 0:
+            path.unlink()
+    assert rebuild(source, tmp_path).ok
+    assert tree(tmp_path) == whole
+
+
+def test_a_dry_run_reads_all_and_writes_nothing(tmp_path: Path) -> None:
+    source = DATA_DIR / "clean" / "disk1"
+    planned = rebuild(source, None, dry_run=True)
+    assert set(outcomes(planned, "headers").values()) == {Outcome.WOULD_WRITE}
+    rebuild(source, tmp_path / "to", dry_run=True)
+    assert not (tmp_path / "to").exists()
+
+
+def test_damage_is_quarantined_and_the_rest_is_done(tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path, "unclean/disk1")
+    healthy, damaged = tmp_path / "healthy", tmp_path / "damaged"
+    rebuild(source, healthy)
+    log = source / TRANSACTIONS / f"{SECOND}.log"
+    overwrite(log, 5000, bytes(b ^ 255 for b in log.read_bytes()[5000:5001]))
+    report = rebuild(source, damaged, jobs=2)
+    assert not report.ok
+    (found,) = [one for one in report.findings if one.what == "bad_crc"]
+    assert found.path == str(log)
+    assert 0 < (found.position or 0) <= 5000
+    (row,) = [one for one in report.segments if one.outcome is Outcome.QUARANTINED]
+    assert (row.base_offset, row.crc, row.findings) == (100, "bad", ("bad_crc",))
+    # The broker's own snapshot says what the next segment begins with.
+    missing = {f"{TRANSACTIONS}/{SECOND}.{kind}" for kind in ("index", "timeindex", "txnindex")}
+    missing.add(f"{TRANSACTIONS}/00000000000000000176.snapshot")
+    expected = {name: data for name, data in tree(healthy).items() if name not in missing}
+    assert tree(damaged) == expected
+
+
+def test_unknown_producers_are_not_guessed(tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path, "unclean/disk1", TRANSACTIONS)
+    for snapshot in (source / TRANSACTIONS).glob("*.snapshot"):
+        snapshot.unlink()
+    overwrite(source / TRANSACTIONS / f"{SECOND}.log", 40, b"\xff\xff\xff")
+    report = rebuild(source, tmp_path / "to")
+    unknown = [row for row in report.segments if "producer_state_unknown" in row.findings]
+    assert [row.base_offset for row in unknown] == [176, 273, 343, 418]
+    written = {Path(name).name for name in tree(tmp_path / "to")}
+    assert f"{176:020d}.index" in written
+    assert not [name for name in written if name.endswith(".snapshot") and int(name[:20]) > 100]
+    assert f"{176:020d}.txnindex" not in written
+
+
+def test_a_chain_of_logs_alone_gives_what_snapshots_give(tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path, "clean/disk1", "idempotent-0")
+    with_snapshots, alone = tmp_path / "with", tmp_path / "alone"
+    rebuild(source, with_snapshots)
+    for snapshot in (source / "idempotent-0").glob("*.snapshot"):
+        snapshot.unlink()
+    assert rebuild(source, alone).ok
+    assert tree(alone) == tree(with_snapshots)
+
+
+def test_nothing_there_is_replaced(tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path, "clean/disk1", "headers-0")
+    target = tmp_path / "to"
+    (target / "headers-0").mkdir(parents=True)
+    (target / "headers-0" / f"{76:020d}.index").write_bytes(b"other")
+    (target / "headers-0" / f"{0:020d}.txnindex").write_bytes(b"stale")
+    report = rebuild(source, target)
+    assert outcomes(report, "headers") == {0: Outcome.CONFLICT, 76: Outcome.CONFLICT}
+    assert not report.ok
+    assert tree(target)[f"headers-0/{76:020d}.index"] == b"other"
+
+
+def test_never_into_a_broker(tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path / "broker", "clean/disk1", "headers-0")
+    other = copy_log_dir(tmp_path / "other", "clean/disk1", "headers-0")
+    (other / "meta.properties").unlink()
+    link = tmp_path / "link"
+    link.symlink_to(source, target_is_directory=True)
+    places = (source, source / "new", source.parent, link / "new", other)
+    elsewhere = DATA_DIR / "clean" / "disk2"
+    for place in (*places, elsewhere, elsewhere / "new"):
+        with pytest.raises(ConfigError, match="expected a folder"):
+            rebuild(source, place)
+    with pytest.raises(ConfigError, match="expected a folder for the index files"):
+        rebuild(source, None)
+    assert not (source / "new").exists()
+
+
+class Killer:
+    """Kills a worker whenever a task is done."""
+
+    def __init__(self, kills: int) -> None:
+        self.kills = kills
+
+    def start(self, total_bytes: int) -> None:
+        assert total_bytes > 0
+
+    def advance(self, size_bytes: int, now_at: str = "") -> None:
+        workers = multiprocessing.active_children()
+        if self.kills and workers and workers[0].pid is not None:
+            self.kills -= 1
+            os.kill(workers[0].pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every segment's cost fills a task."""
+    monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_killed_workers_do_not_show(tmp_path: Path) -> None:
+    source = DATA_DIR / "clean" / "disk2"
+    report = rebuild(source, tmp_path / "whole")
+    killer = Killer(2)
+    again = rebuild(source, tmp_path / "killed", jobs=2, progress=killer)
+    assert killer.kills == 0
+    assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
+    assert len(again.segments) == len(report.segments)
+    assert again.ok
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_workers_that_keep_dying_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TierlogError, match=r"killed 4 times.*fewer jobs"):
+        rebuild(DATA_DIR / "clean" / "disk1", tmp_path, jobs=2, progress=Killer(100))
+
+
+def test_tasks_are_of_even_size() -> None:
+    (log, *_) = open_log_dir(DATA_DIR / "clean" / "disk1").listing().partitions
+    small = LogChain(log=log, target=None, index_interval_bytes=4096)
+    tasks = pack_tasks([small] * 1000, 2)
+    sizes = [len(task.chains) for task in tasks]
+    assert 8 <= len(tasks) <= 10
+    assert max(sizes) - min(sizes[:-1]) <= 1
+    assert sum(sizes) == 1000
+    assert pack_tasks([], 2) == ()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = copy_log_dir(tmp_path, "clean/disk1", "headers-0", "epochs-0")
+    command = ["index", "rebuild", str(source), "--to", str(tmp_path / "to"), "--jobs", "1"]
+    assert main([*command, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["summary"]["written"] == told["summary"]["segments"] == 6
+    epochs = [row for row in told["segments"] if row["topic"] == "epochs"]
+    assert sum(size for row in epochs for _, size in row["bytes_per_epoch"]) == sum(
+        row["size_bytes"] for row in epochs
+    )
+    overwrite(source / "headers-0" / f"{76:020d}.log", 30, b"\0\0\0\0")
+    assert main(command) == 1
+    shown = capsys.readouterr().out
+    assert "quarantined" in shown
+    assert "bad_" in shown
+    assert main(["index", "rebuild", str(source)]) == 2

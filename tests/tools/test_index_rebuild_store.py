@@ -1,0 +1,239 @@
+"""`tierlog index rebuild` of stores: the bytes of the copier again, and nothing sound touched."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
+from tests.tools.golden_copy import overwrite
+from tierlog.cli import main
+from tierlog.remote.indexes import IndexesHeader, IndexKind, verify_indexes
+from tierlog.remote.segment_json import SegmentDescription
+from tierlog.tools.index_rebuild import RebuildReport, rebuild_index
+from tierlog.tools.rebuild_segment import Outcome
+from tierlog.tools.verify_store import verify_store
+
+HOUR_MS = 3_600_000
+
+
+def rebuild(store: Path, *, age_ms: int = HOUR_MS, **more: object) -> RebuildReport:
+    newest_ms = max(path.stat().st_mtime_ns for path in store.rglob("*")) // 1_000_000
+    return rebuild_index(store.as_uri(), now_ms=newest_ms + age_ms, **more)  # type: ignore[arg-type]
+
+
+def indexes_of(store: Path, topic: str = "*") -> list[Path]:
+    return sorted(store.glob(f"{topic}-{'?' * 22}/*/*.indexes"))
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in indexes_of(store)}
+
+
+def header_of(data: bytes) -> IndexesHeader:
+    return IndexesHeader.parse(data, path="object")
+
+
+def whats(report: RebuildReport) -> set[str]:
+    return {found.what for found in report.findings}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in IndexKind if kind is not IndexKind.METADATA])
+def test_a_damaged_section_comes_back_byte_for_byte(kind: IndexKind, store_copy: Path) -> None:
+    whole, damaged = contents(store_copy), 0
+    for path in indexes_of(store_copy):
+        section = header_of(path.read_bytes()).section(kind)
+        if section.size_bytes:
+            overwrite(path, section.position, b"\xee")
+            damaged += 1
+    report = rebuild(store_copy)
+    assert report.ok, report.findings
+    assert report.summary.written == damaged > 0
+    if kind is IndexKind.LEADER_EPOCH:
+        forget_deleted(whole)
+    found = contents(store_copy)
+    assert {key: data for key, data in found.items() if key in whole} == whole
+
+
+def forget_deleted(contents: dict[str, bytes]) -> None:
+    """No log says where records were deleted, and with no lineage left nothing does."""
+    for key in [key for key in contents if key.startswith("deleted-records-")]:
+        del contents[key]
+
+
+def lost(store: Path, paths: list[Path]) -> None:
+    """Missing, empty and overwritten in turn."""
+    for number, path in enumerate(paths):
+        if number % 3 == 0:
+            path.unlink()
+        elif number % 3 == 1:
+            path.write_bytes(b"")
+        else:
+            overwrite(path, 0, bytes(200))
+
+
+def assert_same_but_for_the_copy(found: dict[str, bytes], whole: dict[str, bytes]) -> None:
+    """Every section, and of the metadata all but who copied it when."""
+    assert found.keys() == whole.keys()
+
+    def bare(description: SegmentDescription) -> SegmentDescription:
+        metadata = replace(description.metadata, event_timestamp_ms=0, broker_id=0)
+        return replace(description, metadata=metadata)
+
+    for key, data in found.items():
+        (header, told), (other, expected) = (
+            verify_indexes(one, path=key) for one in (data, whole[key])
+        )
+        assert bare(told) == bare(expected)
+        for kind in set(IndexKind) - {IndexKind.METADATA}:
+            assert bytes(header.read_section(kind, data)) == bytes(
+                other.read_section(kind, whole[key])
+            ), (key, kind)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_lost_objects_come_back_from_their_logs(every: int, store_copy: Path) -> None:
+    whole = contents(store_copy)
+    gone = indexes_of(store_copy)[::every]
+    lost(store_copy, gone)
+    report = rebuild(store_copy, jobs=2)
+    assert report.ok, report.findings
+    assert report.summary.written == len(gone)
+    found = contents(store_copy)
+    if every == 1:
+        forget_deleted(whole)
+        forget_deleted(found)
+    assert_same_but_for_the_copy(found, whole)
+    sound = verify_store(store_copy.as_uri(), now_ms=report.summary.size_bytes, deep=True)
+    assert sound.summary.problems == 0, sound.findings
+
+
+def test_the_same_bytes_however_often_and_in_how_many_processes(
+    store_copy: Path, tmp_path: Path
+) -> None:
+    lost(store_copy, indexes_of(store_copy))
+    other = Path(shutil.copytree(store_copy, tmp_path / "other"))
+    half = Path(shutil.copytree(store_copy, tmp_path / "half"))
+    rebuild(store_copy)
+    rebuild(other, jobs=2)
+    rebuild(half)
+    for path in indexes_of(half)[1::2]:
+        path.unlink()
+    rebuild(half)
+    assert contents(store_copy) == contents(other)
+    assert_same_but_for_the_copy(contents(half), contents(other))
+
+
+def test_sound_objects_stay(store_copy: Path) -> None:
+    paths = indexes_of(store_copy)
+    paths[3].unlink()
+    before = {path: path.stat().st_mtime_ns for path in paths if path != paths[3]}
+    assert rebuild(store_copy).summary.written == 1
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    again = rebuild(store_copy)
+    assert (again.summary.written, again.summary.sound) == (0, len(paths))
+
+
+def test_a_dry_run_writes_nothing(store_copy: Path) -> None:
+    lost(store_copy, indexes_of(store_copy)[:4])
+    before = contents(store_copy)
+    report = rebuild(store_copy, dry_run=True)
+    assert report.summary.written == 4
+    assert contents(store_copy) == before
+
+
+def test_leavings_of_copies_are_left_alone(store_copy: Path) -> None:
+    path = indexes_of(store_copy, "epochs")[1]
+    again = path.with_name(f"{path.name[:20]}-{'B' * 21}A.log")
+    shutil.copy(path.with_suffix(".log"), again)
+    report = rebuild(store_copy)
+    assert report.ok
+    assert whats(report) == {"superseded"}
+    again.unlink()
+    path.unlink()
+    young = rebuild(store_copy, age_ms=1000)
+    assert whats(young) == {"copy_under_way"}
+    assert young.summary.left_alone == 1
+    assert not path.exists()
+
+
+def test_a_damaged_log_is_quarantined_and_the_others_are_done(store_copy: Path) -> None:
+    whole = contents(store_copy)
+    lost(store_copy, indexes_of(store_copy))
+    log = sorted(store_copy.glob("idempotent-*/0/*.log"))[0]
+    overwrite(log, log.stat().st_size - 3, b"\xff\xff\xff")
+    report = rebuild(store_copy, jobs=2)
+    assert not report.ok
+    (bad,) = [row for row in report.segments if row.outcome is Outcome.QUARANTINED]
+    assert (bad.topic, bad.base_offset, bad.crc) == ("idempotent", 0, "bad")
+    (found,) = [one for one in report.findings if one.severity == "problem"]
+    assert (found.what, found.position is not None) == ("bad_crc", True)
+    # What follows is rebuilt, but what producers did before is not made up.
+    assert "producer_state_unknown" in whats(report)
+    assert report.summary.written == len(whole) - 1
+
+
+def test_transactions_after_a_damaged_log_are_not_guessed_at(store_copy: Path) -> None:
+    logs = [path.with_suffix(".log") for path in indexes_of(store_copy, "transactions")]
+    assert len(logs) > 1
+    for path in indexes_of(store_copy, "transactions"):
+        path.unlink()
+    overwrite(logs[0], 30, b"\xff\xff")
+    report = rebuild(store_copy)
+    rows = [row for row in report.segments if row.topic == "transactions"]
+    assert {row.outcome for row in rows} == {Outcome.QUARANTINED}
+    assert indexes_of(store_copy, "transactions") == []
+
+
+def test_a_log_that_is_not_what_was_copied(store_copy: Path) -> None:
+    path = indexes_of(store_copy, "headers")[0]
+    log = path.with_suffix(".log")
+    overwrite(path, header_of(path.read_bytes()).section(IndexKind.TIME).position, b"\xee")
+    # Two whole batches fewer, so it scans clean.
+    log.write_bytes(log.read_bytes()[: 2 * len(log.read_bytes()) // 3])
+    before = path.read_bytes()
+    report = rebuild(store_copy)
+    assert not report.ok
+    assert path.read_bytes() == before
+
+
+def test_indexes_without_a_log(store_copy: Path) -> None:
+    indexes_of(store_copy)[0].with_suffix(".log").unlink()
+    report = rebuild(store_copy)
+    assert not report.ok
+    assert whats(report) == {"indexes_without_log"}
+
+
+@pytest.mark.integration
+def test_a_bucket_from_several_processes(
+    golden_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_s3_server("moto") as server:
+        name, client = server.new_bucket(), server.client()
+        for path in golden_store.rglob("*"):
+            if path.is_file():
+                key = f"kafka/{path.relative_to(golden_store).as_posix()}"
+                client.put_object(Bucket=name, Key=key, Body=path.read_bytes())
+        for variable, value in {
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(variable, value)
+        whole = contents(golden_store)
+        forget_deleted(whole)
+        for key, data in whole.items():
+            start = header_of(data).section(IndexKind.OFFSET).position
+            broken = data[:start] + bytes(len(data) - start)
+            client.put_object(Bucket=name, Key=f"kafka/{key}", Body=broken)
+        command = ["index", "rebuild", f"s3://{name}/kafka", "--jobs", "2"]
+        monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
+        assert main(command) == 0, capsys.readouterr().out
+        for key, data in whole.items():
+            body = client.get_object(Bucket=name, Key=f"kafka/{key}")["Body"].read()
+            assert body == data
