@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tests.reliability.seams import SeamedMemory, SeamedMetadata
 from tests.reliability.workload import append_some
 from tests.reliability.world import BEGIN_MS, World
 from tests.remote.builders import uuid_of
+from tierlog.remote.layout import partition_prefix
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.tiering.local_log import TopicSettings
+from tierlog.tiering.task_pool import TaskPool
 from tierlog.types import TopicIdPartition
 
 PARTITION = TopicIdPartition(topic_id=uuid_of("zombie"), topic="zombie", partition=0)
@@ -208,3 +211,32 @@ def test_a_copy_that_sleeps_through_the_deletion_of_its_topic(
     world.manager.close()
     world.host.close()
     world.ledger.close()
+
+
+def test_indexes_that_are_caught_up_slowly_bring_nothing_back(old: World) -> None:
+    """The copy task makes lost index files again; meanwhile the expiration task learns that the log
+    was cut inside what is being indexed."""
+    log = old.host.logs["zombie-0"]
+    old.run()
+    old.manager.stop_partition(log.partition)
+    shutil.rmtree(old.index_dir / partition_prefix(PARTITION))
+    log.truncate_to(log.batch_offsets()[-3])
+    old.lead(log)
+
+    def run(pool: TaskPool) -> None:
+        while pool.run_due():
+            pass
+
+    copying = Sleeper("store.get_range.before", partial(run, old.manager.copy_pool))
+    expiring = threading.Thread(target=run, args=(old.manager.expiration_pool,))
+    with watched(copying.reached):
+        copying.fall_asleep()
+        expiring.start()
+        expiring.join(0.3)
+        copying.wake()
+    expiring.join(TIMEOUT_S)
+    assert not expiring.is_alive()
+    old.run()
+    assert differences(old) == []
+    for part in (old.manager, old.host, old.ledger):
+        part.close()
