@@ -252,6 +252,17 @@ def _hint_at_left_out(skipped: int, problems: int) -> None:
 @click.option("-e", "say_end", is_flag=True, help="Say on stderr where the end was reached.")
 @click.option("-f", "template", metavar="FORMAT", help="kcat's tokens: %k %s %S %o %T %h ...")
 @click.option("-J", "as_json", is_flag=True, help="One JSON object a line, with kcat's keys.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="The store that SOURCE, a log directory, is tiered to: both are read as one log.",
+)
+@click.option(
+    "--read-committed",
+    "committed",
+    is_flag=True,
+    help="Leave out aborted transactions, and stop before the oldest one that has not ended.",
+)
 def cat(
     source: str,
     partition: tuple[str, int],
@@ -260,6 +271,8 @@ def cat(
     say_end: bool,
     template: str | None,
     as_json: bool,
+    store: str | None,
+    committed: bool,
 ) -> int:
     """Print the records of one partition of SOURCE.
 
@@ -271,11 +284,11 @@ def cat(
     tierlog cat /var/lib/kafka/data orders:0 -o -10
     tierlog cat s3://bucket/kafka orders:0 -o @-2h:end -J
     tierlog cat s3://bucket/kafka orders:0 -c 5 -f '%o %T %k=%s\\n'
+    tierlog cat /var/lib/kafka/data orders:0 --store s3://bucket/kafka --read-committed
     """
     from tierlog.clock import SystemClock
     from tierlog.tools.cat import format_records, select_records
     from tierlog.tools.offsets import parse_offsets
-    from tierlog.tools.sources import source_of
 
     if as_json and template is not None:
         raise click.UsageError("-f and -J exclude each other")
@@ -287,11 +300,14 @@ def cat(
     damaged: list[str] = []
 
     def left_out(problem: Problem) -> None:
-        if problem.hides_segment:
+        if problem.hides_segment and problem.key not in damaged:
             damaged.append(problem.key)
             _hint(f"left out: {problem}")
 
-    selection = select_records(source_of(source).location, topic, number, wanted, left_out)
+    location, store_url = _tiers(source, store)
+    selection = select_records(
+        location, topic, number, wanted, left_out, store=store_url, committed=committed
+    )
     if selection.hint:
         _hint(selection.hint)
     out = sys.stdout.buffer
@@ -302,6 +318,21 @@ def cat(
     if say_end:
         _hint(f"reached the end of {topic}:{number} at offset {selection.end}")
     return _EXIT_PROBLEMS if damaged else 0
+
+
+def _tiers(source: str, store: str | None) -> tuple[str, str | None]:
+    """Where the records lie: one place, or a log directory and the store it is tiered to."""
+    from tierlog.tools.sources import source_of
+
+    first = source_of(source)
+    if store is None:
+        return first.location, None
+    if first.is_store:
+        raise click.BadParameter(f"{source} is a store itself", param_hint="--store")
+    second = source_of(store)
+    if not second.is_store:
+        raise click.BadParameter(f"{store} is no store", param_hint="--store")
+    return first.location, second.location
 
 
 def _formatter(as_json: bool, template: str | None) -> Formatter:

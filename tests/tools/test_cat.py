@@ -21,6 +21,8 @@ from tests.kafka_tools.golden import (
 )
 from tests.oracle import build
 from tests.oracle.model import Record
+from tests.tiering.fetch.views import truth as truth_of_view
+from tests.tiering.fetch.views import whole_view
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError
@@ -315,3 +317,96 @@ def test_a_damaged_segment_of_a_store_is_left_out_and_named(
 
     with pytest.raises(CorruptDataError, match=second.stem):
         list(read(store_copy.as_uri(), "epochs", 0))
+
+
+class TwoTiers:
+    """A golden partition whose older segments are in a store only."""
+
+    def __init__(
+        self, folder: Path, name: str, store: Path, first_local: int, disk: str = "clean/disk1"
+    ) -> None:
+        self.topic = name.removesuffix("-0")
+        self.log_dir = copy_log_dir(folder, disk, name)
+        bases = sorted(int(one.stem) for one in (self.log_dir / name).glob("*.log"))
+        self.border = bases[first_local]
+        for base in bases[:first_local]:
+            for path in (self.log_dir / name).glob(f"{base:020d}.*"):
+                path.unlink()
+        self.args = [str(self.log_dir), f"{self.topic}:0", "--store", store.as_uri()]
+
+
+@pytest.mark.parametrize("first_local", [0, 1, 2, 3])
+def test_both_tiers_print_what_a_consumer_got(
+    golden_store: Path,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    first_local: int,
+) -> None:
+    tiers = TwoTiers(tmp_path, "epochs-0", golden_store, first_local)
+    truth = truth_of("clean", "epochs", 0)
+    require_same(cat_json(capsysbinary, *tiers.args), truth)
+    end = truth[-1]["offset"] + 1
+    border = tiers.border
+    for offsets, expected in (
+        ("beginning", range(end)),
+        ("end", range(0)),
+        (f"{border}", range(border, end)),
+        (f"{max(border - 7, 0)}:{border + 7}", range(max(border - 7, 0), border + 7)),
+        ("-3", range(end - 3, end)),
+        (f"-{end - border + 5}", range(max(0, border - 5), end)),
+        ("+9", range(9, end)),
+    ):
+        text = cat(capsysbinary, *tiers.args, "-o", offsets, "-f", "%o ")
+        assert [int(one) for one in text.split()] == list(expected), offsets
+    for row in truth[:: len(truth) // 9]:
+        moment = row["timestamp_ms"]
+        first = next(one["offset"] for one in truth if one["timestamp_ms"] >= moment)
+        text = cat(capsysbinary, *tiers.args, "-o", f"@{moment}", "-c", "3", "-f", "%o ")
+        assert [int(one) for one in text.split()] == list(range(end))[first : first + 3]
+
+
+@pytest.mark.parametrize("first_local", [0, 2, 4])
+def test_committed_records_of_both_tiers(
+    golden_store: Path,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    first_local: int,
+) -> None:
+    disk = DATA_DIR / "clean/disk2"
+    whole = whole_view(disk, "transactions-0")
+    committed = [row[0] for row in truth_of_view(whole.log, committed=True)]
+    tiers = TwoTiers(tmp_path, "transactions-0", golden_store, first_local, "clean/disk2")
+    for args in (tiers.args, [str(disk), "transactions:0"]):
+        text = cat(capsysbinary, *args, "--read-committed", "-f", "%o ")
+        assert [int(one) for one in text.split()] == committed
+        last = cat(capsysbinary, *args, "--read-committed", "-o", "-20", "-f", "%o ")
+        since = whole.last_stable_offset - 20
+        assert [int(one) for one in last.split()] == [one for one in committed if one >= since]
+    everything = cat(capsysbinary, *tiers.args, "-f", "%o ").split()
+    assert len(everything) > len(committed)
+
+
+def test_a_store_beside_what_is_no_log_directory(
+    golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    log_dir = str(DATA_DIR / "clean/disk1")
+    for source, store, message in (
+        (str(golden_store), golden_store.as_uri(), "is a store itself"),
+        (log_dir, log_dir, "is no store"),
+    ):
+        assert main(["cat", source, "epochs:0", "--store", store]) == 2
+        assert message in capsysbinary.readouterr().err.decode()
+
+
+def test_what_neither_tier_has_is_an_error(
+    store_copy: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    tiers = TwoTiers(tmp_path, "epochs-0", store_copy, 2)
+    lost = sorted(store_copy.rglob("epochs-*/0/*.log"))[1:]
+    for path in lost:
+        path.unlink()
+        path.with_suffix(".indexes").unlink()
+    assert main(["cat", *tiers.args, "-f", "%o "]) == 1
+    captured = capsysbinary.readouterr()
+    missing = f"offsets {int(lost[0].stem[:20])} to {tiers.border - 1} are neither"
+    assert missing in captured.err.decode()

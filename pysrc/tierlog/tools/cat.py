@@ -1,8 +1,8 @@
-"""The records of a partition, from a broker's log directory or from a store, for printing.
+"""The records of a partition, from a broker's log directory, a store or both, for printing.
 
 Reads like a consumer that does not wait: from an offset or a moment to where the log ends now.
-Records of open and aborted transactions are there too, control records are not; what is above
-the high watermark of a log directory is read as well.
+Records of open and aborted transactions are there too, unless only committed ones are wanted;
+control records are not. What is above the high watermark of a log directory is read as well.
 """
 
 from __future__ import annotations
@@ -86,10 +86,20 @@ def select_records(
     partition: int,
     wanted: OffsetRange,
     on_problem: Callable[[Problem], None] | None = None,
+    *,
+    store: str | None = None,
+    committed: bool = False,
 ) -> Selection:
-    """Find the partition and what ``wanted`` means in it; ``on_problem`` and errors as in
-    ``open_reader``."""
-    reader = open_reader(location, topic=topic, partition=partition, on_problem=on_problem)
+    """Find the partition and what ``wanted`` means in it; ``store``, ``on_problem`` and errors as
+    in ``open_reader``. The end of the committed records is the last stable offset."""
+    reader = open_reader(
+        location,
+        store=store,
+        topic=topic,
+        partition=partition,
+        on_problem=on_problem,
+        isolation_level="read_committed" if committed else "read_uncommitted",
+    )
     log_start_offset, log_end_offset = reader.bounds(topic, partition)
     start, end = wanted.resolve(
         log_start_offset,
