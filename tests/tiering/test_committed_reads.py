@@ -235,8 +235,10 @@ def _partition(name: str) -> PartitionLog:
     return replace(log)
 
 
-def test_a_marker_that_only_the_active_segment_has(tmp_path: Path) -> None:
-    """The broker has not written its transaction index down yet."""
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_marker_that_only_the_active_segment_has(tmp_path: Path, snapshot: bool) -> None:
+    """The broker has not written its transaction index down yet, and may have lost its snapshot:
+    then the store's tells which transactions were open."""
     folder = tmp_path / "logs" / "made-0"
     folder.mkdir(parents=True)
     begun = [_made(base, producer_id=7, transactional=True) for base in (0, 2)]
@@ -256,7 +258,8 @@ def test_a_marker_that_only_the_active_segment_has(tmp_path: Path) -> None:
     (folder / f"{0:020d}.log").write_bytes(b"".join([*begun, other]))
     (folder / f"{6:020d}.log").write_bytes(b"".join([*ends, *pending]))
     state = rebuild_indexes(folder / f"{0:020d}.log").producer_snapshot
-    (folder / f"{6:020d}.snapshot").write_bytes(state)
+    if snapshot:
+        (folder / f"{6:020d}.snapshot").write_bytes(state)
     (folder / "leader-epoch-checkpoint").write_bytes(b"0\n1\n0 0\n")
     (log,) = open_log_dir(str(folder.parent)).partitions()
     storage = RemoteStorageManager(_claimed(tmp_path / "store"))

@@ -13,6 +13,7 @@ from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.remote.bucket import bucket_metadata
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
@@ -20,6 +21,8 @@ from tierlog.remote.store import open_store
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.manager import RemoteLogManager
 from tierlog.tiering.reader import open_reader
+from tierlog.tiering.store_reader import StoreReader
+from tierlog.tiering.tiered_reader import TieredReader
 
 TOPIC = "codec-none"
 
@@ -85,6 +88,31 @@ def test_the_border_moves_while_it_is_read(both: Both) -> None:
     both.delete_below(both.bases[-1])
     seen += records_of(pieces)
     assert seen == both.truth
+
+
+class WatchedReader(LocalReader):
+    """Counts how often it is looked where the directory begins, and where it ends."""
+
+    looks = scans = 0
+
+    def start_offset(self, topic: str, partition: int) -> int | None:
+        self.looks += 1
+        return super().start_offset(topic, partition)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        self.scans += 1
+        return super().bounds(topic, partition)
+
+
+def test_the_directory_is_looked_at_where_a_tier_ends_not_for_each_piece(both: Both) -> None:
+    both.delete_below(both.bases[2])
+    opened = open_store(both.url)
+    remote = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1)
+    local = WatchedReader(open_log_dir(both.logs), fetch_bytes=1)
+    pieces = list(TieredReader(local, remote).read(TOPIC, 0, 0))
+    assert len(pieces) > 20
+    assert records_of(pieces) == both.truth
+    assert (local.looks, local.scans) == (2, 0)
 
 
 def test_what_was_copied_after_the_reading_began(both: Both, tmp_path: Path) -> None:

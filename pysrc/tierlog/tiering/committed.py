@@ -7,7 +7,7 @@ transaction index names its producer and offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -50,8 +50,11 @@ class StableLog:
     active_aborted: _Aborted
 
     @classmethod
-    def of(cls, log: PartitionLog) -> StableLog:
-        """Reads the active segment; CorruptDataError when it is damaged.
+    def of(
+        cls, log: PartitionLog, earlier: Callable[[int], bytes | None] | None = None
+    ) -> StableLog:
+        """Reads the active segment; CorruptDataError when it is damaged. ``earlier`` as in
+        `ProducerStates`.
 
         Its transaction index may lag behind what a running broker has just written, so it is made
         from the same bytes as the offset.
@@ -60,7 +63,7 @@ class StableLog:
         if not log.segments:
             return cls(log=log, start_offset=start, last_stable_offset=start, active_aborted=())
         active = log.segments[-1]
-        snapshot = ProducerStates(log).before(active)
+        snapshot = ProducerStates(log, earlier).before(active)
         try:
             with active.open() as handle:
                 rebuilt = rebuild_indexes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -100,11 +100,18 @@ class LocalReader:
         return log.segments[0].base_offset if start is None else start, end
 
     def read(
-        self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int | None = None,
+        *,
+        stable: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`."""
-        log = self._log(topic, partition)
-        stable = StableLog.of(log) if self._committed else None
+        """See `LogReader`. ``stable``: what a reader of committed records knows of the log."""
+        log = self._log(topic, partition) if stable is None else stable.log
+        if stable is None and self._committed:
+            stable = StableLog.of(log)
         if stable is not None:
             stable_end = stable.last_stable_offset
             end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
@@ -129,9 +136,11 @@ class LocalReader:
             return None
         return max(log.log_start_offset or 0, log.segments[0].base_offset)
 
-    def stable_log(self, topic: str, partition: int) -> StableLog:
-        """How far the partition is stable now."""
-        return StableLog.of(self._log(topic, partition))
+    def stable_log(
+        self, topic: str, partition: int, earlier: Callable[[int], bytes | None]
+    ) -> StableLog:
+        """How far the partition is stable now; ``earlier`` as in `ProducerStates`."""
+        return StableLog.of(self._log(topic, partition), earlier)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`; reads the headers of every segment until it finds one late enough."""

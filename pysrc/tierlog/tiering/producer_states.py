@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import read_small
 from tierlog.log.index_files import read_producer_snapshot
@@ -17,11 +19,15 @@ MAX_SNAPSHOT_BYTES = 64 << 20
 class ProducerStates:
     """Producer state at the base offset of a partition's segments, one kept at a time.
 
-    ``log`` may be replaced by a later listing of the same log.
+    ``log`` may be replaced by a later listing of the same log. ``earlier`` is asked for the state
+    before an offset that the directory begins with and has no snapshot of.
     """
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(
+        self, log: PartitionLog, earlier: Callable[[int], bytes | None] | None = None
+    ) -> None:
         self.log = log
+        self._earlier = earlier
         self._offset = -1
         self._snapshot: bytes | None = None
 
@@ -41,6 +47,8 @@ class ProducerStates:
             upto.pop()
             to_scan.append(upto[-1])
             snapshot = _read_snapshot(upto[-1])
+        if snapshot is None and self._earlier is not None:
+            snapshot = self._earlier(upto[-1].base_offset)
         for one in reversed(to_scan):
             with one.open() as handle:
                 rebuilt = rebuild_indexes(

@@ -220,12 +220,26 @@ class StoreReader:
         section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
         return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
 
+    def producer_snapshot(self, topic: str, partition: int, offset: int) -> bytes | None:
+        """The producer state before an offset, if that is where a segment ends."""
+        try:
+            segments = self._finished(self._partition(topic, partition))
+        except OutOfRangeError:
+            return None
+        before = [one for one in segments if one.end_offset + 1 == offset]
+        newest = max(before, key=lambda one: one.leader_epochs[-1][0], default=None)
+        return None if newest is None else self._producer_snapshot(newest)
+
+    def _producer_snapshot(self, segment: RemoteLogSegmentMetadata) -> bytes:
+        """That of a segment is the state at its end."""
+        kind = IndexKind.PRODUCER_SNAPSHOT
+        return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
+
     def _first_open_offset(self, partition: TopicIdPartition) -> int:
         """Where the first transaction begins that has no end in the store; else after the last
-        offset. The producer snapshot of a segment is the state at its end."""
+        offset."""
         newest = self._newest(partition)
-        kind = IndexKind.PRODUCER_SNAPSHOT
-        states = read_producer_snapshot(self._storage.fetch_indexes(newest, [kind])[kind])
+        states = read_producer_snapshot(self._producer_snapshot(newest))
         firsts = states.current_txn_first_offset
         return int(min(firsts[firsts >= 0], default=newest.end_offset + 1))
 

@@ -8,9 +8,11 @@ deleted here is read from the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError
+from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.local_reader import LocalReader
@@ -18,6 +20,14 @@ from tierlog.tiering.log_reader import LogReader, PartitionSummary, SegmentSumma
 from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["TieredReader"]
+
+
+class _Here(NamedTuple):
+    """The directory at one moment: where it begins, None when it has nothing of the partition, and
+    how far it is stable, for a reader of committed records."""
+
+    start_offset: int | None
+    stable: StableLog | None
 
 
 class TieredReader:
@@ -60,9 +70,14 @@ class TieredReader:
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `LogReader`."""
         remote = self._bounds(self._remote, topic, partition)
-        local = self._bounds(self._local, topic, partition)
+        local: tuple[int, int] | None
+        if self._committed and self._local.start_offset(topic, partition) is not None:
+            stable = self._stable(topic, partition)
+            local = stable.start_offset, stable.last_stable_offset
+        else:
+            local = self._bounds(self._local, topic, partition)
         if remote is None:
-            return self._local.bounds(topic, partition)
+            return self._local.bounds(topic, partition) if local is None else local
         if local is None:
             return remote
         return min(remote[0], local[0]), max(remote[1], local[1])
@@ -74,21 +89,25 @@ class TieredReader:
         again only where a tier ends."""
         held = self._remote.extent(topic, partition)
         offset = start_offset
+        here: _Here | None = None
         while end_offset is None or offset < end_offset:
-            border = self._local.start_offset(topic, partition)
+            here = self._look(topic, partition, here)
+            border = here.start_offset
             if border is not None and offset < border:
                 # What neither has before all that is here was deleted from the log.
                 offset = max(offset, border if held is None else min(held[0], border))
             try:
                 if border is None or offset < border:
-                    for records in self._read_remote(topic, partition, offset, end_offset, border):
+                    for records in self._read_remote(topic, partition, offset, end_offset, here):
                         offset = int(records.offset[-1]) + 1
                         yield records
                     if border is None:
                         return
                     offset = max(offset, border)
                     continue
-                for records in self._local.read(topic, partition, offset, end_offset):
+                for records in self._local.read(
+                    topic, partition, offset, end_offset, stable=here.stable
+                ):
                     offset = int(records.offset[-1]) + 1
                     yield records
             except (FileNotFoundError, VanishedError):
@@ -97,6 +116,23 @@ class TieredReader:
                     raise
                 continue
             return
+
+    def _look(self, topic: str, partition: int, before: _Here | None) -> _Here:
+        """Where the directory begins now; how far it is stable, unless it was known `before`."""
+        start_offset = self._local.start_offset(topic, partition)
+        if before is not None and before.start_offset == start_offset:
+            return before
+        if start_offset is None or not self._committed:
+            return _Here(start_offset, None)
+        stable = self._stable(topic, partition)
+        return _Here(stable.start_offset, stable)
+
+    def _stable(self, topic: str, partition: int) -> StableLog:
+        return self._local.stable_log(
+            topic,
+            partition,
+            lambda offset: self._remote.producer_snapshot(topic, partition, offset),
+        )
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
@@ -115,23 +151,23 @@ class TieredReader:
         partition: int,
         start_offset: int,
         end_offset: int | None,
-        border: int | None,
+        here: _Here,
     ) -> Iterator[RecordColumns]:
         """What only the store has, up to the border."""
-        end = min((one for one in (border, end_offset) if one is not None), default=None)
+        ends = [one for one in (here.start_offset, end_offset) if one is not None]
+        end = min(ends, default=None)
+        # How a transaction has ended may stand anywhere before the border.
+        needed_end = end if here.stable is None else here.start_offset
         remote_end = self._remote_end(topic, partition, start_offset)
-        if end is not None and remote_end < end and self._look_again is not None:
+        if needed_end is not None and remote_end < needed_end and self._look_again is not None:
             self._remote = self._look_again()
             remote_end = self._remote_end(topic, partition, start_offset)
-        if end is not None and remote_end < end:
+        if needed_end is not None and remote_end < needed_end:
             raise OutOfRangeError(
-                f"{topic}-{partition}: offsets {remote_end} to {end - 1} are neither in the "
+                f"{topic}-{partition}: offsets {remote_end} to {needed_end - 1} are neither in the "
                 "directory nor in the store"
             )
-        beyond = None
-        if self._committed and border is not None:
-            beyond = self._local.stable_log(topic, partition)
-        yield from self._remote.read(topic, partition, start_offset, end, beyond=beyond)
+        yield from self._remote.read(topic, partition, start_offset, end, beyond=here.stable)
 
     def _remote_end(self, topic: str, partition: int, start_offset: int) -> int:
         held = self._remote.extent(topic, partition)
