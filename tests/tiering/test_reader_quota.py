@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
+from tests.remote.index_cache.segments import WatchedStore
 from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.config import QuotaConfig, QuotaMode
@@ -74,9 +76,12 @@ def test_a_reader_gets_everything_no_faster_than_the_quota(
         assert paid / LIMIT - WINDOW_S - 1 <= passed_s <= paid / LIMIT + 1
 
 
-def test_each_ranged_read_waits_for_the_ones_before(store_dir: Path, clock: ManualClock) -> None:
+@pytest.mark.parametrize("mode", QuotaMode)
+def test_each_ranged_read_waits_for_the_ones_before(
+    mode: QuotaMode, store_dir: Path, clock: ManualClock
+) -> None:
     opened = open_store(store_dir.as_uri())
-    quota = fetches(LIMIT, clock)
+    quota = fetches(LIMIT, clock, mode)
     reader = StoreReader(
         RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
     )
@@ -88,6 +93,20 @@ def test_each_ranged_read_waits_for_the_ones_before(store_dir: Path, clock: Manu
     for second, total in seen:
         before = max((old for when, old in seen if when <= second - WINDOW_S), default=0)
         assert total - before <= LIMIT * WINDOW_S + largest
+
+
+def test_what_counts_is_what_came_out(store_dir: Path, clock: ManualClock) -> None:
+    """Batches that were read ahead for nobody cost the store, not the reader's quota."""
+    opened = WatchedStore(store_dir)
+    opened.before_read = lambda _key: threading.Event().wait(0.005)
+    quota = fetches(1 << 30, clock)
+    reader = StoreReader(
+        RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
+    )
+    pieces = reader.read(TOPIC, 0, 0)
+    seen = [next(pieces) for _ in range(5)]
+    sizes = [int(piece.batches.size_bytes.sum()) for piece in seen]
+    assert quota.snapshot().total_bytes == sum(sizes) < log_bytes(store_dir)
 
 
 def test_listing_and_looking_up_are_free(store_dir: Path, clock: ManualClock) -> None:
