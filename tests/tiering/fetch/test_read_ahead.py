@@ -7,6 +7,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -389,7 +390,7 @@ def test_close_drops_what_is_under_way(tier: Tier) -> None:
 
 
 def test_idle_threads_keep_nothing_alive(tier: Tier) -> None:
-    reader = tier.reader(read_ahead=EAGER)
+    reader = tier.reader(read_ahead=replace(EAGER, idle_ms=2**40))
     offset = 0
     while offset < END:
         offset = tier.read(reader, offset, 20_000).next_offset

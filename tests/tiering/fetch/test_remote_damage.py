@@ -100,6 +100,32 @@ def test_a_byte_flipped_for_good_is_an_error_that_names_it(tier: Tier, place: in
     assert tier.memory.used_bytes == 0
 
 
+@pytest.mark.parametrize("row", [0, 1, 57, 200, COUNT - 2, COUNT - 1])
+@pytest.mark.parametrize("slow_ms", [0, 2**40])
+def test_a_base_offset_that_no_checksum_covers(tier: Tier, row: int, slow_ms: int) -> None:
+    """One bit of it flipped, up or down, within the segment or far beyond: its records are never
+    taken for others, nor others left out."""
+    key, _ = tier.keys(0)
+    for bit in (0, 1, 3, 5, 8, 40):
+        place, mask = 7 - bit // 8, 1 << bit % 8
+        tier.store.damage(key, position_of(tier, row) + place, mask)
+        reader = tier.reader(read_ahead=ReadAheadSettings(slow_ms=slow_ms))
+        for limit in (0, 2500, 60_000):
+            for begin in {0, max(0, row - 40), max(0, row - 1), row, row + 1}:
+                offset = begin
+                while offset < COUNT:
+                    try:
+                        read = tier.read(reader, offset, limit)
+                    except CorruptDataError:
+                        assert offset in (row - 1, row, row + 1)
+                        break
+                    wanted = tier.truth[offset : read.next_offset]
+                    assert bytes(read.records) == b"".join(one.data for one in wanted)
+                    offset = read.next_offset
+        reader.close()
+        tier.store.damage(key, position_of(tier, row) + place, mask)
+
+
 def test_any_byte_flipped_anywhere_is_never_served(tier: Tier) -> None:
     chance = random.Random(5)
     key, indexes = tier.keys(0)
@@ -298,6 +324,26 @@ def test_overlapping_segments_after_leader_changes(tmp_path: Path) -> None:
     assert tier.read(reader, 149).first_offset == 149
     with pytest.raises(OutOfRangeError):
         tier.read(reader, 150)
+
+
+def test_a_stream_that_has_to_change_segments_leaves_nothing_out(tmp_path: Path) -> None:
+    """Another segment has the offset as well, and every read finds the metadata changed."""
+    tier = Tier(tmp_path, remote_index_interval_bytes=2_000)
+    log = [made_batch(one, size=500) for one in range(300)]
+    for begin, end in ((0, 150), (90, 200), (120, 260), (250, 300)):
+        tier.add(log[begin:end])
+    for limit in (1, 2_000, 9_000):
+        reader = tier.reader(read_ahead=ReadAheadSettings(slow_ms=0, chunk_bytes=4_000))
+        offset, found = 0, b""
+        while offset < 300:
+            tier.metadata.claim_leadership(
+                tier.partition, 1 + tier.metadata.leader_epoch(tier.partition)
+            )
+            read = tier.read(reader, offset, limit)
+            found += bytes(read.records)
+            offset = read.next_offset
+        assert found == b"".join(log)
+        reader.close()
 
 
 def test_a_batch_that_straddles_the_end_of_its_epoch_is_no_part_of_the_log(

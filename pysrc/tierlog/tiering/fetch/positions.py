@@ -60,9 +60,11 @@ class Start:
     """From which byte of an object on an offset is found.
 
     The batch that holds it begins at `position` or later, at `latest` the latest, and ends by
-    `covers`, as far as the index knows; else `covers` is a guess. The batch at `position`
-    begins at `highest_offset` at most; with `first_timestamp_ms` it is exactly that offset, and
-    that is its first timestamp. ``guessed``: not from an index that could be wrong.
+    `covers`, as far as the index knows; else `covers` is a guess. Of the batch at `position` the
+    index says that it ends with `last_offset`, or that it begins with `highest_offset` (or below,
+    without `first_timestamp_ms`, which is the one of its first record), so that both can be checked
+    against each other; a reader who comes from there knows its `lowest_offset`. ``guessed``: no
+    index has said so.
     """
 
     __slots__ = (
@@ -70,7 +72,9 @@ class Start:
         "first_timestamp_ms",
         "guessed",
         "highest_offset",
+        "last_offset",
         "latest",
+        "lowest_offset",
         "position",
         "requests",
     )
@@ -83,16 +87,20 @@ class Start:
         highest_offset: int,
         *,
         first_timestamp_ms: int | None = None,
+        last_offset: int | None = None,
+        lowest_offset: int = 0,
         guessed: bool = False,
-        requests: int = 0,
     ) -> None:
         self.position = position
         self.latest = latest
         self.covers = covers
         self.highest_offset = highest_offset
         self.first_timestamp_ms = first_timestamp_ms
+        self.last_offset = last_offset
+        self.lowest_offset = lowest_offset
         self.guessed = guessed
-        self.requests = requests
+        # To the store, for this answer.
+        self.requests = 0
 
     def __repr__(self) -> str:
         return f"Start({self.position}, latest={self.latest}, covers={self.covers})"
@@ -165,9 +173,10 @@ class _Walked:
             self.positions.insert(index, position)
             self.last_offsets.insert(index, last_offset)
 
-    def start_for(self, offset: int) -> int:
+    def start_for(self, offset: int) -> tuple[int, int]:
+        """Where to begin for `offset`, and the lowest offset that the batch there can have."""
         index = bisect_left(self.last_offsets, offset)
-        return self.positions[index - 1] if index else 0
+        return (self.positions[index - 1], self.last_offsets[index - 1] + 1) if index else (0, 0)
 
 
 class Positions:
@@ -327,7 +336,8 @@ class Positions:
 
     def _from_entry(self, entry: RemoteIndexEntry, place: Place, offset: int) -> Start | None:
         size_bytes = place.segment.segment_size_bytes
-        _offset, position = entry.lookup_offset(offset)
+        last_offset: int | None
+        last_offset, position = entry.lookup_offset(offset)
         following = entry.lookup_upper_bound(position + 1)
         if following is None:
             latest, covers = size_bytes, size_bytes
@@ -343,8 +353,10 @@ class Positions:
                 expected=f"positions in the {size_bytes} bytes of {place.log_key}",
                 found=f"{position}, {latest} and {covers}",
             )
+        if position == 0:
+            last_offset = None
         if latest - position <= _SPARSE_BYTES:
-            return Start(position, latest, covers, offset if position else NO_LIMIT)
+            return Start(position, latest, covers, NO_LIMIT, last_offset=last_offset)
         runs = self._runs_of(place, entry)
         row = runs.row_reaching(offset)
         if row is None:
@@ -352,7 +364,7 @@ class Positions:
         start, end = runs.starts[row], runs.ends[row]
         latest, covers = min(latest, end), min(covers, end)
         if position > start:
-            return Start(position, latest, covers, offset)
+            return Start(position, latest, covers, NO_LIMIT, last_offset=last_offset)
         return self._run_start(runs, row, max(latest, start), max(covers, start))
 
     def _run_start(self, runs: _Runs, row: int, latest: int, covers: int) -> Start:
@@ -439,8 +451,10 @@ class Positions:
         return None
 
     def _walk(self, place: Place, walked: _Walked, offset: int) -> Start:
-        position = walked.start_for(offset)
-        return Start(position, position, position, NO_LIMIT, guessed=True)
+        position, lowest_offset = walked.start_for(offset)
+        return Start(
+            position, position, position, NO_LIMIT, lowest_offset=lowest_offset, guessed=True
+        )
 
     def _report(self, error: Exception) -> None:
         # Whoever keeps the error must not keep, by its frames, what was being read.

@@ -94,6 +94,7 @@ class Piece:
         "_dropped",
         "_fetch",
         "_last_offset",
+        "_lowest_offset",
         "_permit",
         "_ticket",
         "end",
@@ -109,11 +110,12 @@ class Piece:
         place: Place,
         span: tuple[int, int],
         permit: Permit,
-        offsets: tuple[int | None, int],
+        offsets: tuple[int | None, int, int],
     ) -> None:
         self.place = place
-        # The first one where a stream enters a segment: from there on nothing is left out.
-        self.first_offset, self._last_offset = offsets
+        # The first one where a stream enters a segment: from there on nothing is left out. Its
+        # batches begin with the lowest one or later and end with the last one.
+        self.first_offset, self._lowest_offset, self._last_offset = offsets
         self.position, self.end = span
         self.run: BatchRun | None = None
         self._fetch = fetch
@@ -134,8 +136,7 @@ class Piece:
         run = None
         try:
             run = self._fetch(self.place, self.position, self.end, self._permit)
-            # No checksum covers a batch's base offset; that of the last one stands in the index.
-            if not run.is_whole or run.last_offset[len(run) - 1] != self._last_offset:
+            if not self._is_sound(run):
                 run = None
         except (TierlogError, OSError):
             # The reader asks again himself and gets the error.
@@ -164,6 +165,14 @@ class Piece:
         self.run = None
         return self.end - self.position
 
+    def _is_sound(self, run: BatchRun) -> bool:
+        """No checksum covers the base offset of a batch, but the index knows the run's offsets."""
+        return (
+            run.is_whole
+            and run.base_offset[0] >= self._lowest_offset
+            and run.last_offset[len(run) - 1] == self._last_offset
+        )
+
     def _claim(self) -> bool:
         try:
             self._ticket.pop()
@@ -184,6 +193,7 @@ class Stream:
         "partition",
         "pieces",
         "place",
+        "plan_lowest",
         "plan_offset",
         "plan_place",
         "plan_position",
@@ -205,6 +215,7 @@ class Stream:
         self.plan_place: Place | None = None
         self.plan_position = 0
         self.plan_offset: int | None = None
+        self.plan_lowest = 0
         self.reads = 0
         # Where planning was when indexes were last asked for beforehand.
         self.warmed: Place | None = None
@@ -234,9 +245,10 @@ class Stream:
         first_offset = self.pieces[0].first_offset
         return first_offset is not None and first_offset <= offset
 
-    def plan_from(self, place: Place, position: int) -> None:
-        """The next piece begins there, right after what was handed out."""
+    def plan_from(self, place: Place, position: int, offset: int) -> None:
+        """The next piece begins there, with `offset` or later, right after what was handed out."""
         self.plan_place, self.plan_position, self.plan_offset = place, position, None
+        self.plan_lowest = offset
 
     def planned_bytes(self) -> int:
         """Bytes of all pieces, here or on their way."""
@@ -447,8 +459,10 @@ class ReadAhead:
         if permit is None:
             return None
         span = stream.plan_position, end
-        piece = Piece(self._fetch, place, span, permit, (stream.plan_offset, last_offset))
+        offsets = stream.plan_offset, stream.plan_lowest, last_offset
+        piece = Piece(self._fetch, place, span, permit, offsets)
         stream.plan_position, stream.plan_offset = end, None
+        stream.plan_lowest = last_offset + 1
         return piece
 
     def _planned_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
@@ -470,6 +484,7 @@ class ReadAhead:
         if position is None:
             return None
         stream.plan_place, stream.plan_position, stream.plan_offset = place, position, offset
+        stream.plan_lowest = 0
         return place
 
     def _warm(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:

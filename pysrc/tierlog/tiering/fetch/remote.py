@@ -58,6 +58,8 @@ __all__ = ["RemoteRead", "RemoteReader"]
 # one that much.
 _WHOLE_BATCH_BYTES = 1 << 20
 _LEAST_BYTES = 64 << 10
+# A little of the batch that follows is asked for as well: its offset bears out the last one's.
+_NEXT_BYTES = 17
 # Walking through an object without its indexes asks for so much at a time.
 _WALK_BYTES = 1 << 20
 # A record of a few KiB must not keep the MiB alive that it was fetched with.
@@ -291,7 +293,7 @@ class RemoteReader:
             return self._positions.find(place, wanted.offset)
         position = stream.position
         end = position + max(_LEAST_BYTES, wanted.max_bytes)
-        return Start(position, position, end, NO_LIMIT)
+        return Start(position, position, end, NO_LIMIT, lowest_offset=wanted.offset)
 
     # -- sequential readers
 
@@ -312,7 +314,7 @@ class RemoteReader:
             self._ahead.drop_pieces(stream)
             return Outcome.MISSED
         if not stream.pieces:
-            stream.plan_from(place, stream.position)
+            stream.plan_from(place, stream.position, wanted.offset)
         self._ahead.extend(stream, lineage, wanted.max_bytes)
         parts = take_parts(self._ahead, stream, place, wanted)
         if isinstance(parts, list):
@@ -391,9 +393,9 @@ class RemoteReader:
                 position, end, whole = *again, True
                 del run
                 continue
-            if len(run):
-                self._positions.note(place, int(run.last_offset[len(run) - 1]), run.stop_position)
             position, end = self._go_on(run, place, wanted, stride)
+            if len(run):
+                self._positions.note(place, run.last_offset[len(run) - 1], run.stop_position)
             # The views go before the next ones come.
             del run
         return None
@@ -408,7 +410,7 @@ class RemoteReader:
         size_bytes = wanted.max_bytes
         if wanted.stream is not None:
             size_bytes = self._ahead.in_place(wanted.stream, size_bytes)
-        return self._cut(place, start.position, max(end, start.latest + size_bytes))
+        return self._cut(place, start.position, max(end, start.latest + size_bytes) + _NEXT_BYTES)
 
     def _cut(self, place: Place, position: int, end: int) -> int:
         """No range is larger than the memory."""
@@ -466,7 +468,8 @@ class RemoteReader:
             if not 0 < claimed <= limit - position or run.stop_reason is StopReason.ZERO_TAIL:
                 raise _too_long(place, position, claimed, limit - position)
             # However large it is: nothing else brings the reader on.
-            return position, max(position + claimed, self._cut(place, position, position + stride))
+            end = min(position + claimed + _NEXT_BYTES, place.segment.segment_size_bytes)
+            return position, max(end, self._cut(place, position, position + stride))
         if run.stop_reason is StopReason.BAD_CRC:
             return self._step_over(run, place, wanted, stride)
         raise run.damage()
@@ -573,22 +576,30 @@ def _check_start(run: BatchRun, start: Start, place: Place) -> None:
     """What the index said of the batch at that position is true of it."""
     if not len(run):
         return
-    offset, timestamp_ms = run.base_offset[0], run.base_timestamp_ms[0]
-    exact = start.first_timestamp_ms is not None
-    if offset > start.highest_offset or (exact and offset != start.highest_offset):
-        reason, hint = "wrong_position", "the indexes are those of other bytes"
-    elif exact and timestamp_ms != start.first_timestamp_ms:
-        # A batch is there, but another one.
-        reason, hint = "wrong_batch", "the object holds another segment"
+    first, last = run.base_offset[0], run.last_offset[0]
+    timestamp_ms = run.base_timestamp_ms[0]
+    reason, hint = "wrong_position", "the indexes are those of other bytes"
+    if start.last_offset is not None:
+        if last == start.last_offset:
+            return
+        expected = f"a batch that ends with offset {start.last_offset}"
+    elif start.first_timestamp_ms is None:
+        if start.lowest_offset <= first <= start.highest_offset:
+            return
+        expected = f"a batch of offset {start.lowest_offset} or later"
     else:
-        return
-    expected = "a batch of offset" if exact else "a batch of at most offset"
+        if (first, timestamp_ms) == (start.highest_offset, start.first_timestamp_ms):
+            return
+        if first == start.highest_offset:
+            # A batch is there, but another one.
+            reason, hint = "wrong_batch", "the object holds another segment"
+        expected = f"a batch of offset {start.highest_offset}, time {start.first_timestamp_ms}"
     raise CorruptDataError(
         reason=reason,
         path=place.log_key,
         position=start.position,
-        expected=f"{expected} {start.highest_offset} (time {start.first_timestamp_ms})",
-        found=f"a batch of offset {offset} (time {timestamp_ms})",
+        expected=expected,
+        found=f"one of offsets {first} to {last}, time {timestamp_ms}",
         hint=hint,
     )
 
