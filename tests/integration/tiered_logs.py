@@ -76,9 +76,21 @@ def codecs(stage: w.Stage, topic: w.Topic) -> None:
 
 
 def money(stage: w.Stage, topic: w.Topic) -> None:
-    """Transactions of all kinds, short and long; two of them are open at the end."""
+    """Transactions of all kinds, short and long; two of them are open at the end, and two that
+    began before these have ended behind where they begin."""
     w.transactions(stage, topic)
+    script = w.TransactionScript(stage, topic)
+    aborted, committed = script.producer("early-aborted"), script.producer("early-committed")
+    between = script.producer("between")
+    for early in (aborted, committed):
+        early.begin()
+        script.batch(early)
+    for _ in range(12):
+        script.whole(between, 2, commit=True)
     w.leave_open(stage, topic)
+    aborted.abort()
+    committed.commit()
+    script.whole(between, 2, commit=True)
 
 
 LOGS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiering.fetch.views import GOLDEN, Row, consumed, golden_view, truth
+from tests.tiering.fetch.views import GOLDEN, Row, consumed, golden_view, oracle_batches, truth
 from tierlog.clock import ManualClock
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
@@ -169,6 +169,22 @@ def test_every_offset_across_the_border_sees_what_the_log_holds(
         assert consume(tiers, partition, COMMITTED) == [
             row for row in expected[COMMITTED] if row[0] >= whole.log_start_offset
         ]
+
+
+def test_what_has_ended_behind_the_last_stable_offset_counts(tiers: TwoTiers) -> None:
+    """An older transaction of somebody else keeps that offset back, not the abort."""
+    partition = tiers.add("clean", "transactions-0")
+    whole = tiers.views[partition]
+    rows = truth(whole.log, committed=True)
+    for border in (0, boundaries(whole)[2]):
+        tiers.views[partition] = whole
+        tiers.drop_local(partition, border)
+        view = tiers.views[partition]
+        ends = [batch.base_offset for _, batch in oracle_batches(whole.log)]
+        for stable in [one for one in ends if one <= whole.last_stable_offset][1::5]:
+            tiers.views[partition] = replace(view, last_stable_offset=stable)
+            expected = [row for row in rows if row[0] < stable]
+            assert consume(tiers, partition, COMMITTED) == expected, (border, stable)
 
 
 def test_what_leaves_the_directory_while_it_is_read_comes_from_the_tier(tiers: TwoTiers) -> None:

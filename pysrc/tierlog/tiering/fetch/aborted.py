@@ -131,9 +131,13 @@ def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
 
 
 def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iterator[_Found]:
-    for segment in view.log.segments:
+    """To the end of the log: what began before the last stable offset may have ended behind it."""
+    segments = view.log.segments
+    if segments and segments[0].base_offset > base:
+        raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")
+    for segment in segments:
         after = segment.next_base_offset
-        if (after is None or after > base) and segment.base_offset < view.last_stable_offset:
+        if after is None or after > base:
             yield _of_local_segment(view, segment, begin, end)
 
 

@@ -359,34 +359,55 @@ class Fetcher:
         """What a thread of the pool does for a partition; an error is an answer too."""
 
         def read() -> PartitionData:
-            remote, lineage = self._remote, view.log.leader_epochs
-            if remote is None or lineage is None:
-                text = "the leader epochs of the log are unknown"
-                return _error(asked, FetchError.KAFKA_STORAGE_ERROR, text, view)
-            try:
-                found = remote.read(
-                    asked.partition,
-                    lineage,
-                    asked.fetch_offset,
-                    max_bytes,
-                    upper_offset,
-                    minimum_one=minimum_one,
-                    log_start_offset=view.log_start_offset,
-                )
-                if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
-                    # Nothing but a gap is left in the tier: the log goes on here.
-                    return self._local_data(
-                        request, asked, view, found.next_offset, max_bytes, minimum_one
+            now = view
+            for left in reversed(range(_LOOKS)):
+                try:
+                    return self._tier_data(
+                        request, asked, now, max_bytes, upper_offset, minimum_one
                     )
-                aborted: tuple[AbortedTransaction, ...] | None = None
-                if _committed_only(request):
-                    aborted = self._transactions.of_remote(view, asked.partition, found)
-            except (TierlogError, OSError) as error:
-                return _error(asked, _code(error), str(error), view)
-            answer = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
-            return replace(answer, records=found.records, aborted_transactions=aborted)
+                except VanishedError as vanished:
+                    # Of the local log, that goes on behind what is read here.
+                    latest = self._host.view(asked.partition)
+                    if not left or latest is None:
+                        code = FetchError.KAFKA_STORAGE_ERROR
+                        return _error(asked, code, str(vanished), now)
+                    now = latest
+                except (TierlogError, OSError) as failed:
+                    return _error(asked, _code(failed), str(failed), now)
+            raise AssertionError("the last look answers")
 
         return read
+
+    def _tier_data(
+        self,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        max_bytes: int,
+        upper_offset: int,
+        minimum_one: bool,
+    ) -> PartitionData:
+        remote, lineage = self._remote, view.log.leader_epochs
+        if remote is None or lineage is None:
+            text = "the leader epochs of the log are unknown"
+            return _error(asked, FetchError.KAFKA_STORAGE_ERROR, text, view)
+        found = remote.read(
+            asked.partition,
+            lineage,
+            asked.fetch_offset,
+            max_bytes,
+            upper_offset,
+            minimum_one=minimum_one,
+            log_start_offset=view.log_start_offset,
+        )
+        if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
+            # Nothing but a gap is left in the tier: the log goes on here.
+            return self._local_data(request, asked, view, found.next_offset, max_bytes, minimum_one)
+        aborted: tuple[AbortedTransaction, ...] | None = None
+        if _committed_only(request):
+            aborted = self._transactions.of_remote(view, asked.partition, found)
+        answer = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
+        return replace(answer, records=found.records, aborted_transactions=aborted)
 
     def _count(
         self, admission: FetchAdmission, topic: str, read: Callable[[], PartitionData]

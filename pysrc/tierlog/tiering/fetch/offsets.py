@@ -253,7 +253,9 @@ class OffsetReader:
             offset = read.next_offset
 
     def _local_by_time(self, view: FetchView, timestamp_ms: int) -> tuple[int, int] | None:
-        start = max(view.log_start_offset, view.local_log_start_offset)
+        start, segments = max(view.log_start_offset, view.local_log_start_offset), view.log.segments
+        if segments and segments[0].base_offset > start:
+            raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")
         for table in _local_tables(view):
             late = np.flatnonzero(
                 (table.max_timestamp_ms >= timestamp_ms) & (table.last_offset >= start)
