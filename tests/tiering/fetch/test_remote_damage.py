@@ -265,6 +265,37 @@ def test_a_segment_deleted_between_lookup_and_read(tier: Tier) -> None:
         tier.store.before_read = lambda _key: None
 
 
+def test_a_segment_with_a_foreign_epoch_in_its_middle(tmp_path: Path) -> None:
+    """Of one segment the lineage has the beginning and the end; the middle is in another one."""
+    tier = Tier(tmp_path, remote_index_interval_bytes=2_000)
+    own = [made_batch(one, size=500, epoch=0 if one < 50 else 4) for one in range(200)]
+    foreign = [made_batch(one, size=300, epoch=2) for one in range(50, 80)]
+    tier.add(own, lineage=lineage_of((0, 0), (4, 50)))
+    tier.lineage = lineage_of((0, 0), (2, 50), (4, 80))
+    tier.add(foreign, lineage=lineage_of((0, 0), (2, 50)))
+    truth = own[:50] + foreign + own[80:]
+    for slow_ms, limit in product((0, 2**40), (1, 3_000, 1 << 20)):
+        reader = tier.reader(read_ahead=ReadAheadSettings(slow_ms=slow_ms))
+        offset, found = 0, b""
+        while offset < 200:
+            read = tier.read(reader, offset, limit)
+            found += bytes(read.records)
+            offset = read.next_offset
+        assert found == b"".join(truth)
+        assert tier.alarms == []
+        reader.close()
+    tier.storage.delete_log_segment_data(tier.segments[1])
+    gone = tier.segments[1]
+    tier.metadata.update(gone.update_to(DELETING, event_timestamp_ms=1))
+    reader = tier.reader()
+    offset, found = 0, b""
+    while offset < 200:
+        read = tier.read(reader, offset, 3_000)
+        found += bytes(read.records)
+        offset = read.next_offset
+    assert found == b"".join(own[:50] + own[80:])
+
+
 def test_another_segment_steps_in_for_a_deleted_one(tier: Tier) -> None:
     twin = tier.add([made_batch(one, size=1000) for one in range(COUNT)])
     reader = tier.reader()

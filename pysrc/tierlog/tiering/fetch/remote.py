@@ -164,9 +164,10 @@ class RemoteReader:
         """The batches from the one that holds `offset` (or the next one after a gap) on.
 
         At most `max_bytes` of them, and no more than the memory's budget, but the first one
-        always when `minimum_one`; each ends below `upper_offset`. Nothing when the tier has no more
-        from there on although it has a segment that covers `offset`: local segments go on at
-        `next_offset`.
+        always when `minimum_one`; each ends below `upper_offset`. What a sequential reader gets of
+        a slow store may end where a piece ends that was read ahead, when that is half of a large
+        `max_bytes`. Nothing when the tier has no more from there on although it has a segment that
+        covers `offset`: local segments go on at `next_offset`.
 
         OutOfRangeError when `offset` lies before `log_start_offset`, or no segment here has it or
         anything later, or it was deleted meanwhile. RemoteStorageError when the store fails or an
@@ -234,10 +235,11 @@ class RemoteReader:
             if start_offset > wanted.last_offset:
                 wanted.offset = max(wanted.offset, wanted.last_offset + 1)
                 return _nothing(wanted)
-            wanted.offset = start_offset
+            if start_offset > wanted.offset:
+                wanted.go_to(start_offset)
             try:
                 read = self._read_place(place, lineage, wanted)
-            except RemoteResourceNotFoundError as error:
+            except (RemoteResourceNotFoundError, CorruptDataError) as error:
                 if looked_again or self._places.is_current(place):
                     raise
                 looked_again = True
@@ -245,21 +247,21 @@ class RemoteReader:
                 continue
             if read is not None:
                 return read
-            wanted.offset = place.last_offset + 1
+            wanted.go_to(place.last_offset + 1)
 
     def _require_another(
         self,
         partition: TopicIdPartition,
         lineage: LeaderEpochs,
         offset: int,
-        error: RemoteResourceNotFoundError,
+        error: RemoteResourceNotFoundError | CorruptDataError,
     ) -> None:
         """A segment was deleted under the reader: OutOfRangeError when no other one holds that."""
         self._places.forget(partition)
         if self._places.find(partition, lineage, offset) is None:
             raise OutOfRangeError(
                 f"{partition}: offset {offset} was deleted while it was being read ({error})"
-            ) from error
+            ) from error.with_traceback(None)
 
     # -- reading from one segment
 

@@ -40,6 +40,12 @@ class Wanted:
         self.requests = 0
         self.stream: Stream | None = None
 
+    def go_to(self, offset: int) -> None:
+        """Past a gap, or to the next segment: the stream's position is not where that is."""
+        self.offset = offset
+        if self.stream is not None:
+            self.stream.place = None
+
 
 class Part:
     """Batches `row` up to, not including, `end` of a run."""
