@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LOCKS = {
     "run": (["kafka", "metrics"], ["build"]),
-    "test": (["arrow", "hdfs", "kafka", "metrics"], ["build", "test"]),
+    "test": (["arrow", "hdfs", "kafka", "metrics", "spark"], ["build", "test"]),
     "check": (["kafka", "metrics"], ["build", "check"]),
 }
 

@@ -1,12 +1,16 @@
-"""PySpark over the same native core: what runs in a worker, as functions for ``mapInArrow``.
+"""PySpark over the same native core: functions of columns, also in SQL, and for ``mapInArrow``.
 
-    frame.mapInArrow(scan_segments, SCAN_SCHEMA)
+    register(spark)                                        tierlog_scan(...) and others in SQL
+    frame.select(scan_udf("path").batches)                 the same from Python
+    frame.mapInArrow(scan_segments, SCAN_SCHEMA)           whole batches of rows
+    rebuild_indexes(spark, source, target)                 `tierlog index rebuild` on a cluster
 
 Needs the extra ``spark``. Nothing here starts or configures Spark.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,14 +20,40 @@ if TYPE_CHECKING:
         decode_remote_log_indexes,
         scan_segments,
     )
+    from spark_udfs.rebuild import rebuild_indexes
+    from spark_udfs.udfs import (
+        decode_udf,
+        encode_udf,
+        records_udf,
+        register,
+        scan_udf,
+        verify_udf,
+    )
 
-__all__ = ["ENTRY_SCHEMA", "SCAN_SCHEMA", "decode_remote_log_indexes", "scan_segments"]
+__all__ = [
+    "ENTRY_SCHEMA",
+    "SCAN_SCHEMA",
+    "decode_remote_log_indexes",
+    "decode_udf",
+    "encode_udf",
+    "rebuild_indexes",
+    "records_udf",
+    "register",
+    "scan_segments",
+    "scan_udf",
+    "verify_udf",
+]
+
+_MODULES = {
+    **dict.fromkeys(
+        ("ENTRY_SCHEMA", "SCAN_SCHEMA", "decode_remote_log_indexes", "scan_segments"), "codec"
+    ),
+    "rebuild_indexes": "rebuild",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the codec when first used: without pyarrow the package can still be found."""
+    """Loads a module when first used: without pyarrow the package can still be found."""
     if name not in __all__:
         raise AttributeError(f"module 'spark_udfs' has no attribute {name!r}")
-    from spark_udfs import codec
-
-    return getattr(codec, name)
+    return getattr(import_module(f"spark_udfs.{_MODULES.get(name, 'udfs')}"), name)

@@ -1,19 +1,51 @@
-"""Segments and remoteLogIndexes to rows: functions from Arrow batches to Arrow batches.
+"""Segments and remoteLogIndexes to rows: functions from Arrow to Arrow, without Spark.
 
-Both take a frame with the columns ``path`` (string) and ``content`` (binary), as Spark's own
-``binaryFile`` source has them, and go over it with ``DataFrame.mapInArrow``. Damage is a row, not
-a failed job: Spark would scan everything again for nothing.
+`scan_segments` and `decode_remote_log_indexes` go over batches with the columns ``path`` (string)
+and ``content`` (binary), as Spark's own ``binaryFile`` source has them, with
+``DataFrame.mapInArrow``. The others take one column and are what `spark_udfs.udfs` registers.
+
+Damage is a row, not a failed job: Spark would scan everything again for nothing. What was sound
+before it is there; ``quarantine`` says why and at which byte the rest is not, null if all is well.
+A null goes in and out.
+
+A segment is a binary value, or the path of a file that the worker can open; of a path only windows
+are read, where Spark would carry the whole content to and fro.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 
 import tierlog
+from tierlog.log.files import SegmentHandle
 
-__all__ = ["ENTRY_SCHEMA", "SCAN_SCHEMA", "decode_remote_log_indexes", "scan_segments"]
+__all__ = [
+    "DECODED",
+    "DECODE_TYPE",
+    "ENCODED",
+    "ENCODE_TYPE",
+    "ENTRY_SCHEMA",
+    "RECORDS",
+    "RECORDS_TYPE",
+    "SCANNED",
+    "SCAN_SCHEMA",
+    "SCAN_TYPE",
+    "VERIFIED",
+    "VERIFY_TYPE",
+    "decode_column",
+    "decode_remote_log_indexes",
+    "encode_column",
+    "records_column",
+    "scan_column",
+    "scan_segments",
+    "verify_column",
+]
 
 # One row per batch; a last row with a null position where a segment does not end cleanly.
 SCAN_SCHEMA = (
@@ -26,6 +58,30 @@ ENTRY_SCHEMA = (
     "path string, position long, first_offset long, last_offset long, first_timestamp_ms long, "
     "last_timestamp_ms long, data_length int, rdi binary, error string"
 )
+_QUARANTINE_TYPE = "struct<reason string, position long, expected string, found string>"
+_ENTRY_TYPE = (
+    "struct<position long, first_offset long, last_offset long, first_timestamp_ms long, "
+    "last_timestamp_ms long, data_length int, rdi binary>"
+)
+_BATCH_TYPE = f"struct<{SCAN_SCHEMA.split(', ', 1)[1].rsplit(', ', 2)[0]}>"
+# One struct per segment: its batches, a struct each.
+SCAN_TYPE = f"struct<batches array<{_BATCH_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
+# Data records in the order of the log, without control records; timestamp_ms is -1 for none.
+RECORDS_TYPE = (
+    "struct<records array<struct<offset long, timestamp_ms long, key binary, value binary, "
+    f"headers array<struct<key string, value binary>>>>, quarantine {_QUARANTINE_TYPE}>"
+)
+# Figures of what is sound; crc32c is that of the whole segment, null unless all of it is.
+VERIFY_TYPE = (
+    "struct<ok boolean, base_offset long, last_offset long, batches long, records long, "
+    f"size_bytes long, crc32c long, quarantine {_QUARANTINE_TYPE}>"
+)
+DECODE_TYPE = f"struct<entries array<{_ENTRY_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
+# From an array of structs with the fields of an entry; ``position`` may be missing.
+ENCODE_TYPE = f"struct<data binary, quarantine {_QUARANTINE_TYPE}>"
+_WINDOW_BYTES = 1 << 20
+# A row of Spark ends at 2 GiB, and a worker should not get near that.
+_MAX_RECORDS_BYTES = 512 << 20
 _BATCH_COLUMNS = [column.split()[0] for column in SCAN_SCHEMA.split(", ")][1:-2]
 _ENTRY_COLUMNS = [column.split()[0] for column in ENTRY_SCHEMA.split(", ")][1:-2]
 
@@ -101,3 +157,280 @@ def _error_row(path: str, message: str) -> pa.RecordBatch:
             "error": pa.array([message], pa.string()),
         }
     )
+
+
+# -- one column in, one out
+
+
+class _Quarantine(NamedTuple):
+    """Why a part of a segment is not there; the fields of the struct."""
+
+    reason: str
+    position: int
+    expected: str
+    found: str
+
+
+_QUARANTINE = pa.struct(
+    {
+        "reason": pa.string(),
+        "position": pa.int64(),
+        "expected": pa.string(),
+        "found": pa.string(),
+    }
+)
+_INTS = {"long": pa.int64(), "int": pa.int32(), "short": pa.int16()}
+_BATCH = pa.struct(
+    {name: _INTS[kind] for name, kind in map(str.split, SCAN_SCHEMA.split(", ")[1:-2])}
+)
+_ENTRY = pa.struct(
+    {
+        "position": pa.int64(),
+        "first_offset": pa.int64(),
+        "last_offset": pa.int64(),
+        "first_timestamp_ms": pa.int64(),
+        "last_timestamp_ms": pa.int64(),
+        "data_length": pa.int32(),
+        "rdi": pa.binary(),
+    }
+)
+_HEADER = pa.struct({"key": pa.string(), "value": pa.binary()})
+_RECORD = pa.struct(
+    {
+        "offset": pa.int64(),
+        "timestamp_ms": pa.int64(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(_HEADER),
+    }
+)
+_VERIFIED = {
+    "ok": pa.bool_(),
+    "base_offset": pa.int64(),
+    "last_offset": pa.int64(),
+    "batches": pa.int64(),
+    "records": pa.int64(),
+    "size_bytes": pa.int64(),
+    "crc32c": pa.int64(),
+}
+
+# The same types as Arrow has them.
+SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
+RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
+VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
+DECODED = pa.struct({"entries": pa.list_(_ENTRY), "quarantine": _QUARANTINE})
+ENCODED = pa.struct({"data": pa.binary(), "quarantine": _QUARANTINE})
+
+_Lists = tuple[list[Any], _Quarantine | None]
+
+
+def scan_column(segments: pa.Array) -> pa.Array:
+    """The record batches of each segment, every checksum compared; ``SCAN_TYPE``."""
+    return _list_column(segments, "batches", _BATCH, _scan)
+
+
+def records_column(segments: pa.Array) -> pa.Array:
+    """The records of each segment; ``RECORDS_TYPE``. At most 512 MiB of them for one segment."""
+    return _list_column(segments, "records", _RECORD, _records)
+
+
+def decode_column(indexes: pa.Array) -> pa.Array:
+    """The entries of each remoteLogIndex, all or none of an index; ``DECODE_TYPE``."""
+    return _list_column(indexes, "entries", _ENTRY, _entries)
+
+
+def verify_column(segments: pa.Array) -> pa.Array:
+    """What is sound of each segment, in figures, and whether all of it is; ``VERIFY_TYPE``."""
+    rows, problems = [], []
+    for value in segments:
+        row, problem = _guarded(_verify, value, {})
+        rows.append({"ok": problem is None, **row})
+        problems.append(problem)
+    fields = {
+        name: pa.array([row.get(name) for row in rows], kind) for name, kind in _VERIFIED.items()
+    }
+    return _with_quarantine(segments, fields, problems)
+
+
+def encode_column(entries: pa.Array) -> pa.Array:
+    """A remoteLogIndex, without a trailer, of each array of entries; ``ENCODE_TYPE``."""
+    encoded, problems = [], []
+    for value in entries:
+        data, problem = _guarded(_encode, value, None)
+        encoded.append(data)
+        problems.append(problem)
+    return _with_quarantine(entries, {"data": pa.array(encoded, pa.binary())}, problems)
+
+
+def _list_column(
+    column: pa.Array, name: str, item: pa.DataType, work: Callable[[Any], _Lists]
+) -> pa.Array:
+    """A struct of a list and its quarantine for every value of the column."""
+    pieces: list[Any] = []
+    lengths, problems = [0], []
+    for value in column:
+        parts, problem = _guarded(work, value, [])
+        pieces += parts
+        lengths.append(sum(map(len, parts)))
+        problems.append(problem)
+    items = pa.concat_arrays(pieces) if pieces else pa.array([], item)
+    starts = pa.array(np.cumsum(lengths), pa.int32())
+    return _with_quarantine(column, {name: pa.ListArray.from_arrays(starts, items)}, problems)
+
+
+def _with_quarantine(
+    column: pa.Array, fields: dict[str, pa.Array], problems: list[_Quarantine | None]
+) -> pa.Array:
+    told = pa.array([one and one._asdict() for one in problems], _QUARANTINE)
+    return pa.StructArray.from_arrays(
+        [*fields.values(), told], names=[*fields, "quarantine"], mask=column.is_null()
+    )
+
+
+def _guarded(
+    work: Callable[[Any], Any], value: Any, nothing: Any
+) -> tuple[Any, _Quarantine | None]:
+    """What `work` makes of a value; `nothing` and the reason where its bytes do not allow that."""
+    if not value.is_valid:
+        return nothing, None
+    try:
+        result: tuple[Any, _Quarantine | None] = work(value)
+        return result
+    except tierlog.CorruptDataError as error:
+        return nothing, _of_error(error)
+    except OSError as error:
+        found = error.strerror or str(error)
+        return nothing, _Quarantine("unreadable", 0, "a file that the worker can read", found)
+    except (ValueError, OverflowError) as error:
+        return nothing, _Quarantine("bad_value", 0, "a value of this kind", str(error))
+
+
+def _of_error(error: tierlog.CorruptDataError) -> _Quarantine:
+    return _Quarantine(error.reason, error.position, error.expected, error.found)
+
+
+@contextmanager
+def _opened(value: Any) -> Iterator[Any]:
+    """A binary value as it lies in Arrow's memory; the file behind a path."""
+    if not pa.types.is_string(value.type) and not pa.types.is_large_string(value.type):
+        yield value.as_buffer()
+        return
+    text = value.as_py()
+    parts = urlsplit(text)
+    if parts.scheme and parts.scheme != "file":
+        raise ValueError(f"expected a path or file: URL, found {text[:200]!r}")
+    with SegmentHandle(unquote(parts.path) if parts.scheme else text) as handle:
+        yield handle
+
+
+def _scan(value: Any) -> _Lists:
+    with _opened(value) as source:
+        table = tierlog.scan_segment(source)
+    return [_batches(table)], _stop(table)
+
+
+def _batches(table: tierlog.BatchTable) -> pa.Array:
+    names = [field.name for field in _BATCH]
+    columns = [pa.array(getattr(table, name), _BATCH.field(name).type) for name in names]
+    return pa.StructArray.from_arrays(columns, fields=list(_BATCH))
+
+
+def _stop(table: tierlog.BatchTable) -> _Quarantine | None:
+    if table.stop_reason is tierlog.StopReason.END:
+        return None
+    return _Quarantine(
+        table.stop_reason.value, table.stop_position, table.stop_expected, table.stop_found
+    )
+
+
+def _verify(value: Any) -> tuple[dict[str, Any], _Quarantine | None]:
+    with _opened(value) as source:
+        table = tierlog.scan_segment(source, hash_bytes=True)
+    rows = len(table)
+    problem = _stop(table)
+    return {
+        "base_offset": int(table.base_offset[0]) if rows else None,
+        "last_offset": int(table.last_offset[-1]) if rows else None,
+        "batches": rows,
+        "records": int(table.record_count.sum(dtype=np.int64)),
+        "size_bytes": table.stop_position,
+        "crc32c": table.range_crc32c if problem is None else None,
+    }, problem
+
+
+def _records(value: Any) -> _Lists:
+    with _opened(value) as source:
+        return _records_of(source)
+
+
+def _records_of(source: Any) -> _Lists:
+    table = tierlog.scan_segment(source)
+    bounds = [*table.position.tolist(), table.stop_position]
+    pieces: list[Any] = []
+    first = held_bytes = 0
+    while first < len(table):
+        limit = bounds[first] + _WINDOW_BYTES
+        last = max(int(np.searchsorted(bounds, limit, side="right")) - 1, first + 1)
+        try:
+            piece = _decode(source, bounds[first], bounds[last])
+        except tierlog.CorruptDataError as error:
+            if last > first + 1:
+                # Batch by batch up to the one that cannot be decoded.
+                limit = error.position
+                sound = max(int(np.searchsorted(bounds, limit, side="right")) - 1, first)
+                pieces += [_decode(source, bounds[first], bounds[sound])] if sound > first else []
+            return pieces, _of_error(error)
+        held_bytes += piece.nbytes
+        if held_bytes > _MAX_RECORDS_BYTES:
+            expected = f"at most {_MAX_RECORDS_BYTES} bytes of records in one value"
+            return pieces, _Quarantine("too_large", bounds[first], expected, "more")
+        pieces.append(piece)
+        first = last
+    return pieces, _stop(table)
+
+
+def _decode(source: Any, start: int, end: int) -> pa.Array:
+    """The records of the whole batches between two positions."""
+    batch = tierlog.decode_records(source, start, end, verify_crc=False).to_arrow()
+    headers = batch.column("headers")
+    flat = headers.flatten()
+    header = pa.StructArray.from_arrays(
+        [_text(flat.field("key")), flat.field("value").cast(pa.binary())], fields=list(_HEADER)
+    )
+    return pa.StructArray.from_arrays(
+        [
+            batch.column("offset"),
+            batch.column("timestamp").cast(pa.int64()),
+            batch.column("key").cast(pa.binary()),
+            batch.column("value").cast(pa.binary()),
+            pa.ListArray.from_arrays(headers.offsets, header),
+        ],
+        fields=list(_RECORD),
+    )
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """Header keys; bytes that are no UTF-8 are replaced, as Kafka's own client does."""
+    plain = column.cast(pa.binary())
+    try:
+        return plain.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in plain.to_pylist()], pa.string())
+
+
+def _entries(value: Any) -> _Lists:
+    entries = tierlog.decode_remote_log_index(value.as_buffer())
+    columns = [pa.array(getattr(entries, name)) for name in _ENTRY_COLUMNS]
+    rdis = pa.array([entries.rdi[row] for row in range(len(entries))], pa.binary())
+    return [pa.StructArray.from_arrays([*columns, rdis], fields=list(_ENTRY))], None
+
+
+def _encode(value: Any) -> tuple[bytes, None]:
+    entries = value.values
+    columns = []
+    for name in [field.name for field in _ENTRY if field.name != "position"]:
+        column = entries.field(name)
+        if column.null_count or entries.null_count:
+            raise ValueError(f"an entry has no {name}")
+        columns.append(column.to_pylist() if name == "rdi" else column.to_numpy())
+    return tierlog.encode_remote_log_index(*columns), None
