@@ -156,6 +156,20 @@ def test_pieces_may_be_kept_whatever_the_memory_is(
     assert all(value is not None and len(value) == SIZE for value in values)
 
 
+def test_no_more_is_read_ahead_than_the_memory_holds(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 1 << 20
+    monkeypatch.setattr(store_reader, "_MEMORY_BYTES", limit)
+    tier.store.before_read = slowly
+    came_out, most = 0, 0
+    for piece in read(tier, fetch_bytes=64 << 10):
+        came_out += int(piece.batches.size_bytes.sum())
+        fetched = sum(size for key, _, size in tier.store.reads if key.endswith(".log"))
+        most = max(most, fetched - came_out)
+    assert 0 < most <= limit
+
+
 def test_bytes_changed_on_their_way_are_asked_for_again(tier: Tier) -> None:
     struck: list[str] = []
 

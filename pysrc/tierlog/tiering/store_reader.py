@@ -10,7 +10,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -323,7 +322,8 @@ class _Reads:
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
         self._read_bytes = 0
         self._at: tuple[RemoteLogSegmentMetadata, int] | None = None
-        self._kept: list[tuple[weakref.ref[memoryview], int]] = []
+        # What was handed out, by who owns the bytes: an array of the memory's.
+        self._kept: dict[int, weakref.ref[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = {}
         self._open()
 
     def _open(self) -> None:
@@ -360,8 +360,7 @@ class _Reads:
         if self._process_id != os.getpid():
             # The threads stayed in the parent, and whatever they had locked is locked for ever.
             self._open()
-        self._kept = [one for one in self._kept if one[0]() is not None]
-        self._memory.resize(_MEMORY_BYTES + sum(size for _, size in self._kept))
+        self._memory.resize(_MEMORY_BYTES + self._kept_bytes())
         while True:
             read = self._reader.read(
                 partition, lineage, offset, self._max_bytes, _NO_LIMIT, minimum_one=True
@@ -373,10 +372,17 @@ class _Reads:
         if read.segment is not None:
             self._at = read.segment, read.end_position
         records = memoryview(read.records)
+        if isinstance(records.obj, np.ndarray):
+            self._kept[id(records.obj)] = weakref.ref(records.obj)
         self._read_bytes += records.nbytes
         self._max_bytes = min(max(_FIRST_BYTES, _GROWTH * self._read_bytes), self._fetch_bytes)
-        self._kept.append((weakref.ref(records), records.nbytes))
-        return replace(read, records=records)
+        return read
+
+    def _kept_bytes(self) -> int:
+        """What the caller still has of the pieces."""
+        alive = {key: owner for key, known in self._kept.items() if (owner := known()) is not None}
+        self._kept = {key: self._kept[key] for key in alive}
+        return sum(owner.nbytes for owner in alive.values())
 
 
 def _bytes_between(
