@@ -240,3 +240,43 @@ def test_indexes_that_are_caught_up_slowly_bring_nothing_back(old: World) -> Non
     assert differences(old) == []
     for part in (old.manager, old.host, old.ledger):
         part.close()
+
+
+@pytest.mark.parametrize("adopting", [True, False])
+def test_an_interrupted_copy_is_either_adopted_or_removed(old: World, adopting: bool) -> None:
+    """After a restart the copy task finishes it while the expiration task would remove it, or the
+    other way round: never both."""
+    metadata = old.metadata
+
+    class DiedError(BaseException):
+        """Nothing catches it."""
+
+    def die(name: str) -> None:
+        if name == "metadata.copy_finished.before":
+            raise DiedError
+
+    def run(pool: TaskPool) -> None:
+        while pool.run_due():
+            pass
+
+    old.manager.copy_pool.hurry()
+    with watched(die):
+        run(old.manager.copy_pool)
+    assert "DiedError" in str(old.failures.told)
+    for part in (old.manager, old.host, old.ledger):
+        part.close()
+    world = World(old.root, make_metadata=lambda _: metadata)
+    world.lead_all()
+    copying = partial(run, world.manager.copy_pool)
+    expiring = partial(run, world.manager.expiration_pool)
+    point = "metadata.copy_finished.before" if adopting else "metadata.delete_started.before"
+    slow = Sleeper(point, copying if adopting else expiring)
+    with watched(slow.reached):
+        slow.fall_asleep()
+        (expiring if adopting else copying)()
+        slow.wake()
+    world.run()
+    world.run()
+    assert differences(world) == []
+    for part in (world.manager, world.host, world.ledger):
+        part.close()

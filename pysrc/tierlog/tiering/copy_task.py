@@ -141,7 +141,9 @@ class CopyTask:
 
     def _settle_one(self, segment: RemoteLogSegmentMetadata) -> None:
         work = self._work
-        work.copy_begins(segment.segment_id.id)
+        if not work.copy_begins(segment.segment_id.id):
+            # The expiration task was faster.
+            return
         try:
             finished = self._tier.copier.resume(segment, leader_epoch=work.leader_epoch)
         except FencedLeaderError:

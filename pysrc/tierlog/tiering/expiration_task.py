@@ -205,11 +205,17 @@ class ExpirationTask:
         for deletion in deletions:
             if task.cancelled or len(failures) >= MAX_FAILED_DELETIONS:
                 break
+            segment_id = deletion.segment.segment_id.id
+            if not self._work.delete_begins(segment_id):
+                # The copy task was faster: the next run sees what became of it.
+                continue
             try:
                 if self._delete(deletion):
                     left.remove(deletion)
             except RemoteStorageError as error:
                 failures.append(error)
+            finally:
+                self._work.delete_ended(segment_id)
         self._show_delete_lag(tuple(left))
         return failures[0] if failures else None
 

@@ -144,6 +144,7 @@ class PartitionWork:
         self._lock = threading.Lock()
         self._copying: set[str] = set()
         self._copy_ended: set[str] = set()
+        self._deleting: set[str] = set()
         self._claimed = False
         self._fenced = False
         self._index_files: RemoteIndexFiles | None = None
@@ -199,16 +200,34 @@ class PartitionWork:
 
     # -- copies under way, which retention must not take for interrupted ones
 
-    def copy_begins(self, segment_id: str) -> None:
-        """Before COPY_SEGMENT_STARTED."""
+    def copy_begins(self, segment_id: str) -> bool:
+        """Before COPY_SEGMENT_STARTED, or before an interrupted copy is settled. False, and then
+        it must not be: the segment is being deleted."""
         with self._lock:
+            if segment_id in self._deleting:
+                return False
             self._copying.add(segment_id)
+            return True
 
     def copy_ended(self, segment_id: str) -> None:
         """After its last event, whatever that was."""
         with self._lock:
             self._copying.discard(segment_id)
             self._copy_ended.add(segment_id)
+
+    def delete_begins(self, segment_id: str) -> bool:
+        """Before a segment of `list_segments` is deleted. False, and then it must not be: it is
+        being copied or settled, or was since then, so what was decided on may not be so."""
+        with self._lock:
+            if segment_id in self._copying or segment_id in self._copy_ended:
+                return False
+            self._deleting.add(segment_id)
+            return True
+
+    def delete_ended(self, segment_id: str) -> None:
+        """Deleted, or given up for now."""
+        with self._lock:
+            self._deleting.discard(segment_id)
 
     def list_segments(self) -> tuple[tuple[RemoteLogSegmentMetadata, ...], frozenset[str]]:
         """The partition's segments, and the ids of those that were being copied at any moment
