@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
 from tests.tools.golden_copy import overwrite
 from tierlog.cli import main
-from tierlog.remote.indexes import IndexesHeader, IndexKind, verify_indexes
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.log.segment import scan_segment
+from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.tools.index_rebuild import RebuildReport, rebuild_index
 from tierlog.tools.rebuild_segment import Outcome
 from tierlog.tools.verify_store import verify_store
+from tierlog.types import StopReason
 
 HOUR_MS = 3_600_000
 
@@ -188,16 +192,47 @@ def test_transactions_after_a_damaged_log_are_not_guessed_at(store_copy: Path) -
     assert indexes_of(store_copy, "transactions") == []
 
 
-def test_a_log_that_is_not_what_was_copied(store_copy: Path) -> None:
-    path = indexes_of(store_copy, "headers")[0]
+def other_log(store: Path, size_stays: bool) -> Path:
+    """Replaces a log by one that scans clean, too, and damages what its .indexes says of epochs."""
+    path = indexes_of(store, "headers")[0]
+    overwrite(path, header_of(path.read_bytes()).section(IndexKind.LEADER_EPOCH).position, b"\xee")
     log = path.with_suffix(".log")
-    overwrite(path, header_of(path.read_bytes()).section(IndexKind.TIME).position, b"\xee")
-    # Two whole batches fewer, so it scans clean.
-    log.write_bytes(log.read_bytes()[: 2 * len(log.read_bytes()) // 3])
+    last = int(scan_segment(log).position[-1])
+    if size_stays:
+        # The leader epoch of the last batch, which its checksum does not cover.
+        overwrite(log, last + 12, (7).to_bytes(4, "big"))
+    else:
+        os.truncate(log, last)
+    assert scan_segment(log).stop_reason is StopReason.END
+    return path
+
+
+@pytest.mark.parametrize(("size_stays", "what"), [(True, "wrong_checksum"), (False, "wrong_size")])
+def test_a_log_that_is_not_what_was_copied(size_stays: bool, what: str, store_copy: Path) -> None:
+    path = other_log(store_copy, size_stays)
     before = path.read_bytes()
     report = rebuild(store_copy)
-    assert not report.ok
+    (found,) = [one for one in report.findings if one.severity == "problem"]
+    assert found.what == what
     assert path.read_bytes() == before
+
+
+def test_a_lineage_that_the_batches_contradict_is_not_taken(store_copy: Path) -> None:
+    _, second, third = indexes_of(store_copy, "epochs")
+    expected = second.read_bytes()
+    second.unlink()
+    data = third.read_bytes()
+    header, told = verify_indexes(data, path="object")
+    sections = {
+        kind: bytes(header.read_section(kind, data))
+        for kind in set(IndexKind) - {IndexKind.METADATA}
+    }
+    sections[IndexKind.LEADER_EPOCH] = LeaderEpochs(
+        (EpochEntry(1, 0), EpochEntry(3, 200), EpochEntry(4, 320))
+    ).encode()
+    third.write_bytes(encode_indexes(told, sections))
+    assert rebuild(store_copy).ok
+    assert_same_but_for_the_copy({"second": second.read_bytes()}, {"second": expected})
 
 
 def test_indexes_without_a_log(store_copy: Path) -> None:
