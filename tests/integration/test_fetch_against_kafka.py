@@ -7,6 +7,7 @@ named offsets; requests over many partitions; and a log that grows, is tiered an
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
 from tierlog.tiering.fetch.types import (
     FetchError,
     FetchPartition,
+    FetchRequest,
     FetchSource,
     FetchView,
     IsolationLevel,
@@ -44,7 +46,7 @@ BOTH = tuple(IsolationLevel)
 # From the first batch alone to more than a segment, around the sizes of batches and indexes.
 LIMITS = (0, 1, 700, 5000, 1 << 20)
 if EVERYTHING:
-    LIMITS = (*range(0, 16_384, 301), 1 << 20)
+    LIMITS = (*range(0, 16_384, 1201), 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Sides:
     def view(self, name: str) -> FetchView:
         return self.ours.views[self.ours.partitions[name]]
 
-    def ask_ours(
-        self, asks: Sequence[WireAsk], isolation: IsolationLevel, **request: int
-    ) -> tuple[PartitionData, ...]:
+    def request(
+        self, asks: Sequence[WireAsk], isolation: IsolationLevel, max_bytes: int = 50 << 20
+    ) -> FetchRequest:
         wanted = [
             FetchPartition(
                 partition=self.ours.partitions[ask.topic],
@@ -70,7 +72,17 @@ class Sides:
             )
             for ask in asks
         ]
-        return self.ours.fetch(wanted, isolation_level=isolation, **request)
+        return FetchRequest(
+            partitions=tuple(wanted),
+            max_bytes=max_bytes,
+            max_wait_ms=0,
+            isolation_level=isolation,
+        )
+
+    def ask_ours(
+        self, asks: Sequence[WireAsk], isolation: IsolationLevel
+    ) -> tuple[PartitionData, ...]:
+        return self.ours.fetcher.fetch_sync(self.request(asks, isolation)).partitions
 
     def list_ours(
         self, name: str, timestamp: int, isolation: IsolationLevel = BOTH[0]
@@ -263,7 +275,8 @@ def test_requests_over_many_partitions(sides: Sides) -> None:
             asks.append(WireAsk(name, offset, chance.choice((1, 500, 3000, 12_000, 1 << 20))))
         max_bytes = chance.choice((1, 2000, 10_000, 40_000, 50 << 20))
         answers = sides.kafka.fetch(asks, isolation=isolation, max_bytes=max_bytes)
-        found = sides.ask_ours(asks, isolation, max_bytes=max_bytes)
+        request = sides.request(asks, isolation, max_bytes)
+        found = asyncio.run(sides.ours.fetcher.fetch(request)).partitions
         exact = True
         for ask, ours, kafka in zip(asks, found, answers, strict=True):
             case = (number, asks, max_bytes, ask)
@@ -393,9 +406,15 @@ def compare_growing(kafka: KafkaWire, reader: Reader) -> None:
     """One step, and what Kafka says of the same offset at about the same time."""
     ask = WireAsk(GROWING, reader.offset, 20_000)
     ours = reader.step()
-    (theirs,) = kafka.fetch([ask], isolation=reader.isolation)
+    for _ in range(20):
+        (theirs,) = kafka.fetch([ask], isolation=reader.isolation)
+        start = kafka.list_offset(GROWING, SpecialTimestamp.EARLIEST).offset
+        if theirs.error != FetchError.OFFSET_OUT_OF_RANGE or ask.offset < start:
+            break
+        # A segment has just left the broker's directory, and the border is not moved yet: for
+        # that moment Kafka takes it for neither local nor remote.
     if ours.error == 0 == theirs.error:
         check_run(ours, theirs, ask)
     elif ours.error is not FetchError.KAFKA_STORAGE_ERROR:
         # It has expired, or does so between the two.
-        assert ask.offset < max(ours.log_start_offset, theirs.log_start_offset), (ours, theirs)
+        assert ask.offset < start, (ours, theirs)

@@ -153,12 +153,11 @@ class KafkaBeside(TwoTiers):
 
     def look(self, wire: KafkaWire, topic: str) -> FetchView:
         """The partition with the borders that the broker names now."""
-        # In this order each of them is true of what was asked for before.
+        stable = wire.list_offset(topic, SpecialTimestamp.LATEST, isolation=1)
+        end = wire.list_offset(topic, SpecialTimestamp.LATEST)
         log = self.log(topic)
         start = wire.list_offset(topic, SpecialTimestamp.EARLIEST).offset
         local = wire.list_offset(topic, SpecialTimestamp.EARLIEST_LOCAL).offset
-        stable = wire.list_offset(topic, SpecialTimestamp.LATEST, isolation=1)
-        end = wire.list_offset(topic, SpecialTimestamp.LATEST)
         kept = tuple(
             one
             for one in log.segments

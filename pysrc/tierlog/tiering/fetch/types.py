@@ -155,5 +155,11 @@ class FetchHost(Protocol):
     """Whoever has the partitions: a node, or a reader of directories and stores."""
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
-        """The partition now, None when it is not here; quick, from any thread."""
+        """The partition now, None when it is not here; quick, from any thread.
+
+        Who looks at a log that somebody else goes on with asks for the last stable offset and the
+        high watermark, then lists the segments, and then asks for the log start and the local log
+        start. An abort below the last stable offset may stand in the last segment listed, and no
+        segment from the local log start on may be missing.
+        """
         ...
