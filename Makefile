@@ -24,7 +24,7 @@ demo: build  ## tier the bundled real Kafka logs, read them back, compare byte f
 	$(BIN)/tierlog demo
 	@echo "To have tierlog on your path: source $(BIN)/activate"
 
-test: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
+test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
 	cargo test --locked --quiet
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
@@ -47,7 +47,7 @@ models: build  ## every interleaving of a few threads, tried by loom
 
 proofs: build models $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
-	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests tests/hot
+	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests tests/hot tests/remote/test_remote_index_files_model.py
 
 CYCLES ?= 1000
 SEED ?= $(shell echo $$RANDOM)
