@@ -173,8 +173,7 @@ def test_any_day_of_faults_ends_with_a_lag_of_nothing(
     assert differences(world) == []
 
 
-# Whole batches from elsewhere in the segment are no damage that a checksum shows.
-@pytest.mark.parametrize("fault", [one for one in READ_FAULTS if one is not Fault.OTHER_BODY])
+@pytest.mark.parametrize("fault", READ_FAULTS)
 def test_what_a_consumer_gets_is_right_or_an_error(
     open_world: OpenWorld, proxy: FaultProxy, make_log: MakeLog, fault: Fault
 ) -> None:

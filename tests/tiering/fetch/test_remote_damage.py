@@ -218,6 +218,47 @@ def test_swapped_objects_are_noticed(tier: Tier) -> None:
             tier.read(reader, offset, 1000)
 
 
+@pytest.mark.parametrize("slow_ms", [0, 1_000_000], ids=["read ahead", "in place"])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("max_bytes", [900, 5_000])
+def test_whole_batches_from_elsewhere_in_the_segment(
+    tier: Tier, max_bytes: int, rows: int, slow_ms: int
+) -> None:
+    """One answer of a reader's way through the log begins some batches too late: no checksum is
+    wrong, and still no batch is left out. Each answer in turn."""
+    ends = {position_of(tier, row): row for row in range(COUNT)}
+    number, struck = 0, True
+    while struck:
+        number += 1
+        struck, seen = False, 0
+
+        def astray(key: str, position: int, data: bytes, strikes: int = number) -> bytes:
+            nonlocal struck, seen
+            if not key.endswith(".log") or key != tier.keys(0)[0]:
+                return data
+            seen += 1
+            row = ends.get(position)
+            if seen != strikes or row is None or row + rows >= COUNT:
+                return data
+            struck = True
+            shift = position_of(tier, row + rows)
+            return (
+                tier.store.path(key).read_bytes()[shift : shift + len(data)].ljust(len(data), b"\0")
+            )
+
+        tier.store.change = astray
+        reader = tier.reader(read_ahead=ReadAheadSettings(slow_ms=slow_ms))
+        offset = 0
+        while offset < 60:
+            read = tier.read(reader, offset, max_bytes)
+            assert read.first_offset == offset, f"answer {number}: {offset} was passed over"
+            offset = read.next_offset
+        reader.close()
+        if number > 60:
+            break
+    assert number > 1
+
+
 def test_the_same_offsets_of_another_partition_are_noticed_where_a_run_begins(
     tmp_path: Path,
 ) -> None:

@@ -354,6 +354,10 @@ class Positions:
                 found=f"{position}, {latest} and {covers}",
             )
         if position == 0:
+            # The offset index has no word about the very first batch, the runs do.
+            runs = self._runs_of(place, entry)
+            if runs.starts and runs.starts[0] == 0:
+                return self._run_start(runs, 0, latest, covers)
             last_offset = None
         if latest - position <= _SPARSE_BYTES:
             return Start(position, latest, covers, NO_LIMIT, last_offset=last_offset)

@@ -65,6 +65,7 @@ _WALK_BYTES = 1 << 20
 # A record of a few KiB must not keep the MiB alive that it was fetched with.
 _COPY_BELOW_BYTES = 64 << 10
 _MEMORY_WAIT_MS = 500
+_WRONG_POSITION = "wrong_position"
 # Damage that may also mean that there is no batch at that position at all.
 _STRUCTURAL = frozenset(
     {reason.value for reason in StopReason} - {StopReason.END.value, StopReason.BAD_CRC.value}
@@ -274,9 +275,10 @@ class RemoteReader:
                     return found
             start = self._start(place, wanted)
             return None if start is None else self._read_from(place, wanted, start)
-        except CorruptDataError:
+        except CorruptDataError as error:
             # What is kept here may be wrong, or the bytes were changed on their way.
-            self._positions.forget(place)
+            if error.reason != _WRONG_POSITION:
+                self._positions.forget(place)
             if wanted.stream is not None:
                 self._ahead.drop_pieces(wanted.stream)
                 wanted.stream.place = None
@@ -295,7 +297,8 @@ class RemoteReader:
             return self._positions.find(place, wanted.offset)
         position = stream.position
         end = position + max(_LEAST_BYTES, wanted.max_bytes)
-        return Start(position, position, end, NO_LIMIT, lowest_offset=wanted.offset)
+        # A batch of a later offset is a gap, or other bytes than were asked for: the index knows.
+        return Start(position, position, end, wanted.offset, lowest_offset=wanted.offset)
 
     # -- sequential readers
 
@@ -383,8 +386,11 @@ class RemoteReader:
         position, end = start.position, self._first_end(place, wanted, start)
         stride = _WALK_BYTES if start.guessed else max(wanted.max_bytes, _LEAST_BYTES)
         whole = False
+        known_offset = -1
         while position < size_bytes:
             run = self._fetch(place, wanted, position, end)
+            if whole and len(run) and run.base_offset[0] != known_offset:
+                raise _wrong_position(run, place, f"the batch of offset {known_offset}")
             if position == start.position:
                 _check_start(run, start, place)
             row = run.row_reaching(wanted.offset)
@@ -392,6 +398,7 @@ class RemoteReader:
                 again = None if whole else self._missing(run, row, place, wanted)
                 if again is None:
                     return self._answer(run, row, place, wanted)
+                known_offset = run.base_offset[row]
                 position, end, whole = *again, True
                 del run
                 continue
@@ -580,7 +587,7 @@ def _check_start(run: BatchRun, start: Start, place: Place) -> None:
         return
     first, last = run.base_offset[0], run.last_offset[0]
     timestamp_ms = run.base_timestamp_ms[0]
-    reason, hint = "wrong_position", "the indexes are those of other bytes"
+    reason, hint = _WRONG_POSITION, "the indexes are those of other bytes"
     if start.last_offset is not None:
         if last == start.last_offset:
             return
@@ -603,6 +610,17 @@ def _check_start(run: BatchRun, start: Start, place: Place) -> None:
         expected=expected,
         found=f"one of offsets {first} to {last}, time {timestamp_ms}",
         hint=hint,
+    )
+
+
+def _wrong_position(run: BatchRun, place: Place, expected: str) -> CorruptDataError:
+    return CorruptDataError(
+        reason=_WRONG_POSITION,
+        path=place.log_key,
+        position=run.start_position,
+        expected=expected,
+        found=f"one of offsets {run.base_offset[0]} to {run.last_offset[0]}",
+        hint="the store gave other bytes than were asked for",
     )
 
 

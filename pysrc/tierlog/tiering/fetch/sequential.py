@@ -82,6 +82,9 @@ def take_parts(
         row = run.row_reaching(offset)
         if row == len(run):
             continue
+        if run.base_offset[row] > offset:
+            # A gap, or other bytes than were asked for: by the index one can tell.
+            return parts or Outcome.MISSED
         end = run.rows_within(row, left, last_offset)
         if end == row and not parts:
             if run.last_offset[row] > last_offset:
