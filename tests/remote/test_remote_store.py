@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -504,3 +505,20 @@ def test_hints_to_the_disk_are_only_hints(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 4096
     assert local_store._sync_file_range(-1, 0, 4096, 2) == -1
     assert local_store._fallocate(-1, 0, 0, 4096) == -1
+
+
+def test_who_was_first_leaves_the_hidden_file_of_the_next_alone(tmp_path: Path) -> None:
+    """Writers of one object share its hidden name one after the other."""
+    store = LocalStore(str(tmp_path))
+
+    def put(number: int, together: threading.Barrier, key: str) -> bool:
+        together.wait()
+        return store.put_if_absent(key, b"%d" % number)
+
+    with ThreadPoolExecutor(4) as threads:
+        for round_number in range(300):
+            together, key = threading.Barrier(4), f"a/{round_number}"
+            won = list(threads.map(put, range(4), [together] * 4, [key] * 4))
+            assert sorted(won) == [False, False, False, True]
+            assert store.get_range(key, 0, 1) == b"%d" % won.index(True)
+    assert [name for name in os.listdir(tmp_path / "a") if name.startswith(".")] == []

@@ -220,17 +220,21 @@ class LocalStore:
         with self._folder_for_writing(key, folders) as folder:
             with self._errors(key):
                 temporary, descriptor = self._create(name, folder)
+            published = False
             try:
                 if size_bytes >= _WRITEBACK_BYTES:
                     _fallocate(descriptor, 0, 0, size_bytes)
                 self._write(key, descriptor, counted(chunks, size_bytes, key))
                 with self._errors(key):
                     os.fsync(descriptor)
-                    return _publish(temporary, name, folder, overwrite=overwrite)
+                    published = _publish(temporary, name, folder, overwrite=overwrite)
+                return published
             finally:
                 os.close(descriptor)
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=folder)
+                if not published:
+                    # Once published, the hidden name may be somebody else's already.
+                    with suppress(FileNotFoundError):
+                        os.unlink(temporary, dir_fd=folder)
                 with self._lock:
                     self._open_files.pop(key, None)
 
