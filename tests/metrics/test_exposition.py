@@ -8,7 +8,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from tests.metrics.promtool import find_promtool
 from tests.metrics.test_recorder import Pool, partition, set_all
+from tests.remote.index_cache.segments import stored
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig
 from tierlog.errors import ConfigError
@@ -29,6 +30,9 @@ from tierlog.metrics.definitions import METRICS, Kind
 from tierlog.metrics.markdown import metrics_markdown
 from tierlog.metrics.server import MetricsServer, start_metrics_server
 from tierlog.quota import QuotaManager
+from tierlog.remote.index_cache import RemoteIndexCache
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import LocalStore
 
 METRICS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "METRICS.md"
 PROMTOOL = find_promtool()
@@ -36,11 +40,13 @@ HOSTILE = ('a"} 1\nkafka_fake 2', "back\\slash", "\\n", "new\nline", "ünï-\N{S
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def in_full_use(clock: ManualClock) -> RemoteLogMetrics:
+def in_full_use(clock: ManualClock, index_cache: RemoteIndexCache) -> RemoteLogMetrics:
     """Metrics in which every series there can be has a value."""
     metrics = RemoteLogMetrics(clock)
     set_all(metrics.partition(partition()))
-    metrics.fetched("orders", 5)
+    metrics.count_clients(1)
+    metrics.fetched("orders", 5, "reports")
+    metrics.watch_index_cache(index_cache)
     metrics.copy_throttled(250)
     metrics.fetch_throttled(50)
     config = QuotaConfig(copy_max_bytes_per_second=1000, fetch_max_bytes_per_second=2000)
@@ -53,8 +59,25 @@ def in_full_use(clock: ManualClock) -> RemoteLogMetrics:
 
 
 @pytest.fixture
-def metrics() -> RemoteLogMetrics:
-    return in_full_use(ManualClock())
+def index_cache(tmp_path: Path) -> Iterator[RemoteIndexCache]:
+    """Room for one segment; of two the first has come twice."""
+    store = LocalStore(tmp_path / "store")
+    first, second = stored(store, "a", 1_000), stored(store, "b", 2_000)
+    with RemoteIndexCache(
+        RemoteStorageManager(store),
+        tmp_path / "indexes",
+        total_size_bytes=first.size_bytes,
+        clock=ManualClock(),
+        record_stats=True,
+    ) as cache:
+        for one in (first, first, second, first):
+            cache.get(one.metadata)
+        yield cache
+
+
+@pytest.fixture
+def metrics(index_cache: RemoteIndexCache) -> RemoteLogMetrics:
+    return in_full_use(ManualClock(), index_cache)
 
 
 def exposed(metrics: RemoteLogMetrics) -> str:
@@ -90,7 +113,9 @@ def test_every_definition_has_a_series_and_every_series_a_definition(
         assert metric.doc.endswith(".")
 
 
-def test_the_values_are_those_recorded(metrics: RemoteLogMetrics) -> None:
+def test_the_values_are_those_recorded(
+    metrics: RemoteLogMetrics, index_cache: RemoteIndexCache
+) -> None:
     found = values(families(exposed(metrics)))
     server, manager = "kafka_server_brokertopicmetrics_", "kafka_log_remote_remotelogmanager_"
     for name, value in (
@@ -117,6 +142,14 @@ def test_the_values_are_those_recorded(metrics: RemoteLogMetrics) -> None:
     assert found["tierlog_quota_limit_bytes_per_second", "fetch"] == 2000
     assert found["tierlog_tasks_stuck", "expiration"] == 1
     assert found["tierlog_task_failures_total", "OSError", "copy"] == 1
+    assert found["tierlog_client_fetched_bytes_total", "reports"] == 5
+    size_bytes, cache = index_cache.size_bytes, "tierlog_index_cache_"
+    assert (found[cache + "entries",], found[cache + "size_bytes",]) == (1, size_bytes)
+    assert found[cache + "fetched_bytes_total",] == 3 * size_bytes
+    assert found[cache + "refetched_bytes_total", "size"] == size_bytes
+    assert found[cache + "refetched_bytes_total", "expired"] == 0
+    assert (found[cache + "hits_total",], found[cache + "misses_total",]) == (1, 3)
+    assert found[cache + "disk_errors_total",] == 0
 
 
 def test_a_quota_tells_how_long_it_held_up() -> None:
@@ -142,7 +175,18 @@ def test_what_is_unknown_or_not_there_has_no_series() -> None:
     assert not any("lag" in name and name.startswith("kafka") for name in found)
     assert not any("throttle_time" in name or "percent" in name for name in found)
     assert not any("limit" in name or "rlmfetch" in name for name in found)
+    assert not any("client" in name or "index_cache" in name for name in found)
     assert "kafka_server_brokertopicmetrics_remotefetcherrors_total" in found
+
+
+def test_what_a_cache_does_not_count_has_no_series(tmp_path: Path) -> None:
+    metrics = RemoteLogMetrics(ManualClock())
+    storage = RemoteStorageManager(LocalStore(tmp_path))
+    with RemoteIndexCache(storage, tmp_path / "indexes") as cache:
+        metrics.watch_index_cache(cache)
+        found = {key[0] for key in values(families(exposed(metrics)))}
+    assert "tierlog_index_cache_refetched_bytes_total" in found
+    assert not any("hits" in name or "misses" in name for name in found)
 
 
 def test_gone_partitions_are_gone_from_the_scrape() -> None:

@@ -237,6 +237,12 @@ class RemoteLogConfig(Section):
         256 << 20,
         "Most bytes that all reads of the remote tier hold at a time, those read ahead included.",
     )
+    metrics_max_clients: int = setting(
+        "tierlog.metrics.max.clients",
+        whole_number(0, 10_000),
+        0,
+        "How many client ids get a metric each of what they read from the remote tier; 0 is none.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +377,13 @@ class TierConfig(Section):
         -1,
         "How many bytes of a partition are kept, what only the broker still has included; the "
         "oldest segments go first, and never so many that less is left. -1 is all of them.",
+    )
+    deleted_topic_retention_ms: int = setting(
+        "tierlog.deleted.topic.retention.ms",
+        whole_number(1, MAX_INT64, or_off=-1),
+        -1,
+        "How long a topic's archive is kept once the cluster was found to have deleted the topic; "
+        "-1 is for ever. Needs a broker to ask.",
     )
     copy_lag_ms: int = setting(
         "tierlog.copy.lag.ms",

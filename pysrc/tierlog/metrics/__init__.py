@@ -16,13 +16,22 @@ from __future__ import annotations
 
 from tierlog.metrics.meters import MeterSnapshot
 from tierlog.metrics.recorder import PartitionMetrics, RemoteLogMetrics
-from tierlog.metrics.snapshot import QuotaWatched, RemoteEvent, TaskPoolStats, TaskPoolWatched
+from tierlog.metrics.snapshot import (
+    IndexCacheWatched,
+    QuotaWatched,
+    RemoteEvent,
+    RemoteIndexCacheStats,
+    TaskPoolStats,
+    TaskPoolWatched,
+)
 
 __all__ = [
+    "IndexCacheWatched",
     "MeterSnapshot",
     "PartitionMetrics",
     "QuotaWatched",
     "RemoteEvent",
+    "RemoteIndexCacheStats",
     "RemoteLogMetrics",
     "TaskPoolStats",
     "TaskPoolWatched",

@@ -56,7 +56,7 @@ def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
 def samples(snapshot: MetricsSnapshot) -> dict[str, list[_Sample]]:
     """Label values and value of every series, by the family's name."""
     found: dict[str, list[_Sample]] = {}
-    for part in (_events, _topic_gauges, _manager, _own, _pools, _quotas):
+    for part in (_events, _topic_gauges, _manager, _own, _pools, _quotas, _reads):
         for name, labels, value in part(snapshot):
             found.setdefault(name, []).append((labels, value))
     return found
@@ -156,3 +156,20 @@ def _quotas(snapshot: MetricsSnapshot) -> _Rows:
         yield "tierlog_quota_throttled_seconds_total", labels, quota.throttled_ms / 1000
         yield "tierlog_quota_reserved_bytes", labels, quota.reserved_bytes
         yield "tierlog_quota_overshoot_bytes", labels, quota.overshoot_bytes
+
+
+def _reads(snapshot: MetricsSnapshot) -> _Rows:
+    for client_id, size_bytes in snapshot.client_fetched_bytes.items():
+        yield "tierlog_client_fetched_bytes_total", (client_id,), size_bytes
+    cache = snapshot.index_cache
+    if cache is None:
+        return
+    yield "tierlog_index_cache_entries", (), cache.entries
+    yield "tierlog_index_cache_size_bytes", (), cache.size_bytes
+    yield "tierlog_index_cache_fetched_bytes_total", (), cache.fetched_bytes
+    for cause, size_bytes in cache.refetched_bytes.items():
+        yield "tierlog_index_cache_refetched_bytes_total", (cause,), size_bytes
+    yield "tierlog_index_cache_disk_errors_total", (), cache.disk_errors
+    if cache.recorded:
+        yield "tierlog_index_cache_hits_total", (), cache.hits
+        yield "tierlog_index_cache_misses_total", (), cache.misses

@@ -337,6 +337,41 @@ OWN_METRICS: tuple[Metric, ...] = (
         "The most by which all samples together were ever above what the quota allows.",
         "quota",
     ),
+    _own_counter(
+        "client_fetched_bytes",
+        "bytes",
+        "Log bytes read back from the remote tier by one client id; only with "
+        "tierlog.metrics.max.clients, and for no more clients than that says. One that is idle "
+        "for 15 minutes may lose its place, and then begins at 0 again.",
+        "client_id",
+    ),
+    _own("index_cache_entries", "segments", "Segments whose indexes are in the cache."),
+    _own("index_cache_size_bytes", "bytes", "Size of the indexes in the cache."),
+    _own_counter(
+        "index_cache_fetched_bytes", "bytes", "Bytes of indexes fetched from the remote tier."
+    ),
+    _own_counter(
+        "index_cache_refetched_bytes",
+        "bytes",
+        "Those of them that the cache had before and let go, for want of room (size) or of use "
+        "(expired): what a larger one, or a longer time to live, would have saved.",
+        "cause",
+    ),
+    _own_counter(
+        "index_cache_disk_errors",
+        "errors",
+        "Times the local disk did not take the indexes of a segment, or kept a file of them.",
+    ),
+    _own_counter(
+        "index_cache_hits",
+        "look-ups",
+        "Look-ups that the cache answered; only of a cache with record_stats.",
+    ),
+    _own_counter(
+        "index_cache_misses",
+        "look-ups",
+        "Look-ups for which the remote tier was asked; only of a cache with record_stats.",
+    ),
 )
 
 METRICS: tuple[Metric, ...] = KAFKA_METRICS + OWN_METRICS

@@ -24,7 +24,8 @@ format or as OpenMetrics. In Python, `tierlog.metrics.server.start_metrics_serve
 * **Unknown is absent.** A gauge that nobody can know now is not shown, and never shown as 0; a sum
   is over the partitions where it is known (`tierlog_partitions_copy_lag_unknown` counts the
   others). No gauge is ever negative.
-* **Cardinality.** A series per partition only where Kafka has one: the two retention percents.
+* **Cardinality.** A series per partition only where Kafka has one: the two retention percents; per
+  client only when it is asked for, and for a bounded number of them, since clients name themselves.
 """
 
 _KAFKA = """\

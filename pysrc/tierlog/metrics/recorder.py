@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import Literal
 
 from tierlog.clock import Clock, SystemClock
+from tierlog.metrics.clients import ClientBytes
 from tierlog.metrics.meters import Meter, MeterSnapshot, SampledAvgMax
 from tierlog.metrics.snapshot import (
     GaugeSums,
+    IndexCacheWatched,
     Lag,
     MetricsSnapshot,
     OwnCounts,
@@ -165,6 +167,8 @@ class RemoteLogMetrics:
         self._pools: dict[str, tuple[TaskPoolWatched, int]] = {}
         self._task_failures: Counter[tuple[str, str]] = Counter()
         self._quotas: dict[str, QuotaWatched] = {}
+        self._index_cache: IndexCacheWatched | None = None
+        self._clients = ClientBytes()
 
     # -- leadership
 
@@ -198,9 +202,12 @@ class RemoteLogMetrics:
         """A read from the tier begins."""
         self._count(topic, _FETCH_REQUESTS)
 
-    def fetched(self, topic: str, size_bytes: int) -> None:
-        """A read from the tier gave so many bytes."""
-        self._count(topic, _FETCH_BYTES, size_bytes)
+    def fetched(self, topic: str, size_bytes: int, client_id: str = "") -> None:
+        """A read from the tier gave so many bytes, to that client where clients are counted."""
+        with self._lock:
+            self._mark(topic, _FETCH_BYTES, size_bytes)
+            if self._clients.max_clients:
+                self._clients.add(client_id, size_bytes, self._clock.monotonic_ms())
 
     def fetch_failed(self, topic: str) -> None:
         """A read from the tier failed; an offset out of range is no failure."""
@@ -246,6 +253,12 @@ class RemoteLogMetrics:
         with self._lock:
             self._task_failures[pool, type(error).__name__] += 1
 
+    def count_clients(self, max_clients: int) -> None:
+        """What is read from the tier is counted for so many clients each; 0, as it is at first,
+        for none."""
+        with self._lock:
+            self._clients.resize(max_clients)
+
     # -- asked at every scrape
 
     def watch_pool(
@@ -260,6 +273,11 @@ class RemoteLogMetrics:
         """The quota of copies or fetches; the one named so before is not asked again."""
         with self._lock:
             self._quotas[name] = quota
+
+    def watch_index_cache(self, index_cache: IndexCacheWatched) -> None:
+        """The cache of remote indexes; the one before is not asked again."""
+        with self._lock:
+            self._index_cache = index_cache
 
     # -- reading
 
@@ -286,6 +304,7 @@ class RemoteLogMetrics:
             handles = list(self._partitions.values())
             pools, quotas = self._pools.copy(), self._quotas.copy()
             failures = self._task_failures.copy()
+            index_cache, client_fetched_bytes = self._index_cache, self._clients.counts()
         total_sums, topic_sums = _add_up(handles)
         percents = ((handle, handle._retention_percent) for handle in handles)
         return MetricsSnapshot(
@@ -308,6 +327,8 @@ class RemoteLogMetrics:
                 for name, (pool, stuck_after_ms) in pools.items()
             },
             quotas={name: quota.snapshot() for name, quota in quotas.items()},
+            index_cache=None if index_cache is None else index_cache.stats(),
+            client_fetched_bytes=client_fetched_bytes,
         )
 
     # -- for handles

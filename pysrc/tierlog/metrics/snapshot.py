@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GaugeSums",
+    "IndexCacheWatched",
     "Lag",
     "MetricsSnapshot",
     "OwnCounts",
     "QuotaWatched",
     "RemoteEvent",
+    "RemoteIndexCacheStats",
     "RemoteLog",
     "TaskPoolStats",
     "TaskPoolWatched",
@@ -81,6 +83,40 @@ class QuotaWatched(Protocol):
     """What a scrape asks of a quota: `tierlog.quota.QuotaManager`."""
 
     def snapshot(self) -> QuotaSnapshot: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteIndexCacheStats:
+    """What an index cache holds, and counts since it was made.
+
+    Look-ups, loads and removals are 0 unless they are ``recorded``; `load_ms` adds up the time of
+    all loads, `removals` counts by cause: ``size``, ``expired``, ``explicit``, ``replaced``.
+    `fetched_bytes` of indexes came from the store, `refetched_bytes` of them for segments that
+    the cache had and let go, by cause: for want of room (``size``) or of use (``expired``).
+    `adopted` files were there at the start, `damaged` ones were removed or fetched again, and with
+    each of the `disk_errors` an entry was handed out from memory or a file stayed behind.
+    """
+
+    recorded: bool
+    hits: int
+    misses: int
+    loads: int
+    failed_loads: int
+    load_ms: int
+    removals: dict[str, int]
+    entries: int
+    size_bytes: int
+    fetched_bytes: int
+    refetched_bytes: dict[str, int]
+    adopted: int
+    damaged: int
+    disk_errors: int
+
+
+class IndexCacheWatched(Protocol):
+    """What a scrape asks of an index cache: `tierlog.RemoteIndexCache`."""
+
+    def stats(self) -> RemoteIndexCacheStats: ...
 
 
 class Lag(NamedTuple):
@@ -145,6 +181,8 @@ class MetricsSnapshot:
     fetch_throttle_ms: tuple[float, float] | None
     pools: dict[str, TaskPoolStats]
     quotas: dict[str, QuotaSnapshot]
+    index_cache: RemoteIndexCacheStats | None
+    client_fetched_bytes: dict[str, int]
 
 
 def pool_stats(

@@ -29,12 +29,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tierlog._hot import IndexCache
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, ConfigError, CorruptDataError
+from tierlog.metrics import RemoteIndexCacheStats
+from tierlog.remote.evictions import Evictions
 from tierlog.remote.index_cache_dir import IndexCacheDir, IndexFile, forks
 from tierlog.remote.index_entry import RemoteIndexEntry
 from tierlog.remote.indexes import IndexesHeader, verify_indexes
@@ -59,30 +60,6 @@ _MAX_TOTAL_SIZE_BYTES = 2**62
 _NOT_KEPT = _MAX_TOTAL_SIZE_BYTES + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteIndexCacheStats:
-    """What the cache holds, and counts since it was made: without ``record_stats`` the look-ups,
-    loads and removals are all 0.
-
-    `load_ms` adds up the time of all loads. `removals` counts by cause: ``size``, ``expired``,
-    ``explicit``, ``replaced``. `adopted` files were there at the start, `damaged` ones were
-    removed or fetched again, and with each of the `disk_errors` an entry was handed out from
-    memory or a file stayed behind.
-    """
-
-    hits: int
-    misses: int
-    loads: int
-    failed_loads: int
-    load_ms: int
-    removals: dict[str, int]
-    entries: int
-    size_bytes: int
-    adopted: int
-    damaged: int
-    disk_errors: int
-
-
 class _Listener:
     """What is done when an entry leaves; it does not hold the cache, which holds it."""
 
@@ -94,9 +71,11 @@ class _Listener:
         self._on_removal = on_removal
         self._on_disk_error = on_disk_error
         self._lock = threading.Lock()
+        self.evictions = Evictions()
         self.adopted = self.damaged = self.disk_errors = 0
 
-    def __call__(self, _key: Key, entry: RemoteIndexEntry, cause: str) -> None:
+    def __call__(self, key: Key, entry: RemoteIndexEntry, cause: str) -> None:
+        self.evictions.left(key, cause)
         # An entry without a file was never in the cache; a closed cache keeps its files.
         if entry.file is None or cause == "closed":
             return
@@ -159,6 +138,7 @@ class RemoteIndexCache:
         _check_ttl(ttl_ms)
         self._storage = storage
         self._total_size_bytes = min(total_size_bytes, _MAX_TOTAL_SIZE_BYTES)
+        self._record_stats = record_stats
         self._forks = forks.count
         self._closing = threading.Event()
         self._sweeper: threading.Thread | None = None
@@ -293,7 +273,9 @@ class RemoteIndexCache:
     def stats(self) -> RemoteIndexCacheStats:
         """Counts for metrics."""
         found = self._cache.stats()
+        fetched_bytes, refetched_bytes = self._listener.evictions.counts()
         return RemoteIndexCacheStats(
+            recorded=self._record_stats,
             hits=found.hits,
             misses=found.misses,
             loads=found.loads,
@@ -307,6 +289,8 @@ class RemoteIndexCache:
             },
             entries=found.entries,
             size_bytes=found.weight_bytes,
+            fetched_bytes=fetched_bytes,
+            refetched_bytes=refetched_bytes,
             adopted=self._listener.adopted,
             damaged=self._listener.damaged,
             disk_errors=self._listener.disk_errors,
@@ -317,6 +301,7 @@ class RemoteIndexCache:
     def _load(self, metadata: RemoteLogSegmentMetadata) -> tuple[RemoteIndexEntry, int]:
         header, described, data = self._storage.fetch_whole_indexes(metadata)
         size_bytes = header.object_size_bytes
+        self._listener.evictions.fetched(_key(metadata.segment_id), size_bytes)
         if size_bytes <= self._total_size_bytes:
             try:
                 return self._stored(header, described, data), size_bytes

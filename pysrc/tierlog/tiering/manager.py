@@ -120,6 +120,8 @@ class RemoteLogManager:
         for pool in self._pools:
             self.metrics.watch_pool(pool.name, pool)
         self.metrics.watch_quota("copy", self.copy_quota)
+        if given.index_cache is not None:
+            self.metrics.watch_index_cache(given.index_cache)
         self._lock = threading.Lock()
         self._work: dict[TopicIdPartition, PartitionWork] = {}
         self._closed = False

@@ -35,6 +35,7 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
+from tierlog.remote.evictions import MAX_REMEMBERED, Evictions
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.indexes import IndexKind, encode_indexes
 from tierlog.remote.layout import indexes_key
@@ -736,3 +737,54 @@ def test_stats(watched: WatchedStore, open_cache: OpenCache) -> None:
     assert stats.removals == {"size": 1, "expired": 0, "explicit": 0, "replaced": 0}
     assert (stats.entries, stats.size_bytes) == (1, second.size_bytes)
     assert (stats.adopted, stats.damaged, stats.disk_errors) == (0, 0, 0)
+    assert stats.recorded
+
+
+def test_what_is_fetched_again_is_counted_by_why_it_had_left(
+    watched: WatchedStore, open_cache: OpenCache, clock: ManualClock
+) -> None:
+    first, second = segments(watched, 2)
+    size_bytes = first.size_bytes
+    cache = open_cache(total_size_bytes=size_bytes, ttl_ms=TTL_MS)
+
+    def refetched(*asked: Indexed) -> dict[str, int]:
+        for one in asked:
+            cache.get(one.metadata)
+        return cache.stats().refetched_bytes
+
+    assert refetched(first, first, second) == {"size": 0, "expired": 0}, "each came once"
+    assert refetched(first) == {"size": size_bytes, "expired": 0}
+    clock.advance(TTL_MS + 1)
+    cache.sweep()
+    assert refetched(first) == {"size": size_bytes, "expired": size_bytes}
+    cache.remove(first.metadata.segment_id)
+    assert refetched(first) == {"size": size_bytes, "expired": size_bytes}, "given up on purpose"
+    assert refetched(second) == {"size": 2 * size_bytes, "expired": size_bytes}
+    asked = sum(watched.reads_of(one.metadata) for one in (first, second))
+    assert cache.stats().fetched_bytes == asked * size_bytes
+    assert not cache.stats().recorded
+
+
+def test_what_is_too_large_to_keep_is_fetched_again_each_time(
+    watched: WatchedStore, open_cache: OpenCache
+) -> None:
+    (one,) = segments(watched, 1)
+    cache = open_cache(total_size_bytes=one.size_bytes - 1)
+    for _ in range(3):
+        cache.get(one.metadata)
+    stats = cache.stats()
+    assert (stats.fetched_bytes, stats.refetched_bytes["size"]) == (
+        3 * one.size_bytes,
+        2 * one.size_bytes,
+    )
+
+
+def test_the_memory_of_what_has_left_is_bounded() -> None:
+    evictions = Evictions()
+    for number in range(MAX_REMEMBERED + 1):
+        evictions.left(number, "size")
+    evictions.left(1, "expired")
+    evictions.left("another", "size")
+    for key in (0, 2, 1, 1):
+        evictions.fetched(key, 10)
+    assert evictions.counts() == (40, {"size": 0, "expired": 10}), "0 and 2 are forgotten"

@@ -338,7 +338,9 @@ class Fetcher:
         read = self._remote_read(request, asked, view, max_bytes, upper_offset, minimum_one)
         empty = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
         try:
-            ticket = self._pool.submit(key, lambda: self._count(admission, topic, read))
+            ticket = self._pool.submit(
+                key, lambda: self._count(admission, topic, request.client_id, read)
+            )
         except ReaderPoolFullError as error:
             admission.settle(0)
             return _error(asked, FetchError.UNKNOWN_SERVER_ERROR, str(error), view), None, 0
@@ -410,7 +412,11 @@ class Fetcher:
         return replace(answer, records=found.records, aborted_transactions=aborted)
 
     def _count(
-        self, admission: FetchAdmission, topic: str, read: Callable[[], PartitionData]
+        self,
+        admission: FetchAdmission,
+        topic: str,
+        client_id: str,
+        read: Callable[[], PartitionData],
     ) -> PartitionData:
         """The quota counts what came, after it came; nothing for a read that failed."""
         self._metrics.fetch_started(topic)
@@ -421,7 +427,7 @@ class Fetcher:
         finally:
             admission.settle(size_bytes)
         if data.error is FetchError.NONE:
-            self._metrics.fetched(topic, size_bytes)
+            self._metrics.fetched(topic, size_bytes, client_id)
         elif data.error is not FetchError.OFFSET_OUT_OF_RANGE:
             self._metrics.fetch_failed(topic)
         return data

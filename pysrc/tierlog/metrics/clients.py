@@ -1,0 +1,57 @@
+"""Bytes by client id. Clients name themselves, so there are no more of them here than there are
+places. Not thread-safe: the recorder locks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+__all__ = ["ClientBytes"]
+
+# Who has read nothing for so long makes way for somebody else.
+IDLE_MS = 900_000
+_MAX_CHARACTERS = 255
+
+
+class ClientBytes:
+    """What each of at most ``max_clients`` clients has read; 0 is nobody.
+
+    A place is its client's until he has been idle for `IDLE_MS` and another one wants it; he begins
+    at 0 when he comes back. Who finds no place is not counted, nor is who has no name.
+    """
+
+    __slots__ = ("_clients", "max_clients")
+
+    def __init__(self, max_clients: int = 0) -> None:
+        self.max_clients = max_clients
+        # Bytes and when he read last; who read last is last.
+        self._clients: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def resize(self, max_clients: int) -> None:
+        """Another number of places; those who have been idle longest go first."""
+        self.max_clients = max_clients
+        while len(self._clients) > max_clients:
+            self._clients.popitem(last=False)
+
+    def add(self, client_id: str, size_bytes: int, now_ms: int) -> None:
+        """That client has read so many bytes."""
+        # What cannot be written as UTF-8 would spoil everybody's scrape.
+        name = client_id[:_MAX_CHARACTERS].encode("utf-8", "replace").decode()
+        known = self._clients.get(name)
+        if known is not None:
+            self._clients[name] = (known[0] + size_bytes, now_ms)
+            self._clients.move_to_end(name)
+        elif name and self._has_place(now_ms):
+            self._clients[name] = (size_bytes, now_ms)
+
+    def counts(self) -> dict[str, int]:
+        """Bytes by client id."""
+        return {name: size_bytes for name, (size_bytes, _) in self._clients.items()}
+
+    def _has_place(self, now_ms: int) -> bool:
+        if len(self._clients) < self.max_clients:
+            return True
+        idlest = next(iter(self._clients), None)
+        if idlest is None or now_ms - self._clients[idlest][1] < IDLE_MS:
+            return False
+        del self._clients[idlest]
+        return True
