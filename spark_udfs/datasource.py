@@ -1,0 +1,179 @@
+"""``spark.read.format("tierlog")``: tiered topics and log directories as tables.
+
+    spark.dataSource.register(TierlogDataSource)          what `spark_udfs.register` does, too
+    spark.read.format("tierlog").option("subscribe", "orders").load("s3://bucket/kafka")
+
+The options are in `spark_udfs.source_options`. Rows have the columns of Spark's Kafka source and
+then the leader epoch and producer of their batch; a schema given by the user takes some of them,
+and only those are made.
+
+Spark may load this module in any process to see what sources there are, and one that fails takes
+all of them with it: nothing native is imported before there is something to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_udfs.source_filters import Wanted
+    from spark_udfs.source_options import SourceOptions
+    from spark_udfs.source_plan import Catalog
+
+__all__ = ["TierlogDataSource", "arrow_schema", "schema_of"]
+
+
+def _schema(**columns: types.DataType) -> types.StructType:
+    return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
+
+
+_LONG, _INT, _TEXT = types.LongType(), types.IntegerType(), types.StringType()
+_BYTES, _SHORT = types.BinaryType(), types.ShortType()
+_HEADERS = types.ArrayType(_schema(key=_TEXT, value=_BYTES))
+
+# As `KafkaRecordToRowConverter` of Spark's Kafka source has them, then our own.
+_KAFKA = _schema(
+    key=_BYTES,
+    value=_BYTES,
+    topic=_TEXT,
+    partition=_INT,
+    offset=_LONG,
+    timestamp=types.TimestampType(),
+    timestampType=_INT,
+)
+_OURS = _schema(leader_epoch=_INT, producer_id=_LONG, producer_epoch=_SHORT, base_sequence=_INT)
+_RECORDS = types.StructType([*_KAFKA, *_schema(headers=_HEADERS), *_OURS])
+_QUARANTINE = _schema(
+    topic=_TEXT,
+    partition=_INT,
+    path=_TEXT,
+    reason=_TEXT,
+    position=_LONG,
+    expected=_TEXT,
+    found=_TEXT,
+    start_offset=_LONG,
+    end_offset=_LONG,
+)
+
+
+def schema_of(options: SourceOptions) -> types.StructType:
+    """The columns of a read."""
+    if options.view.value == "quarantine":
+        return _QUARANTINE
+    if options.include_headers:
+        return _RECORDS
+    return types.StructType([one for one in _RECORDS if one.name != "headers"])
+
+
+def arrow_schema(schema: types.StructType) -> pa.Schema:
+    """The same in Arrow, as Spark compares it with what comes."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _check_columns(schema: types.StructType, known: types.StructType) -> None:
+    """A schema of the user names some of the columns that there are, each with its type."""
+    from tierlog.errors import ConfigError
+
+    kinds = {field.name.lower(): field.dataType for field in known}
+    for field in schema:
+        kind = kinds.get(field.name.lower())
+        if kind is None or kind.simpleString() != field.dataType.simpleString():
+            expected = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in known)
+            raise ConfigError(
+                f"schema: expected some of {expected}; "
+                f"found {field.name} {field.dataType.simpleString()}"
+            )
+
+
+class TierlogDataSource(DataSource):  # type: ignore[misc]
+    """``format("tierlog")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "tierlog"
+
+    def schema(self) -> types.StructType:
+        """The columns, without looking at the path."""
+        return schema_of(_parse(self.options))
+
+    def reader(self, schema: types.StructType) -> DataSourceReader:
+        """A read of what is there when the query is planned."""
+        options = _parse(self.options)
+        known = _QUARANTINE if options.view.value == "quarantine" else _RECORDS
+        _check_columns(schema, known)
+        return _Reader(options, schema)
+
+
+def _parse(options: Mapping[str, str]) -> SourceOptions:
+    from spark_udfs.source_options import parse_options
+
+    return parse_options(options)
+
+
+class _Reader(DataSourceReader):  # type: ignore[misc]
+    """One read. Filters that it is handed narrow the plan; Spark applies all of them again."""
+
+    def __init__(self, options: SourceOptions, schema: types.StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._wanted: Wanted | None = None
+        # Spark refuses a reader with a `pushFilters` of its own unless
+        # spark.sql.python.filterPushdown.enabled is on, and tells them apart by this attribute.
+        self.pushFilters = _PushFilters(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs."""
+        return {name: value for name, value in vars(self).items() if name != "pushFilters"}
+
+    def narrow(self, filters: list[Any]) -> list[Any]:
+        """Takes note of the filters, and leaves all of them to Spark."""
+        from spark_udfs.source_filters import wanted_by
+
+        self._wanted = wanted_by(filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, planned by what is there now."""
+        from spark_udfs.source_catalog import open_catalog
+        from spark_udfs.source_plan import partition_offsets, plan_tasks
+
+        catalog = open_catalog(self._options)
+        offsets = partition_offsets(self._options, catalog)
+        tasks = plan_tasks(self._options, catalog, offsets, self._wanted)
+        return [InputPartition(task) for task in tasks] + self._found(catalog)
+
+    def _found(self, catalog: Catalog) -> list[InputPartition]:
+        """What the plan has found wrong, as a task that says it."""
+        findings = catalog.findings()
+        if self._options.view.value == "quarantine" and findings:
+            return [InputPartition(tuple(findings))]
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        from spark_udfs.source_read import read_task
+
+        yield from read_task(
+            partition.value or (), arrow_schema(self._schema), self._options, self._wanted
+        )
+
+
+class _PushFilters:
+    """`DataSourceReader.pushFilters` of one reader, which Spark takes for the inherited one."""
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        return self._reader.narrow(filters)

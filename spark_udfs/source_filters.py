@@ -1,0 +1,124 @@
+"""What the filters of a query leave to be read.
+
+Filters come as Spark's planner hands them over: objects with a class named as in
+``pyspark.sql.datasource``, an ``attribute`` (the column's path) and a ``value``. What is not
+understood narrows nothing, and Spark applies every filter again to the rows.
+
+A time only has a lower end here: records may be out of order, and no index says how old the oldest
+record of a piece is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+__all__ = ["Wanted", "wanted_by"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_OFFSET = 2**63 - 1
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The rows that may pass: offsets in [``start_offset``, ``end_offset``), of
+    ``min_timestamp_ms`` or later; None where any will do."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    start_offset: int = 0
+    end_offset: int = _MAX_OFFSET
+    min_timestamp_ms: int | None = None
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether any row of a partition may pass."""
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
+
+    def may_have(self, max_timestamp_ms: int) -> bool:
+        """Whether a row may pass of those up to that time."""
+        return self.min_timestamp_ms is None or max_timestamp_ms >= self.min_timestamp_ms
+
+
+def wanted_by(filters: Iterable[Any]) -> Wanted:
+    """What passes all of the filters, or more."""
+    wanted = Wanted()
+    for one in filters:
+        column: tuple[str, ...] = getattr(one, "attribute", ())
+        value = getattr(one, "value", None)
+        if len(column) == 1 and value is not None:
+            wanted = _narrowed(wanted, column[0].lower(), type(one).__name__, value)
+    return wanted
+
+
+def _narrowed(wanted: Wanted, column: str, kind: str, value: Any) -> Wanted:
+    match column, kind:
+        case "topic", "EqualTo" | "EqualNullSafe" | "In":
+            topics = _values(kind, value, str)
+            return replace(wanted, topics=_both(wanted.topics, topics))
+        case "partition", "EqualTo" | "EqualNullSafe" | "In":
+            partitions = _values(kind, value, int)
+            return replace(wanted, partitions=_both(wanted.partitions, partitions))
+        case "offset", _:
+            start, end = _offsets(kind, value)
+            return replace(
+                wanted,
+                start_offset=max(wanted.start_offset, start),
+                end_offset=min(wanted.end_offset, end),
+            )
+        case "timestamp", _:
+            time_ms = _time_ms(kind, value)
+            if time_ms is not None:
+                known = wanted.min_timestamp_ms
+                time_ms = time_ms if known is None else max(known, time_ms)
+                return replace(wanted, min_timestamp_ms=time_ms)
+    return wanted
+
+
+def _values(kind: str, value: Any, of: type[_T]) -> frozenset[_T] | None:
+    found = tuple(value) if kind == "In" else (value,)
+    kept = frozenset(one for one in found if isinstance(one, of))
+    # A null among them matches nothing; anything else unexpected is not for us to judge.
+    expected = sum(one is not None for one in found)
+    return kept if sum(isinstance(one, of) for one in found) == expected else None
+
+
+def _both(one: frozenset[_T] | None, other: frozenset[_T] | None) -> frozenset[_T] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _offsets(kind: str, value: Any) -> tuple[int, int]:
+    """[start, end) of the offsets that pass."""
+    values = _values(kind, value, int)
+    if values is None:
+        return 0, _MAX_OFFSET
+    low, high = min(values, default=0), max(values, default=-1)
+    match kind:
+        case "EqualTo" | "EqualNullSafe" | "In":
+            return low, high + 1
+        case "GreaterThan":
+            return low + 1, _MAX_OFFSET
+        case "GreaterThanOrEqual":
+            return low, _MAX_OFFSET
+        case "LessThan":
+            return 0, high
+        case "LessThanOrEqual":
+            return 0, high + 1
+    return 0, _MAX_OFFSET
+
+
+def _time_ms(kind: str, value: Any) -> int | None:
+    """The first millisecond that passes; None when that is no bound."""
+    times = _values(kind, value, datetime)
+    if not times or any(one.tzinfo is None for one in times):
+        return None
+    if kind not in ("EqualTo", "EqualNullSafe", "In", "GreaterThan", "GreaterThanOrEqual"):
+        return None
+    # To be on the safe side of what is finer than a millisecond.
+    return (min(times) - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,350 @@
+"""The options of ``format("tierlog")``: those of Spark's Kafka source, and a path for the brokers.
+
+| Option | Value |
+|---|---|
+| ``path`` | a store URL, or the log directory of a broker; several, as in ``log.dirs``, by commas |
+| ``subscribe`` | names (or ids) of topics, by commas |
+| ``subscribePattern`` | a regular expression that a topic's whole name matches |
+| ``assign`` | ``{"topic": [0, 1]}`` |
+| ``startingOffsets``, ``endingOffsets`` | earliest, latest or ``{"topic": {"0": 23, "1": -2}}`` |
+| ``startingTimestamp``, ``endingTimestamp`` | milliseconds |
+| ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp`` | ``{"topic": {"0": ms}}`` |
+| ``startingOffsetsByTimestampStrategy`` | error (default), latest: when no record is that late |
+| ``isolation.level`` | read_uncommitted (default), read_committed |
+| ``includeHeaders``, ``failOnDataLoss`` | false, true by default |
+| ``minPartitions``, ``taskBytes`` | tasks at least, and bytes of input for each at most about |
+| ``view`` | records (default), batches, segments, quarantine |
+| ``onCorrupt`` | quarantine (default), fail |
+
+Among offsets -2 is earliest and -1 latest. A stream also takes ``maxOffsetsPerTrigger``, and starts
+at latest unless told otherwise. Of several ways to say where to start the first of these counts, as
+in Spark: a timestamp, timestamps by partition, offsets. Names are compared without regard to case;
+an unknown one is an error.
+
+Nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tierlog.errors import ConfigError
+from tierlog.log.checkpoint import TopicPartition
+
+__all__ = ["EARLIEST", "LATEST", "Bound", "SourceOptions", "TopicChoice", "View", "parse_options"]
+
+# Kafka's numbers for offsets by name.
+LATEST, EARLIEST = -1, -2
+
+_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
+_DEFAULT_TASK_BYTES = 256 << 20
+# Topics that a pattern does not mean, as with Kafka's consumers.
+_INTERNAL_TOPICS = frozenset(
+    ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
+)
+_ISOLATION_NAMES = ("isolation.level", "isolationLevel", "kafka.isolation.level")
+_NAMES = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    *_ISOLATION_NAMES,
+    "includeHeaders",
+    "failOnDataLoss",
+    "minPartitions",
+    "taskBytes",
+    "view",
+    "onCorrupt",
+    "maxOffsetsPerTrigger",
+)
+
+
+class View(StrEnum):
+    """What the rows are."""
+
+    RECORDS = "records"
+    BATCHES = "batches"
+    SEGMENTS = "segments"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChoice:
+    """Which partitions to read; all of them when nothing is given."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: frozenset[TopicPartition] = frozenset()
+
+    def wants(self, topic: str, topic_id: str | None, partition: int) -> bool:
+        """Whether a partition is meant, by the name of its topic or by its id."""
+        if self.assigned:
+            return any((name, partition) in self.assigned for name in (topic, topic_id))
+        if self.pattern is not None:
+            internal = topic in _INTERNAL_TOPICS
+            return not internal and re.fullmatch(self.pattern, topic) is not None
+        return not self.names or topic in self.names or topic_id in self.names
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The names that must be there."""
+        return frozenset(self.names) | {one.topic for one in self.assigned}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Where to start or end: an offset, by number or `LATEST` or `EARLIEST`, or a time.
+
+    ``everywhere`` holds for all partitions, else ``by_partition`` has a number for each.
+    """
+
+    option: str
+    is_time: bool = False
+    everywhere: int | None = None
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def of(self, topic: str, topic_id: str | None, partition: int) -> int:
+        """The number for a partition; ConfigError when it was left out."""
+        if self.everywhere is not None:
+            return self.everywhere
+        for name in (topic, topic_id):
+            if name is not None and (name, partition) in self.by_partition:
+                return self.by_partition[TopicPartition(name, partition)]
+        raise ConfigError(
+            f"{self.option}: expected a number for every partition, found none for "
+            f"{topic}-{partition}; -2 is earliest, -1 is latest"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What the options say."""
+
+    path: str
+    topics: TopicChoice
+    start: Bound
+    end: Bound
+    late_start_is_end: bool
+    read_committed: bool
+    include_headers: bool
+    fail_on_data_loss: bool
+    fail_on_corrupt: bool
+    view: View
+    task_bytes: int
+    min_partitions: int
+    max_offsets_per_trigger: int | None
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+    """The options of a read; ConfigError says what is wrong and what is expected."""
+    options = _Options(given)
+    view = options.choice("view", View)
+    if streaming and view is not View.RECORDS:
+        raise ConfigError(f"view: expected records for a stream, found {view.value}")
+    path = options.text("path")
+    if not path:
+        raise ConfigError("path: expected a store URL or a broker's log directory, found nothing")
+    first = LATEST if streaming else EARLIEST
+    return SourceOptions(
+        path=path,
+        topics=_topics(options, required=view is View.RECORDS),
+        start=_bound(options, "starting", first, () if streaming else (LATEST,)),
+        end=_end(options, streaming),
+        late_start_is_end=options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "latest",
+        read_committed=_isolation(options) == "read_committed",
+        include_headers=options.flag("includeHeaders", default=False),
+        fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+        fail_on_corrupt=options.one_of("onCorrupt", ("quarantine", "fail")) == "fail",
+        view=view,
+        task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),
+        min_partitions=options.count("minPartitions", default=1),
+        max_offsets_per_trigger=_per_trigger(options, streaming),
+    )
+
+
+class _Options:
+    """The options by name, each parsed or refused."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in _NAMES}
+        self._given: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() not in known:
+                raise ConfigError(f"{name}: no such option{_nearest(name, known)}")
+            self._given[known[name.lower()]] = value
+
+    def text(self, name: str) -> str | None:
+        return self._given.get(name)
+
+    def one_of(self, name: str, values: tuple[str, ...]) -> str:
+        """The first of the values when nothing was given."""
+        found = self._given.get(name, values[0]).strip().lower()
+        if found not in values:
+            raise self.wrong(name, " or ".join(values))
+        return found
+
+    def choice(self, name: str, kind: type[View]) -> View:
+        return kind(self.one_of(name, tuple(kind)))
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        found = self._given.get(name, str(default)).strip().lower()
+        if found not in ("true", "false"):
+            raise self.wrong(name, "true or false")
+        return found == "true"
+
+    def count(self, name: str, *, default: int) -> int:
+        text = self._given.get(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+            raise self.wrong(name, "a whole number above 0")
+        return int(text)
+
+    def wrong(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(
+            f"{name}: expected {expected}, found {self._given.get(name, '')[:200]!r}"
+        )
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    if name.lower().startswith("kafka."):
+        return "; settings of a Kafka client mean nothing here, where no broker is asked"
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    return f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(_NAMES)}"
+
+
+def _isolation(options: _Options) -> str:
+    given = [name for name in _ISOLATION_NAMES if options.text(name) is not None]
+    levels = ("read_uncommitted", "read_committed")
+    found = {options.one_of(name, levels) for name in given or _ISOLATION_NAMES[:1]}
+    if len(found) > 1:
+        raise ConfigError(f"{' and '.join(given)}: expected one isolation level, found two")
+    return found.pop()
+
+
+def _topics(options: _Options, *, required: bool) -> TopicChoice:
+    ways = ("subscribe", "subscribePattern", "assign")
+    given = [name for name in ways if options.text(name) is not None]
+    if len(given) > 1 or (required and not given):
+        found = " and ".join(given) or "none"
+        raise ConfigError(f"expected one of {', '.join(ways)}, found {found}")
+    names = options.text("subscribe")
+    if names is not None:
+        topics = tuple(name.strip() for name in names.split(",") if name.strip())
+        if not topics:
+            raise options.wrong("subscribe", "names of topics, by commas")
+        return TopicChoice(names=topics)
+    pattern = options.text("subscribePattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise options.wrong("subscribePattern", f"a regular expression ({error})") from None
+        return TopicChoice(pattern=pattern)
+    return TopicChoice(assigned=_assigned(options))
+
+
+def _assigned(options: _Options) -> frozenset[TopicPartition]:
+    text = options.text("assign")
+    if text is None:
+        return frozenset()
+    expected = '{"topic": [0, 1]}'
+    found = _json(options, "assign", expected)
+    pairs: set[TopicPartition] = set()
+    for topic, partitions in found.items():
+        if not isinstance(partitions, list) or not all(map(_is_partition, partitions)):
+            raise options.wrong("assign", expected)
+        pairs.update(TopicPartition(topic, partition) for partition in partitions)
+    if not pairs:
+        raise options.wrong("assign", expected)
+    return frozenset(pairs)
+
+
+def _is_partition(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_INT32
+
+
+def _end(options: _Options, streaming: bool) -> Bound:
+    if not streaming:
+        return _bound(options, "ending", LATEST, (EARLIEST,))
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if options.text(name) is not None:
+            raise ConfigError(f"{name}: a stream has no end")
+    return Bound(option="endingOffsets", everywhere=LATEST)
+
+
+def _per_trigger(options: _Options, streaming: bool) -> int | None:
+    if options.text("maxOffsetsPerTrigger") is None:
+        return None
+    if not streaming:
+        raise ConfigError("maxOffsetsPerTrigger: only a stream has triggers")
+    return options.count("maxOffsetsPerTrigger", default=1)
+
+
+def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...]) -> Bound:
+    """Where to start (``starting``) or end (``ending``); `refused` names would read nothing."""
+    time = options.text(f"{side}Timestamp")
+    if time is not None:
+        if not re.fullmatch(r"[0-9]{1,18}", time.strip()):
+            raise options.wrong(f"{side}Timestamp", "milliseconds")
+        return Bound(option=f"{side}Timestamp", is_time=True, everywhere=int(time))
+    name = f"{side}OffsetsByTimestamp"
+    if options.text(name) is not None:
+        times = _by_partition(options, name, lowest=0)
+        return Bound(option=name, is_time=True, by_partition=times)
+    return _offsets(options, f"{side}Offsets", default, refused)
+
+
+def _offsets(options: _Options, name: str, default: int, refused: tuple[int, ...]) -> Bound:
+    text = options.text(name)
+    if text is None:
+        return Bound(option=name, everywhere=default)
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    allowed = [word for word, number in words.items() if number not in refused]
+    word = text.strip().lower()
+    if word in allowed:
+        return Bound(option=name, everywhere=words[word])
+    if not text.lstrip().startswith("{"):
+        raise options.wrong(name, f"{' or '.join(allowed)} or offsets as JSON")
+    numbers = _by_partition(options, name, lowest=EARLIEST)
+    if not set(refused).isdisjoint(numbers.values()):
+        raise options.wrong(name, f"offsets other than {', '.join(map(str, refused))}")
+    return Bound(option=name, by_partition=numbers)
+
+
+def _by_partition(options: _Options, name: str, *, lowest: int) -> dict[TopicPartition, int]:
+    expected = '{"topic": {"0": 23}}'
+    found = {}
+    for topic, numbers in _json(options, name, expected).items():
+        if not isinstance(numbers, dict):
+            raise options.wrong(name, expected)
+        for partition, number in numbers.items():
+            sound = re.fullmatch(r"[0-9]{1,10}", partition) and type(number) is int
+            if not sound or not _is_partition(int(partition)) or not lowest <= number <= _MAX_INT64:
+                raise options.wrong(name, expected)
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def _json(options: _Options, name: str, expected: str) -> dict[str, Any]:
+    try:
+        found = json.loads(options.text(name) or "")
+    except (ValueError, RecursionError):
+        raise options.wrong(name, expected) from None
+    if not isinstance(found, dict):
+        raise options.wrong(name, expected)
+    return found

@@ -1,0 +1,346 @@
+"""From options and a catalog of segments to the tasks of a read.
+
+    catalog = open_catalog(options)                                 what is there
+    offsets = partition_offsets(options, catalog)                   from where to where
+    tasks = plan_tasks(options, catalog, offsets, wanted)           parts of segments, evenly
+
+Decisions are pure functions over plain values. A task is known by its offsets alone: positions are
+worked out where it runs, by an index or despite it, so no two tasks give out the same record and
+none is left out between them, whatever an index says.
+
+Nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from spark_udfs.source_filters import Wanted
+from spark_udfs.source_options import EARLIEST, LATEST, Bound, SourceOptions
+from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
+from tierlog.log.index_files import AbortedTransaction
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+
+__all__ = [
+    "Catalog",
+    "Finding",
+    "Mark",
+    "Partition",
+    "PartitionOffsets",
+    "ReadRange",
+    "chosen_partitions",
+    "overlapping",
+    "pack",
+    "partition_offsets",
+    "plan_tasks",
+    "resolve",
+    "split",
+]
+
+# A task of many small segments is bounded by their number, too.
+_MAX_RANGES = 4096
+# A segment is cut when it is larger than a task by this factor: two halves cost more than one task
+# that is a little too long.
+_SPLIT_FACTOR = 1.5
+
+
+class Partition(NamedTuple):
+    """One partition of a catalog."""
+
+    topic: str
+    topic_id: str | None
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PartitionOffsets(NamedTuple):
+    """What to read of a partition: the offsets [``start_offset``, ``end_offset``)."""
+
+    partition: Partition
+    start_offset: int
+    end_offset: int
+
+
+class Mark(NamedTuple):
+    """A batch that begins at byte ``position`` and has ``offset`` in it; those before it end below
+    that."""
+
+    offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRange:
+    """The offsets [``start_offset``, ``end_offset``) of one segment.
+
+    ``size_bytes`` is about what they take in the log. Of ``aborted`` transactions the records are
+    left out; it names those that the offsets may have to do with.
+    """
+
+    partition: Partition
+    segment: SegmentFiles | RemoteLogSegmentMetadata
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    def leaving_out(self, aborted: tuple[AbortedTransaction, ...]) -> ReadRange:
+        """The same range without the records of these transactions."""
+        return replace(self, aborted=aborted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Bytes that are not what they should be, and the offsets [``start_offset``, ``end_offset``)
+    that are not read for that; None where nobody can tell."""
+
+    partition: Partition
+    path: str
+    reason: str
+    position: int
+    expected: str
+    found: str
+    start_offset: int | None = None
+    end_offset: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        error: CorruptDataError,
+        partition: Partition,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+    ) -> Finding:
+        """What an error says."""
+        return cls(
+            partition=partition,
+            path=error.path or "",
+            reason=error.reason,
+            position=error.position,
+            expected=error.expected,
+            found=error.found,
+            start_offset=start_offset,
+            end_offset=end_offset,
+        )
+
+
+class Catalog(Protocol):
+    """What lies at a path, seen from where a read is planned."""
+
+    def partitions(self) -> list[Partition]:
+        """All of them, by topic and number."""
+        ...
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """(first offset, offset after the last) of what may be read at this isolation level."""
+        ...
+
+    def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
+        """Offset of the first record of that time or later."""
+        ...
+
+    def ranges(
+        self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
+    ) -> list[ReadRange]:
+        """The parts of segments that hold these offsets, in their order; without those that have
+        nothing of what is `wanted`."""
+        ...
+
+    def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
+        """For each range where it may be cut, ascending; nothing where nobody can tell."""
+        ...
+
+    def findings(self) -> list[Finding]:
+        """What could not be understood so far."""
+        ...
+
+
+def chosen_partitions(options: SourceOptions, found: Iterable[Partition]) -> list[Partition]:
+    """Those that are asked for; OutOfRangeError when a topic is not there, or is there twice."""
+    chosen = [one for one in found if options.topics.wants(*one)]
+    known = {name for one in chosen for name in (one.topic, one.topic_id)}
+    missing = sorted(options.topics.required - known)
+    if missing:
+        raise OutOfRangeError(f"{options.path}: expected topic {missing[0]!r}, found no such topic")
+    absent = sorted(
+        one
+        for one in options.topics.assigned
+        if not any(other.partition == one.partition and one.topic in other[:2] for other in chosen)
+    )
+    if absent:
+        raise OutOfRangeError(f"{options.path}: expected {absent[0]}, found no such partition")
+    _check_one_topic_each(options.path, chosen)
+    return sorted(chosen, key=lambda one: (one.topic, one.partition))
+
+
+def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
+    ids: dict[str, set[str | None]] = {}
+    for one in chosen:
+        ids.setdefault(one.topic, set()).add(one.topic_id)
+    for topic, found in ids.items():
+        if len(found) > 1:
+            named = ", ".join(sorted(str(one) for one in found))
+            raise OutOfRangeError(
+                f"{path}: several topics had the name {topic}; subscribe to one of the ids {named}"
+            )
+
+
+def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[PartitionOffsets]:
+    """From where to where each partition is read; partitions without anything to read too."""
+    chosen = chosen_partitions(options, catalog.partitions())
+    for bound in (options.start, options.end):
+        _check_known(bound, chosen)
+    return [resolve(options, catalog, one) for one in chosen]
+
+
+def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
+    """Offsets for a partition that is not read are a slip of the pen."""
+    for topic, partition in bound.by_partition:
+        if not any(one.partition == partition and topic in one[:2] for one in chosen):
+            raise ConfigError(
+                f"{bound.option}: expected partitions that are read, found {topic}-{partition}"
+            )
+
+
+def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> PartitionOffsets:
+    """Where to start and end in one partition.
+
+    OutOfRangeError for offsets that are not there, with ``failOnDataLoss``; without it, what is
+    there of them.
+    """
+    held = catalog.bounds(partition)
+
+    def number(bound: Bound, late: int | None) -> int:
+        value = bound.of(*partition)
+        if bound.is_time:
+            found = catalog.offset_for_timestamp(partition, value)
+            return _late(bound, partition, value, late) if found is None else found
+        return {EARLIEST: held[0], LATEST: held[1]}.get(value, value)
+
+    start = number(options.start, held[1] if options.late_start_is_end else None)
+    end = number(options.end, held[1])
+    if options.end.is_time:
+        # What reaches beyond the last stable offset is not to be seen yet.
+        end = min(end, held[1])
+    if options.start.is_time:
+        start = min(start, held[1])
+    if start >= end:
+        return PartitionOffsets(partition, start, start)
+    if options.fail_on_data_loss:
+        _check_held(options.path, partition, (start, end), held)
+    start = min(max(start, held[0]), held[1])
+    return PartitionOffsets(partition, start, max(start, min(end, held[1])))
+
+
+def _late(bound: Bound, partition: Partition, timestamp_ms: int, late: int | None) -> int:
+    if late is None:
+        raise OutOfRangeError(
+            f"{bound.option}: {partition} has no record of {timestamp_ms} ms or later; "
+            "startingOffsetsByTimestampStrategy=latest reads nothing then"
+        )
+    return late
+
+
+def _check_held(
+    path: str, partition: Partition, asked: tuple[int, int], held: tuple[int, int]
+) -> None:
+    if asked[0] < held[0] or asked[1] > held[1]:
+        raise OutOfRangeError(
+            f"{path}: {partition}: expected offsets {asked[0]} to {asked[1] - 1}, found "
+            f"{held[0]} to {held[1] - 1}; failOnDataLoss=false reads what is there"
+        )
+
+
+def plan_tasks(
+    options: SourceOptions,
+    catalog: Catalog,
+    offsets: Iterable[PartitionOffsets],
+    wanted: Wanted | None = None,
+) -> list[tuple[ReadRange, ...]]:
+    """The tasks that read these offsets, as far as they are `wanted`."""
+    wanted = wanted or Wanted()
+    ranges = [
+        one
+        for partition, start, end in offsets
+        if wanted.wants(partition.topic, partition.partition)
+        for one in _ranges(catalog, partition, start, end, wanted)
+    ]
+    total_bytes = sum(one.size_bytes for one in ranges)
+    task_bytes = min(options.task_bytes, max(1, -(-total_bytes // options.min_partitions)))
+    return pack(_pieces(ranges, catalog.marks, task_bytes), task_bytes)
+
+
+def _ranges(
+    catalog: Catalog, partition: Partition, start: int, end: int, wanted: Wanted
+) -> list[ReadRange]:
+    start, end = max(start, wanted.start_offset), min(end, wanted.end_offset)
+    return catalog.ranges(partition, start, end, wanted) if start < end else []
+
+
+def _pieces(
+    ranges: Iterable[ReadRange],
+    marks: Callable[[Sequence[ReadRange]], Iterable[Sequence[Mark]]],
+    task_bytes: int,
+) -> Iterator[ReadRange]:
+    """The ranges, each that is much larger than a task cut."""
+    large = [one for one in ranges if one.size_bytes > _SPLIT_FACTOR * task_bytes]
+    cut = {
+        id(one): split(one, found, task_bytes)
+        for one, found in zip(large, marks(large), strict=True)
+    }
+    for one in ranges:
+        yield from cut.get(id(one), [one])
+
+
+def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRange]:
+    """A range cut at the marks into parts of about `part_bytes`; each offset is in one part."""
+    inside = [mark for mark in marks if one.start_offset < mark.offset < one.end_offset]
+    if not inside:
+        return [one]
+    first = next((m.position for m in reversed(marks) if m.offset <= one.start_offset), 0)
+    end = next((m.position for m in marks if m.offset >= one.end_offset), first + one.size_bytes)
+    count = max(1, round((end - first) / part_bytes))
+    cuts: list[Mark] = [Mark(one.start_offset, first)]
+    for mark in inside:
+        # The next border is passed: cut here, if a part is not to become much larger.
+        if mark.position >= first + len(cuts) * (end - first) // count:
+            cuts.append(mark)
+    cuts.append(Mark(one.end_offset, max(end, cuts[-1].position)))
+    return [
+        replace(
+            one,
+            start_offset=cut.offset,
+            end_offset=after.offset,
+            size_bytes=max(1, after.position - cut.position),
+            aborted=overlapping(one.aborted, cut.offset, after.offset),
+        )
+        for cut, after in pairwise(cuts)
+    ]
+
+
+def overlapping(
+    aborted: Iterable[AbortedTransaction], start: int, end: int
+) -> tuple[AbortedTransaction, ...]:
+    """Those of the transactions that have to do with the offsets [`start`, `end`)."""
+    return tuple(one for one in aborted if one.first_offset < end and one.last_offset >= start)
+
+
+def pack(ranges: Iterable[ReadRange], task_bytes: int) -> list[tuple[ReadRange, ...]]:
+    """Tasks of about `task_bytes`, ranges in their order."""
+    tasks: list[tuple[ReadRange, ...]] = []
+    current: list[ReadRange] = []
+    current_bytes = 0
+    for one in ranges:
+        full = current_bytes + one.size_bytes > task_bytes or len(current) >= _MAX_RANGES
+        if current and full:
+            tasks.append(tuple(current))
+            current, current_bytes = [], 0
+        current.append(one)
+        current_bytes += one.size_bytes
+    return [*tasks, tuple(current)] if current else tasks

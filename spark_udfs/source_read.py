@@ -1,0 +1,425 @@
+"""What a task of a read does: ranges of segments to Arrow batches of about 1 MiB.
+
+    for batch in read_task(task, schema, options): ...
+
+Damage costs what is damaged: everything before it is there, and reading goes on at the next place
+that an index of the segment names. Whatever an index says, each batch is checked, and must hold
+offsets that are still to come.
+
+Nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_udfs.source_catalog import log_index_entries, offset_marks, open_storage
+from spark_udfs.source_filters import Wanted
+from spark_udfs.source_options import SourceOptions, View
+from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange
+from tierlog.columns import BinaryColumn, RecordColumns
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import SegmentHandle
+from tierlog.log.records import decode_records
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.log_index import RemoteLogIndexEntries
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.committed import committed_rows
+from tierlog.tiering.log_reader import rows_between
+from tierlog.tiering.store_reader import StoreReader
+from tierlog.types import StopReason
+
+__all__ = ["RecordRows", "quarantine_rows", "read_range", "read_task"]
+
+_log = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 1 << 20
+_ROWS_BYTES = 1 << 20
+_MAX_ROWS = 1 << 16
+_MAX_OFFSET = 2**63 - 1
+
+
+def read_task(
+    task: Sequence[ReadRange] | Sequence[Finding],
+    schema: pa.Schema,
+    options: SourceOptions,
+    wanted: Wanted | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task in the columns of `schema`."""
+    storage = open_storage(options.path) if task else None
+    quarantine = options.view is View.QUARANTINE
+    rows = None if quarantine else RecordRows(schema)
+    for one in task:
+        if isinstance(one, Finding):
+            yield quarantine_rows([one], schema)
+            continue
+        for found in read_range(
+            one,
+            storage,
+            min_timestamp_ms=None if wanted is None else wanted.min_timestamp_ms,
+            fail_on_corrupt=options.fail_on_corrupt,
+        ):
+            if isinstance(found, RecordColumns):
+                if rows is not None:
+                    yield from rows.of(one.partition, found)
+            elif quarantine:
+                yield quarantine_rows([found], schema)
+            else:
+                _log.warning("left out: %s", found)
+
+
+def read_range(
+    one: ReadRange,
+    storage: RemoteStorageManager | None,
+    *,
+    min_timestamp_ms: int | None = None,
+    fail_on_corrupt: bool = False,
+) -> Iterator[RecordColumns | Finding]:
+    """The committed records of a range in order, and what is damaged of it.
+
+    Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt`` damage is a
+    CorruptDataError. OSError or RemoteStorageError when the bytes cannot be had.
+    """
+    segment = _segment(one, storage)
+    start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
+    place: Mark | None = Mark(start, -1)
+    while place is not None and place.offset < end:
+        offset = place.offset
+        try:
+            for piece, after in segment.pieces(place, end):
+                yield from committed_rows(rows_between(piece, start, end), one.aborted)
+                offset = after
+            return
+        except CorruptDataError as error:
+            if fail_on_corrupt:
+                raise
+            place = segment.beyond(error, offset)
+            lost_end = end if place is None else min(place.offset, end)
+            yield Finding.of(error, one.partition, offset, lost_end)
+
+
+class _Segment(Protocol):
+    """A segment that is read from anywhere on."""
+
+    def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
+        """The part of offsets [start, end) that may have records of that time or later."""
+        ...
+
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+        """Checked batches from a place on (position -1: wherever its offset is) up to offset
+        `end` or some more, each piece with the offset after it."""
+        ...
+
+    def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
+        """Where to go on behind damage that was met at `offset` or later."""
+        ...
+
+
+def _segment(one: ReadRange, storage: RemoteStorageManager | None) -> _Segment:
+    if isinstance(one.segment, SegmentFiles):
+        return _LocalSegment(one.segment)
+    assert storage is not None
+    return _RemoteSegment(one.segment, storage)
+
+
+class _LocalSegment:
+    """A segment of a log directory."""
+
+    def __init__(self, files: SegmentFiles) -> None:
+        self._files = files
+        self._limit = files.next_base_offset or _MAX_OFFSET
+
+    def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
+        """By the headers: a broker's time index may be wrong beside a good log."""
+        if min_timestamp_ms is None:
+            return start, end
+        with self._files.open() as handle:
+            table = scan_segment(handle, verify_crc=False)
+        late = np.flatnonzero(
+            (table.max_timestamp_ms >= min_timestamp_ms) & (table.last_offset >= start)
+        )
+        if table.stop_reason is not StopReason.END:
+            # What is behind it is not known.
+            known_end = int(table.last_offset[-1]) + 1 if len(table) else start
+            return (int(table.base_offset[late[0]]) if len(late) else known_end), end
+        if not len(late):
+            return end, end
+        first, last = int(table.base_offset[late[0]]), int(table.last_offset[late[-1]])
+        return max(start, first), min(end, last + 1)
+
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+        """See `_Segment`."""
+        with self._files.open() as handle:
+            position, records = self._first(handle, place)
+            offset = self._files.base_offset
+            while records is not None:
+                after = int(records.batches.last_offset[-1]) + 1
+                yield records, after
+                if after >= end:
+                    return
+                offset, position = after, records.batches.stop_position
+                records = self._window(handle, position, offset)
+
+    def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
+        """See `_Segment`: the next entry of the offset index that leads to a batch."""
+        marks = [one for one in offset_marks(self._files) if one.position > error.position]
+        with self._files.open() as handle:
+            for number, one in enumerate(marks):
+                last = number + 1 == len(marks)
+                end = handle.size_bytes if last else marks[number + 1].position
+                table = scan_segment(handle, one.position, end, verify_crc=False)
+                if len(table) and offset <= table.base_offset[0] <= one.offset < self._limit:
+                    return Mark(int(table.base_offset[0]), one.position)
+        return None
+
+    def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
+        """The first window: at the place, or where the index says or the headers lead to."""
+        base = self._files.base_offset
+        if place.position >= 0:
+            return place.position, self._window(handle, place.position, place.offset)
+        hint = 0 if place.offset <= base else self._indexed(place.offset)
+        if hint:
+            try:
+                records = self._window(handle, hint, base)
+            except CorruptDataError:
+                records = None
+            if records is not None and records.batches.base_offset[0] <= place.offset:
+                return hint, records
+            hint = _position_of(handle, place.offset)
+        return hint, self._window(handle, hint, base)
+
+    def _indexed(self, offset: int) -> int:
+        """By the offset index the position of a batch at or before an offset."""
+        return max(
+            (one.position for one in offset_marks(self._files) if one.offset <= offset), default=0
+        )
+
+    def _window(self, handle: SegmentHandle, position: int, offset: int) -> RecordColumns | None:
+        """Some batches from a position on, with offsets from `offset` on; None at the end.
+
+        What is sound before damage comes first.
+        """
+        window = _WINDOW_BYTES
+        while position < handle.size_bytes:
+            records, error = self._decoded(handle, position, position + window, offset)
+            if len(records.batches):
+                return records
+            if error is not None:
+                raise error
+            if position + window >= handle.size_bytes:
+                self._check_end(records)
+                return None
+            # One batch is larger than the window.
+            window *= 2
+        return None
+
+    def _decoded(
+        self, handle: SegmentHandle, start: int, end: int, offset: int
+    ) -> tuple[RecordColumns, CorruptDataError | None]:
+        try:
+            records = decode_records(handle, start, end)
+            error = self._misplaced(records, offset)
+        except CorruptDataError as found:
+            error = found.located(self._files.log_path)
+        if error is not None:
+            records = decode_records(handle, start, error.position)
+        return records, error
+
+    def _misplaced(self, records: RecordColumns, offset: int) -> CorruptDataError | None:
+        """No checksum covers the base offset of a batch."""
+        batches = records.batches
+        wrong = np.flatnonzero(
+            (batches.base_offset < offset) | (batches.last_offset >= self._limit)
+        )
+        if not len(wrong):
+            return None
+        row = int(wrong[0])
+        return CorruptDataError(
+            reason=StopReason.OFFSET_ORDER.value,
+            path=self._files.log_path,
+            position=int(batches.position[row]),
+            expected=f"a batch with offsets from {offset} to {self._limit - 1}",
+            found=f"one with {batches.base_offset[row]} to {batches.last_offset[row]}",
+        )
+
+    def _check_end(self, records: RecordColumns) -> None:
+        """Only the segment that a broker writes to may end in the middle of a batch."""
+        reason = records.batches.stop_reason
+        harmless = reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) and self._files.is_active
+        if reason is not StopReason.END and not harmless:
+            raise CorruptDataError(
+                reason=reason.value,
+                path=self._files.log_path,
+                position=records.batches.stop_position,
+                expected="a whole batch",
+                found=f"a segment that ends there ({reason.value})",
+            )
+
+
+def _position_of(handle: SegmentHandle, offset: int) -> int:
+    """Where the batch that reaches `offset` begins, by the headers; else where they end."""
+    table = scan_segment(handle, verify_crc=False)
+    row = int(table.last_offset.searchsorted(offset))
+    return int(table.position[row]) if row < len(table) else table.stop_position
+
+
+class _RemoteSegment:
+    """A segment of a store."""
+
+    def __init__(self, metadata: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+        known = InMemoryRemoteLogMetadataManager(ready=False)
+        known.load([metadata])
+        known.mark_ready()
+        self._metadata = metadata
+        self._storage = storage
+        self._reader = StoreReader(storage, known)
+
+    def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
+        """By the remoteLogIndex, whose entries know the largest time of their batches."""
+        if min_timestamp_ms is None:
+            return start, end
+        entries = self._entries()
+        if entries is None:
+            return start, end
+        late = np.flatnonzero(
+            (entries.last_timestamp_ms >= min_timestamp_ms) & (entries.last_offset >= start)
+        )
+        if not len(late):
+            return end, end
+        first, last = int(entries.first_offset[late[0]]), int(entries.last_offset[late[-1]])
+        return max(start, first), min(end, last + 1)
+
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+        """See `_Segment`."""
+        partition = self._metadata.topic_id_partition
+        for piece in self._reader.read(partition.topic_id, partition.partition, place.offset, end):
+            yield piece, int(piece.offset[-1]) + 1
+
+    def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
+        """See `_Segment`: the entry after the one that the offset lies in."""
+        entries = self._entries()
+        row = None if entries is None else entries.lookup_offset(offset)
+        if entries is None or row is None or row + 1 >= len(entries):
+            return None
+        return Mark(int(entries.first_offset[row + 1]), -1)
+
+    def _entries(self) -> RemoteLogIndexEntries | None:
+        return log_index_entries(self._storage, self._metadata)
+
+
+# -- rows
+
+
+class RecordRows:
+    """Records in the columns of a schema: any of those of the source, in any order."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._columns = [_COLUMNS[name.lower()] for name in schema.names]
+        self._weighed = [name.lower() for name in schema.names if name.lower() in ("key", "value")]
+
+    def of(self, partition: Partition, records: RecordColumns) -> Iterator[pa.RecordBatch]:
+        """Batches of about 1 MiB."""
+        for first, last in self._runs(records):
+            rows = records if last - first == len(records) else records.rows(first, last)
+            arrays = [column(partition, rows) for column in self._columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _runs(self, records: RecordColumns) -> Iterator[tuple[int, int]]:
+        """Rows that make a batch each."""
+        count = len(records)
+        ends = np.zeros(count, np.int64)
+        for name in self._weighed:
+            ends += (records.keys if name == "key" else records.values).lengths
+        ends = ends.cumsum()
+        first = 0
+        while first < count:
+            begin = int(ends[first - 1]) if first else 0
+            last = int(ends.searchsorted(begin + _ROWS_BYTES, "right"))
+            last = min(max(last, first + 1), first + _MAX_ROWS)
+            yield first, last
+            first = last
+
+
+_Column = Callable[[Partition, RecordColumns], pa.Array]
+_MAX_MS = (2**63 - 1) // 1000
+
+
+def _of_batch(values: np.ndarray, records: RecordColumns) -> pa.Array:
+    """A value of each batch, for each of its records."""
+    return pa.array(np.repeat(values, np.diff(records.batch_starts)))
+
+
+def _binary(column: BinaryColumn) -> pa.Array:
+    return column.to_arrow().cast(pa.binary())
+
+
+def _timestamp(_partition: Partition, records: RecordColumns) -> pa.Array:
+    """Microseconds; what Spark has no time for becomes the nearest that it has."""
+    time_us = np.clip(records.timestamp_ms, -_MAX_MS, _MAX_MS) * 1000
+    return pa.array(time_us).view(pa.timestamp("us", tz="UTC"))
+
+
+def _timestamp_type(_partition: Partition, records: RecordColumns) -> pa.Array:
+    """Kafka's numbers: -1 none, 0 create time, 1 log append time."""
+    batches = records.batches
+    kinds = np.where(batches.magic == 0, -1, batches.is_log_append_time).astype(np.int32)
+    return _of_batch(kinds, records)
+
+
+def _headers(_partition: Partition, records: RecordColumns) -> pa.Array:
+    """Null for a record without any, as in Spark's Kafka source."""
+    offsets = records.headers.list_offsets
+    first, last = int(offsets[0]), int(offsets[-1])
+    keys = _binary(records.headers.keys.rows(first, last)).view(pa.string())
+    values = _binary(records.headers.values.rows(first, last))
+    headers = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
+    starts = pa.array(offsets - first)
+    return pa.ListArray.from_arrays(
+        starts,
+        headers,
+        type=pa.list_(pa.field("element", headers.type)),
+        mask=pa.array(np.diff(offsets) == 0),
+    )
+
+
+_COLUMNS: dict[str, _Column] = {
+    "key": lambda _, records: _binary(records.keys),
+    "value": lambda _, records: _binary(records.values),
+    "topic": lambda partition, records: pa.repeat(partition.topic, len(records)),
+    "partition": lambda partition, records: pa.array(
+        np.full(len(records), partition.partition, np.int32)
+    ),
+    "offset": lambda _, records: pa.array(records.offset),
+    "timestamp": _timestamp,
+    "timestamptype": _timestamp_type,
+    "headers": _headers,
+    "leader_epoch": lambda _, records: _of_batch(records.batches.leader_epoch, records),
+    "producer_id": lambda _, records: _of_batch(records.batches.producer_id, records),
+    "producer_epoch": lambda _, records: _of_batch(records.batches.producer_epoch, records),
+    "base_sequence": lambda _, records: _of_batch(records.batches.base_sequence, records),
+}
+
+
+def quarantine_rows(findings: Sequence[Finding], schema: pa.Schema) -> pa.RecordBatch:
+    """Findings in the columns of a schema; without a partition where nobody knows it."""
+    arrays = []
+    for field in schema:
+        name = field.name.lower()
+        values: list[object]
+        if name in ("topic", "partition"):
+            values = [
+                getattr(one.partition, name) if one.partition.topic else None for one in findings
+            ]
+        else:
+            values = [getattr(one, name) for one in findings]
+        arrays.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
