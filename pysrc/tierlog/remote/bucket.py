@@ -12,10 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.indexes import IndexKind, read_indexes_header, read_sections
+from tierlog.remote.indexes import (
+    IndexesHeader,
+    IndexKind,
+    read_indexes_header,
+    read_sections,
+)
 from tierlog.remote.layout import (
     CLUSTER_KEY,
     INDEXES_SUFFIX,
@@ -29,11 +34,17 @@ from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectInfo, ObjectStore, storage_error
 from tierlog.remote.segment_json import SegmentDescription
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 __all__ = [
+    "DescribedIndexes",
     "Problem",
     "ProblemReason",
     "bucket_metadata",
+    "describe_indexes",
     "describe_segments",
+    "list_pairs",
     "list_segments",
 ]
 
@@ -74,6 +85,14 @@ class Problem:
         return f"{self.key}: {self.reason}: expected {self.expected}, found {self.found}"
 
 
+class DescribedIndexes(NamedTuple):
+    """What the first request to an `.indexes` object brings: what it says, and its first bytes."""
+
+    description: SegmentDescription
+    header: IndexesHeader
+    first: Buffer
+
+
 def describe_segments(
     store: ObjectStore,
     prefix: str = "",
@@ -93,11 +112,18 @@ def describe_segments(
     report = on_problem or (lambda problem: _refuse(store, problem))
     objects = store.list(prefix) if prefix else _with_marker(store)
     pairs = _pairs(objects, wanted or _any, report)
-    for outcome in _in_parallel(lambda pair: _describe(store, *pair), pairs, parallel_reads):
+    for outcome in _in_parallel(lambda pair: describe_indexes(store, *pair), pairs, parallel_reads):
         if isinstance(outcome, Problem):
             report(outcome)
         else:
-            yield outcome
+            yield outcome.description
+
+
+def list_pairs(
+    store: ObjectStore, on_problem: Callable[[Problem], None]
+) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
+    """(`.log`, `.indexes`) of every segment of the store that has both, from the listing alone."""
+    return _pairs(_with_marker(store), _any, on_problem)
 
 
 def list_segments(
@@ -220,9 +246,10 @@ def _alone(suffix: str, info: ObjectInfo) -> Problem:
     )
 
 
-def _describe(
+def describe_indexes(
     store: ObjectStore, log: ObjectInfo, indexes: ObjectInfo
-) -> SegmentDescription | Problem:
+) -> DescribedIndexes | Problem:
+    """The segment of two objects by its own words, or why it is none. One request."""
     try:
         header, first = read_indexes_header(store, indexes.key, indexes.size_bytes)
         sections = read_sections(store, indexes.key, header, first, [IndexKind.METADATA])
@@ -241,7 +268,7 @@ def _describe(
         return wrong_key(indexes.key, metadata)
     if metadata.segment_size_bytes != log.size_bytes:
         return wrong_size(log, metadata.segment_size_bytes)
-    return description
+    return DescribedIndexes(description, header, first)
 
 
 def corrupt_indexes(key: str, error: CorruptDataError) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError
@@ -13,6 +14,7 @@ from tierlog.tools.output import Table, human_size
 
 __all__ = [
     "Finding",
+    "Place",
     "Report",
     "Severity",
     "Summary",
@@ -30,11 +32,21 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
+class Place(NamedTuple):
+    """Which offsets of which partition, both ends inclusive; None: none, or no telling."""
+
+    topic: str | None = None
+    partition: int | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing found. ``path`` is a file or an object's key, ``position`` a byte in it.
 
-    ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...), ``action`` what to do.
+    ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...), ``action`` what to do. The
+    others say which offsets of which partition it is about, where that is known.
     """
 
     severity: Severity
@@ -44,6 +56,10 @@ class Finding:
     expected: str
     found: str
     action: str
+    topic: str | None = None
+    partition: int | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +99,9 @@ class Report:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has seen so far."""
+    """What a run has seen so far. ``place`` is what findings are about that do not say it."""
 
+    place: Place = field(default_factory=Place)
     findings: list[Finding] = field(default_factory=list)
     partitions: int = 0
     segments: int = 0
@@ -110,9 +127,11 @@ class Tally:
         found: str,
         action: str,
         position: int | None = None,
+        *,
+        place: Place | None = None,
     ) -> None:
         """Something is wrong."""
-        self._found(Severity.PROBLEM, path, position, what, expected, found, action)
+        self._found(Severity.PROBLEM, path, position, what, expected, found, action, place)
 
     def note(
         self,
@@ -122,9 +141,11 @@ class Tally:
         found: str,
         action: str,
         position: int | None = None,
+        *,
+        place: Place | None = None,
     ) -> None:
         """Something is worth knowing."""
-        self._found(Severity.NOTE, path, position, what, expected, found, action)
+        self._found(Severity.NOTE, path, position, what, expected, found, action, place)
 
     def _found(
         self,
@@ -135,6 +156,7 @@ class Tally:
         expected: str,
         found: str,
         action: str,
+        place: Place | None,
     ) -> None:
         self.findings.append(
             Finding(
@@ -145,6 +167,7 @@ class Tally:
                 expected=expected,
                 found=found,
                 action=action,
+                **(place or self.place)._asdict(),
             )
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tierlog.errors import ConfigError
+from tierlog.log.files import printable
 from tierlog.tools.findings import Report
 from tierlog.tools.progress import Progress
 from tierlog.tools.sources import Source
@@ -12,12 +14,25 @@ __all__ = ["verify"]
 
 
 def verify(
-    source: Source, *, now_ms: int, deep: bool = False, progress: Progress | None = None
+    source: Source,
+    *,
+    now_ms: int,
+    deep: bool = False,
+    metadata: str | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Check a log directory or a store; see `verify_log_dir` and `verify_store`.
 
-    What is wrong is a finding; an error is raised only when there is nothing to look at.
+    What is wrong is a finding; an error is raised only when there is nothing to look at, and
+    ConfigError for the ``metadata`` of a log directory, which has none.
     """
     if source.is_store:
-        return verify_store(source.location, now_ms=now_ms, deep=deep, progress=progress)
+        return verify_store(
+            source.location, now_ms=now_ms, deep=deep, metadata=metadata, progress=progress
+        )
+    if metadata is not None:
+        raise ConfigError(
+            f"{printable(source.location)}: a log directory has no remote metadata; give the URL "
+            "of the store that the metadata is about"
+        )
     return verify_log_dir(source.location, deep=deep, progress=progress)

@@ -22,7 +22,7 @@ from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_checks import Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tools.findings import Report, Tally
+from tierlog.tools.findings import Place, Report, Tally
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.verify_indexes import (
     IndexFault,
@@ -79,12 +79,15 @@ def verify_log_dir(
     )
     for log in listing.partitions:
         tally.partitions += 1
+        tally.place = Place(log.topic, log.partition)
         _skips(log.skipped, tally)
         _damaged_checkpoints(log.problems, tally)
         end_offset = None
         for segment in log.segments:
+            tally.place = Place(log.topic, log.partition, segment.base_offset)
             end_offset = _verify_segment(log, segment, tally, deep)
             watching.advance(segment.size_bytes, log.name)
+        tally.place = Place(log.topic, log.partition)
         _check_end(log, end_offset, tally)
     return tally.report(printable(str(path)), deep=deep)
 

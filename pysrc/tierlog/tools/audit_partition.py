@@ -1,0 +1,276 @@
+"""The look at one partition: do its segments make up a log? Pure functions over their rows.
+
+Which segments make it up, the leader epochs uploaded with the newest one say, as to readers: what a
+deposed leader wrote beside them is no part of the log, and neither fills a gap nor overlaps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tools.audit_retention import what_if
+from tierlog.tools.audit_rows import (
+    FINISHED,
+    AuditedSegment,
+    AuditRules,
+    DeletionRow,
+    EpochSizeRow,
+    OpenTransaction,
+    RetentionRow,
+)
+from tierlog.tools.findings import Finding, Tally, counted
+
+__all__ = ["PartitionAudit", "audit_partition"]
+
+_SEE_WHY = "see why with tierlog tier, or whether objects were deleted from the store"
+_FOLLOW_EPOCHS = "nothing to do: readers follow the leader epochs; one of both may be removed"
+_COMPARE = "compare both with a replica, with tierlog cat: one of them is not what its leader wrote"
+_NOT_READ = "nothing to do: a later leader wrote these offsets otherwise, and nothing reads it"
+_EXPIRES = "nothing to do: retention removes it"
+_STATE = "rebuild the .indexes objects of both segments from their .log objects, oldest first"
+_OPEN = (
+    "nothing to do if the log goes on behind this segment; else abort the transaction on the broker"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAudit:
+    """What the rows of one partition add up to."""
+
+    findings: tuple[Finding, ...] = ()
+    epoch_sizes: tuple[EpochSizeRow, ...] = ()
+    deletions: tuple[DeletionRow, ...] = ()
+    retention: tuple[RetentionRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A segment, and the part of it that belongs to the log."""
+
+    first_offset: int
+    last_offset: int
+    row: AuditedSegment
+
+
+def audit_partition(segments: Iterable[AuditedSegment], rules: AuditRules) -> PartitionAudit:
+    """Judges all segments of one partition, in any order."""
+    rows = sorted(segments, key=lambda one: (one.base_offset, one.end_offset, one.path))
+    stored = [row for row in rows if row.stored]
+    lineage = _lineage(stored)
+    tally = Tally()
+    served = _served(stored, lineage)
+    if served:
+        _coverage(served, tally)
+        _transactions(served, tally)
+    if lineage is not None:
+        _strangers(stored, lineage, tally)
+    retention, deletions = what_if(rows, lineage, rules)
+    return PartitionAudit(
+        findings=tuple(tally.findings),
+        epoch_sizes=tuple(_epoch_sizes(rows)),
+        deletions=deletions,
+        retention=retention,
+    )
+
+
+def _lineage(stored: Sequence[AuditedSegment]) -> LeaderEpochs | None:
+    """The leader epochs that the newest segment was uploaded with; None when nobody can tell."""
+    newest = max(
+        stored, key=lambda one: (one.leader_epochs[-1].epoch, one.end_offset), default=None
+    )
+    return None if newest is None or not newest.lineage else LeaderEpochs(newest.lineage)
+
+
+def _served(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None) -> list[_Served]:
+    """By offset. Without a lineage everything that is there is part of the log."""
+    found = []
+    for row in stored:
+        metadata = row.metadata()
+        if lineage is None:
+            ranges = [(row.base_offset, metadata.served_end_offset)]
+        else:
+            ranges = ranges_in_lineage(metadata, lineage)
+        found += [_Served(first, last, row) for first, last in ranges if first <= last]
+    return sorted(found, key=lambda one: (one.first_offset, one.last_offset, one.row.path))
+
+
+def _coverage(served: Sequence[_Served], tally: Tally) -> None:
+    """Offsets that no segment holds, and those that two hold."""
+    start = max((one.row.log_start_offset or 0 for one in served), default=0)
+    reach = start - 1 if start else None
+    holder: AuditedSegment | None = None
+    for one in served:
+        if reach is not None and one.first_offset > reach + 1:
+            _gap(one, reach + 1, tally)
+        elif holder is not None and reach is not None and one.first_offset <= reach:
+            _overlap(one, holder, reach, tally)
+        if reach is None or one.last_offset > reach:
+            reach, holder = one.last_offset, one.row
+
+
+def _gap(one: _Served, first_offset: int, tally: Tally) -> None:
+    last_offset = one.first_offset - 1
+    tally.problem(
+        one.row.path,
+        "missing_offsets",
+        f"a segment from offset {first_offset} on before this one",
+        f"{last_offset - first_offset + 1} offsets that no segment holds",
+        _SEE_WHY,
+        place=one.row.place(first_offset, last_offset),
+    )
+
+
+def _overlap(one: _Served, holder: AuditedSegment, reach: int, tally: Tally) -> None:
+    row = one.row
+    place = row.place(one.first_offset, min(one.last_offset, reach))
+    if (row.base_offset, row.end_offset) != (holder.base_offset, holder.end_offset):
+        expected = f"a start after offset {reach}, where the segment before ends"
+        found = f"offset {one.first_offset}"
+        tally.note(row.path, "overlap", expected, found, _FOLLOW_EPOCHS, place=place)
+        return
+    checksums = (row.log_crc32c, holder.log_crc32c)
+    differs = (
+        row.metadata().epoch_ranges() == holder.metadata().epoch_ranges()
+        and None not in checksums
+        and checksums[0] != checksums[1]
+    )
+    say, action = (tally.problem, _COMPARE) if differs else (tally.note, _FOLLOW_EPOCHS)
+    bytes_ = "other bytes" if differs else "a copy"
+    say(
+        row.path,
+        "duplicate",
+        f"offsets {row.base_offset} to {row.end_offset} once",
+        f"{bytes_} of them also in {holder.path}",
+        action,
+        place=place,
+    )
+
+
+def _strangers(stored: Sequence[AuditedSegment], lineage: LeaderEpochs, tally: Tally) -> None:
+    """Segments with offsets that the log has from another leader epoch, or has no more."""
+    first = lineage.entries[0]
+    for row in stored:
+        metadata = row.metadata()
+        ranges = ranges_in_lineage(metadata, lineage)
+        if not ranges and row.leader_epochs[-1].epoch < first.epoch:
+            tally.note(
+                row.path,
+                "unreferenced_epochs",
+                f"leader epochs of the log, {first.epoch} and later",
+                f"epochs up to {row.leader_epochs[-1].epoch}",
+                _EXPIRES,
+                place=row.place(),
+            )
+            continue
+        outside = _first_outside(metadata, ranges, first.start_offset)
+        if outside is not None:
+            epoch = _epoch_at(metadata, outside)
+            tally.note(
+                row.path,
+                "epoch_regression",
+                f"offset {outside} in leader epoch {lineage.epoch_for(outside)}",
+                f"it in leader epoch {epoch}",
+                _NOT_READ,
+                place=row.place(outside),
+            )
+
+
+def _first_outside(
+    metadata: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]], log_start: int
+) -> int | None:
+    """The first offset at or above `log_start` that lies in none of `ranges`, which ascend."""
+    offset = max(metadata.start_offset, log_start)
+    for first, last in ranges:
+        if offset < first:
+            break
+        offset = max(offset, last + 1)
+    return offset if offset <= metadata.served_end_offset else None
+
+
+def _epoch_at(metadata: RemoteLogSegmentMetadata, offset: int) -> int:
+    return next(epoch for epoch, first, last in metadata.epoch_ranges() if first <= offset <= last)
+
+
+def _transactions(served: Sequence[_Served], tally: Tally) -> None:
+    """What is open at the end of one segment is open or ended in the next one."""
+    rows = list({one.row.path: one.row for one in served}.values())
+    for before, after in pairwise(rows):
+        if before.end_offset + 1 == after.base_offset:
+            _check_handed_on(before, after, tally)
+    newest = max(served, key=lambda one: one.last_offset)
+    if newest.last_offset == newest.row.end_offset and newest.row.open_transactions:
+        _unended(newest.row, newest.row.open_transactions, tally)
+
+
+def _unended(newest: AuditedSegment, transactions: Sequence[OpenTransaction], tally: Tally) -> None:
+    first = min(transactions, key=lambda one: one.first_offset)
+    tally.note(
+        newest.path,
+        "txn_open",
+        "every transaction ended in the store",
+        f"{counted(len(transactions), 'open transaction')}, the first from offset "
+        f"{first.first_offset} of producer {first.producer_id}; readers of committed records end "
+        "there",
+        _OPEN,
+        place=newest.place(first.first_offset),
+    )
+
+
+def _check_handed_on(before: AuditedSegment, after: AuditedSegment, tally: Tally) -> None:
+    if before.open_transactions is None or after.open_transactions is None:
+        return
+    handed_on, kept = set(before.open_transactions), set(after.open_transactions)
+    for one in sorted(kept - handed_on):
+        # From further back it may be unknown: a producer state can begin without its past.
+        if before.base_offset <= one.first_offset <= before.end_offset:
+            _broken(
+                after, one, "open at the end of the segment before, too", "not open there", tally
+            )
+    if after.ended_producers is None:
+        return
+    for one in sorted(handed_on - kept):
+        if one.producer_id not in after.ended_producers:
+            _broken(
+                after, one, "ended by a marker in this segment, or still open", "neither", tally
+            )
+
+
+def _broken(
+    row: AuditedSegment, one: OpenTransaction, expected: str, found: str, tally: Tally
+) -> None:
+    tally.problem(
+        row.path,
+        "txn_state",
+        f"the transaction of producer {one.producer_id} from offset {one.first_offset} {expected}",
+        found,
+        _STATE,
+        place=row.place(one.first_offset),
+    )
+
+
+def _epoch_sizes(rows: Sequence[AuditedSegment]) -> list[EpochSizeRow]:
+    """`RemoteLogMetadataManager.remote_log_size` of every epoch, from the segments themselves."""
+    segments: Counter[int] = Counter()
+    size_bytes: Counter[int] = Counter()
+    for row in rows:
+        if row.state == FINISHED:
+            for epoch, part_bytes in row.metadata().served_size_per_epoch():
+                segments[epoch] += 1
+                size_bytes[epoch] += part_bytes
+    return [
+        EpochSizeRow(
+            topic=rows[0].topic,
+            partition=rows[0].partition,
+            leader_epoch=epoch,
+            segments=segments[epoch],
+            size_bytes=size_bytes[epoch],
+            topic_id=rows[0].topic_id,
+        )
+        for epoch in sorted(segments)
+    ]

@@ -1,0 +1,216 @@
+"""The rows of an audit: plain values, which go from one process to another as they are.
+
+Offsets are inclusive at both ends. One `AuditedSegment` is all that the look at a segment's objects
+leaves for the look at its partition, so that both can happen in different places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tierlog.log.checkpoint import EpochEntry
+from tierlog.remote.layout import log_key
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.tools.findings import Place
+from tierlog.tools.output import wide_field
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+
+__all__ = [
+    "FINISHED",
+    "UNDER_WAY_MS",
+    "AuditRules",
+    "AuditedSegment",
+    "DeletionRow",
+    "EpochSize",
+    "EpochSizeRow",
+    "OpenTransaction",
+    "RetentionRow",
+    "segment_of",
+]
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
+# What is younger may just be on its way: far longer than the moment between two objects.
+UNDER_WAY_MS = 600_000
+
+
+class EpochSize(NamedTuple):
+    """The bytes of a segment that were written in one leader epoch."""
+
+    epoch: int
+    size_bytes: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without an end so far: who writes it, and its first offset."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRules:
+    """What an audit is to find out.
+
+    ``now_ms`` tells what is just being copied from what was left behind. ``deep`` reads every
+    `.log` object whole. The others are the retention of the what-if, None for no limit;
+    ``log_start_offset`` None: as the metadata says, or where the stored log begins.
+    """
+
+    now_ms: int
+    deep: bool = False
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    log_start_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedSegment:
+    """One segment, as its objects describe it, or as the metadata does where they do not.
+
+    ``state`` is a name of `RemoteLogSegmentState`: the metadata's, or COPY_SEGMENT_FINISHED where
+    only the bucket was asked; None for a segment that the metadata does not know. ``stored``: its
+    two objects are there, and describe it. ``path`` is the key of its `.log` object.
+
+    Only the objects tell ``batches``, ``records``, the ``lineage`` that was uploaded and the
+    transactions that are open at its end; only a deep look ``ended_producers``, whose transactions
+    end in it. Only the metadata tells ``truncation_offset`` and the partition's
+    ``log_start_offset``. None is unknown.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    leader_epochs: tuple[EpochEntry, ...]
+    state: str | None
+    stored: bool
+    batches: int | None = None
+    records: int | None = None
+    path: str = wide_field()
+    topic_id: str = wide_field()
+    segment_id: str = wide_field()
+    broker_id: int = wide_field()
+    event_timestamp_ms: int = wide_field()
+    bytes_per_epoch: tuple[EpochSize, ...] | None = wide_field()
+    log_crc32c: int | None = wide_field()
+    txn_index_empty: bool = wide_field()
+    truncation_offset: int | None = None
+    log_start_offset: int | None = None
+    lineage: tuple[EpochEntry, ...] | None = None
+    open_transactions: tuple[OpenTransaction, ...] | None = None
+    ended_producers: tuple[int, ...] | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where the objects of its partition lie: what tells partitions apart."""
+        return self.path.rpartition("/")[0]
+
+    def place(self, first_offset: int | None = None, last_offset: int | None = None) -> Place:
+        """What a finding about it is about; all of it unless offsets are given."""
+        return Place(
+            self.topic,
+            self.partition,
+            self.base_offset if first_offset is None else first_offset,
+            self.end_offset if last_offset is None else last_offset,
+        )
+
+    def metadata(self) -> RemoteLogSegmentMetadata:
+        """The segment as everything else in tierlog knows it."""
+        return RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(
+                topic_id_partition=TopicIdPartition(
+                    topic_id=self.topic_id, topic=self.topic, partition=self.partition
+                ),
+                id=self.segment_id,
+            ),
+            start_offset=self.base_offset,
+            end_offset=self.end_offset,
+            max_timestamp_ms=self.max_timestamp_ms,
+            broker_id=self.broker_id,
+            event_timestamp_ms=self.event_timestamp_ms,
+            segment_size_bytes=self.size_bytes,
+            leader_epochs=self.leader_epochs,
+            state=RemoteLogSegmentState[self.state or FINISHED],
+            txn_index_empty=self.txn_index_empty,
+            bytes_per_epoch=self.bytes_per_epoch,
+            log_crc32c=self.log_crc32c,
+            truncation_offset=self.truncation_offset,
+        )
+
+
+def segment_of(
+    metadata: RemoteLogSegmentMetadata, *, state: str | None, stored: bool, **more: Any
+) -> AuditedSegment:
+    """The row of a segment; ``more`` are fields that its metadata does not have."""
+    partition, sizes = metadata.topic_id_partition, metadata.bytes_per_epoch
+    return AuditedSegment(
+        topic=partition.topic,
+        partition=partition.partition,
+        base_offset=metadata.start_offset,
+        end_offset=metadata.end_offset,
+        size_bytes=metadata.segment_size_bytes,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        leader_epochs=tuple(EpochEntry(*pair) for pair in metadata.leader_epochs),
+        state=state,
+        stored=stored,
+        path=log_key(metadata),
+        topic_id=partition.topic_id,
+        segment_id=metadata.segment_id.id,
+        broker_id=metadata.broker_id,
+        event_timestamp_ms=metadata.event_timestamp_ms,
+        bytes_per_epoch=None if sizes is None else tuple(EpochSize(*pair) for pair in sizes),
+        log_crc32c=metadata.log_crc32c,
+        txn_index_empty=metadata.txn_index_empty,
+        **more,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSizeRow:
+    """``size_bytes`` is `remote_log_size` of one leader epoch: bytes of the finished segments that
+    were written in it (KIP-852); ``segments`` is how many segments hold some of them."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    segments: int
+    size_bytes: int
+    topic_id: str = wide_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionRow:
+    """A segment that would be deleted; ``reason`` is a value of `DeleteReason`."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    reason: str
+    path: str = wide_field()
+    topic_id: str = wide_field()
+    segment_id: str = wide_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRow:
+    """What retention would do to one partition.
+
+    The log would start at ``new_log_start_offset``; ``size_bytes`` is what the size rule held
+    against its limit, None when it was not applied; ``held_back`` says why a rule was not.
+    """
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    new_log_start_offset: int
+    size_bytes: int | None
+    deleted_segments: int
+    deleted_bytes: int
+    held_back: tuple[str, ...]
+    topic_id: str = wide_field()

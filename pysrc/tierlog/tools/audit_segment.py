@@ -1,0 +1,406 @@
+"""The look at one segment of a store: its two objects, and what the metadata says of it.
+
+Always: the checksum of every section of the `.indexes` object, that what the sections say fits
+together, sizes, and the metadata. ``deep`` also reads the `.log` object whole: its checksum, its
+batches and records, and the indexes against them.
+
+Whatever is wrong with the objects is a finding; a store that does not answer is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.log.files import printable
+from tierlog.log.index_files import read_producer_snapshot
+from tierlog.remote.bucket import DescribedIndexes, Problem, ProblemReason, describe_indexes
+from tierlog.remote.indexes import IndexKind, read_sections
+from tierlog.remote.layout import CLUSTER_KEY, indexes_key, log_key, parse_key, parse_rdi
+from tierlog.remote.log_index import decode_remote_log_index
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tools.audit_rows import (
+    UNDER_WAY_MS,
+    AuditedSegment,
+    AuditRules,
+    OpenTransaction,
+    segment_of,
+)
+from tierlog.tools.findings import Finding, Place, Tally
+from tierlog.tools.stored_log import StoredLog, read_stored_log
+from tierlog.tools.verify_indexes import (
+    IndexFault,
+    check_offset_index,
+    check_snapshot,
+    check_time_index,
+    check_txn_index,
+)
+
+__all__ = ["OBJECT_ACTIONS", "SegmentLook", "SegmentTask", "look_at_segment", "place_of"]
+
+# A row holds no more of them; a segment with that many says nothing about transactions.
+_MAX_OPEN_TRANSACTIONS = 10_000
+
+_COPY_AGAIN = (
+    "copy the segment again while the broker still has it, or restore the object from a backup "
+    "or an older version in the bucket"
+)
+_REBUILD = "the .log object is the truth: rebuild the .indexes object from it"
+_ASK_BOTH = (
+    "one of both is not this segment's: verify --deep says whether the objects hold; if they do, "
+    "rebuild the metadata from the bucket"
+)
+_UNKNOWN = (
+    "no reader finds it through this metadata, and retention never removes it; if it was lost, "
+    "rebuild the metadata from the bucket; remove both objects only if no metadata knows it"
+)
+_UNFINISHED = "run tierlog tier again, which settles interrupted copies; nothing reads this object"
+OBJECT_ACTIONS = {
+    ProblemReason.FOREIGN_OBJECT: "nothing to do: tierlog passes over it",
+    ProblemReason.LOG_WITHOUT_INDEXES: _UNFINISHED,
+    ProblemReason.INDEXES_WITHOUT_LOG: _COPY_AGAIN,
+    ProblemReason.CORRUPT_INDEXES: _REBUILD,
+    ProblemReason.WRONG_KEY: "somebody moved or renamed the object: move it back",
+    ProblemReason.WRONG_SIZE: _COPY_AGAIN,
+    ProblemReason.WRONG_CHECKSUM: _COPY_AGAIN,
+    ProblemReason.MISSING: "nothing to do if it is being deleted: run verify again",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTask:
+    """A segment to look at.
+
+    ``objects``: `.log` and `.indexes` as listed, None unless both were. ``known``: what the
+    metadata says of it, None for nothing. ``state`` is that of `AuditedSegment`.
+    """
+
+    objects: tuple[ObjectInfo, ObjectInfo] | None
+    known: AuditedSegment | None
+    state: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the `.log` object."""
+        return 0 if self.objects is None else self.objects[0].size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLook:
+    """What was found. ``segment`` is None where neither objects nor metadata describe one."""
+
+    folder: str
+    segment: AuditedSegment | None
+    findings: tuple[Finding, ...]
+
+
+def place_of(key: str) -> Place:
+    """What the key of an object says about it; nothing for a foreign one."""
+    try:
+        parsed = parse_key(key)
+    except ValueError:
+        return Place()
+    return Place(parsed.topic_label, parsed.partition, parsed.base_offset)
+
+
+def look_at_segment(
+    store: ObjectStore, task: SegmentTask, rules: AuditRules, *, cluster_id: str | None
+) -> SegmentLook:
+    """Reads a segment of `store`, which belongs to `cluster_id` (None: unknown)."""
+    if task.objects is None:
+        assert task.known is not None
+        return SegmentLook(folder=task.known.folder, segment=task.known, findings=())
+    log, indexes = task.objects
+    folder = log.key.rpartition("/")[0]
+    tally = Tally(place=place_of(log.key))
+    described = describe_indexes(store, log, indexes)
+    if isinstance(described, Problem):
+        say = tally.note if described.reason is ProblemReason.MISSING else tally.problem
+        action = OBJECT_ACTIONS[described.reason]
+        say(described.key, described.reason.value, described.expected, described.found, action)
+        segment = task.known
+    else:
+        segment = _look(store, task, described, tally, cluster_id=cluster_id, deep=rules.deep)
+    if task.state is None:
+        _orphan(log.key, rules.now_ms - indexes.last_modified_ms, described, tally)
+    return SegmentLook(folder=folder, segment=segment, findings=tuple(tally.findings))
+
+
+def _look(
+    store: ObjectStore,
+    task: SegmentTask,
+    described: DescribedIndexes,
+    tally: Tally,
+    *,
+    cluster_id: str | None,
+    deep: bool,
+) -> AuditedSegment:
+    description, known = described.description, task.known
+    metadata = description.metadata
+    name = metadata.topic_id_partition
+    tally.place = Place(name.topic, name.partition, metadata.start_offset, metadata.end_offset)
+    _check_cluster(description, cluster_id, tally)
+    if known is not None:
+        _check_known(metadata, known.metadata(), tally)
+    sections = _sections(store, described, tally)
+    log = _deep_look(store, description, sections, tally) if deep else None
+    lineage = _lineage(metadata, sections, tally)
+    changed_ms = metadata.event_timestamp_ms if known is None else known.event_timestamp_ms
+    return segment_of(
+        replace(metadata, event_timestamp_ms=changed_ms),
+        state=task.state,
+        stored=True,
+        batches=description.batch_count if description.batch_count >= 0 else None,
+        records=description.record_count if description.record_count >= 0 else None,
+        truncation_offset=None if known is None else known.truncation_offset,
+        log_start_offset=None if known is None else known.log_start_offset,
+        lineage=None if lineage is None else lineage.entries,
+        open_transactions=_open_transactions(metadata, sections, tally),
+        ended_producers=None if log is None else _ended_producers(log),
+    )
+
+
+def _orphan(key: str, age_ms: int, described: DescribedIndexes | Problem, tally: Tally) -> None:
+    """A segment that the metadata does not know, unless it is gone by now."""
+    if isinstance(described, Problem) and described.reason is ProblemReason.MISSING:
+        return
+    say = tally.problem if age_ms >= UNDER_WAY_MS else tally.note
+    say(key, "orphan", "a segment that the metadata knows", "one that it does not", _UNKNOWN)
+
+
+def _check_cluster(description: SegmentDescription, cluster_id: str | None, tally: Tally) -> None:
+    if cluster_id and description.cluster_id not in ("", cluster_id):
+        tally.problem(
+            indexes_key(description.metadata),
+            "wrong_cluster",
+            f"a segment of cluster {cluster_id}, as {CLUSTER_KEY} says",
+            f"one of cluster {printable(description.cluster_id)}",
+            "two clusters share this prefix: give each its own",
+        )
+
+
+def _check_known(
+    stored: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata, tally: Tally
+) -> None:
+    """The objects and the metadata say the same; what one of them never knew does not count."""
+    if known.segment_size_bytes != stored.segment_size_bytes:
+        tally.problem(
+            log_key(stored),
+            "wrong_size",
+            f"{known.segment_size_bytes} bytes, as the metadata says",
+            f"{stored.segment_size_bytes} bytes",
+            _ASK_BOTH,
+        )
+    says = {
+        "end offset": (known.end_offset, stored.end_offset),
+        "leader epochs": (known.leader_epochs, stored.leader_epochs),
+        "max timestamp": (known.max_timestamp_ms, stored.max_timestamp_ms),
+        "empty transaction index": (known.txn_index_empty, stored.txn_index_empty),
+        "CRC-32C of the .log object": (known.log_crc32c, stored.log_crc32c),
+    }
+    for name, (expected, found) in says.items():
+        if expected != found and None not in (expected, found):
+            tally.problem(
+                indexes_key(stored),
+                "metadata_mismatch",
+                f"{name} {expected}, as the metadata says",
+                str(found),
+                _ASK_BOTH,
+            )
+
+
+_Sections = dict[IndexKind, memoryview]
+
+
+def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> _Sections | None:
+    """All sections by their checksums, and those that can be judged without the log."""
+    metadata = described.description.metadata
+    key = indexes_key(metadata)
+    try:
+        sections = read_sections(store, key, described.header, described.first, list(IndexKind))
+        _check_remote_index(metadata, sections[IndexKind.REMOTE_LOG])
+    except CorruptDataError as error:
+        tally.error(error, key, _REBUILD)
+        return None
+    except RemoteResourceNotFoundError as error:
+        action = OBJECT_ACTIONS[ProblemReason.MISSING]
+        tally.note(key, "vanished", "the object", str(error), action)
+        return None
+    return sections
+
+
+def _check_remote_index(metadata: RemoteLogSegmentMetadata, data: memoryview) -> None:
+    """The entries lead through the whole `.log`, byte after byte, offset after offset."""
+    entries = decode_remote_log_index(data, path=indexes_key(metadata))
+    position = 0
+    for row in range(len(entries)):
+        key, at = parse_rdi(entries.rdi[row], metadata.topic_id_partition)
+        if str(key) != log_key(metadata) or at != position:
+            raise _wrong_entry(
+                metadata, int(entries.position[row]), f"byte {position}", f"{key}:{at}"
+            )
+        position += int(entries.data_length[row])
+    if position != metadata.segment_size_bytes:
+        size_bytes = metadata.segment_size_bytes
+        raise _wrong_entry(metadata, len(data), f"entries up to byte {size_bytes}", f"{position}")
+    outside = (entries.first_offset < metadata.start_offset) | (
+        entries.last_offset > metadata.end_offset
+    )
+    for row in np.flatnonzero(outside)[:1].tolist():
+        expected = f"offsets {metadata.start_offset} to {metadata.end_offset}"
+        found = f"{entries.first_offset[row]} to {entries.last_offset[row]}"
+        raise _wrong_entry(metadata, int(entries.position[row]), expected, found)
+
+
+def _wrong_entry(
+    metadata: RemoteLogSegmentMetadata, position: int, expected: str, found: str
+) -> CorruptDataError:
+    return CorruptDataError(
+        reason="remote_log_index",
+        path=indexes_key(metadata),
+        position=position,
+        expected=f"{expected} in the remoteLogIndex section",
+        found=found,
+    )
+
+
+def _lineage(
+    metadata: RemoteLogSegmentMetadata, sections: _Sections | None, tally: Tally
+) -> LeaderEpochs | None:
+    """The leader epochs that were uploaded, if they are those of the metadata."""
+    if sections is None:
+        return None
+    key = indexes_key(metadata)
+    try:
+        lineage = parse_leader_epochs(bytes(sections[IndexKind.LEADER_EPOCH]), key)
+        _check_epochs(metadata, lineage)
+    except CorruptDataError as error:
+        tally.error(error, key, _REBUILD)
+        return None
+    return lineage
+
+
+def _check_epochs(metadata: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> None:
+    clipped = lineage.clipped(metadata.start_offset, metadata.end_offset + 1).entries
+    # A lineage begins inside of the segment when records before that were deleted.
+    starts = [metadata.start_offset, *(entry.start_offset for entry in clipped[1:])]
+    epochs = tuple(zip((entry.epoch for entry in clipped), starts, strict=False))
+    if epochs != metadata.leader_epochs:
+        raise CorruptDataError(
+            reason="leader_epochs",
+            path=indexes_key(metadata),
+            position=0,
+            expected=f"the epochs of the metadata, {_pairs(metadata.leader_epochs)}",
+            found=_pairs(epochs),
+        )
+
+
+def _pairs(pairs: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{epoch} from {start}" for epoch, start in pairs) or "none"
+
+
+def _open_transactions(
+    metadata: RemoteLogSegmentMetadata, sections: _Sections | None, tally: Tally
+) -> tuple[OpenTransaction, ...] | None:
+    """Those of the producer snapshot, which is the state at the segment's end."""
+    if sections is None:
+        return None
+    data = bytes(sections[IndexKind.PRODUCER_SNAPSHOT])
+    faults = check_snapshot(data)
+    _index_faults(indexes_key(metadata), "producer snapshot", faults, tally)
+    if faults:
+        return None
+    try:
+        states = read_producer_snapshot(data)
+    except CorruptDataError as error:
+        tally.error(error, indexes_key(metadata), _REBUILD)
+        return None
+    is_open = states.current_txn_first_offset >= 0
+    if int(is_open.sum()) > _MAX_OPEN_TRANSACTIONS:
+        return None
+    producers, firsts = states.producer_id[is_open], states.current_txn_first_offset[is_open]
+    return tuple(map(OpenTransaction, producers.tolist(), firsts.tolist()))
+
+
+def _ended_producers(log: StoredLog) -> tuple[int, ...]:
+    """Whose transactions end here: control batches of transactions are their markers."""
+    markers = log.is_control & log.is_transactional
+    return tuple(np.unique(log.producer_id[markers]).tolist())
+
+
+def _deep_look(
+    store: ObjectStore,
+    segment: SegmentDescription,
+    sections: _Sections | None,
+    tally: Tally,
+) -> StoredLog | None:
+    metadata = segment.metadata
+    key = log_key(metadata)
+    try:
+        log = read_stored_log(RemoteStorageManager(store), metadata)
+    except CorruptDataError as error:
+        tally.error(error, key, _COPY_AGAIN)
+        return None
+    except RemoteResourceNotFoundError as error:
+        action = OBJECT_ACTIONS[ProblemReason.MISSING]
+        tally.note(key, "vanished", "the object", str(error), action)
+        return None
+    _check_log(segment, log, tally)
+    if sections is not None:
+        _check_against_log(metadata, sections, log, tally)
+    return log
+
+
+def _check_log(segment: SegmentDescription, log: StoredLog, tally: Tally) -> None:
+    metadata = segment.metadata
+    if metadata.log_crc32c is not None and log.crc32c != metadata.log_crc32c:
+        tally.problem(
+            log_key(metadata),
+            "wrong_checksum",
+            f"CRC-32C {metadata.log_crc32c:#010x}",
+            f"{log.crc32c:#010x}",
+            _COPY_AGAIN,
+        )
+    counts = {
+        "batch_count": (segment.batch_count, len(log)),
+        "record_count": (segment.record_count, int(log.record_count.sum())),
+    }
+    for what, (expected, found) in counts.items():
+        if expected not in (-1, found):
+            tally.problem(log_key(metadata), what, str(expected), str(found), _REBUILD)
+    if len(log) and not (
+        metadata.start_offset <= log.base_offset[0] and log.last_offset[-1] <= metadata.end_offset
+    ):
+        tally.problem(
+            log_key(metadata),
+            "wrong_offsets",
+            f"offsets {metadata.start_offset} to {metadata.end_offset}",
+            f"{log.base_offset[0]} to {log.last_offset[-1]}",
+            _COPY_AGAIN,
+        )
+
+
+def _check_against_log(
+    metadata: RemoteLogSegmentMetadata, sections: _Sections, log: StoredLog, tally: Tally
+) -> None:
+    key, base_offset = indexes_key(metadata), metadata.start_offset
+    faults = {
+        "offset index": check_offset_index(bytes(sections[IndexKind.OFFSET]), log, base_offset),
+        "time index": check_time_index(bytes(sections[IndexKind.TIME]), log, base_offset),
+        "transaction index": check_txn_index(bytes(sections[IndexKind.TRANSACTION]), log),
+    }
+    for name, found in faults.items():
+        _index_faults(key, name, found, tally)
+
+
+def _index_faults(key: str, section: str, faults: list[IndexFault], tally: Tally) -> None:
+    for fault in faults:
+        expected = f"{fault.expected} in the {section}"
+        tally.problem(key, fault.what, expected, fault.found, _REBUILD, fault.position)

@@ -1,0 +1,121 @@
+"""An audit of a store on one machine: list it, look at each segment, judge each partition.
+
+    audit = audit_store("s3://bucket/kafka", AuditRules(now_ms=..., retention_ms=...))
+
+`plan_audit`, `look_at_segment` and `audit_partition` do the work, one after the other; this runs
+them in threads, `spark_udfs.audit` on a cluster. What they find is the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store import open_store
+from tierlog.tools.audit_partition import audit_partition
+from tierlog.tools.audit_plan import plan_audit
+from tierlog.tools.audit_rows import (
+    AuditedSegment,
+    AuditRules,
+    DeletionRow,
+    EpochSizeRow,
+    RetentionRow,
+)
+from tierlog.tools.audit_segment import SegmentLook, SegmentTask, look_at_segment
+from tierlog.tools.findings import Finding
+from tierlog.tools.output import Table
+from tierlog.tools.progress import Progress, QuietProgress
+
+__all__ = ["StoreAudit", "audit_store", "look_at_segments"]
+
+_PARALLEL_READS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAudit:
+    """The outcome of an audit.
+
+    ``findings`` are by object, position and kind, the others by folder and offset: however the work
+    was spread does not show.
+    """
+
+    url: str
+    segments: tuple[AuditedSegment, ...]
+    findings: tuple[Finding, ...]
+    epoch_sizes: tuple[EpochSizeRow, ...]
+    retention: tuple[RetentionRow, ...]
+    deletions: tuple[DeletionRow, ...]
+
+    def tables(self) -> list[Table]:
+        """What a document holds."""
+        return [
+            Table(name="segments", row_type=AuditedSegment, rows=self.segments),
+            Table(name="findings", row_type=Finding, rows=self.findings),
+            Table(name="epoch_sizes", row_type=EpochSizeRow, rows=self.epoch_sizes),
+            Table(name="retention", row_type=RetentionRow, rows=self.retention),
+            Table(name="deletions", row_type=DeletionRow, rows=self.deletions),
+        ]
+
+
+def audit_store(
+    url: str,
+    rules: AuditRules,
+    *,
+    metadata: str | None = None,
+    progress: Progress | None = None,
+) -> StoreAudit:
+    """Audits a store, and the metadata file `metadata` (a path or ``file:`` URL) against it.
+
+    Nothing is changed. Raises as ``open_store`` and `plan_audit`, and for a store that cannot be
+    read; whatever is wrong with what is there is a finding.
+    """
+    watching = progress or QuietProgress()
+    store = open_store(url)
+    plan = plan_audit(store, now_ms=rules.now_ms, metadata=metadata)
+    watching.start(plan.size_bytes)
+    findings = list(plan.findings)
+    folders: defaultdict[str, list[AuditedSegment]] = defaultdict(list)
+    for task, look in look_at_segments(store, plan.tasks, rules, cluster_id=plan.cluster_id):
+        findings += look.findings
+        if look.segment is not None:
+            folders[look.folder].append(look.segment)
+        watching.advance(task.size_bytes, look.folder)
+    audits = [audit_partition(folders[folder], rules) for folder in sorted(folders)]
+    findings += [found for audit in audits for found in audit.findings]
+    return StoreAudit(
+        url=store.url,
+        segments=tuple(row for folder in sorted(folders) for row in folders[folder]),
+        findings=tuple(sorted(findings, key=_by_object)),
+        epoch_sizes=tuple(row for audit in audits for row in audit.epoch_sizes),
+        retention=tuple(row for audit in audits for row in audit.retention),
+        deletions=tuple(row for audit in audits for row in audit.deletions),
+    )
+
+
+def look_at_segments(
+    store: ObjectStore,
+    tasks: Iterable[SegmentTask],
+    rules: AuditRules,
+    *,
+    cluster_id: str | None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> Iterator[tuple[SegmentTask, SegmentLook]]:
+    """Each segment with what was found, in order, a few of them read at a time."""
+    with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-audit") as pool:
+        running: deque[tuple[SegmentTask, Future[SegmentLook]]] = deque()
+        for task in tasks:
+            future = pool.submit(look_at_segment, store, task, rules, cluster_id=cluster_id)
+            running.append((task, future))
+            if len(running) > 2 * parallel_reads:
+                done, future = running.popleft()
+                yield done, future.result()
+        while running:
+            done, future = running.popleft()
+            yield done, future.result()
+
+
+def _by_object(found: Finding) -> tuple[str, int, str, str]:
+    return found.path, -1 if found.position is None else found.position, found.what, found.expected
