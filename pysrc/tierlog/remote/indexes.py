@@ -228,8 +228,12 @@ def verify_indexes(data: Buffer, *, path: str) -> tuple[IndexesHeader, SegmentDe
 def read_indexes_header(
     store: ObjectStore, key: str, object_size_bytes: int | None = None
 ) -> tuple[IndexesHeader, Buffer]:
-    """The header of an `.indexes` object and the first 16 KiB it was read from, in one request."""
+    """The header of an `.indexes` object and the first 16 KiB it was read from, in one request.
+
+    `object_size_bytes` is what a listing says, None if none was asked."""
     path = f"{store.url}/{key}"
+    if object_size_bytes == -1:
+        object_size_bytes = None
     if object_size_bytes == 0:
         raise _corrupt(path, 0, "bad_length", f"at least {_START.size} bytes", "an empty object")
     first = store.get_range(key, 0, FIRST_READ_BYTES)

@@ -48,7 +48,10 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object as a store reports it. ``etag`` changes when the bytes do; None if unknown."""
+    """One object as a store reports it. ``etag`` changes when the bytes do; None if unknown.
+
+    In a listing ``size_bytes`` is -1 for an object that is made only when it is read.
+    """
 
     key: str
     size_bytes: int

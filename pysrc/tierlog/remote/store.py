@@ -8,6 +8,7 @@
 | ``gs://bucket/prefix`` | Google Cloud Storage | the prefix |
 | ``az://container/prefix`` | Azure Blob Storage; ``account_name`` is an option | the prefix |
 | ``hdfs://host:port/folder`` | HDFS, see `hdfs_store`; needs the extra ``hdfs`` | the folder |
+| ``kafka+`` and one of these | what Kafka's LocalTieredStorage wrote, read only: `kafka_layout` | |
 
 A URL holds no credentials: they come from the environment or from options, and appear in no
 error and no `repr`.
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tierlog.errors import ConfigError
+from tierlog.remote.kafka_layout import KAFKA_SCHEME, KafkaLayoutStore
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.object_store import ObjectInfo, ObjectStore, check_prefix, file_chunks
 from tierlog.remote.obstore_store import ObstoreStore, open_cloud_store, open_memory_store
@@ -35,6 +37,8 @@ def open_store(url: str, **options: Any) -> ObjectStore:
     `options` go to the cloud provider's client, or are those of `HdfsOptions`; the other schemes
     refuse them. Nothing is read or written yet, so a missing folder or bucket shows on first use.
     """
+    if url.startswith(KAFKA_SCHEME):
+        return KafkaLayoutStore(open_store(url.removeprefix(KAFKA_SCHEME), **options))
     parts = _split(url)
     if parts.scheme in _CLOUD_SCHEMES:
         return open_cloud_store(url, options)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from tierlog.log.files import printable
+from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.layout import CLUSTER_KEY
 from tierlog.types import check_topic_name
 
@@ -39,7 +40,8 @@ class Source(NamedTuple):
 
 
 def source_of(text: str) -> Source:
-    """A URL is a store; so is a directory that holds a store's marker. OSError if there is none."""
+    """A URL is a store; so is a directory that holds a store's marker, and the folder that Kafka's
+    LocalTieredStorage writes to. OSError if there is none."""
     if _URL.match(text):
         return Source(SourceKind.STORE, text)
     if not os.path.lexists(text):
@@ -48,6 +50,10 @@ def source_of(text: str) -> Source:
         )
     if os.path.isfile(os.path.join(text, CLUSTER_KEY)):
         return Source(SourceKind.STORE, "file://" + quote(os.path.realpath(text)))
+    for folder in (text, os.path.join(text, KAFKA_FOLDER)):
+        real = os.path.realpath(folder)
+        if os.path.basename(real) == KAFKA_FOLDER and os.path.isdir(real):
+            return Source(SourceKind.STORE, f"{KAFKA_SCHEME}file://{quote(real)}")
     return Source(SourceKind.LOG_DIR, text)
 
 
