@@ -17,7 +17,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +108,7 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> types.StructType:
         """The columns, without looking at the path."""
-        return schema_of(_parse(self.options))
+        return schema_of(_parse(self.options, streaming=None))
 
     def reader(self, schema: types.StructType) -> DataSourceReader:
         """A read of what is there when the query is planned."""
@@ -112,11 +117,19 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
         _check_columns(schema, known)
         return _Reader(options, schema)
 
+    def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A read of what is added, trigger by trigger."""
+        from spark_udfs.stream import TierlogStreamReader
 
-def _parse(options: Mapping[str, str]) -> SourceOptions:
+        options = _parse(self.options, streaming=True)
+        _check_columns(schema, _RECORDS)
+        return TierlogStreamReader(options, schema)
+
+
+def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
     from spark_udfs.source_options import parse_options
 
-    return parse_options(options)
+    return parse_options(options, streaming=streaming)
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]

@@ -56,8 +56,10 @@ _MAX_INDEX_BYTES = 64 << 20
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
-def open_catalog(options: SourceOptions) -> Catalog:
-    """Looks at the path; ConfigError, OSError or RemoteStorageError when that cannot be done."""
+def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
+    """Looks at the path; ConfigError, OSError or RemoteStorageError when that cannot be done.
+
+    ``settled``: log directories end where the log is known to stay as it is."""
     source = _source(options.path)
     if source.is_store:
         return StoreCatalog.open(source.location, options)
@@ -65,6 +67,7 @@ def open_catalog(options: SourceOptions) -> Catalog:
         open_log_dir(*_folders(source.location)),
         read_committed=options.read_committed,
         fail_on_corrupt=options.fail_on_corrupt,
+        settled=settled,
     )
 
 
@@ -109,12 +112,16 @@ class _Findings:
 class LogDirCatalog:
     """The log directories of a broker, running or not.
 
-    What lies above the high watermark is read as well: a directory does not say where that is.
+    A broker writes its high watermark down every few seconds only, so what lies above is read as
+    well, unless it has to be ``settled``: after a change of leaders it may be another.
     """
 
-    def __init__(self, logs: LogDir, *, read_committed: bool, fail_on_corrupt: bool) -> None:
+    def __init__(
+        self, logs: LogDir, *, read_committed: bool, fail_on_corrupt: bool, settled: bool = False
+    ) -> None:
         self._reader = LocalReader(logs)
         self._read_committed = read_committed
+        self._settled = settled
         self._findings = _Findings(fail_on_corrupt)
         self._logs = {
             Partition(log.topic, log.topic_id, log.partition): log for log in logs.partitions()
@@ -131,7 +138,16 @@ class LogDirCatalog:
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """See `Catalog`. Of the active segment the end is read; for committed records all of it,
-        and nothing of the log can be read when that is damaged."""
+        and nothing of the log can be read when that is damaged. The rolled segments alone are
+        settled where the high watermark is not known."""
+        start, end = self._bounds(partition)
+        log = self._logs[partition]
+        if self._settled and log.segments:
+            last = log.segments[-1].base_offset
+            end = min(end, last if log.high_watermark is None else log.high_watermark)
+        return start, max(start, end)
+
+    def _bounds(self, partition: Partition) -> tuple[int, int]:
         log = self._logs[partition]
         start = log.log_start_offset or 0
         if not log.segments:

@@ -16,7 +16,7 @@
 | ``view`` | records (default), batches, segments, quarantine |
 | ``onCorrupt`` | quarantine (default), fail |
 
-Among offsets -2 is earliest and -1 latest. A stream also takes ``maxOffsetsPerTrigger``, and starts
+Among offsets -2 is earliest and -1 latest. A stream also heeds ``maxOffsetsPerTrigger``, and starts
 at latest unless told otherwise. Of several ways to say where to start the first of these counts, as
 in Spark: a timestamp, timestamps by partition, offsets. Names are compared without regard to case;
 an unknown one is an error.
@@ -148,8 +148,10 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
-    """The options of a read; ConfigError says what is wrong and what is expected."""
+def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
+    """The options of a read; ConfigError says what is wrong and what is expected.
+
+    ``streaming`` is None where Spark does not say which it is going to be."""
     options = _Options(given)
     view = options.choice("view", View)
     if streaming and view is not View.RECORDS:
@@ -161,7 +163,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
     return SourceOptions(
         path=path,
         topics=_topics(options, required=view is View.RECORDS),
-        start=_bound(options, "starting", first, () if streaming else (LATEST,)),
+        start=_bound(options, "starting", first, (LATEST,) if streaming is False else ()),
         end=_end(options, streaming),
         late_start_is_end=options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "latest",
@@ -172,7 +174,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         view=view,
         task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),
         min_partitions=options.count("minPartitions", default=1),
-        max_offsets_per_trigger=_per_trigger(options, streaming),
+        max_offsets_per_trigger=_per_trigger(options),
     )
 
 
@@ -278,7 +280,7 @@ def _is_partition(value: object) -> bool:
     return type(value) is int and 0 <= value <= _MAX_INT32
 
 
-def _end(options: _Options, streaming: bool) -> Bound:
+def _end(options: _Options, streaming: bool | None) -> Bound:
     if not streaming:
         return _bound(options, "ending", LATEST, (EARLIEST,))
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
@@ -287,11 +289,9 @@ def _end(options: _Options, streaming: bool) -> Bound:
     return Bound(option="endingOffsets", everywhere=LATEST)
 
 
-def _per_trigger(options: _Options, streaming: bool) -> int | None:
+def _per_trigger(options: _Options) -> int | None:
     if options.text("maxOffsetsPerTrigger") is None:
         return None
-    if not streaming:
-        raise ConfigError("maxOffsetsPerTrigger: only a stream has triggers")
     return options.count("maxOffsetsPerTrigger", default=1)
 
 

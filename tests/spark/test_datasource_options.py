@@ -100,7 +100,7 @@ def test_the_more_particular_start_counts() -> None:
         ({**PLACE, "includeHeaders": "yes"}, "expected true or false"),
         ({**PLACE, "taskBytes": "0"}, "a whole number above 0"),
         ({**PLACE, "view": "rows"}, "records or batches or segments or quarantine"),
-        ({**PLACE, "maxOffsetsPerTrigger": "5"}, "only a stream has triggers"),
+        ({**PLACE, "maxOffsetsPerTrigger": "0"}, "expected a whole number above 0"),
         ({**PLACE, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({**PLACE, "kafka.bootstrap.servers": "a:1"}, "no broker is asked"),
     ],

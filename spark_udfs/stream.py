@@ -1,0 +1,135 @@
+"""``readStream.format("tierlog")``: what is added to a store, or to a broker's log directory.
+
+A look at the path per trigger says what is there: of a store what its finished segments hold, of
+log directories what the broker is known to keep; of committed records only what is decided. New
+partitions and, with ``subscribePattern``, new topics are read from their first offset.
+
+A trigger is planned from its two offsets alone, so one that is repeated after a crash reads the
+same records. What retention has removed before it was read is an error, or left out with
+``failOnDataLoss=false``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from spark_udfs.datasource import arrow_schema
+from spark_udfs.source_catalog import open_catalog
+from spark_udfs.source_options import EARLIEST, Bound, SourceOptions
+from spark_udfs.source_plan import (
+    Catalog,
+    Partition,
+    chosen_partitions,
+    partition_offsets,
+    plan_tasks,
+    resolve,
+)
+from spark_udfs.source_read import read_task
+from spark_udfs.stream_offsets import StreamOffsets, advanced, as_json, from_json, limited
+from tierlog.log.checkpoint import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+    # PySpark 4.1 asks for no limits: a trigger reads all that is there.
+    ReadLimit = ReadAllAvailable = ReadMaxRows = SupportsTriggerAvailableNow = object
+
+__all__ = ["TierlogStreamReader"]
+
+_Json = Mapping[str, Mapping[str, int]]
+
+
+class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """From where to where each trigger reads, its tasks, and in the workers their rows."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        # The last look at the path, and how far it went; where a query that reads what is there
+        # now is to end.
+        self._catalog: Catalog | None = None
+        self._seen: StreamOffsets | None = None
+        self._last: StreamOffsets | None = None
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        found = partition_offsets(self._options, self._look())
+        return as_json({_key(one.partition): one.start_offset for one in found})
+
+    def latestOffset(  # noqa: N802
+        self, start: _Json | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, dict[str, int]]:
+        catalog = self._look()
+        chosen = chosen_partitions(self._options, catalog.partitions())
+        held = [(one, catalog.bounds(one)) for one in chosen]
+        known = from_json(start or {})
+        begin, end = advanced(known, held, fail_on_data_loss=self._options.fail_on_data_loss)
+        self._seen = dict(end)
+        if self._last is not None:
+            end = _up_to(self._last, begin, end, known)
+        if isinstance(limit, ReadMaxRows) and ReadMaxRows is not object:
+            end = limited(begin, end, limit.max_rows)
+        return as_json(end)
+
+    def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
+        """OutOfRangeError when what the trigger needs is not there any more."""
+        begin, upto = from_json(start), from_json(end)
+        options = replace(
+            self._options,
+            start=Bound(option="checkpoint", by_partition=dict.fromkeys(upto, EARLIEST) | begin),
+            end=Bound(option="checkpoint", by_partition=upto),
+        )
+        catalog = self._catalog or self._look()
+        offsets = [
+            resolve(options, catalog, one)
+            for one in chosen_partitions(options, catalog.partitions())
+            if _key(one) in upto
+        ]
+        return [InputPartition(task) for task in plan_tasks(options, catalog, offsets)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from read_task(partition.value or (), arrow_schema(self._schema), self._options, None)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is where the query ends."""
+        self._last = None
+        self.latestOffset()
+        self._last = self._seen
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        return None if self._seen is None else as_json(self._seen)
+
+    def _look(self) -> Catalog:
+        self._catalog = open_catalog(self._options, settled=True)
+        return self._catalog
+
+
+def _up_to(
+    last: StreamOffsets, begin: StreamOffsets, end: StreamOffsets, known: StreamOffsets
+) -> StreamOffsets:
+    """No further than `last`; partitions that came after it are left to the next run."""
+    return {
+        key: max(begin[key], min(after, last.get(key, begin[key])))
+        for key, after in end.items()
+        if key in last or key in known
+    }
+
+
+def _key(partition: Partition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)

@@ -1,0 +1,82 @@
+"""How far a stream has come: offsets as Spark's Kafka source writes them into its checkpoints.
+
+    {"orders": {"0": 23, "1": 7}}        of every partition, the next offset to read
+
+Decisions are pure functions over plain values; nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_udfs.source_plan import Partition
+from tierlog.errors import ConfigError, OutOfRangeError
+from tierlog.log.checkpoint import TopicPartition
+
+__all__ = ["StreamOffsets", "advanced", "as_json", "from_json", "limited"]
+
+StreamOffsets = dict[TopicPartition, int]
+
+
+def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Sorted: Spark compares two of them by their text."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def from_json(written: Mapping[str, Mapping[str, int]]) -> StreamOffsets:
+    """ConfigError when a checkpoint holds something else, as that of another source does."""
+    try:
+        return {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, partitions in written.items()
+            for partition, offset in partitions.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(
+            'checkpoint: expected offsets like {"topic": {"0": 23}}, found '
+            f"{str(written)[:200]}; is it one of another source?"
+        ) from None
+
+
+def advanced(
+    known: Mapping[TopicPartition, int],
+    held: Iterable[tuple[Partition, tuple[int, int]]],
+    *,
+    fail_on_data_loss: bool,
+) -> tuple[StreamOffsets, StreamOffsets]:
+    """From and to where a stream that has come as far as `known` can go, in all its partitions.
+
+    `held` has the bounds of each partition that is there. A new one is read from its first offset;
+    one that is not there any more, or not yet again, stands still. With ``fail_on_data_loss`` an
+    end below what was read already is an OutOfRangeError: the log was cut, or is another one.
+    """
+    begin, end = dict(known), dict(known)
+    for partition, (first, after) in held:
+        key = TopicPartition(partition.topic, partition.partition)
+        begin.setdefault(key, first)
+        if fail_on_data_loss and after < begin[key]:
+            raise OutOfRangeError(
+                f"{partition}: expected the log to go on at offset {begin[key]}, where the stream "
+                f"has come to, found an end at {after}: it was cut, or the topic was made anew; "
+                "failOnDataLoss=false waits until it is that long again"
+            )
+        end[key] = max(begin[key], after)
+    return begin, end
+
+
+def limited(
+    begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int
+) -> StreamOffsets:
+    """How far to go when all partitions together are to move by about `max_offsets`: each by its
+    share of what is waiting, and by one at least, so that none waits for ever."""
+    waiting = {key: after - begin[key] for key, after in end.items()}
+    total = sum(waiting.values())
+    if total <= max_offsets:
+        return dict(end)
+    return {
+        key: begin[key] + min(size, max(1, max_offsets * size // total))
+        for key, size in waiting.items()
+    }
