@@ -31,8 +31,10 @@ from tierlog.remote.log_index import decode_remote_log_index
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import ObjectStore, open_store
 from tierlog.tiering.reader import Isolation, open_reader
+from tierlog.tools.findings import Severity
 from tierlog.tools.ls import list_store
 from tierlog.tools.sources import source_of
+from tierlog.tools.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -320,3 +322,15 @@ def test_the_folder_by_its_path(
     assert main(["ls", str(folder)]) == 0
     assert "orders.eu-west_1" in capsys.readouterr().out
     assert main(["cat", str(folder), "epochs:0", "-o", "beginning", "-e", "-c", "1"]) == 0
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_verify_finds_what_compaction_took_and_nothing_else(
+    golden: tuple[Path, list[PartitionLog]], deep: bool
+) -> None:
+    """Of offsets at the end of a segment that no record holds any more, only the name of the next
+    one speaks."""
+    report = verify(source_of(kafka_url(golden[0])), now_ms=1 << 50, deep=deep)
+    problems = [one for one in report.findings if one.severity is Severity.PROBLEM]
+    assert {one.what for one in problems} <= {"missing_offsets"}
+    assert all("compacted" in one.path for one in problems)

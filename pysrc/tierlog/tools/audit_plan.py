@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.bucket import Problem, ProblemReason, list_pairs
+from tierlog.remote.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.layout import (
     CLUSTER_KEY,
     INDEXES_SUFFIX,
@@ -113,7 +114,8 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
     except RemoteResourceNotFoundError:
         if not holds_segments:
             raise
-        tally.problem(CLUSTER_KEY, "missing", expected, "none", action)
+        if not store.url.startswith(KAFKA_SCHEME):
+            tally.problem(CLUSTER_KEY, "missing", expected, "none", action)
     except CorruptDataError as error:
         tally.error(error, CLUSTER_KEY, f"remove it and {action}")
     return None
