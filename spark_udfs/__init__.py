@@ -4,8 +4,10 @@
     frame.select(scan_udf("path").batches)                 the same from Python
     frame.mapInArrow(scan_segments, SCAN_SCHEMA)           whole batches of rows
     rebuild_indexes(spark, source, target)                 `tierlog index rebuild` on a cluster
+    session_config()                                       what to tell Spark when it starts
+    ship(spark)                                            tierlog for workers that have none
 
-Needs the extra ``spark``. Nothing here starts or configures Spark.
+Needs the extra ``spark``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         scan_segments,
     )
     from spark_udfs.rebuild import rebuild_indexes
+    from spark_udfs.session import session_config
+    from spark_udfs.shipping import ship
     from spark_udfs.udfs import (
         decode_udf,
         encode_udf,
@@ -41,6 +45,8 @@ __all__ = [
     "register",
     "scan_segments",
     "scan_udf",
+    "session_config",
+    "ship",
     "verify_udf",
 ]
 
@@ -49,6 +55,8 @@ _MODULES = {
         ("ENTRY_SCHEMA", "SCAN_SCHEMA", "decode_remote_log_indexes", "scan_segments"), "codec"
     ),
     "rebuild_indexes": "rebuild",
+    "session_config": "session",
+    "ship": "shipping",
 }
 
 

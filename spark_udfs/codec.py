@@ -87,27 +87,36 @@ _ENTRY_COLUMNS = [column.split()[0] for column in ENTRY_SCHEMA.split(", ")][1:-2
 
 
 def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The record batches of segments, checksums compared; rows as in ``SCAN_SCHEMA``."""
-    for path, content in _files(batches):
-        table = tierlog.scan_segment(content)
-        ended = table.stop_reason is tierlog.StopReason.END
-        columns = {name: pa.array(getattr(table, name)) for name in _BATCH_COLUMNS}
-        rows = len(table)
-        if not ended:
-            columns = {
-                name: pa.concat_arrays([column, pa.nulls(1, column.type)])
-                for name, column in columns.items()
-            }
-        stops: list[str | None] = [None] * rows + ([] if ended else [table.stop_reason.value])
-        places: list[int | None] = [None] * rows + ([] if ended else [table.stop_position])
-        yield pa.RecordBatch.from_pydict(
-            {
-                "path": pa.array([path] * len(stops), pa.string()),
-                **columns,
-                "stop_reason": pa.array(stops, pa.string()),
-                "stop_position": pa.array(places, pa.int64()),
-            }
-        )
+    """The record batches of segments, checksums compared; rows as in ``SCAN_SCHEMA``.
+
+    Where a file cannot be read, ``stop_reason`` says ``unreadable``.
+    """
+    for batch in batches:
+        paths = batch.column("path")
+        segments = batch.column("content") if "content" in batch.schema.names else paths
+        for path, segment in zip(paths.to_pylist(), segments, strict=True):
+            parts, problem = _guarded(_scan, segment, [])
+            yield _scan_rows(path, parts, problem)
+
+
+def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa.RecordBatch:
+    """The batches of a segment, and one more row where it does not end cleanly."""
+    reasons = [] if stop is None else [stop.reason]
+    places = [] if stop is None else [stop.position]
+    rows = pa.concat_arrays([*parts, pa.nulls(len(reasons), _BATCH)])
+    before = len(rows) - len(reasons)
+    return pa.RecordBatch.from_pydict(
+        {
+            "path": pa.repeat(path, len(rows)),
+            **dict(zip(_BATCH_COLUMNS, rows.flatten(), strict=True)),
+            "stop_reason": pa.concat_arrays(
+                [pa.nulls(before, pa.string()), pa.array(reasons, pa.string())]
+            ),
+            "stop_position": pa.concat_arrays(
+                [pa.nulls(before, pa.int64()), pa.array(places, pa.int64())]
+            ),
+        }
+    )
 
 
 def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

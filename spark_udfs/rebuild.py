@@ -1,80 +1,99 @@
 """The rebuild of `tierlog index rebuild` on a Spark cluster: its plan, its worker, its report.
 
-Spark schedules and nothing more: tasks go out as a few hundred bytes, workers read and write the
-files or objects themselves, rows come back. A task that Spark repeats or runs twice writes the same
-bytes again, that is, nothing.
+Spark schedules and nothing more: tasks go out as rows of a few hundred bytes, workers read and
+write the files or objects themselves, rows come back. A task that Spark repeats or runs twice
+writes the same bytes again, that is, nothing. Only frames are used, so Spark Connect will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pyspark.sql import types
+import pyarrow as pa
+from pyspark.sql import functions
 
-from tierlog.clock import SystemClock
+from spark_udfs.progress import watched
+from spark_udfs.session import SPARK_ERRORS, one_line, session
+from spark_udfs.shipping import ship
+from spark_udfs.types import spark_schema
+from spark_udfs.worker import on_worker
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
+from tierlog.tools.findings import Severity
 from tierlog.tools.index_rebuild import (
+    RebuildPlan,
     RebuildReport,
+    RebuildSummary,
     RebuildTask,
+    pack_tasks,
     plan_rebuild,
     rebuild_report,
     rebuild_task,
 )
+from tierlog.tools.progress import Progress, QuietProgress
+from tierlog.tools.rebuild_segment import Outcome
+from tierlog.tools.rebuild_table import (
+    FINDINGS,
+    FINDINGS_FILE,
+    SEGMENTS,
+    SEGMENTS_FILE,
+    finding_table,
+    report_outcomes,
+    segment_outcomes,
+    segment_table,
+    write_report,
+)
+from tierlog.tools.sources import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tierlog.tools.rebuild_segment import SegmentOutcome
+__all__ = ["RebuiltTables", "rebuild_indexes", "rebuild_on", "rebuild_rows"]
 
-__all__ = ["FINDINGS_SCHEMA", "SEGMENTS_SCHEMA", "RebuiltTables", "rebuild_indexes"]
-
-
-def _schema(**columns: types.DataType) -> types.StructType:
-    return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
-
-
-_LONG, _INT, _TEXT = types.LongType(), types.IntegerType(), types.StringType()
-
-# As tierlog.tools.rebuild_segment.SegmentRow.
-SEGMENTS_SCHEMA = _schema(
-    topic=_TEXT,
-    partition=_INT,
-    base_offset=_LONG,
-    end_offset=_LONG,
-    size_bytes=_LONG,
-    batches=_LONG,
-    records=_LONG,
-    first_timestamp_ms=_LONG,
-    max_timestamp_ms=_LONG,
-    crc=_TEXT,
-    codecs=types.ArrayType(_TEXT),
-    outcome=_TEXT,
-    bytes_per_epoch=types.ArrayType(_schema(leader_epoch=_INT, size_bytes=_LONG)),
-    log_crc32c=_LONG,
-    path=_TEXT,
-    findings=types.ArrayType(_TEXT),
-)
-# As tierlog.tools.findings.Finding.
-FINDINGS_SCHEMA = _schema(
-    severity=_TEXT,
-    path=_TEXT,
-    position=_LONG,
-    what=_TEXT,
-    expected=_TEXT,
-    found=_TEXT,
-    action=_TEXT,
-)
+_PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
+_BATCH_BYTES = 1 << 20
+# What a task costs that does nothing shows in small ones; where there is plenty, they are large.
+_TASK_BYTES = 256 << 20
+_LARGE_TASK_BYTES = 1 << 30
+_PLENTY_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltTables:
-    """The report of a run, and its lists as frames: ``SEGMENTS_SCHEMA``, ``FINDINGS_SCHEMA``."""
+    """The report of a run as frames of a session.
 
-    report: RebuildReport
+    ``segments`` has the columns of `tierlog.tools.rebuild_table.SEGMENTS`, a row for each segment;
+    ``findings`` those of ``FINDINGS``, also for what is no segment.
+    """
+
+    summary: RebuildSummary
     segments: DataFrame
     findings: DataFrame
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem; notes do not count."""
+        return self.summary.problems == 0
+
+    @property
+    def quarantine(self) -> DataFrame:
+        """The segments for which nothing was written, with every reason and the byte it is at."""
+        bad = self.segments.where(functions.col("outcome") == Outcome.QUARANTINED.value)
+        each = bad.select(
+            "topic", "partition", "base_offset", "size_bytes", functions.explode("findings")
+        )
+        return each.select(
+            *each.columns[:-1],
+            "col.path",
+            functions.col("col.what").alias("reason"),
+            *(f"col.{name}" for name in ("position", "expected", "found", "action")),
+        )
 
 
 def rebuild_indexes(
@@ -82,50 +101,239 @@ def rebuild_indexes(
     source: str,
     target: str | None = None,
     *,
+    report_path: str | None = None,
     dry_run: bool = False,
     now_ms: int | None = None,
     slots: int | None = None,
+    task_bytes: int | None = None,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
 ) -> RebuiltTables:
     """`tierlog.tools.index_rebuild.rebuild_index` with Spark's workers in place of processes.
 
-    The bytes written and the report are the same. ``source`` and ``target`` are paths or URLs that
+    The bytes written and the rows are the same. ``source`` and ``target`` are paths or URLs that
     every worker reaches; credentials come from the workers' environment. ``slots`` is how many
-    tasks run at a time, by default the session's default parallelism. Errors are those of
-    `plan_rebuild`, on the driver; what is wrong with a segment is in the report. Not through Spark
-    Connect, which has no context.
+    tasks run at a time, by default what the session says, and ``task_bytes`` the size of the larger
+    ones, by default 256 MiB, or 1 GiB where there are 8 GiB for each slot.
+
+    ``report_path`` gets ``segments.parquet`` and ``findings.parquet``, in place of those of an
+    earlier run: of a path the driver writes two files, of a URL Spark's workers write two folders
+    and the rows never come to the driver. ``progress`` is told on the driver.
+
+    Errors are those of `plan_rebuild`, and TierlogError when Spark gives the job up; what is wrong
+    with a segment is in the rows.
     """
-    context = spark.sparkContext
-    plan = plan_rebuild(
+    run = _Run.planned(
+        spark,
         source,
         target=target,
         dry_run=dry_run,
-        now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
-        slots=slots or max(context.defaultParallelism, 1),
+        now_ms=now_ms,
+        slots=slots,
+        task_bytes=task_bytes,
         index_interval_bytes=index_interval_bytes,
+        progress=progress,
+        clock=clock,
     )
-    outcomes: list[SegmentOutcome] = []
-    if plan.tasks:
-        work = context.parallelize(plan.tasks, len(plan.tasks)).mapPartitions(_work)
-        outcomes = work.collect()
-    report = rebuild_report(plan, outcomes)
+    if report_path is not None and "://" in report_path:
+        return run.written(report_path)
+    report = run.collected()
+    segments = segment_table(report_outcomes(report))
+    findings = finding_table(report.findings)
+    if report_path is not None:
+        write_report(report_path, segments, findings)
     return RebuiltTables(
-        report=report,
-        segments=spark.createDataFrame(_rows(report.segments, SEGMENTS_SCHEMA), SEGMENTS_SCHEMA),
-        findings=spark.createDataFrame(_rows(report.findings, FINDINGS_SCHEMA), FINDINGS_SCHEMA),
+        summary=report.summary,
+        segments=_frame(spark, segments),
+        findings=_frame(spark, findings),
     )
 
 
-def _work(tasks: Iterable[RebuildTask]) -> Iterator[SegmentOutcome]:
-    for task in tasks:
-        yield from rebuild_task(task)
+def rebuild_on(
+    master: str,
+    source: str,
+    *,
+    now_ms: int,
+    target: str | None = None,
+    slots: int | None = None,
+    dry_run: bool = False,
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    progress: Progress | None = None,
+    send_package: bool = False,
+) -> RebuildReport:
+    """`rebuild_indexes` in a session of its own on ``master``; with ``send_package`` workers that
+    have no tierlog get this one (`spark_udfs.ship`). Errors are those of both."""
+    with session(master) as spark:
+        if send_package:
+            ship(spark)
+        return _Run.planned(
+            spark,
+            source,
+            target=target,
+            dry_run=dry_run,
+            now_ms=now_ms,
+            slots=slots,
+            index_interval_bytes=index_interval_bytes,
+            progress=progress,
+        ).collected()
 
 
-def _rows(found: Iterable[Any], schema: types.StructType) -> list[tuple[Any, ...]]:
-    """Values in the order of the columns; those of enumerations as plain text."""
-    rows = []
-    for one in found:
-        values = asdict(one)
-        row = (values[name] for name in schema.names)
-        rows.append(tuple(str(value) if isinstance(value, str) else value for value in row))
+def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a worker does: tasks of a plan in (``task``, ``work``), rows of ``SEGMENTS`` out."""
+    for batch in batches:
+        for work in batch.column("work"):
+            # Bytes that our own driver made, as every function that Spark runs is.
+            task: RebuildTask = pickle.loads(work.as_buffer())
+            table = segment_table(rebuild_task(task))
+            rows = len(table) * _BATCH_BYTES // max(table.nbytes, 1)
+            yield from table.to_batches(max_chunksize=max(rows, 1))
+
+
+def _slots(spark: SparkSession) -> int:
+    """How many tasks run at a time; through Connect, how many parts a range gets."""
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        return max(int(context.defaultParallelism), 1)
+    parts = spark.range(1 << 16).select(functions.spark_partition_id()).distinct()
+    return max(int(parts.count()), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A plan, and what runs it."""
+
+    spark: SparkSession
+    plan: RebuildPlan
+    progress: Progress
+    clock: Clock
+
+    @classmethod
+    def planned(
+        cls,
+        spark: SparkSession,
+        source: str,
+        *,
+        target: str | None,
+        dry_run: bool,
+        now_ms: int | None,
+        slots: int | None,
+        index_interval_bytes: int,
+        task_bytes: int | None = None,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+    ) -> _Run:
+        """Lists the source, and makes the tasks larger where there is plenty."""
+        clock = clock or SystemClock()
+        if not source_of(source).is_store:
+            # A worker has a folder of its own.
+            source = os.path.abspath(source)
+            target = None if target is None else os.path.abspath(target)
+        slots = slots or _slots(spark)
+        plan = plan_rebuild(
+            source,
+            target=target,
+            dry_run=dry_run,
+            now_ms=clock.now_ms() if now_ms is None else now_ms,
+            slots=slots,
+            index_interval_bytes=index_interval_bytes,
+        )
+        if task_bytes is None:
+            total_bytes = sum(task.size_bytes for task in plan.tasks)
+            task_bytes = _TASK_BYTES if total_bytes < slots * _PLENTY_BYTES else _LARGE_TASK_BYTES
+        chains = [chain for task in plan.tasks for chain in task.chains]
+        tasks = pack_tasks(chains, slots, max_bytes=task_bytes)
+        return cls(
+            spark=spark,
+            plan=replace(plan, tasks=tasks),
+            progress=progress or QuietProgress(),
+            clock=clock,
+        )
+
+    def collected(self) -> RebuildReport:
+        """Runs the tasks; the rows come to the driver."""
+        with self._running() as rows:
+            table = rows.toArrow()
+        return rebuild_report(self.plan, segment_outcomes(table))
+
+    def written(self, url: str) -> RebuiltTables:
+        """Runs the tasks; the workers write the rows, and nothing comes to the driver."""
+        spark, plan = self.spark, self.plan
+        places = [f"{url.rstrip('/')}/{name}" for name in (SEGMENTS_FILE, FINDINGS_FILE)]
+        with self._running() as rows:
+            planned = _frame(spark, segment_table(plan.outcomes))
+            rows.unionAll(planned).write.mode("overwrite").parquet(places[0])
+        with _errors(plan):
+            segments = spark.read.schema(spark_schema(SEGMENTS)).parquet(places[0])
+            found = segments.select(functions.inline("findings"))
+            found = _frame(spark, finding_table(plan.findings)).unionAll(found)
+            found.write.mode("overwrite").parquet(places[1])
+            findings = spark.read.schema(spark_schema(FINDINGS)).parquet(places[1])
+            summary = _summary(plan, segments, findings)
+        return RebuiltTables(summary=summary, segments=segments, findings=findings)
+
+    @contextmanager
+    def _running(self) -> Iterator[DataFrame]:
+        """The rows of all segments, to be asked for inside and once: that runs the tasks."""
+        tasks = self.plan.tasks
+        sizes = [task.size_bytes for task in tasks]
+        self.progress.start(sum(sizes))
+        with _errors(self.plan), watched(self.spark, sizes, self.progress, self.clock):
+            yield _mapped(self.spark, tasks, "rebuild_rows", SEGMENTS)
+
+
+def _mapped(
+    spark: SparkSession, tasks: Sequence[RebuildTask], function: str, schema: pa.Schema
+) -> DataFrame:
+    """What a function of this module makes of each task, which is one of Spark's, in order."""
+    if not tasks:
+        return _frame(spark, schema.empty_table())
+    plan = pa.table([range(len(tasks)), list(map(pickle.dumps, tasks))], schema=_PLAN)
+    each = _frame(spark, plan).repartitionById(len(tasks), "task")
+    rows: DataFrame = each.mapInArrow(
+        on_worker("spark_udfs.rebuild", function), spark_schema(schema)
+    )
     return rows
+
+
+def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    return spark.createDataFrame(table, spark_schema(table.schema))
+
+
+@contextmanager
+def _errors(plan: RebuildPlan) -> Iterator[None]:
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise TierlogError(
+            f"{plan.source}: Spark gave up: {one_line(error)}; what is done stays done: run it "
+            "again when that is mended"
+        ) from error
+
+
+def _summary(plan: RebuildPlan, segments: DataFrame, findings: DataFrame) -> RebuildSummary:
+    """That of `rebuild_report`, counted where the rows are."""
+    counts = {row.outcome: row["count"] for row in segments.groupBy("outcome").count().collect()}
+    severities = {
+        row.severity: row["count"] for row in findings.groupBy("severity").count().collect()
+    }
+
+    def count(*wanted: Outcome) -> int:
+        return sum(counts.get(outcome.value, 0) for outcome in wanted)
+
+    return RebuildSummary(
+        source=plan.source,
+        target=plan.target,
+        dry_run=plan.dry_run,
+        partitions=segments.select("topic", "partition").distinct().count(),
+        segments=sum(counts.values()),
+        written=count(Outcome.WRITTEN, Outcome.WOULD_WRITE),
+        same=count(Outcome.SAME),
+        sound=count(Outcome.SOUND),
+        quarantined=count(Outcome.QUARANTINED),
+        conflicts=count(Outcome.CONFLICT),
+        left_alone=count(Outcome.LEFT_ALONE),
+        size_bytes=sum(task.size_bytes for task in plan.tasks),
+        problems=severities.get(Severity.PROBLEM.value, 0),
+        notes=severities.get(Severity.NOTE.value, 0),
+    )

@@ -18,13 +18,15 @@ however broken, make a job fail: see ``quarantine``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import types
 from pyspark.sql.functions import arrow_udf
 
 from spark_udfs import codec
+from spark_udfs.types import spark_type
+from spark_udfs.worker import on_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,31 +34,22 @@ if TYPE_CHECKING:
 __all__ = ["decode_udf", "encode_udf", "records_udf", "register", "scan_udf", "verify_udf"]
 
 
-_TYPES: dict[pa.DataType, types.DataType] = {
-    pa.bool_(): types.BooleanType(),
-    pa.int16(): types.ShortType(),
-    pa.int32(): types.IntegerType(),
-    pa.int64(): types.LongType(),
-    pa.string(): types.StringType(),
-    pa.binary(): types.BinaryType(),
-}
+def _udf(function: Callable[[pa.Array], pa.Array], kind: pa.DataType) -> Any:
+    """A function of `spark_udfs.codec` for Spark."""
+
+    def on_column(column: pa.Array) -> pa.Array:
+        return work(column)
+
+    work = on_worker(codec.__name__, function.__name__)
+    on_column.__name__ = on_column.__qualname__ = function.__name__
+    return arrow_udf(on_column, spark_type(kind))
 
 
-def _spark_type(kind: pa.DataType) -> types.DataType:
-    """Spark's name for a type. From a text, it would need a session to make one."""
-    if pa.types.is_list(kind):
-        return types.ArrayType(_spark_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        fields = [types.StructField(field.name, _spark_type(field.type)) for field in kind]
-        return types.StructType(fields)
-    return _TYPES[kind]
-
-
-scan_udf = arrow_udf(codec.scan_column, _spark_type(codec.SCANNED))
-records_udf = arrow_udf(codec.records_column, _spark_type(codec.RECORDS))
-verify_udf = arrow_udf(codec.verify_column, _spark_type(codec.VERIFIED))
-decode_udf = arrow_udf(codec.decode_column, _spark_type(codec.DECODED))
-encode_udf = arrow_udf(codec.encode_column, _spark_type(codec.ENCODED))
+scan_udf = _udf(codec.scan_column, codec.SCANNED)
+records_udf = _udf(codec.records_column, codec.RECORDS)
+verify_udf = _udf(codec.verify_column, codec.VERIFIED)
+decode_udf = _udf(codec.decode_column, codec.DECODED)
+encode_udf = _udf(codec.encode_column, codec.ENCODED)
 
 
 def register(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,6 +91,14 @@ def _forget_stdout() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
+
+
+def _of_extra(extra: str, module: str) -> Any:
+    """A module that needs an extra, or lies outside of this package."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{error}: it comes with pip install 'tierlog[{extra}]'") from error
 
 
 class _Parsed(click.ParamType[Any]):
@@ -356,13 +365,18 @@ def _usage_errors(option: str) -> Iterator[None]:
 @click.argument("source")
 @click.option("--deep", is_flag=True, help="Also decode every record, or read every object whole.")
 @click.option(
+    "--metadata",
+    metavar="FILE",
+    help="A metadata.sqlite: hold a store against what it says. Only a copy of it is opened.",
+)
+@click.option(
     "--json",
     "json_file",
     type=click.File("w", encoding="utf-8", atomic=True),
     help="Also write the report to this file.",
 )
 @_format_option(*_FORMATS)
-def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
+def verify(source: str, deep: bool, metadata: str | None, json_file: Any, shown: str) -> int:
     """Check all of SOURCE and change nothing. Exit code 1 if something is wrong.
 
     \b
@@ -379,7 +393,7 @@ def verify(source: str, deep: bool, json_file: Any, shown: str) -> int:
     place = source_of(source)
     with progress_on(sys.stderr, "verify") as progress:
         now_ms = SystemClock().now_ms()
-        report = check(place, now_ms=now_ms, deep=deep, progress=progress)
+        report = check(place, now_ms=now_ms, deep=deep, metadata=metadata, progress=progress)
     if json_file:
         json_file.writelines(f"{line}\n" for line in render(report.tables(), Format.JSON))
     if shown in ("json", "yaml"):
@@ -402,8 +416,11 @@ def index() -> None:
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes to work in.  [default: one for each CPU]",
+    help="Processes to work in.  [default: one for each CPU, or as many as Spark has slots]",
 )
+@click.option("--spark", "master", metavar="MASTER", help="Work on this Spark cluster instead.")
+@click.option("--ship", is_flag=True, help="With --spark: to workers without tierlog, send it.")
+@click.option("--report", "report_dir", metavar="DIR", help="Write the report as Parquet, too.")
 @click.option(
     "--index-interval",
     "index_interval_bytes",
@@ -418,6 +435,9 @@ def rebuild(
     target: str | None,
     dry_run: bool,
     jobs: int | None,
+    master: str | None,
+    ship: bool,
+    report_dir: str | None,
     index_interval_bytes: int,
     shown: str,
 ) -> int:
@@ -431,20 +451,35 @@ def rebuild(
     \b
     tierlog index rebuild /var/lib/kafka/data --to /mnt/indexes
     tierlog index rebuild s3://bucket/kafka --dry-run
+    tierlog index rebuild s3://bucket/kafka --spark spark://master:7077
     """
     from tierlog.clock import SystemClock
     from tierlog.tools.index_rebuild import rebuild_index, rebuild_text
     from tierlog.tools.progress import progress_on
 
+    if ship and master is None:
+        raise click.UsageError("--ship goes with --spark")
+    on_spark = None if master is None else _of_extra("spark", "spark_udfs.rebuild")
+    table = None if report_dir is None else _of_extra("arrow", "tierlog.tools.rebuild_table")
+    wanted: dict[str, Any] = {
+        "now_ms": SystemClock().now_ms(),
+        "target": target,
+        "dry_run": dry_run,
+        "index_interval_bytes": index_interval_bytes,
+    }
     with progress_on(sys.stderr, "rebuild") as progress:
-        report = rebuild_index(
-            source,
-            now_ms=SystemClock().now_ms(),
-            target=target,
-            jobs=jobs or len(os.sched_getaffinity(0)),
-            dry_run=dry_run,
-            index_interval_bytes=index_interval_bytes,
-            progress=progress,
+        if on_spark is not None:
+            report = on_spark.rebuild_on(
+                master, source, slots=jobs, send_package=ship, progress=progress, **wanted
+            )
+        else:
+            jobs = jobs or len(os.sched_getaffinity(0))
+            report = rebuild_index(source, jobs=jobs, progress=progress, **wanted)
+    if table is not None:
+        table.write_report(
+            report_dir,
+            table.segment_table(table.report_outcomes(report)),
+            table.finding_table(report.findings),
         )
     tables = report.tables()
     if shown in ("json", "yaml"):

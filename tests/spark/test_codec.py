@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 
 import tierlog
@@ -41,6 +43,17 @@ def test_damage_is_a_row() -> None:
     assert [(row["path"], row["stop_reason"], row["stop_position"]) for row in rows] == [
         ("a.log", "bad_crc", 0)
     ]
+
+
+def test_paths_alone_are_read_by_the_worker(tmp_path: Path) -> None:
+    paths = [str(segment.path) for segment in SEGMENTS]
+    contents = [segment.path.read_bytes() for segment in SEGMENTS]
+    alone = pa.RecordBatch.from_pydict({"path": [*paths, str(tmp_path / "none")]})
+    carried = pa.RecordBatch.from_pydict({"path": paths, "content": contents})
+    rows = pa.Table.from_batches(list(scan_segments([alone])))
+    assert rows.slice(0, len(rows) - 1) == pa.Table.from_batches(list(scan_segments([carried])))
+    last = rows.to_pylist()[-1]
+    assert (last["stop_reason"], last["stop_position"], last["position"]) == ("unreadable", 0, None)
 
 
 def test_remote_log_index_entries_and_damage() -> None:

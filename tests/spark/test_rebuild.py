@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
-from pyspark import TaskContext
 
 from spark_udfs import rebuild_indexes
+from spark_udfs.rebuild import rebuild_rows
+from spark_udfs.types import spark_schema
 from tests.kafka_tools.golden import DATA_DIR
+from tests.kafka_tools.tools import dump_log_segments
+from tests.spark.cluster import environment, standalone_cluster
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.tools.index_rebuild import (
-    RebuildTask,
-    plan_rebuild,
-    rebuild_index,
-    rebuild_report,
-    rebuild_task,
+from tierlog.cli import main
+from tierlog.errors import TierlogError
+from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.rebuild_table import (
+    FINDINGS,
+    SEGMENTS,
+    finding_table,
+    report_outcomes,
+    segment_outcomes,
+    segment_table,
 )
-from tierlog.tools.rebuild_segment import SegmentOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LATER_MS = 1 << 50
+UNCLEAN = DATA_DIR / "unclean" / "disk1"
+TOOL = str(Path(sys.executable).with_name("tierlog"))
+
+Rows = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -42,28 +56,60 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
 
 
-def test_a_log_directory(spark: SparkSession, tmp_path: Path) -> None:
-    source = str(DATA_DIR / "unclean" / "disk1")
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A log directory with a bad segment, and with a file that belongs to no log."""
+    source = copy_log_dir(tmp_path, "clean/disk1", "headers-0", "epochs-0")
+    overwrite(source / "headers-0" / f"{76:020d}.log", 40, b"\xff\xff")
+    (source / "headers-0" / "notes.txt").write_text("somebody's")
+    return source
+
+
+@pytest.mark.parametrize("disk", ["clean/disk1", "clean/disk2", "unclean/disk1"])
+def test_a_log_directory(spark: SparkSession, disk: str, tmp_path: Path) -> None:
+    source = str(DATA_DIR / disk)
     pooled = rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
     built = rebuild_indexes(spark, source, str(tmp_path / "spark"))
     assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
-    assert built.report.segments == pooled.segments
-    assert built.report.findings == pooled.findings
-    rows = built.segments.orderBy("topic", "partition", "base_offset").collect()
-    assert [row.records for row in rows] == [row.records for row in pooled.segments]
-    assert {row.outcome for row in rows} == {"written"}
+    assert built.ok
+    assert (built.summary.written, built.summary.size_bytes) == (
+        pooled.summary.written,
+        pooled.summary.size_bytes,
+    )
+    assert list(segment_outcomes(built.segments.toArrow())) == list(report_outcomes(pooled))
+    assert built.findings.toArrow().to_pylist() == finding_table(pooled.findings).to_pylist()
+    assert built.segments.schema == spark_schema(SEGMENTS)
+    assert built.findings.schema == spark_schema(FINDINGS)
 
 
-def test_damage_is_a_row_and_no_failed_job(spark: SparkSession, tmp_path: Path) -> None:
-    source = copy_log_dir(tmp_path, "clean/disk1", "headers-0", "epochs-0")
-    overwrite(source / "headers-0" / f"{76:020d}.log", 40, b"\xff\xff")
-    built = rebuild_indexes(spark, str(source), str(tmp_path / "to"))
-    assert not built.report.ok
-    (bad,) = built.segments.where("outcome = 'quarantined'").collect()
-    assert (bad.topic, bad.base_offset, bad.findings) == ("headers", 76, ["bad_crc"])
+def test_kafka_accepts_what_spark_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    source = DATA_DIR / "clean" / "disk1"
+    built = rebuild_indexes(spark, str(source), str(tmp_path))
+    indexes = sorted(tmp_path.rglob("*.index")) + sorted(tmp_path.rglob("*.timeindex"))
+    assert len(indexes) == 2 * built.summary.segments
+    for path in indexes:
+        log = source / path.parent.name / f"{path.stem}.log"
+        shutil.copy(log, path.with_suffix(".log"))
+    checked = dump_log_segments(indexes, "--index-sanity-check")
+    assert checked.count("passed sanity check.") + checked.count("is empty.") == len(indexes)
+
+
+def test_damage_is_a_row_and_no_failed_job(
+    spark: SparkSession, damaged: Path, tmp_path: Path
+) -> None:
+    built = rebuild_indexes(spark, str(damaged), str(tmp_path / "to"))
+    assert not built.ok
+    (row,) = built.segments.where("outcome = 'quarantined'").collect()
+    assert (row.topic, row.base_offset, row.findings[0].what) == ("headers", 76, "bad_crc")
     (found,) = built.findings.where("severity = 'problem'").collect()
     assert (found.what, found.position) == ("bad_crc", 0)
-    assert built.report.summary.written == 5
+    (bad,) = built.quarantine.collect()
+    assert (bad.topic, bad.partition, bad.base_offset) == ("headers", 0, 76)
+    assert (bad.reason, bad.position, bad.path) == ("bad_crc", 0, row.path)
+    assert bad.expected
+    assert bad.found
+    assert bad.action
+    assert built.summary.written == 5
 
 
 def test_a_store(spark: SparkSession, tmp_path: Path) -> None:
@@ -77,28 +123,175 @@ def test_a_store(spark: SparkSession, tmp_path: Path) -> None:
     other = Path(shutil.copytree(store, tmp_path / "other"))
     pooled = rebuild_index(store.as_uri(), now_ms=LATER_MS)
     built = rebuild_indexes(spark, other.as_uri(), now_ms=LATER_MS)
-    assert built.report.ok
-    assert built.report.segments == pooled.segments
+    assert built.ok
+    assert built.segments.toArrow() == segment_table(report_outcomes(pooled))
     assert tree(other) == tree(store)
+    again = rebuild_indexes(spark, other.as_uri(), now_ms=LATER_MS)
+    assert again.summary.sound == again.summary.segments == again.segments.count() > 0
+    assert again.findings.count() == again.quarantine.count() == 0
 
 
-def test_killed_workers_do_not_show(spark: SparkSession, tmp_path: Path) -> None:
-    """Every task's first attempt dies after its work is done, before it can say so."""
-    source = str(DATA_DIR / "clean" / "disk2")
-    rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
-    plan = plan_rebuild(source, target=str(tmp_path / "spark"), dry_run=False, now_ms=0, slots=1)
+def test_a_dry_run_writes_nothing(spark: SparkSession, damaged: Path, tmp_path: Path) -> None:
+    before = tree(damaged)
+    built = rebuild_indexes(spark, str(damaged), str(tmp_path / "to"), dry_run=True)
+    assert built.summary.dry_run
+    assert {row.outcome for row in built.segments.collect()} == {"would write", "quarantined"}
+    assert not (tmp_path / "to").exists()
+    assert tree(damaged) == before
 
-    def die_once(tasks: Iterator[RebuildTask]) -> list[SegmentOutcome]:
-        outcomes = [outcome for task in tasks for outcome in rebuild_task(task)]
-        context = TaskContext.get()
-        if context is not None and context.attemptNumber() == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return outcomes
 
-    spread = spark.sparkContext.parallelize(plan.tasks, len(plan.tasks))
-    outcomes = spread.mapPartitions(die_once).collect()
-    assert len(plan.tasks) > 1
+def test_the_report_of_the_driver_and_that_of_the_workers(
+    spark: SparkSession, damaged: Path, tmp_path: Path
+) -> None:
+    """A path is written by the driver; what goes to a URL never comes to it."""
+    path, url = tmp_path / "path", tmp_path / "url"
+    for place in (str(path), url.as_uri()):
+        to = str(tmp_path / "to" / Path(place).name)
+        built = rebuild_indexes(spark, str(damaged), to, report_path=place)
+        again = rebuild_indexes(spark, str(damaged), to, report_path=place)
+        assert (built.summary.written, again.summary.same) == (5, 5)
+        assert again.summary.notes == built.summary.notes > 0
+        assert (again.summary.problems, again.summary.quarantined) == (1, 1)
+        assert again.summary.partitions == 2
+        assert again.quarantine.count() == 1
+    for name in ("segments.parquet", "findings.parquet"):
+        assert (path / name).is_file()
+        assert (url / name).is_dir()
+        one, other = (pq.read_table(folder / name).to_pylist() for folder in (path, url))
+        assert sorted(map(repr, one)) == sorted(map(repr, other))
+        assert len(one) > 1
+
+
+# -- workers that die, hang, or come twice
+
+
+def logs(folder: Path, count: int) -> Path:
+    """A log directory with so many partitions, of a task each."""
+    source = copy_log_dir(folder, "clean/disk1", "headers-0")
+    for number in range(1, count):
+        shutil.copytree(source / "headers-0", source / f"headers-{number}")
+    return source
+
+
+def dying(died: Path, *, always: bool = False) -> Callable[[str, str], Rows]:
+    """Instead of `on_worker`: kills the worker of the first two attempts at every task, at any
+    moment or when all is done and nothing said; ``always``: that of every attempt at the last."""
+
+    def on_worker(module: str, name: str) -> Rows:
+        def call(batches: Iterable[Any]) -> Iterator[Any]:
+            import random
+            import signal
+
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            task, attempt = context.partitionId(), context.attemptNumber()
+            if task == 0 if always else attempt < 2:
+                (died / f"{task}-{attempt}").touch()
+                moment = random.Random(100 * task + attempt).uniform(1e-5, 5e-3)
+                # Its default is the end of the process, in the middle of whatever it does.
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_REAL, moment)
+                list(rebuild_rows(batches))
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from rebuild_rows(batches)
+
+        return call
+
+    died.mkdir()
+    return on_worker
+
+
+def test_a_hundred_killed_workers_do_not_show(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = logs(tmp_path, 50)
+    monkeypatch.setattr("spark_udfs.rebuild.on_worker", dying(tmp_path / "died"))
+    built = rebuild_indexes(spark, str(source), str(tmp_path / "spark"))
+    assert len(list((tmp_path / "died").iterdir())) >= 100
+    pooled = rebuild_index(str(source), target=str(tmp_path / "pool"), now_ms=0)
     assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
-    report = rebuild_report(plan, outcomes)
-    assert report.ok
-    assert report.summary.same == report.summary.segments > 0
+    assert built.ok
+    assert built.summary.segments == pooled.summary.segments
+    assert built.summary.same > 0
+
+
+def test_an_interrupted_run_is_taken_up_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source, target = logs(tmp_path, 8), tmp_path / "spark"
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_udfs.rebuild.on_worker", dying(tmp_path / "died", always=True))
+        with pytest.raises(
+            TierlogError, match=r"Spark gave up: .*; what is done stays done"
+        ) as told:
+            rebuild_indexes(spark, str(source), str(target))
+    assert "\n" not in str(told.value)
+    half = tree(target)
+    built = rebuild_indexes(spark, str(source), str(target))
+    pooled = rebuild_index(str(source), target=str(tmp_path / "pool"), now_ms=0)
+    assert tree(target) == tree(tmp_path / "pool")
+    assert half.items() <= tree(target).items()
+    assert built.ok
+    assert built.summary.same > 0
+    assert built.summary.written + built.summary.same == pooled.summary.written
+
+
+def test_three_rebuilds_of_one_target_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    source, target = str(UNCLEAN), str(tmp_path / "shared")
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(rebuild_indexes, spark, source, target) for _ in range(2)]
+        alone = pool.submit(rebuild_index, source, target=target, now_ms=0)
+        reports = [run.result() for run in runs]
+        assert alone.result().ok
+    pooled = rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
+    assert tree(tmp_path / "shared") == tree(tmp_path / "pool")
+    for built in reports:
+        assert built.ok
+        assert built.summary.written + built.summary.same == pooled.summary.segments
+
+
+def test_a_task_that_spark_runs_twice_at_once(tmp_path: Path) -> None:
+    source = logs(tmp_path, 12)
+    fifo = tmp_path / "both"
+    os.mkfifo(fifo)
+    settings = ("speculation=true", "speculation.quantile=0.1", "speculation.multiplier=1.1")
+    with standalone_cluster(tmp_path) as url:
+        script = Path(__file__).with_name("speculating.py")
+        command = [sys.executable, str(script), url, str(source), str(tmp_path / "to"), str(fifo)]
+        variables = environment(None, *(f"spark.{one}" for one in settings))
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pooled = rebuild_index(str(source), target=str(tmp_path / "pool"), now_ms=0)
+    assert tree(tmp_path / "to") == tree(tmp_path / "pool")
+    assert json.loads(done.stdout)["segments"] == pooled.summary.segments
+
+
+# -- the command
+
+
+def test_the_command(damaged: Path, tmp_path: Path) -> None:
+    """In a process of its own, since it stops its session."""
+    command = ["index", "rebuild", str(damaged), "--format", "json"]
+    spark = [*command, "--to", str(tmp_path / "spark"), "--spark", "local[2]"]
+    spark += ["--report", str(tmp_path / "report")]
+    done = subprocess.run([TOOL, *spark], env=environment(), capture_output=True, text=True)
+    pool = [*command, "--to", str(tmp_path / "pool"), "--jobs", "1"]
+    pooled = subprocess.run([TOOL, *pool], capture_output=True, text=True)
+    assert (done.returncode, pooled.returncode) == (1, 1), done.stderr
+    assert done.stdout == pooled.stdout.replace(str(tmp_path / "pool"), str(tmp_path / "spark"))
+    assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
+    assert pq.read_table(tmp_path / "report" / "segments.parquet").num_rows == 6
+
+
+def test_wrong_usage(damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["index", "rebuild", str(damaged), "--to", str(tmp_path / "to")]
+    assert main([*command, "--ship"]) == 2
+    without = "import sys; sys.modules['pyspark'] = None\nfrom tierlog.cli import main\n"
+    code = f"{without}sys.exit(main({[*command, '--spark', 'local']!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'tierlog[spark]'" in line
+    capsys.readouterr()

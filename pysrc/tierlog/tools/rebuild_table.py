@@ -1,0 +1,136 @@
+"""The report of a rebuild as Arrow tables, and as the two Parquet files of a folder.
+
+``segments.parquet`` holds a row for each segment with what was found about it (``SEGMENTS``),
+``findings.parquet`` every finding once more as a row of its own (``FINDINGS``), also those about
+no segment. The same report makes the same bytes. Needs pyarrow (the extra ``arrow``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.index_rebuild import RebuildReport
+from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow
+
+__all__ = [
+    "FINDINGS",
+    "FINDINGS_FILE",
+    "SEGMENTS",
+    "SEGMENTS_FILE",
+    "finding_table",
+    "report_outcomes",
+    "segment_outcomes",
+    "segment_table",
+    "write_report",
+]
+
+SEGMENTS_FILE = "segments.parquet"
+FINDINGS_FILE = "findings.parquet"
+
+_FINDING_TYPES = {
+    "severity": pa.string(),
+    "path": pa.string(),
+    "position": pa.int64(),
+    "what": pa.string(),
+    "expected": pa.string(),
+    "found": pa.string(),
+    "action": pa.string(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "first_offset": pa.int64(),
+    "last_offset": pa.int64(),
+}
+_EPOCH = pa.struct({"leader_epoch": pa.int32(), "size_bytes": pa.int64()})
+
+# The fields of `Finding`.
+FINDINGS = pa.schema(_FINDING_TYPES)
+# The fields of `SegmentRow`; ``findings`` is all that was found instead of its short words.
+SEGMENTS = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "base_offset": pa.int64(),
+        "end_offset": pa.int64(),
+        "size_bytes": pa.int64(),
+        "batches": pa.int64(),
+        "records": pa.int64(),
+        "first_timestamp_ms": pa.int64(),
+        "max_timestamp_ms": pa.int64(),
+        "crc": pa.string(),
+        "codecs": pa.list_(pa.string()),
+        "outcome": pa.string(),
+        "bytes_per_epoch": pa.list_(_EPOCH),
+        "log_crc32c": pa.int64(),
+        "path": pa.string(),
+        "findings": pa.list_(pa.struct(_FINDING_TYPES)),
+    }
+)
+_FINDING_NAMES = tuple(one.name for one in fields(Finding))
+
+
+def segment_table(outcomes: Iterable[SegmentOutcome]) -> pa.Table:
+    """One row for each outcome, in their order; ``SEGMENTS``."""
+    found = list(outcomes)
+    columns = {name: [getattr(one.row, name) for one in found] for name in SEGMENTS.names}
+    columns["findings"] = [[_values(each) for each in one.findings] for one in found]
+    return pa.table(
+        [pa.array(columns[field.name], field.type) for field in SEGMENTS], schema=SEGMENTS
+    )
+
+
+def segment_outcomes(table: pa.Table) -> Iterator[SegmentOutcome]:
+    """The outcomes that `segment_table` was given."""
+    for batch in table.to_batches():
+        for values in batch.to_pylist():
+            findings = tuple(_finding(one) for one in values.pop("findings"))
+            values["codecs"] = tuple(values["codecs"])
+            values["outcome"] = Outcome(values["outcome"])
+            values["bytes_per_epoch"] = tuple(
+                (one["leader_epoch"], one["size_bytes"]) for one in values["bytes_per_epoch"]
+            )
+            row = SegmentRow(**values, findings=tuple(one.what for one in findings))
+            yield SegmentOutcome(row=row, findings=findings)
+
+
+def finding_table(findings: Iterable[Finding]) -> pa.Table:
+    """One row for each finding, in their order; ``FINDINGS``."""
+    rows = [_values(one) for one in findings]
+    return pa.Table.from_pylist(rows, FINDINGS)
+
+
+def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
+    """The outcomes that a report was made of, in its order."""
+    # Those of segments stand last, in the order of the rows, and each row has a word for each.
+    first = len(report.findings) - sum(len(row.findings) for row in report.segments)
+    for row in report.segments:
+        end = first + len(row.findings)
+        yield SegmentOutcome(row=row, findings=report.findings[first:end])
+        first = end
+
+
+def write_report(folder: str, segments: pa.Table, findings: pa.Table) -> None:
+    """Writes both files, in place of those of an earlier run; each is there whole or not at all."""
+    os.makedirs(folder, exist_ok=True)
+    for name, table in ((SEGMENTS_FILE, segments), (FINDINGS_FILE, findings)):
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False) as file:
+            try:
+                pq.write_table(table, file, compression="zstd")
+                os.replace(file.name, os.path.join(folder, name))
+            except BaseException:
+                os.unlink(file.name)
+                raise
+
+
+def _values(found: Finding) -> dict[str, object]:
+    return {name: getattr(found, name) for name in _FINDING_NAMES}
+
+
+def _finding(values: dict[str, str]) -> Finding:
+    return Finding(**{**values, "severity": Severity(values["severity"])})  # type: ignore[arg-type]

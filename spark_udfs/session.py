@@ -1,0 +1,93 @@
+"""What Spark should be told for tierlog to be fast in it, and a session that was told.
+
+builder = SparkSession.builder
+for name, value in session_config().items():
+    builder = builder.config(name, value)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_udfs.worker import NOT_INSTALLED
+from tierlog.errors import TierlogError
+
+__all__ = ["SPARK_ERRORS", "one_line", "session", "session_config"]
+
+# What a session raises when Spark fails, with a context and through Connect.
+SPARK_ERRORS = (PySparkException, Py4JError)
+
+_CONNECT = "sc://"
+# The last line of a Python stack: the class of the error, and what it says.
+_RAISED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b: ")
+_RUNTIME = "spark.sql."
+_SETTINGS = {
+    # Rows go to and from Python through a file socket: a task ends 20 ms sooner than over TCP.
+    # Only at launch; without effect before PySpark 4.2.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A worker that crashes in native code says where.
+    "spark.python.worker.faulthandler.enabled": "true",
+    # Conditions on partition, offset and timestamp reach the data source.
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+# Left as they are, on purpose:
+#   spark.python.worker.reuse (true): a new worker for each task would take 150 ms
+#   spark.executor.pyspark.memory (unset): it limits addresses, not memory; native threads and
+#     maps run into it long before memory is short. Size spark.executor.memoryOverhead instead
+#   spark.task.maxFailures (4): data never makes a task fail, so a failure is worth a repeat
+#   spark.speculation (false): it is safe, and reads twice
+
+
+def session_config(master: str = "") -> dict[str, str]:
+    """The settings for a session's builder.
+
+    ``master`` is what the session is to be started on. For Spark Connect (``sc://host``) only those
+    are given that a client may set; the others belong to the server's start.
+    """
+    if not master.startswith(_CONNECT):
+        return dict(_SETTINGS)
+    return {name: value for name, value in _SETTINGS.items() if name.startswith(_RUNTIME)}
+
+
+@contextmanager
+def session(master: str) -> Iterator[SparkSession]:
+    """A session on a master (``local[4]``, ``spark://host:7077``, ``yarn``, ``sc://host``) while
+    inside.
+
+    On a local master the workers get the interpreter of this process, unless ``PYSPARK_PYTHON``
+    says otherwise: Spark would take the ``python3`` of the path. TierlogError when Spark does not
+    start.
+    """
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("tierlog").config(map=session_config(master))
+    is_connect = master.startswith(_CONNECT)
+    builder = builder.remote(master) if is_connect else builder.master(master)
+    try:
+        spark = builder.getOrCreate()
+    except SPARK_ERRORS as error:
+        raise TierlogError(f"{master}: Spark did not start: {one_line(error)}") from error
+    try:
+        if not is_connect:
+            spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def one_line(error: BaseException) -> str:
+    """The line of an error of Spark's that says what happened, without the stacks around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in lines:
+        if NOT_INSTALLED in line:
+            return line[line.index(NOT_INSTALLED) :]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or [type(error).__name__])[0]

@@ -1,0 +1,68 @@
+"""Sends this process's tierlog to workers that have none.
+
+Spark unpacks an archive in a folder that it puts on the path of its Python workers, under the name
+that follows the ``#``. So a package whose archive bears its own name can be imported there, native
+code and all, which Spark's own ``--py-files`` cannot do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from tierlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["package_archive", "ship"]
+
+# What tierlog is and needs in a worker, besides what Spark needs there itself: numpy and pyarrow.
+_PACKAGES = ("tierlog", "spark_udfs", "obstore")
+_LEFT_OUT = (".pyx", ".pxd", ".c", ".pyc")
+# Archives do not tell when they were made, so that the same package makes the same bytes.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def ship(spark: SparkSession) -> None:
+    """Makes tierlog importable in the workers of a session, also through Spark Connect.
+
+    The workers need the same operating system, architecture and version of Python, and of their
+    own what Spark wants there: numpy, pandas and pyarrow. Where tierlog is installed the one that
+    is shipped comes first. ConfigError when a package is nowhere to be found.
+    """
+    # Spark reads a file when a worker asks for it: the folder stays as long as the process.
+    folder = tempfile.mkdtemp(prefix="tierlog-ship-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in _PACKAGES:
+        archive = package_archive(name, folder)
+        spark.addArtifacts(f"{archive}#{name}", archive=True)
+
+
+def package_archive(name: str, folder: str) -> str:
+    """The path of a new zip file in ``folder`` with what lies in the folder of a package."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"{name}: expected an installed package to ship, found none")
+    top = spec.submodule_search_locations[0]
+    path = os.path.join(folder, f"{name}.zip")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for place, folders, files in os.walk(top):
+            folders[:] = sorted(one for one in folders if one != "__pycache__")
+            for file in sorted(files):
+                if not file.endswith(_LEFT_OUT):
+                    _add(archive, os.path.join(place, file), top)
+    return path
+
+
+def _add(archive: zipfile.ZipFile, path: str, top: str) -> None:
+    info = zipfile.ZipInfo(os.path.relpath(path, top), date_time=_EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    with open(path, "rb") as file:
+        archive.writestr(info, file.read())
