@@ -36,10 +36,9 @@ def differences(world: World) -> list[str]:
     problems += [*_dangling(world), *_orphans(world), *_damaged(world), *_leftovers(world)]
     for name, log in world.host.logs.items():
         known = truth.partitions[name]
-        if known.deletion_begun:
-            problems += [f"{name}: {one}" for one in _not_gone(world, log)]
-        else:
-            problems += [f"{name}: {one}" for one in _log_differences(world, log, known, truth)]
+        gone = log.deletion_begun and known.deletion_asked
+        found = _not_gone(world, log) if gone else _log_differences(world, log, known, truth)
+        problems += [f"{name}: {one}" for one in found]
     return problems
 
 
@@ -51,7 +50,8 @@ def violations(world: World) -> list[str]:
     problems = [*_damaged(world)]
     for name, log in world.host.logs.items():
         known = truth.partitions[name]
-        if not known.deletion_begun:
+        # Asked for is not begun: until the host has it on disk, the log is whole.
+        if not (log.deletion_begun and known.deletion_asked):
             found = [*_wrong_log_start(log, known, truth.now_ms), *_lost(world, log, known)]
             problems += [f"{name}: {one}" for one in found]
     return problems

@@ -15,7 +15,7 @@ from tests.reliability.workload import append_some
 from tests.reliability.world import World
 from tests.remote.builders import uuid_of
 from tests.remote.fault_proxy import Fault, FaultProxy
-from tests.remote.s3_server import S3_SERVERS, S3Server, running_s3_server
+from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.remote.store import open_store
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.types import TopicIdPartition
@@ -66,8 +66,7 @@ def make_log() -> MakeLog:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    """A real S3 server where there is one, else moto."""
-    with running_s3_server(S3_SERVERS[-1]) as started:
+    with running_s3_server() as started:
         yield started
 
 

@@ -338,8 +338,10 @@ class OwnedLog:
         """The topic is to go; durable before anything of it is touched."""
         with self._lock:
             self.host.ledger.write("deleting_topic", name=self.name)
+            reach("host.begin_deletion.before")
             self.deletion_begun = True
             self._save()
+            reach("host.begin_deletion.after")
 
     def delete(self) -> None:
         """The local log goes."""

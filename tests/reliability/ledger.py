@@ -75,7 +75,7 @@ class PartitionTruth:
     records_deleted_below: int = 0
     allowed_before: int = 0
     retention: list[tuple[int | None, int | None]] = field(default_factory=list)
-    deletion_begun: bool = False
+    deletion_asked: bool = False
 
     def furthest_log_start(self, now_ms: int) -> int:
         """No offset from here on may have expired at `now_ms`, by whatever rule ever held."""
@@ -173,4 +173,4 @@ class Truth:
             del superseded[first]
 
     def _take_deleting_topic(self, name: str) -> None:
-        self.partitions[name].deletion_begun = True
+        self.partitions[name].deletion_asked = True
