@@ -32,14 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in filter(None, (*(f"{name}: {text}" for name, text in facts.items()), warning)):
         print(line, file=sys.stderr)
     rows: list[Row] = []
-    for item in _selected(bench, options.groups, options.match):
-        print(f"  {item.name} ...", file=sys.stderr, flush=True)
-        rows += measure(item, bench.pace)
-    if options.quick:
-        rows = [replace(row, met=None) for row in rows]
-    print(as_markdown(rows, facts) if options.markdown else as_table(rows))
-    if warning:
-        print(warning, file=sys.stderr)
+    try:
+        for item in _selected(bench, options.groups, options.match):
+            print(f"  {item.name} ...", file=sys.stderr, flush=True)
+            rows += measure(item, bench.pace)
+    finally:
+        # Also when one of them fails: the others took minutes.
+        if options.quick:
+            rows = [replace(row, met=None) for row in rows]
+        print(as_markdown(rows, facts) if options.markdown else as_table(rows))
+        if warning:
+            print(warning, file=sys.stderr)
     if options.json is not None:
         write_json(options.json, rows, facts)
     return int(options.strict and any(row.met is False for row in rows))
