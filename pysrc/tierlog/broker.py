@@ -7,14 +7,14 @@ the leader epoch. Needs the extra ``kafka``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.checkpoint import TopicPartition
-from tierlog.types import kafka_uuid
+from tierlog.types import ZERO_UUID, kafka_uuid
 
 __all__ = ["BrokerAnswer", "BrokerClient", "BrokerUnavailableError"]
 
@@ -99,18 +99,61 @@ class BrokerClient:
         try:
             return self._ask(partitions)
         except (KafkaException, TimeoutError) as error:
-            raise BrokerUnavailableError(
-                f"broker {self._bootstrap} does not answer: {error}"
-            ) from error
+            raise self._unavailable(error) from error
+
+    def topic_ids(self, names: Collection[str]) -> dict[str, str | None]:
+        """The ids of the topics that the cluster has under these names; None: nobody has it.
+
+        A name for which there is no clear answer is left out. BrokerUnavailableError when nobody
+        answers in time, or nobody says for which cluster; ConfigError when another one does.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+
+        if not names:
+            return {}
+        try:
+            described = self._client.describe_cluster(request_timeout=self._timeout_s)
+            self._check_cluster(described.result(2 * self._timeout_s).cluster_id, unknown=False)
+            futures = self._client.describe_topics(
+                TopicCollection(list(names)), request_timeout=self._timeout_s
+            )
+            answers = {name: self._topic_id(future) for name, future in futures.items()}
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        return {name: answer for name, answer in answers.items() if answer != ZERO_UUID}
+
+    def _topic_id(self, future: Future[Any]) -> str | None:
+        """The id that a description came with; None: there is no such topic; all zeros: who
+        knows."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            return _uuid_text(future.result(2 * self._timeout_s).topic_id)
+        except KafkaException as error:
+            # For a topic that we may not see there is another code, whether it exists or not.
+            absent = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            return None if absent else ZERO_UUID
+
+    def _unavailable(self, error: Exception) -> BrokerUnavailableError:
+        return BrokerUnavailableError(f"broker {self._bootstrap} does not answer: {error}")
+
+    def _check_cluster(self, found: str | None, *, unknown: bool) -> None:
+        """ConfigError when that is not the cluster it has to be. Whether it may be ``unknown``."""
+        if self._cluster_id is None or found == self._cluster_id:
+            return
+        if found is None and unknown:
+            return
+        if found is None:
+            raise BrokerUnavailableError(f"broker {self._bootstrap} does not say its cluster")
+        raise ConfigError(
+            f"broker {self._bootstrap}: expected cluster {self._cluster_id}, as the log "
+            f"directories say, found cluster {found}; give the broker that "
+            "writes these directories"
+        )
 
     def _ask(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAnswer]:
         metadata = self._client.list_topics(timeout=self._timeout_s)
-        if self._cluster_id is not None and metadata.cluster_id not in (None, self._cluster_id):
-            raise ConfigError(
-                f"broker {self._bootstrap}: expected cluster {self._cluster_id}, as the log "
-                f"directories say, found cluster {metadata.cluster_id}; give the broker that "
-                "writes these directories"
-            )
+        self._check_cluster(metadata.cluster_id, unknown=True)
         led = {
             TopicPartition(topic.topic, number): partition
             for topic in metadata.topics.values()

@@ -100,6 +100,7 @@ def run_tier(
                 include_compacted=config.tier.include_compacted_topics,
                 include_internal=config.tier.include_internal_topics,
                 topic=_topic_settings(config),
+                deleted_topic_retention_ms=_unless_off(config.tier.deleted_topic_retention_ms),
                 copy_quota=QuotaManager.for_copies(config.quota, clock),
                 remote_log=config.remote_log,
                 remote_index=config.remote_index,
@@ -116,11 +117,15 @@ def run_tier(
 def _topic_settings(config: Config) -> TopicSettings:
     tier = config.tier
     return TopicSettings(
-        retention_ms=None if tier.retention_ms < 0 else tier.retention_ms,
-        retention_bytes=None if tier.retention_bytes < 0 else tier.retention_bytes,
+        retention_ms=_unless_off(tier.retention_ms),
+        retention_bytes=_unless_off(tier.retention_bytes),
         copy_lag_ms=tier.copy_lag_ms,
         copy_lag_bytes=tier.copy_lag_bytes,
     )
+
+
+def _unless_off(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def _serve_metrics(config: Config, clock: Clock, stack: ExitStack) -> RemoteLogMetrics | None:

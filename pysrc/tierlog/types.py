@@ -16,6 +16,7 @@ from enum import StrEnum
 
 __all__ = [
     "MAX_TOPIC_NAME_LENGTH",
+    "ZERO_UUID",
     "RemoteLogSegmentId",
     "StopReason",
     "TopicIdPartition",
@@ -30,7 +31,7 @@ MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # The last character carries two bits; any other one would be a second spelling of the same id.
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
-_ZERO_UUID = "A" * 22
+ZERO_UUID = "A" * 22
 _MAX_INT32 = 2**31 - 1
 
 
@@ -99,7 +100,7 @@ class TopicIdPartition:
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
         check_kafka_uuid(self.topic_id)
-        if self.topic_id == _ZERO_UUID:
+        if self.topic_id == ZERO_UUID:
             raise ValueError(f"topic {self.topic} has the all-zero id, which stands for no topic")
         if not 0 <= self.partition <= _MAX_INT32:
             raise ValueError(f"partition of {self.topic} is not in 0..2^31-1: {self.partition}")

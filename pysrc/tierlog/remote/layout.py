@@ -47,6 +47,7 @@ __all__ = [
     "parse_key",
     "parse_rdi",
     "partition_prefix",
+    "topic_prefix",
 ]
 
 LOG_SUFFIX = ".log"
@@ -94,8 +95,12 @@ class ObjectKey:
 
 def partition_prefix(partition: TopicIdPartition) -> str:
     """The folder of all objects of `partition`, with its trailing slash."""
-    label = partition.topic[:MAX_TOPIC_LABEL]
-    return f"{label}-{partition.topic_id}/{partition.partition}/"
+    return f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/"
+
+
+def topic_prefix(topic: str, topic_id: str) -> str:
+    """The folder of all objects of a topic, with its trailing slash."""
+    return f"{topic[:MAX_TOPIC_LABEL]}-{topic_id}/"
 
 
 def log_key(metadata: RemoteLogSegmentMetadata) -> str:

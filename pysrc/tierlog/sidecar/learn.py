@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tierlog.remote.bucket import Problem, list_segments
-from tierlog.remote.layout import ObjectKey, partition_prefix
+from tierlog.remote.layout import ObjectKey, partition_prefix, topic_prefix
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
@@ -46,16 +46,31 @@ class StoreLearner:
         RemoteStorageError when the store does not answer; then none of them count as learned.
         """
         wanted = {(one.topic_id, one.partition): one for one in partitions}
+        many = len(wanted) >= _MANY
+        prefixes = [""] if many else [partition_prefix(one) for one in wanted.values()]
+        self._load(prefixes, lambda key: wanted.get((key.topic_id, key.partition)), warn)
 
+    def learn_topic(self, topic: str, topic_id: str, warn: Callable[[Problem], None]) -> None:
+        """Segments of all partitions of a topic. RemoteStorageError as above."""
+
+        def partition_of(key: ObjectKey) -> TopicIdPartition:
+            return TopicIdPartition(topic_id=topic_id, topic=topic, partition=key.partition)
+
+        self._load([topic_prefix(topic, topic_id)], partition_of, warn)
+
+    def _load(
+        self,
+        prefixes: Iterable[str],
+        partition_of: Callable[[ObjectKey], TopicIdPartition | None],
+        warn: Callable[[Problem], None],
+    ) -> None:
         def unknown(key: ObjectKey) -> bool:
-            partition = wanted.get((key.topic_id, key.partition))
+            partition = partition_of(key)
             if partition is None:
                 return False
             segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=key.segment_id)
             return self._metadata.get(segment_id) is None
 
-        many = len(wanted) >= _MANY
-        prefixes = [""] if many else [partition_prefix(one) for one in wanted.values()]
         found = [
             segment
             for prefix in prefixes

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from tempfile import TemporaryDirectory
 
 from tierlog.broker import BrokerClient
@@ -23,7 +24,8 @@ from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.store import LocalStore, open_store
+from tierlog.sidecar.deleted_topics import DeletedTopics
 from tierlog.sidecar.dry_store import DryRunStore
 from tierlog.sidecar.events import Events, row_of_decision
 from tierlog.sidecar.learn import StoreLearner
@@ -39,6 +41,7 @@ from tierlog.sidecar.said import Said, SparingListener
 from tierlog.sidecar.strays import StraySettler
 from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings
 from tierlog.tiering.copy import SegmentCopier
+from tierlog.tiering.delete_task import PARTITION_DELETED
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import coverage
@@ -68,12 +71,14 @@ class Sidecar:
     ``bootstrap`` (host:port) asks that cluster for leaders and last stable offsets; a partition
     whose leader is another broker is left to it. When nobody answers, the checkpoints decide, and
     the report warns. ``include_compacted`` and ``include_internal`` copy what is left out
-    otherwise. ``topic`` says how long the store keeps segments, and when they are copied.
-    ``copy_quota`` holds for everything that is copied; close it to end a wait, and the pass, with
-    a ClosedError. A ``dry_run`` reads and checks everything and changes nothing, neither in the
-    store nor in the state directory, which it does not look at; `run_once` then says what it would
-    do. ConfigError when the store belongs to another cluster or the directories to
-    several brokers; OSError when a directory cannot be read.
+    otherwise. ``topic`` says how long the store keeps segments, and when they are copied. The
+    archive of a topic that the broker says is deleted goes ``deleted_topic_retention_ms`` after
+    that was noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to
+    end a wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and
+    changes nothing, neither in the store nor in the state directory, of which it looks only at
+    since when topics are deleted; `run_once` then says what it would do. ConfigError when the store
+    belongs to another cluster, the directories to several brokers, or nobody is there to ask about
+    deleted topics; OSError when a directory cannot be read.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Sidecar:
         include_compacted: bool = False,
         include_internal: bool = False,
         topic: TopicSettings | None = None,
+        deleted_topic_retention_ms: int | None = None,
         copy_quota: QuotaManager | None = None,
         remote_log: RemoteLogConfig | None = None,
         remote_index: RemoteIndexConfig | None = None,
@@ -97,8 +103,7 @@ class Sidecar:
     ) -> None:
         self._logs = _open_logs(log_dirs, state_dir)
         self._clock = clock or SystemClock()
-        store = open_store(store_url)
-        self._store: ObjectStore = DryRunStore(store) if dry_run else store
+        self._store = _read_only_if(dry_run, open_store(store_url))
         self._settings = WatchSettings(
             topics=topics,
             include_compacted=include_compacted,
@@ -118,6 +123,7 @@ class Sidecar:
         self._copy_quota = copy_quota
         self._events = Events(self._clock, dry_run=dry_run)
         self._undo = ExitStack()
+        notes = _read_only_if(dry_run, LocalStore(state_dir, clock=self._clock))
         if dry_run:
             state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
@@ -142,6 +148,8 @@ class Sidecar:
         )
         self._watch: Watch | None = None
         self._strays = StraySettler(self._metadata, self._copier())
+        self._learner = StoreLearner(self._store, self._metadata)
+        self._deleted_topics = self._opened_deleted_topics(notes, deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
 
     def __enter__(self) -> Sidecar:
@@ -190,7 +198,7 @@ class Sidecar:
         self._raise_if_quota_closed()
         self._add_the_rest(look, gathered)
         return TierReport(
-            rows=tuple(gathered.rows.values()),
+            rows=(*gathered.rows.values(), *gathered.deleted),
             skipped_files=(
                 *look.listing.skipped,
                 *(skipped for seen in look.partitions for skipped in seen.log.skipped),
@@ -342,21 +350,43 @@ class Sidecar:
         self._strays.settle(
             {one for one in busy if isinstance(one, TopicIdPartition)}, self._events.warn
         )
+        if self._deleted_topics is not None and look.broker_error is None:
+            here = {one.topic_id for one in look.listing.partitions if one.topic_id is not None}
+            self._deleted_topics.settle(here, self._settings.topics, self._events.warn)
         return look
 
     def _first_watch(self) -> Watch:
-        learner = StoreLearner(self._store, self._metadata)
-        all_known = learner.learn_if_lost(lambda problem: self._events.warn(str(problem)))
+        all_known = self._learner.learn_if_lost(lambda problem: self._events.warn(str(problem)))
         self._manager.resume_deletions()
         return Watch(
             self._logs,
             self._metadata,
             self._storage,
-            learner,
+            self._learner,
             self._settings,
             broker=self._broker,
             all_known=all_known,
             memory=ListingMemory(self._clock),
+        )
+
+    def _opened_deleted_topics(
+        self, notes: ObjectStore, retention_ms: int | None
+    ) -> DeletedTopics | None:
+        if retention_ms is None:
+            return None
+        if self._broker is None:
+            raise ConfigError(
+                "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a "
+                "broker knows which topics are deleted"
+            )
+        return DeletedTopics(
+            self._broker,
+            self._metadata,
+            self._learner,
+            notes=notes,
+            retention_ms=retention_ms,
+            clock=self._clock,
+            delete=partial(self._manager.stop_partition, delete_remote=True),
         )
 
     @property
@@ -379,11 +409,16 @@ class _Pass(TierListener):
     def __init__(self, on_progress: Callable[[Progress], None]) -> None:
         self._on_progress = on_progress
         self.rows: dict[tuple[str, int, int], TierRow] = {}
+        # Of deleted topics, whose names and offsets others may have by now.
+        self.deleted: list[TierRow] = []
         self.warnings: list[str] = []
         self.failures: list[str] = []
 
     def on_row(self, row: TierRow) -> None:
-        self.rows[(row.topic, row.partition, row.base_offset)] = row
+        if row.reason == PARTITION_DELETED:
+            self.deleted.append(row)
+        else:
+            self.rows[(row.topic, row.partition, row.base_offset)] = row
 
     def on_warning(self, text: str) -> None:
         self.warnings.append(text)
@@ -393,6 +428,10 @@ class _Pass(TierListener):
 
     def on_progress(self, progress: Progress) -> None:
         self._on_progress(progress)
+
+
+def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:
+    return DryRunStore(store) if dry_run else store
 
 
 def _cluster_id(logs: LogDir) -> str:

@@ -9,7 +9,10 @@ from tierlog.tiering.partition_work import Happened, SegmentEvent, Tier
 from tierlog.tiering.task_pool import Again, Task
 from tierlog.types import TopicIdPartition
 
-__all__ = ["DeletePartitionTask"]
+__all__ = ["PARTITION_DELETED", "DeletePartitionTask"]
+
+# Why a segment goes: with its whole partition.
+PARTITION_DELETED = "partition_deleted"
 
 _MAX_FAILURES = 10
 
@@ -65,7 +68,8 @@ class DeletePartitionTask:
                     base_offset=segment.start_offset,
                     size_bytes=segment.segment_size_bytes,
                     happened=Happened.DELETED,
-                    reason="partition_deleted",
+                    reason=PARTITION_DELETED,
+                    text=f"topic {self._partition.topic_id} is deleted",
                 )
             )
         if failures:

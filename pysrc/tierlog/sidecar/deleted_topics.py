@@ -1,0 +1,191 @@
+"""Archives of topics that the cluster has deleted: when they may go, and that they do.
+
+That a topic is deleted is only ever the cluster's own word: it answers that nobody has the name,
+or that another topic has it. What it does not answer for - it may not show us the topic, or is
+not there - is unknown, and unknown is not deleted. Since when a topic is deleted is noted in the
+state directory, so that the time until its archive goes passes over restarts; a topic that is seen
+again is struck off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+
+from tierlog.clock import Clock
+from tierlog.errors import RemoteResourceNotFoundError, TierlogError
+from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
+from tierlog.sidecar.learn import StoreLearner
+from tierlog.tiering.clock_watch import ClockWatch
+from tierlog.types import TopicIdPartition, check_kafka_uuid
+
+__all__ = ["DeletedTopics", "TopicCluster", "deleted_since"]
+
+NOTES_KEY = "deleted-topics.json"
+_VERSION = 1
+_MAX_NOTES_BYTES = 64 << 20
+# The end of year 9999, the last one that a date can be written in.
+_MAX_TIME_MS = 253_402_300_799_999
+
+
+class TopicCluster(Protocol):
+    """What is asked of a broker: `tierlog.broker.BrokerClient`."""
+
+    def topic_ids(self, names: Collection[str]) -> Mapping[str, str | None]:
+        """See `BrokerClient`."""
+        ...
+
+
+def deleted_since(
+    archived: Mapping[str, str],
+    named: Mapping[str, str | None],
+    here: Collection[str],
+    noted: Mapping[str, int],
+    now_ms: int,
+) -> tuple[dict[str, int], frozenset[str]]:
+    """Since when each archived topic is deleted, as far as that was ever noticed, and the topics
+    that are so by what the cluster says now.
+
+    ``archived`` has names by topic id, ``named`` the ids that the cluster has by name (None:
+    nobody has it; a name that is not there: unknown), ``here`` the ids on the broker's own disks.
+    While the cluster knows not one of the archived topics it may have been made anew, and nothing
+    counts as deleted.
+    """
+    alive = {topic_id for topic_id, name in archived.items() if named.get(name) == topic_id}
+    since = {
+        topic_id: min(noted_ms, now_ms)
+        for topic_id, noted_ms in noted.items()
+        if topic_id in archived and topic_id not in alive
+    }
+    if not alive:
+        return since, frozenset()
+    deleted = {
+        topic_id
+        for topic_id, name in archived.items()
+        if name in named and topic_id not in alive and topic_id not in here
+    }
+    return dict.fromkeys(deleted, now_ms) | since, frozenset(deleted)
+
+
+class DeletedTopics:
+    """Removes the archives of topics that have been deleted for ``retention_ms``. One thread.
+
+    ``notes`` is the state directory as a store; ``delete`` removes a partition from the tier, as
+    `RemoteLogManager.stop_partition` does.
+    """
+
+    def __init__(
+        self,
+        cluster: TopicCluster,
+        metadata: RemoteLogMetadataManager,
+        learner: StoreLearner,
+        *,
+        notes: ObjectStore,
+        retention_ms: int,
+        clock: Clock,
+        delete: Callable[[TopicIdPartition], object],
+    ) -> None:
+        self._cluster = cluster
+        self._metadata = metadata
+        self._learner = learner
+        self._notes = notes
+        self._retention_ms = retention_ms
+        self._clock = clock
+        self._clock_watch = ClockWatch(clock)
+        self._delete = delete
+        self._since: dict[str, int] | None = None
+        self._told: set[str] = set()
+
+    def settle(
+        self, here: Collection[str], topics: Collection[str], warn: Callable[[str], None]
+    ) -> None:
+        """Looks for deleted topics, and begins with the archives whose time has come.
+
+        ``here``: the topic ids on the broker's disks. No ``topics`` are all of them. While the
+        cluster, the store or the wall clock cannot be relied on, nothing happens but a warning.
+        """
+        archived = {one.topic_id: one.topic for one in self._metadata.partitions()}
+        if not archived or self._clock_watch.jumped_ms():
+            return
+        try:
+            named = self._cluster.topic_ids(sorted(set(archived.values())))
+            before = self._noted(warn)
+            now_ms = self._clock.now_ms()
+            since, deleted = deleted_since(archived, named, here, before, now_ms)
+            if since != before:
+                self._note(since)
+            for topic_id in sorted(deleted):
+                topic = archived[topic_id]
+                if not topics or topic in topics:
+                    self._tell(topic, topic_id, since[topic_id], warn)
+                    if now_ms - since[topic_id] >= self._retention_ms:
+                        self._begin(topic, topic_id, warn)
+        except TierlogError as error:
+            warn(f"archives of deleted topics: {error}; tried again at the next look")
+
+    def _begin(self, topic: str, topic_id: str, warn: Callable[[str], None]) -> None:
+        """All partitions at once, those included that only other brokers have led."""
+        if any(self._metadata.partition_delete_state(one) for one in self._partitions(topic_id)):
+            return
+        self._learner.learn_topic(topic, topic_id, lambda problem: warn(str(problem)))
+        for partition in self._partitions(topic_id):
+            self._delete(partition)
+
+    def _partitions(self, topic_id: str) -> list[TopicIdPartition]:
+        return [one for one in self._metadata.partitions() if one.topic_id == topic_id]
+
+    def _tell(self, topic: str, topic_id: str, since_ms: int, warn: Callable[[str], None]) -> None:
+        """Once, so that somebody may object."""
+        if topic_id not in self._told:
+            self._told.add(topic_id)
+            since = datetime.fromtimestamp(since_ms // 1000, UTC).isoformat()
+            warn(
+                f"topic {topic} ({topic_id}) is deleted, as noticed at {since}: its archive goes "
+                f"{self._retention_ms} ms after that (tierlog.deleted.topic.retention.ms)"
+            )
+
+    # -- notes
+
+    def _noted(self, warn: Callable[[str], None]) -> dict[str, int]:
+        if self._since is None:
+            try:
+                size_bytes = self._notes.head(NOTES_KEY).size_bytes
+                if not 0 < size_bytes <= _MAX_NOTES_BYTES:
+                    raise ValueError(f"{size_bytes} bytes")
+                self._since = _parse(bytes(self._notes.get_range(NOTES_KEY, 0, size_bytes)))
+            except RemoteResourceNotFoundError:
+                self._since = {}
+            except ValueError as error:
+                warn(
+                    f"{self._notes.url}/{NOTES_KEY}: expected since when topics are deleted, "
+                    f"found {error}; their time begins anew"
+                )
+                self._since = {}
+        return self._since
+
+    def _note(self, since: Mapping[str, int]) -> None:
+        fields = {"format_version": _VERSION, "deleted_since_ms": dict(since)}
+        text = json.dumps(fields, sort_keys=True).encode("utf-8")
+        self._notes.put_bytes(NOTES_KEY, text, overwrite=True)
+        self._since = dict(since)
+
+
+def _parse(text: bytes) -> dict[str, int]:
+    """ValueError for anything that `DeletedTopics` would not have written."""
+    try:
+        fields = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(fields, dict) or fields.get("format_version") != _VERSION:
+        raise ValueError(repr(fields)[:80])
+    since = fields.get("deleted_since_ms")
+    if not isinstance(since, dict):
+        raise ValueError(repr(since)[:80])
+    for topic_id, since_ms in since.items():
+        check_kafka_uuid(topic_id)
+        if type(since_ms) is not int or not 0 <= since_ms <= _MAX_TIME_MS:
+            raise ValueError(f"{topic_id} since {repr(since_ms)[:80]}")
+    return since
