@@ -183,10 +183,10 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 class _PushFilters:
     """`DataSourceReader.pushFilters` of one reader, which Spark takes for the inherited one."""
 
-    __func__ = DataSourceReader.pushFilters
-
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
+        # Of the instance: as an attribute of the class it would become a method.
+        self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Any]) -> list[Any]:
         return self._reader.narrow(filters)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from spark_udfs.source_catalog import open_catalog
+from spark_udfs.source_filters import Wanted
+from spark_udfs.source_options import parse_options
+from spark_udfs.source_plan import partition_offsets, plan_tasks
 from tests.kafka_tools.golden import DATA_DIR, manifest
-from tests.spark.source import as_truth, rows_of, tasks_of, truth
+from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
+from tests.tiering.fetch.views import truth as oracle_truth
+from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.errors import OutOfRangeError
+from tierlog.log.log_dir import open_log_dir
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.reader import open_reader
 
@@ -58,3 +67,70 @@ def test_a_store_reads_as_a_consumer_did(topic: str, partition: int, store: str)
     start, end = reader.bounds(topic, partition)
     expected = [row for row in truth(topic, partition) if start <= row["offset"] < end]
     assert [as_truth(row) for row in rows_of(options(store, topic, partition))] == expected
+
+
+@pytest.mark.parametrize("place", ["directory", "store"])
+def test_cut_into_many_tasks_it_is_the_same(place: str, store: str) -> None:
+    path = LOGS if place == "directory" else store
+    for topic in ("epochs", "codec-zstd", "sizes-zstd", "transactions", "compacted"):
+        given = options(path, topic, 0)
+        tasks = tasks_of({**given, "taskBytes": "1"})
+        assert max(map(len, tasks)) == 1
+        assert len(tasks) >= len(tasks_of(given)[0])
+        assert rows_of({**given, "taskBytes": "1"}) == rows_of(given)
+
+
+@pytest.mark.parametrize("place", ["directory", "store"])
+def test_from_any_offset_to_any_later_one(place: str, store: str) -> None:
+    """Ranges of offsets as filters leave them, of one catalog."""
+    for topic in ("codec-lz4", "epochs", "compacted"):
+        given = parse_options(options(LOGS if place == "directory" else store, topic, 0))
+        catalog = open_catalog(given)
+        (whole,) = partition_offsets(given, catalog)
+        offsets = [row["offset"] for row in rows_of(options(given.path, topic, 0))]
+        end = whole.end_offset
+        for start in range(whole.start_offset, end, end // 11):
+            for stop in (start + 1, start + 37, end):
+                wanted = Wanted(start_offset=start, end_offset=stop)
+                tasks = plan_tasks(given, catalog, [whole], wanted)
+                found = batches_of(options(given.path, topic, 0), tasks, wanted)
+                expected = [one for one in offsets if start <= one < stop]
+                assert [one for batch in found for one in batch["offset"].to_pylist()] == expected
+
+
+@pytest.mark.parametrize("name", ["transactions", "transactions-java", "compacted-transactions"])
+@pytest.mark.parametrize("place", ["directory", "store"])
+def test_committed_records_are_those_of_the_oracle(place: str, name: str, store: str) -> None:
+    (log,) = [one for one in open_log_dir(*DISKS).partitions() if one.topic == name]
+    expected = [offset for offset, _, _ in oracle_truth(log, committed=True)]
+    path = LOGS if place == "directory" else store
+    given = options(path, name, 0, **{"isolation.level": "read_committed"})
+    if place == "store":
+        reader = open_reader(store, isolation_level="read_committed")
+        if all(one.topic != name for one in reader.partitions()):
+            return
+        expected = [one for one in expected if one < reader.bounds(name, 0)[1]]
+    for more in ({}, {"taskBytes": "1"}):
+        assert [row["offset"] for row in rows_of({**given, **more})] == expected
+
+
+@pytest.mark.parametrize("index", ["none", "garbage", "astray", "zeros"])
+def test_the_offset_index_is_a_hint(index: str, tmp_path: Path) -> None:
+    folder = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    for path in (folder / "epochs-0").glob("*.index"):
+        data = path.read_bytes()
+        if index == "none":
+            path.unlink()
+        elif index == "garbage":
+            path.write_bytes(b"\xff" * 80)
+        elif index == "zeros":
+            path.write_bytes(bytes(len(data)))
+        else:
+            entries = [data[at : at + 8] for at in range(0, len(data), 8)]
+            path.write_bytes(b"".join(one[:4] + bytes([0, 0, 0, 99]) for one in entries[:1]))
+    whole = rows_of(options(str(folder), "epochs", 0))
+    assert [as_truth(row) for row in whole] == truth("epochs", 0)
+    for start in range(0, len(whole), 50):
+        bounds = {"startingOffsets": f'{{"epochs": {{"0": {start}}}}}', "taskBytes": "1"}
+        found = rows_of(options(str(folder), "epochs", 0, **bounds))
+        assert found == [row for row in whole if row["offset"] >= start]

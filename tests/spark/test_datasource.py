@@ -1,0 +1,134 @@
+"""``format("tierlog")`` in a real Spark, in workers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_udfs.datasource import TierlogDataSource
+from spark_udfs.source_filters import Wanted
+from tests.kafka_tools.golden import DATA_DIR
+from tests.spark.source import as_truth, tasks_of, truth
+from tests.tools.golden_copy import copy_log_dir, overwrite
+
+LOGS = ",".join(str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2"))
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    spark.dataSource.register(TierlogDataSource)
+
+
+@pytest.fixture(params=["true", "false"])
+def push_down(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+    """With filters handed down, and without."""
+    before = spark.conf.get(PUSH_DOWN)
+    assert before is not None
+    spark.conf.set(PUSH_DOWN, request.param)
+    yield request.param == "true"
+    spark.conf.set(PUSH_DOWN, before)
+
+
+def load(spark: SparkSession, path: str = LOGS, **options: str) -> DataFrame:
+    frame: DataFrame = spark.read.format("tierlog").options(**options).load(path)
+    return frame
+
+
+def test_the_columns_are_those_of_the_kafka_source_and_ours(spark: SparkSession) -> None:
+    frame = load(spark, subscribe="headers", includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,"
+        "headers:array<struct<key:string,value:binary>>,"
+        "leader_epoch:int,producer_id:bigint,producer_epoch:smallint,base_sequence:int>"
+    )
+    assert "headers" not in load(spark, subscribe="headers").columns
+
+
+def test_a_topic_as_a_consumer_got_it(spark: SparkSession) -> None:
+    rows = load(spark, subscribe="headers", includeHeaders="true").orderBy("offset").collect()
+    assert [as_truth(row.asDict(recursive=True)) for row in rows] == truth("headers", 0)
+
+
+def test_sql_over_many_topics(spark: SparkSession) -> None:
+    load(spark, subscribePattern="codec-.*").createOrReplaceTempView("codecs")
+    rows = spark.sql("SELECT topic, count(*) AS n FROM codecs GROUP BY topic").collect()
+    names = ("gzip", "lz4", "none", "snappy", "zstd")
+    expected = {f"codec-{name}": len(truth(f"codec-{name}", 0)) for name in names}
+    assert {row.topic: row.n for row in rows} == expected
+
+
+def test_a_schema_takes_columns(spark: SparkSession) -> None:
+    reader = spark.read.format("tierlog").option("subscribe", "headers")
+    frame = reader.schema("offset long, TIMESTAMP timestamp").load(LOGS)
+    assert frame.columns == ["offset", "TIMESTAMP"]
+    assert sorted(row.offset for row in frame.collect()) == [
+        row["offset"] for row in truth("headers", 0)
+    ]
+    with pytest.raises(PySparkException, match="found offset string"):
+        reader.schema("offset string").load(LOGS).collect()
+
+
+def test_filters_change_nothing_but_the_work(spark: SparkSession, push_down: bool) -> None:
+    given = {"subscribe": "epochs,headers", "taskBytes": "20000"}
+    frame = load(spark, **given)
+    times = [row["timestamp_ms"] for row in truth("epochs", 0)]
+    time = datetime.fromtimestamp(times[100] / 1000, UTC)
+    for condition, expected in (
+        ("offset = 100", {("epochs", 100), ("headers", 100)}),
+        ("topic = 'epochs' AND offset < 3", {("epochs", offset) for offset in range(3)}),
+        ("partition = 7", set()),
+        (
+            f"topic = 'epochs' AND timestamp = TIMESTAMP '{time.isoformat()}'",
+            {
+                ("epochs", row["offset"])
+                for row in truth("epochs", 0)
+                if row["timestamp_ms"] == times[100]
+            },
+        ),
+    ):
+        rows = frame.where(condition).collect()
+        assert {(row.topic, row.offset) for row in rows} == expected
+    tasks = frame.where("topic = 'epochs' AND offset < 3").rdd.getNumPartitions()
+    wanted = Wanted(topics=frozenset({"epochs"}), end_offset=3)
+    planned = tasks_of({"path": LOGS, **given}, wanted if push_down else None)
+    assert tasks == len(planned)
+    assert (tasks == 1) is push_down
+
+
+def test_an_empty_read(spark: SparkSession) -> None:
+    assert load(spark, subscribe="empty").collect() == []
+
+
+def test_errors_say_what_is_wrong(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="did you mean subscribe"):
+        load(spark, subscribes="headers").collect()
+    with pytest.raises(PySparkException, match="no such topic"):
+        load(spark, subscribe="nowhere").collect()
+    with pytest.raises(PySparkException, match="found nothing"):
+        load(spark, path="/nowhere/at/all", subscribe="headers").collect()
+
+
+def test_damage_is_a_row_and_no_failed_job(spark: SparkSession, tmp_path: Path) -> None:
+    folder = copy_log_dir(tmp_path, "clean/disk1", "headers-0")
+    overwrite(folder / "headers-0" / f"{76:020d}.log", 40, b"\xff\xff")
+    rows = load(spark, str(folder), subscribe="headers").collect()
+    lost = load(spark, str(folder), subscribe="headers", view="quarantine").collect()
+    assert [(row.topic, row.reason, row.position, row.start_offset) for row in lost] == [
+        ("headers", "bad_crc", 0, 76)
+    ]
+    offsets = {row.offset for row in rows}
+    (gone,) = lost
+    assert offsets == {
+        row["offset"]
+        for row in truth("headers", 0)
+        if not gone.start_offset <= row["offset"] < gone.end_offset
+    }
+    with pytest.raises(PySparkException, match="bad_crc at byte 0"):
+        load(spark, str(folder), subscribe="headers", onCorrupt="fail").collect()
