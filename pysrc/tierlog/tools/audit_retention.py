@@ -39,7 +39,7 @@ def what_if(
         return (), ()
     facts = _facts(known, lineage, rules)
     if facts is None:
-        start = _log_start(known, rules, 0)
+        start = _log_start(known, rules)
         return (_row(known[0], start, start, None, (), (_LINEAGE_UNKNOWN,)),), ()
     plan = decide_retention(facts)
     deletions = tuple(_deletion(one) for one in plan.deletions)
@@ -55,21 +55,19 @@ def _facts(
     if lineage is None:
         return None
     segments = [row.metadata() for row in known]
-    finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-    ranges = [
-        one
+    ends = [
+        last
         for segment in segments
-        if segment.state is finished
-        for one in ranges_in_lineage(segment, lineage)
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        for _, last in ranges_in_lineage(segment, lineage)
     ]
-    highest = max((last for _, last in ranges), default=-1)
+    highest = max(ends, default=-1)
     epochs = [segment.leader_epochs[-1][0] for segment in segments]
-    begins = min((first for first, _ in ranges), default=lineage.entries[0].start_offset)
     return RetentionFacts(
         segments=segments,
         lineage=lineage,
         leader_epoch=max(lineage.entries[-1].epoch, *epochs),
-        log_start_offset=_log_start(known, rules, begins),
+        log_start_offset=_log_start(known, rules),
         # Only what is committed is ever copied.
         high_watermark=highest + 1,
         highest_remote_offset=highest,
@@ -86,11 +84,11 @@ def _facts(
     )
 
 
-def _log_start(known: Sequence[AuditedSegment], rules: AuditRules, begins: int) -> int:
+def _log_start(known: Sequence[AuditedSegment], rules: AuditRules) -> int:
     if rules.log_start_offset is not None:
         return rules.log_start_offset
     told = [row.log_start_offset for row in known if row.log_start_offset is not None]
-    return told[0] if told else begins
+    return told[0] if told else min(row.base_offset for row in known)
 
 
 def _row(
