@@ -6,15 +6,18 @@ from typing import Any, Protocol, TypeAlias, final, overload
 import numpy as np
 import numpy.typing as npt
 from _typeshed import HasFileno
-from typing_extensions import Buffer, CapsuleType
+from typing_extensions import Buffer, CapsuleType, Self
 
 __all__ = [
     "_C_API",
     "Batches",
     "Column",
+    "PartTables",
+    "Piece",
     "Rebuilt",
     "Records",
     "RemoteLogIndex",
+    "SegmentFold",
     "Views",
     "collect_aborted",
     "crc32",
@@ -25,10 +28,12 @@ __all__ = [
     "encode_offset_index",
     "encode_remote_log_index",
     "encode_time_index",
+    "find_piece",
     "find_remote_offset",
     "lookup_offset_index",
     "lookup_time_index",
     "lookup_upper_bound",
+    "outline_again",
     "parse_offset_index",
     "parse_producer_snapshot",
     "parse_time_index",
@@ -36,6 +41,7 @@ __all__ = [
     "read_remote_entry",
     "rebuild_indexes",
     "release_spare_memory",
+    "scan_piece",
     "scan_segment",
 ]
 
@@ -176,6 +182,83 @@ class Rebuilt:
     @property
     def batches(self) -> Batches: ...
 
+@final
+class Piece:
+    """The batches that begin in a range of a segment; may be pickled."""
+
+    def __new__(
+        cls,
+        positions: tuple[int, int, int],
+        stop: tuple[str, str, str],
+        crc32c: int | None,
+        offsets: tuple[int, int] | None,
+        outline: bytes | None,
+    ) -> Self: ...
+    @property
+    def start_position(self) -> int: ...
+    @property
+    def end_position(self) -> int: ...
+    @property
+    def stop_reason(self) -> str: ...
+    @property
+    def batches(self) -> int: ...
+    @property
+    def outline_bytes(self) -> int | None: ...
+    def __getnewargs__(
+        self,
+    ) -> tuple[
+        tuple[int, int, int],
+        tuple[str, str, str],
+        int | None,
+        tuple[int, int] | None,
+        bytes | None,
+    ]: ...
+
+@final
+class SegmentFold:
+    """A segment put together from its pieces."""
+
+    def __new__(
+        cls,
+        index_interval_bytes: int,
+        base_offset: int,
+        producer_snapshot: Buffer | None,
+        max_table_rows: int,
+    ) -> Self: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def is_stopped(self) -> bool: ...
+    def fits(self, piece: Piece) -> bool: ...
+    def take(self, piece: Piece) -> None: ...
+    def finish(self) -> Rebuilt: ...
+
+@final
+class PartTables:
+    """The rows of pieces as tables of about so many bytes of the segment."""
+
+    def __new__(cls, part_bytes: int) -> Self: ...
+    def take(self, piece: Piece) -> list[Batches]: ...
+    def finish(self) -> Batches: ...
+
+def find_piece(
+    source: HasFileno,
+    start: int,
+    until: int,
+    base_offset: int,
+    next_base_offset: int | None,
+    max_outline_bytes: int,
+) -> Piece | None: ...
+def scan_piece(
+    source: HasFileno,
+    start: int,
+    until: int,
+    after_offset: int,
+    max_outline_bytes: int,
+) -> Piece: ...
+def outline_again(source: HasFileno, piece: Piece) -> Piece: ...
 @overload
 def encode_remote_log_index(
     first_offset: _Longs,

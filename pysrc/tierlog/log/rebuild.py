@@ -69,6 +69,25 @@ class RebuiltIndexes:
     table: BatchTable
     table_complete: bool = True
 
+    @classmethod
+    def of(cls, native: _core.Rebuilt) -> RebuiltIndexes:
+        """What the core has made."""
+        return cls(
+            offset_index=native.offset_index,
+            time_index=native.time_index,
+            transaction_index=native.transaction_index,
+            producer_snapshot=native.producer_snapshot,
+            leader_epochs=tuple(native.leader_epochs),
+            bytes_per_epoch=tuple(native.bytes_per_epoch),
+            end_offset=native.end_offset,
+            last_stable_offset=native.last_stable_offset,
+            first_open_transaction_offset=native.first_open_transaction_offset,
+            max_timestamp_ms=native.max_timestamp_ms,
+            max_timestamp_offset=native.max_timestamp_offset,
+            table=BatchTable(native.batches),
+            table_complete=native.batches_complete,
+        )
+
 
 def rebuild_indexes(
     source: str | os.PathLike[str] | HasFileno | Buffer,
@@ -111,7 +130,8 @@ def rebuild_indexes(
         max_table_rows,
         copy_to,
     )
-    table = BatchTable(native.batches)
+    rebuilt = RebuiltIndexes.of(native)
+    table = rebuilt.table
     if table.stop_reason not in _WHOLE and not accept_damage:
         raise CorruptDataError(
             reason=table.stop_reason.value,
@@ -120,21 +140,7 @@ def rebuild_indexes(
             expected=table.stop_expected,
             found=table.stop_found,
         )
-    return RebuiltIndexes(
-        offset_index=native.offset_index,
-        time_index=native.time_index,
-        transaction_index=native.transaction_index,
-        producer_snapshot=native.producer_snapshot,
-        leader_epochs=tuple(native.leader_epochs),
-        bytes_per_epoch=tuple(native.bytes_per_epoch),
-        end_offset=native.end_offset,
-        last_stable_offset=native.last_stable_offset,
-        first_open_transaction_offset=native.first_open_transaction_offset,
-        max_timestamp_ms=native.max_timestamp_ms,
-        max_timestamp_offset=native.max_timestamp_offset,
-        table=table,
-        table_complete=native.batches_complete,
-    )
+    return rebuilt
 
 
 def _path_of(source: object) -> str | None:

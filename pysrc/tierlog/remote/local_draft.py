@@ -14,7 +14,7 @@ from types import TracebackType
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.remote.object_store import already_exists, storage_error
 
-__all__ = ["LocalDraft", "open_nameless"]
+__all__ = ["LocalDraft", "link_nameless", "open_nameless"]
 
 _FLAGS = os.O_WRONLY | os.O_CLOEXEC
 # What the call says where the kernel or the file system knows no files without a name.
@@ -50,6 +50,16 @@ def open_nameless(folder: int) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def link_nameless(descriptor: int, name: str, folder: int) -> bool:
+    """Gives such a file its name in `folder`; False when that is taken, and stays."""
+    try:
+        # The link is the kernel's own, to the open file; with a folder given it is followed.
+        os.link(_link_to(descriptor), name, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _link_to(descriptor: int) -> str:
@@ -131,20 +141,19 @@ class LocalDraft:
             if found != size_bytes:
                 raise storage_error(f"{self.name}: {size_bytes} bytes written, {found} arrived")
             self._publish(descriptor)
-        except FileExistsError:
-            raise already_exists(self._url, self.key) from None
         except OSError as error:
             raise self._failed(self.key, error) from error
 
     def _publish(self, descriptor: int) -> None:
         name = self.key.rpartition("/")[2]
         try:
-            # The link is the kernel's own, to the open file; with a folder given it is followed.
-            os.link(_link_to(descriptor), name, dst_dir_fd=self._folder, follow_symlinks=True)
+            linked = link_nameless(descriptor, name, self._folder)
         except OSError as error:
             if error.errno in _FORBIDDEN:
                 self._unnamed()
             raise
+        if not linked:
+            raise already_exists(self._url, self.key)
         os.fsync(self._folder)
 
     def close(self) -> None:

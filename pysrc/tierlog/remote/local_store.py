@@ -20,14 +20,14 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote.local_draft import LocalDraft, open_nameless
+from tierlog.remote.local_draft import LocalDraft, link_nameless, open_nameless
 from tierlog.remote.object_store import (
     TEMPORARY_PREFIX,
     TEMPORARY_SUFFIX,
@@ -214,6 +214,41 @@ class LocalStore:
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         return self._put(key, _slices(data), memoryview(data).nbytes, overwrite=False)
+
+    def put_all_if_absent(self, objects: Mapping[str, Buffer]) -> dict[str, bool]:
+        """`put_if_absent` of many small objects in a fraction of the time: they go to the disk
+        together, and each folder is synced once. None of them has its name before it is durable.
+        When this raises, some are there and others are not.
+        """
+        with ExitStack() as stack:
+            folders: dict[str, int] = {}
+            written: dict[str, int] = {}
+            for key, data in objects.items():
+                *path, _ = check_key(key).split("/")
+                place = "/".join(path)
+                if place not in folders:
+                    folder = stack.enter_context(self._folder_for_writing(key, path))
+                    folders[place] = folder
+                with self._errors(key):
+                    descriptor = open_nameless(folders[place]) if self._names_drafts else None
+                if descriptor is None:
+                    return {key: self.put_if_absent(key, data) for key, data in objects.items()}
+                stack.callback(os.close, descriptor)
+                written[key] = descriptor
+                with self._errors(key):
+                    _write_all(descriptor, data)
+            for key, descriptor in written.items():
+                with self._errors(key):
+                    os.fsync(descriptor)
+            stored: dict[str, bool] = {}
+            for key, descriptor in written.items():
+                place, _, name = key.rpartition("/")
+                with self._errors(key):
+                    stored[key] = link_nameless(descriptor, name, folders[place])
+            for place, folder in folders.items():
+                with self._errors(place):
+                    os.fsync(folder)
+        return stored
 
     def _put(self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool) -> bool:
         *folders, name = check_key(key).split("/")

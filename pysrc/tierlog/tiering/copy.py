@@ -14,7 +14,7 @@ log here, so a damaged index file beside a good log is never tiered.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -252,7 +252,7 @@ def _findings(
 
 def encode_segment_indexes(
     prepared: PreparedSegment,
-    handle: SegmentHandle,
+    tables: Iterable[BatchTable],
     metadata: RemoteLogSegmentMetadata,
     *,
     cluster_id: str = "",
@@ -260,12 +260,13 @@ def encode_segment_indexes(
 ) -> tuple[bytes, bytes]:
     """The `.indexes` object of the segment, and of it the remoteLogIndex entries.
 
-    The same segment under the same metadata makes the same bytes.
+    ``tables`` holds its batches as `segment_tables` does. The same segment under the same metadata
+    makes the same bytes.
     """
     rebuilt = prepared.rebuilt
     record_count = batch_count = 0
     entries: list[bytes] = []
-    for table in segment_tables(rebuilt, handle):
+    for table in tables:
         record_count += int(table.record_count.sum(dtype="int64"))
         batch_count += len(table)
         entries.append(
@@ -366,7 +367,7 @@ class SegmentCopier:
         )
         indexes, entries = encode_segment_indexes(
             prepared,
-            handle,
+            segment_tables(prepared.rebuilt, handle),
             started,
             cluster_id=self._cluster_id,
             remote_index_interval_bytes=self._remote_index_interval_bytes,

@@ -5,15 +5,21 @@
 `rebuild_task` is all that a worker does: chains of segments in, rows out, each byte scanned once.
 The content it writes is a pure function of the source and nothing that is there is replaced but a
 damaged `.indexes` object; so tasks may be repeated, and two runs may meet.
+
+A chain that would keep one worker busy when all others are done may be cut: then `scan_task` runs
+over ranges of its bytes first, and `RebuildPlan.with_pieces` takes what it finds, so that the
+chain's own task has nothing left to scan. What comes out is the same.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.files import printable
@@ -26,11 +32,13 @@ from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild_log_dir import (
     LogChain,
     check_target,
+    cut_log_chain,
     plan_log_chains,
-    rebuild_log_chain,
+    rebuild_log_chains,
 )
+from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, find_piece
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
-from tierlog.tools.rebuild_store import StoredChain, rebuild_stored_chain
+from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
 from tierlog.tools.rebuild_store_plan import plan_store
 from tierlog.tools.sources import Source, source_of
 
@@ -39,15 +47,18 @@ __all__ = [
     "RebuildReport",
     "RebuildSummary",
     "RebuildTask",
+    "ScanTask",
     "pack_tasks",
     "plan_rebuild",
     "rebuild_index",
     "rebuild_report",
     "rebuild_task",
     "rebuild_text",
+    "scan_task",
 ]
 
 DEFAULT_TASK_BYTES = 256 << 20
+DEFAULT_PIECE_BYTES = 64 << 20
 _SMALLEST_TASK_BYTES = 4 << 20
 _TASKS_PER_JOB = 4
 # Opening, writing and reporting a segment costs about as much as scanning so many bytes.
@@ -56,16 +67,26 @@ _MAX_SEGMENTS = 4096
 _MAX_RESTARTS = 3
 
 
+Chain = LogChain | StoredChain
+_Task = TypeVar("_Task", "RebuildTask", "ScanTask")
+_Result = TypeVar("_Result")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildTask:
     """Work for one worker, at one go."""
 
-    chains: tuple[LogChain | StoredChain, ...]
+    chains: tuple[Chain, ...]
 
     @property
     def size_bytes(self) -> int:
-        """The bytes to be scanned."""
+        """The bytes of its segments."""
         return sum(chain.size_bytes for chain in self.chains)
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether its pieces are there, and nothing is left to be scanned."""
+        return any(chain.pieces for chain in self.chains)
 
     @property
     def name(self) -> str:
@@ -74,15 +95,50 @@ class RebuildTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScanTask:
+    """Ranges of a task's segments, for one worker at one go."""
+
+    ranges: tuple[PieceRange, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes to be scanned."""
+        return sum(one.size_bytes for one in self.ranges)
+
+    @property
+    def name(self) -> str:
+        """Where it begins."""
+        return self.ranges[0].name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildPlan:
-    """The tasks of a run, and what its planning already found."""
+    """The tasks of a run, and what its planning already found.
+
+    ``tasks`` are all there is to do, for `rebuild_task`. Where one of them would still be running
+    when the others are done, ``scans`` has tasks for `scan_task` that come before: give what they
+    find to `with_pieces`.
+    """
 
     source: str
     target: str
     dry_run: bool
     tasks: tuple[RebuildTask, ...]
+    scans: tuple[ScanTask, ...] = ()
     outcomes: tuple[SegmentOutcome, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    def with_pieces(self, found: Iterable[FoundPiece]) -> RebuildPlan:
+        """The plan that is left when all of ``scans`` were run; what they found, in any order."""
+        by_segment: dict[tuple[int, int], list[FoundPiece]] = defaultdict(list)
+        for one in found:
+            by_segment[one.task, one.segment].append(one)
+        tasks = list(self.tasks)
+        for number in {number for number, _ in by_segment}:
+            (chain,) = tasks[number].chains
+            pieces = tuple(tuple(by_segment[number, one]) for one in range(chain.segments))
+            tasks[number] = RebuildTask(chains=(replace(chain, pieces=pieces),))
+        return replace(self, tasks=tuple(tasks), scans=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +183,20 @@ class RebuildReport:
         ]
 
 
+def scan_task(task: ScanTask) -> list[FoundPiece]:
+    """What a worker does before `rebuild_task`, in whatever process. Pieces go on by pickle; of a
+    range that could not be read there is one that says nothing."""
+    return [find_piece(one) for one in task.ranges]
+
+
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
     """What a worker does, in whatever process: stores are opened here, nothing is shared.
 
     What is wrong with a segment, its files or its store is a finding in its row, never an error.
     """
-    outcomes: list[SegmentOutcome] = []
+    outcomes = [*rebuild_log_chains(one for one in task.chains if isinstance(one, LogChain))]
     for chain in task.chains:
-        if isinstance(chain, LogChain):
-            outcomes += rebuild_log_chain(chain)
-        else:
+        if isinstance(chain, StoredChain):
             outcomes += rebuild_stored_chain(chain)
     return outcomes
 
@@ -149,11 +209,13 @@ def plan_rebuild(
     now_ms: int,
     slots: int = 1,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    piece_bytes: int = DEFAULT_PIECE_BYTES,
 ) -> RebuildPlan:
     """What `rebuild_index` will do, for `slots` workers.
 
-    ConfigError for a target that is missing, not wanted or a broker's; else as `open_log_dir` and
-    `open_store`, and RemoteStorageError when a store does not answer.
+    A chain that would keep one of them busy when the others are done is cut into pieces of about
+    ``piece_bytes``. ConfigError for a target that is missing, not wanted or a broker's; else as
+    `open_log_dir` and `open_store`, and RemoteStorageError when a store does not answer.
     """
     place = source_of(source)
     if place.is_store:
@@ -168,19 +230,26 @@ def plan_rebuild(
             dry_run=dry_run,
             index_interval_bytes=index_interval_bytes,
         )
+        tasks = pack_tasks(stored.chains, slots)
         return RebuildPlan(
             source=place.location,
             target=place.location,
             dry_run=dry_run,
-            tasks=pack_tasks(stored.chains, slots),
+            tasks=tasks,
+            scans=_scans(tasks, slots, piece_bytes),
             outcomes=tuple(stored.outcomes),
             findings=tuple(stored.findings),
         )
-    return _plan_log_dir(place, target, dry_run, slots, index_interval_bytes)
+    return _plan_log_dir(place, target, dry_run, slots, index_interval_bytes, piece_bytes)
 
 
 def _plan_log_dir(
-    source: Source, target: str | None, dry_run: bool, slots: int, index_interval_bytes: int
+    source: Source,
+    target: str | None,
+    dry_run: bool,
+    slots: int,
+    index_interval_bytes: int,
+    piece_bytes: int,
 ) -> RebuildPlan:
     if target is None and not dry_run:
         raise ConfigError(
@@ -196,11 +265,13 @@ def _plan_log_dir(
         index_interval_bytes=index_interval_bytes,
         task_bytes=_task_bytes(total, slots),
     )
+    tasks = pack_tasks(list(chains), slots)
     return RebuildPlan(
         source=printable(source.location),
         target=printable(target or ""),
         dry_run=dry_run,
-        tasks=pack_tasks(list(chains), slots),
+        tasks=tasks,
+        scans=_scans(tasks, slots, piece_bytes),
         findings=tuple(_left_out(listing)),
     )
 
@@ -220,13 +291,37 @@ def _left_out(listing: Listing) -> Iterator[Finding]:
         )
 
 
+def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[ScanTask, ...]:
+    """Of each task that is more than half of a worker's share, all ranges."""
+    share = sum(task.size_bytes for task in tasks) // slots
+    ranges: list[PieceRange] = []
+    for number, task in enumerate(tasks):
+        long = task.size_bytes > share // 2 and task.size_bytes >= 2 * piece_bytes
+        if slots > 1 and long and len(task.chains) == 1:
+            (chain,) = task.chains
+            if isinstance(chain, LogChain):
+                ranges += cut_log_chain(chain, number, piece_bytes)
+            else:
+                ranges += cut_stored_chain(chain, number, piece_bytes)
+    limit = _task_bytes(sum(one.size_bytes for one in ranges), slots)
+    groups: list[list[PieceRange]] = []
+    held = 0
+    for one in ranges:
+        if not groups or held + one.size_bytes > limit:
+            groups.append([])
+            held = 0
+        groups[-1].append(one)
+        held += one.size_bytes
+    return tuple(ScanTask(ranges=tuple(group)) for group in groups)
+
+
 def pack_tasks(
-    chains: Sequence[LogChain | StoredChain], slots: int, *, max_bytes: int = DEFAULT_TASK_BYTES
+    chains: Sequence[Chain], slots: int, *, max_bytes: int = DEFAULT_TASK_BYTES
 ) -> tuple[RebuildTask, ...]:
     """Tasks of about even size, the largest first; small chains share one, large ones are whole."""
     limit = _task_bytes(sum(map(_cost_bytes, chains)), slots, max_bytes)
     tasks: list[RebuildTask] = []
-    group: list[LogChain | StoredChain] = []
+    group: list[Chain] = []
     held = segments = 0
     for chain in sorted(chains, key=_cost_bytes, reverse=True):
         cost = _cost_bytes(chain)
@@ -241,7 +336,7 @@ def pack_tasks(
     return tuple(tasks)
 
 
-def _cost_bytes(chain: LogChain | StoredChain) -> int:
+def _cost_bytes(chain: Chain) -> int:
     return chain.size_bytes + chain.segments * _SEGMENT_COST_BYTES
 
 
@@ -259,6 +354,7 @@ def rebuild_index(
     jobs: int = 1,
     dry_run: bool = False,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    piece_bytes: int = DEFAULT_PIECE_BYTES,
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Rebuilds the index files of a log directory into `target`, or the damaged and missing
@@ -277,54 +373,78 @@ def rebuild_index(
         now_ms=now_ms,
         slots=jobs,
         index_interval_bytes=index_interval_bytes,
+        piece_bytes=piece_bytes,
     )
     watching = progress or QuietProgress()
     watching.start(sum(task.size_bytes for task in plan.tasks))
-    outcomes: list[SegmentOutcome] = []
-    for task, done in _run(plan.tasks, jobs):
-        outcomes += done
-        watching.advance(task.size_bytes, task.name)
+    with _Workers(jobs) as workers:
+        pieces: list[FoundPiece] = []
+        for scan, found in workers.run(scan_task, plan.scans):
+            pieces += found
+            watching.advance(scan.size_bytes, scan.name)
+        plan = plan.with_pieces(pieces)
+        outcomes: list[SegmentOutcome] = []
+        for task, done in workers.run(rebuild_task, plan.tasks):
+            outcomes += done
+            watching.advance(0 if task.is_scanned else task.size_bytes, task.name)
     return rebuild_report(plan, outcomes)
 
 
-def _run(
-    tasks: Sequence[RebuildTask], jobs: int
-) -> Iterator[tuple[RebuildTask, list[SegmentOutcome]]]:
-    """Each task with its outcomes, in the order in which they end."""
-    if jobs == 1 or len(tasks) < 2:
-        for task in tasks:
-            yield task, rebuild_task(task)
-        return
-    left = dict(enumerate(tasks))
-    for _ in range(_MAX_RESTARTS + 1):
-        try:
-            for number, outcomes in _run_in_pool(left, jobs):
-                yield left.pop(number), outcomes
-        except BrokenProcessPool:
-            continue
-        return
-    names = ", ".join(sorted({task.name for task in left.values()})[:3])
-    raise TierlogError(
-        f"workers were killed {_MAX_RESTARTS + 1} times, the last one at {names} or so; see "
-        "whether memory ran out, then run this again with fewer jobs: what is done stays done"
-    )
+class _Workers:
+    """Processes for one run; tasks run right here where one at a time is enough."""
 
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._pool: ProcessPoolExecutor | None = None
 
-def _run_in_pool(
-    tasks: dict[int, RebuildTask], jobs: int
-) -> Iterator[tuple[int, list[SegmentOutcome]]]:
-    # Never forked: the threads and clients of object stores do not survive that.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context)
-    try:
-        running: dict[Future[list[SegmentOutcome]], int] = {
-            pool.submit(rebuild_task, task): number for number, task in tasks.items()
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def run(
+        self, work: Callable[[_Task], list[_Result]], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[_Task, list[_Result]]]:
+        """Each task with what `work` makes of it, in the order in which they end. TierlogError when
+        workers keep dying."""
+        if self._jobs == 1 or len(tasks) < 2:
+            for task in tasks:
+                yield task, work(task)
+            return
+        left = dict(enumerate(tasks))
+        for _ in range(_MAX_RESTARTS + 1):
+            try:
+                for number, results in self._run(work, left):
+                    yield left.pop(number), results
+            except BrokenProcessPool:
+                self._stop()
+                continue
+            return
+        names = ", ".join(sorted({task.name for task in left.values()})[:3])
+        raise TierlogError(
+            f"workers were killed {_MAX_RESTARTS + 1} times, the last one at {names} or so; see "
+            "whether memory ran out, then run this again with fewer jobs: what is done stays done"
+        )
+
+    def _run(
+        self, work: Callable[[_Task], list[_Result]], tasks: dict[int, _Task]
+    ) -> Iterator[tuple[int, list[_Result]]]:
+        if self._pool is None:
+            # Never forked: the threads and clients of object stores do not survive that.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context)
+        running: dict[Future[list[_Result]], int] = {
+            self._pool.submit(work, task): number for number, task in tasks.items()
         }
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
 def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> RebuildReport:

@@ -13,8 +13,8 @@ come out are the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from tierlog.errors import (
@@ -32,18 +32,25 @@ from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.object_store import holds_exactly
 from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.rebuild_bytes import FileBytes
+from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, cut_segment, pieced
 from tierlog.tools.rebuild_segment import (
     Examined,
     Outcome,
     SegmentOutcome,
+    SegmentReading,
+    WholeSegment,
     examine,
     finding,
     finding_of,
 )
 
-__all__ = ["LogChain", "check_target", "plan_log_chains", "rebuild_log_chain"]
+__all__ = ["LogChain", "check_target", "cut_log_chain", "plan_log_chains", "rebuild_log_chains"]
 
 _MAX_SNAPSHOT_BYTES = 64 << 20
+# Files that are made durable together: one commit of the file system serves them all.
+_FILES_AT_ONCE = 192
+_BYTES_AT_ONCE = 16 << 20
 _RESTORE = "nothing was written for it: restore the segment from another replica or the remote tier"
 _STATE = (
     "its .txnindex and .snapshot were not written, since they could be wrong: restore the segment "
@@ -58,13 +65,15 @@ class LogChain:
     """Segments of one partition that one worker takes in order.
 
     ``target`` is the folder to write to, None for a dry run. ``knows_state``: the chain begins
-    where the log does, or at a sound snapshot.
+    where the log does, or at a sound snapshot. ``pieces``, of a chain that was cut, are what was
+    found in the ranges of each segment.
     """
 
     log: PartitionLog
     target: str | None
     index_interval_bytes: int
     knows_state: bool = True
+    pieces: tuple[tuple[FoundPiece, ...], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -139,24 +148,103 @@ def _chain(
     )
 
 
-def rebuild_log_chain(chain: LogChain) -> Iterator[SegmentOutcome]:
-    """One outcome per segment, in order. What is wrong is a finding, never an error."""
-    store = None if chain.target is None else LocalStore(chain.target)
+def rebuild_log_chains(chains: Iterable[LogChain]) -> Iterator[SegmentOutcome]:
+    """One outcome per segment, in order. What is wrong is a finding, never an error.
+
+    Files go to the disk many at a time; a segment's outcome comes when all of its files are there.
+    """
+    waiting: list[_Rebuilt] = []
+    for chain in chains:
+        for rebuilt in _rebuild_segments(chain):
+            waiting.append(rebuilt)
+            held = [data for one in waiting for data in one.files.values() if data is not None]
+            if len(held) >= _FILES_AT_ONCE or sum(map(len, held)) >= _BYTES_AT_ONCE:
+                yield from _settle(waiting)
+                waiting = []
+    yield from _settle(waiting)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rebuilt:
+    """A segment whose files are not written yet: by name, None for one that must not be there.
+    ``examined`` without damage is one that they were made of."""
+
+    chain: LogChain
+    segment: SegmentFiles
+    examined: Examined
+    files: dict[str, bytes | None]
+    findings: list[Finding]
+
+    @property
+    def is_sound(self) -> bool:
+        return bool(self.files)
+
+    def failed(self, error: Exception) -> None:
+        self.findings.append(
+            finding(self.segment.log_path, "failed", "files at work", str(error), _FAILED)
+        )
+
+    def outcome(self, outcome: Outcome) -> SegmentOutcome:
+        log, segment = self.chain.log, self.segment
+        if outcome is Outcome.CONFLICT:
+            self.findings.append(_conflict(self.chain, segment))
+        row = self.examined.row(
+            log.topic,
+            log.partition,
+            segment.base_offset,
+            segment.size_bytes,
+            outcome,
+            segment.log_path,
+            self.findings,
+        )
+        return SegmentOutcome(row=row, findings=tuple(self.findings))
+
+
+def _rebuild_segments(chain: LogChain) -> Iterator[_Rebuilt]:
+    """The segments of a chain, in order."""
     snapshot: bytes | None = None
     known, expected_base = chain.knows_state, chain.log.segments[0].base_offset
-    for segment in chain.log.segments:
+    for number, segment in enumerate(chain.log.segments):
         stored = _stored_snapshot(segment)
         if stored is not None:
             snapshot, known = stored, True
         elif segment.base_offset != expected_base:
             snapshot, known = None, False
-        outcome, after = _rebuild_segment(chain, segment, store, snapshot, known)
+        rebuilt = _rebuild_segment(chain, number, snapshot, known)
+        yield rebuilt
+        after = rebuilt.examined.rebuilt if rebuilt.is_sound else None
         known = known and after is not None
-        snapshot = after if known else None
+        snapshot = after.producer_snapshot if known and after is not None else None
         expected_base = segment.base_offset
         if segment.next_base_offset is not None:
             expected_base = segment.next_base_offset
-        yield outcome
+
+
+@contextmanager
+def _reading(chain: LogChain, number: int) -> Iterator[SegmentReading]:
+    segment = chain.log.segments[number]
+    if chain.pieces:
+        with pieced(FileBytes(path=segment.log_path), chain.pieces[number]) as reading:
+            yield reading
+    else:
+        with segment.open() as handle:
+            yield WholeSegment(handle)
+
+
+def cut_log_chain(chain: LogChain, number: int, piece_bytes: int) -> Iterator[PieceRange]:
+    """Ranges of all segments of a chain, to be scanned before its task, whose number this is."""
+    for index, segment in enumerate(chain.log.segments):
+        yield from cut_segment(
+            FileBytes(path=segment.log_path),
+            segment.size_bytes,
+            piece_bytes=piece_bytes,
+            chain_bytes=chain.size_bytes,
+            task=number,
+            segment=index,
+            name=chain.name,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+        )
 
 
 def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
@@ -171,21 +259,20 @@ def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
     return data
 
 
-def _rebuild_segment(
-    chain: LogChain,
-    segment: SegmentFiles,
-    store: LocalStore | None,
-    snapshot: bytes | None,
-    known: bool,
-) -> tuple[SegmentOutcome, bytes | None]:
-    """The outcome, and the producer state after the segment; None if that is unknown."""
-    log, findings = chain.log, list[Finding]()
-    examined = Examined(rebuilt=None, damage=None)
-    outcome, after = Outcome.QUARANTINED, None
+def _rebuild_segment(chain: LogChain, number: int, snapshot: bytes | None, known: bool) -> _Rebuilt:
+    """What becomes of a segment, from the producer state before it, if that is `known`."""
+    log, segment = chain.log, chain.log.segments[number]
+    made = _Rebuilt(
+        chain=chain,
+        segment=segment,
+        examined=Examined(rebuilt=None, damage=None),
+        files={},
+        findings=[],
+    )
     try:
-        with segment.open() as handle:
-            examined = examine(
-                handle,
+        with _reading(chain, number) as reading:
+            made.examined = examined = examine(
+                reading,
                 base_offset=segment.base_offset,
                 next_base_offset=segment.next_base_offset,
                 is_active=segment.is_active,
@@ -195,28 +282,12 @@ def _rebuild_segment(
                 index_interval_bytes=chain.index_interval_bytes,
             )
         if examined.damage is not None:
-            findings.append(finding_of(examined.damage, segment.log_path, _RESTORE))
+            made.findings.append(finding_of(examined.damage, segment.log_path, _RESTORE))
         elif examined.rebuilt is not None:
-            after = examined.rebuilt.producer_snapshot
-            outcome = _write(
-                store, log, _files(segment, examined, examined.rebuilt, known, findings)
-            )
-            if outcome is Outcome.CONFLICT:
-                findings.append(_conflict(chain, segment))
-    except (OSError, RemoteStorageError) as error:
-        found = str(error)
-        findings.append(finding(segment.log_path, "failed", "files at work", found, _FAILED))
-        outcome = Outcome.QUARANTINED
-    row = examined.row(
-        log.topic,
-        log.partition,
-        segment.base_offset,
-        segment.size_bytes,
-        outcome,
-        segment.log_path,
-        findings,
-    )
-    return SegmentOutcome(row=row, findings=tuple(findings)), after
+            made.files = _files(segment, examined, examined.rebuilt, known, made.findings)
+    except OSError as error:
+        made.failed(error)
+    return made
 
 
 def _files(
@@ -265,23 +336,54 @@ def _conflict(chain: LogChain, segment: SegmentFiles) -> Finding:
     )
 
 
-def _write(store: LocalStore | None, log: PartitionLog, files: dict[str, bytes | None]) -> Outcome:
-    """Each file unless it is there; nothing is ever replaced."""
-    if store is None:
-        return Outcome.WOULD_WRITE
-    seen = {_write_file(store, f"{log.name}/{name}", data) for name, data in files.items()}
-    for outcome in (Outcome.CONFLICT, Outcome.WRITTEN):
-        if outcome in seen:
-            return outcome
-    return Outcome.SAME
+def _settle(waiting: Sequence[_Rebuilt]) -> Iterator[SegmentOutcome]:
+    """Writes the files of these segments, each unless it is there; nothing is ever replaced."""
+    stored: dict[str, bool] = {}
+    for target in {one.chain.target for one in waiting}:
+        if target is not None:
+            files = _keys([one for one in waiting if one.chain.target == target])
+            with suppress(RemoteStorageError):
+                # What fails is tried once more below, where it is known whose file it is.
+                stored |= LocalStore(target).put_all_if_absent(files)
+    for one in waiting:
+        if not one.is_sound:
+            yield one.outcome(Outcome.QUARANTINED)
+        elif one.chain.target is None:
+            yield one.outcome(Outcome.WOULD_WRITE)
+        else:
+            try:
+                yield one.outcome(_written(LocalStore(one.chain.target), one, stored))
+            except (OSError, RemoteStorageError) as error:
+                one.failed(error)
+                yield one.outcome(Outcome.QUARANTINED)
 
 
-def _write_file(store: LocalStore, key: str, data: bytes | None) -> Outcome:
-    if data is None:
-        with suppress(RemoteResourceNotFoundError):
-            store.head(key)
-            return Outcome.CONFLICT
-        return Outcome.SAME
-    if store.put_if_absent(key, data):
-        return Outcome.WRITTEN
-    return Outcome.SAME if holds_exactly(store, key, data) else Outcome.CONFLICT
+def _keys(rebuilt: Iterable[_Rebuilt]) -> dict[str, bytes]:
+    return {
+        f"{one.chain.name}/{name}": data
+        for one in rebuilt
+        for name, data in one.files.items()
+        if data is not None
+    }
+
+
+def _written(store: LocalStore, one: _Rebuilt, stored: dict[str, bool]) -> Outcome:
+    """What became of a segment's files; ``stored`` says which of them were not there."""
+    files = _keys([one])
+    if not files.keys() <= stored.keys():
+        stored = store.put_all_if_absent(files)
+    absent = [name for name, data in one.files.items() if data is None]
+    if any(_is_there(store, f"{one.chain.name}/{name}") for name in absent):
+        return Outcome.CONFLICT
+    there = [key for key in files if not stored[key]]
+    if not all(holds_exactly(store, key, files[key]) for key in there):
+        return Outcome.CONFLICT
+    return Outcome.SAME if len(there) == len(files) else Outcome.WRITTEN
+
+
+def _is_there(store: LocalStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except RemoteResourceNotFoundError:
+        return False
+    return True

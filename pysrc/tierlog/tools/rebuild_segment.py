@@ -6,9 +6,10 @@ its row says why and where. Everything here is plain data that goes from one pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 import numpy as np
 
@@ -27,7 +28,9 @@ __all__ = [
     "Examined",
     "Outcome",
     "SegmentOutcome",
+    "SegmentReading",
     "SegmentRow",
+    "WholeSegment",
     "examine",
     "finding",
     "finding_of",
@@ -175,8 +178,56 @@ class Examined:
         )
 
 
+class SegmentReading(Protocol):
+    """A segment that is read once: from one end to the other, or put together from pieces."""
+
+    def rebuild(
+        self, *, base_offset: int, index_interval_bytes: int, producer_snapshot: bytes | None
+    ) -> RebuiltIndexes:
+        """Its indexes, of all batches before any damage. OSError, CorruptDataError, and
+        RemoteStorageError for an object of a store."""
+        ...
+
+    def tables(self, rebuilt: RebuiltIndexes) -> Iterator[BatchTable]:
+        """Its batches, as `segment_tables` cuts them; after `rebuild`."""
+        ...
+
+    def recheck(self) -> FileChange:
+        """What became of its file since it was opened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSegment:
+    """A segment read from one end to the other."""
+
+    handle: SegmentHandle
+
+    def rebuild(
+        self, *, base_offset: int, index_interval_bytes: int, producer_snapshot: bytes | None
+    ) -> RebuiltIndexes:
+        """As `SegmentReading`."""
+        return rebuild_indexes(
+            self.handle,
+            index_interval_bytes,
+            base_offset=base_offset,
+            producer_snapshot=producer_snapshot,
+            accept_damage=True,
+            hash_bytes=True,
+            max_table_rows=MAX_TABLE_ROWS,
+        )
+
+    def tables(self, rebuilt: RebuiltIndexes) -> Iterator[BatchTable]:
+        """As `SegmentReading`."""
+        return segment_tables(rebuilt, self.handle)
+
+    def recheck(self) -> FileChange:
+        """As `SegmentReading`."""
+        return self.handle.recheck()
+
+
 def examine(
-    handle: SegmentHandle,
+    reading: SegmentReading,
     *,
     base_offset: int,
     next_base_offset: int | None,
@@ -186,21 +237,17 @@ def examine(
     producer_snapshot: bytes | None,
     index_interval_bytes: int,
 ) -> Examined:
-    """Scans an open segment once, rebuilds its indexes and compares it with what it should hold.
+    """Reads a segment once, rebuilds its indexes and compares it with what it should hold.
 
     ``producer_snapshot`` is the producer state at the base offset; the other arguments are those of
     `check_batches`. Only an active segment may end in a torn or zero tail. OSError when it cannot
     be read.
     """
     try:
-        rebuilt = rebuild_indexes(
-            handle,
-            index_interval_bytes,
+        rebuilt = reading.rebuild(
             base_offset=base_offset,
+            index_interval_bytes=index_interval_bytes,
             producer_snapshot=producer_snapshot,
-            accept_damage=True,
-            hash_bytes=True,
-            max_table_rows=MAX_TABLE_ROWS,
         )
     except CorruptDataError as error:
         return Examined(rebuilt=None, damage=error)
@@ -216,9 +263,9 @@ def examine(
     seen = _Seen()
     if damage is None or rebuilt.table_complete:
         end_position = rebuilt.table.stop_position if damage is None else -1
-        seen.take(segment_tables(rebuilt, handle), expected, end_position)
+        seen.take(reading.tables(rebuilt), expected, end_position)
     damage = damage or seen.misplaced
-    change = handle.recheck()
+    change = reading.recheck()
     grown = is_active and change is FileChange.GROWN
     if damage is None and not grown and change not in (FileChange.UNCHANGED, FileChange.GONE):
         damage = CorruptDataError(

@@ -17,13 +17,9 @@ absent, a damaged one is looked at again and then replaced by what any run would
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
 from tierlog.errors import (
     CorruptDataError,
@@ -31,7 +27,6 @@ from tierlog.errors import (
     RemoteStorageError,
 )
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs, parse_leader_epochs
-from tierlog.log.files import SegmentHandle
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import (
@@ -49,19 +44,29 @@ from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import PreparedSegment, encode_segment_indexes
 from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.rebuild_bytes import SegmentBytes, bytes_of
+from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, cut_segment, pieced
 from tierlog.tools.rebuild_segment import (
     Examined,
     Outcome,
     SegmentOutcome,
+    SegmentReading,
+    WholeSegment,
     examine,
     finding,
     finding_of,
 )
 from tierlog.types import TopicIdPartition
 
-__all__ = ["StoredChain", "StoredSegment", "read_whole", "rebuild_stored_chain", "salvage"]
+__all__ = [
+    "StoredChain",
+    "StoredSegment",
+    "cut_stored_chain",
+    "read_whole",
+    "rebuild_stored_chain",
+    "salvage",
+]
 
-_PIECE_BYTES = 8 << 20
 _COPY_AGAIN = (
     "copy the segment again while the broker still has it, or restore the object from a backup or "
     "an older version in the bucket"
@@ -96,6 +101,7 @@ class StoredChain:
 
     ``before`` are the sound segments that end where one of these starts, ``after`` is the first
     sound one that starts behind all of them. ``begins``: nothing is stored before the first one.
+    ``pieces``, of a chain that was cut, are what was found in the ranges of each segment.
     """
 
     url: str
@@ -108,6 +114,7 @@ class StoredChain:
     cluster_id: str
     dry_run: bool
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+    pieces: tuple[tuple[FoundPiece, ...], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -164,26 +171,27 @@ def rebuild_stored_chain(chain: StoredChain) -> Iterator[SegmentOutcome]:
     states: dict[int, _State] = {}
     if chain.begins:
         states[chain.chain[0].key.base_offset] = _State(snapshot=None, lineage=LeaderEpochs())
-    for segment in chain.chain:
-        yield _rebuild_segment(chain, segment, store, states)
+    for number in range(len(chain.chain)):
+        yield _rebuild_segment(chain, number, store, states)
 
 
 def _rebuild_segment(
-    chain: StoredChain, segment: StoredSegment, store: ObjectStore, states: dict[int, _State]
+    chain: StoredChain, number: int, store: ObjectStore, states: dict[int, _State]
 ) -> SegmentOutcome:
     """The outcome; what the segment leaves to the next one goes to `states`."""
+    segment = chain.chain[number]
     path, findings = f"{segment.key.stem}.log", list[Finding]()
     examined = Examined(rebuilt=None, damage=None)
     outcome = Outcome.QUARANTINED
     base = segment.key.base_offset
     try:
         before = states.get(base) or _state_before(chain, store, base)
-        with _opened(store, segment) as handle:
-            examined = _examine(chain, segment, handle, before)
+        with _reading(chain, number) as reading:
+            examined = _examine(chain, segment, reading, before)
             _require_sound(segment, examined)
             if examined.rebuilt is not None and examined.end_offset is not None:
                 found = _prepare(chain, segment, examined, examined.rebuilt, before, store)
-                data = _encode(chain, segment, handle, *found)
+                data = _encode(chain, segment, reading, *found)
                 if before is not None and before.snapshot is None and base > 0:
                     findings.append(_begins(path))
                 if before is None:
@@ -260,35 +268,43 @@ def _sections(
 
 
 @contextmanager
-def _opened(store: ObjectStore, segment: StoredSegment) -> Iterator[SegmentHandle]:
-    """The `.log` object as a file: where it lies, or a copy that is gone afterwards."""
-    key = f"{segment.key.stem}.log"
-    parts = urlsplit(store.url)
-    if parts.scheme == "file":
-        with SegmentHandle(os.path.join(unquote(parts.path), key)) as handle:
-            yield handle
-        return
-    folder = tempfile.mkdtemp(prefix="tierlog-rebuild-")
-    try:
-        path = os.path.join(folder, os.path.basename(key))
-        with open(path, "xb") as file:
-            position = 0
-            while position < segment.size_bytes:
-                piece = store.get_range(key, position, _PIECE_BYTES)
-                file.write(piece)
-                position += memoryview(piece).nbytes
-        with SegmentHandle(path) as handle:
-            yield handle
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _reading(chain: StoredChain, number: int) -> Iterator[SegmentReading]:
+    source = _bytes_of(chain, chain.chain[number])
+    if chain.pieces:
+        with pieced(source, chain.pieces[number]) as reading:
+            yield reading
+    else:
+        with source.opened() as handle:
+            yield WholeSegment(handle)
+
+
+def _bytes_of(chain: StoredChain, segment: StoredSegment) -> SegmentBytes:
+    return bytes_of(chain.url, f"{segment.key.stem}.log", segment.size_bytes)
+
+
+def cut_stored_chain(chain: StoredChain, number: int, piece_bytes: int) -> Iterator[PieceRange]:
+    """Ranges of all segments of a chain, to be scanned before its task, whose number this is."""
+    for index, segment in enumerate(chain.chain):
+        told = segment.description
+        yield from cut_segment(
+            _bytes_of(chain, segment),
+            segment.size_bytes,
+            piece_bytes=piece_bytes,
+            chain_bytes=chain.size_bytes,
+            task=number,
+            segment=index,
+            name=chain.name,
+            base_offset=segment.key.base_offset,
+            next_base_offset=None if told is None else told.metadata.end_offset + 1,
+        )
 
 
 def _examine(
-    chain: StoredChain, segment: StoredSegment, handle: SegmentHandle, before: _State | None
+    chain: StoredChain, segment: StoredSegment, reading: SegmentReading, before: _State | None
 ) -> Examined:
     told = segment.description
     return examine(
-        handle,
+        reading,
         base_offset=segment.key.base_offset,
         next_base_offset=None if told is None else told.metadata.end_offset + 1,
         is_active=False,
@@ -405,13 +421,14 @@ def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_o
 def _encode(
     chain: StoredChain,
     segment: StoredSegment,
-    handle: SegmentHandle,
+    reading: SegmentReading,
     prepared: PreparedSegment,
     metadata: RemoteLogSegmentMetadata,
 ) -> bytes:
     told = segment.description
     cluster_id = chain.cluster_id if told is None else told.cluster_id
-    return encode_segment_indexes(prepared, handle, metadata, cluster_id=cluster_id)[0]
+    tables = reading.tables(prepared.rebuilt)
+    return encode_segment_indexes(prepared, tables, metadata, cluster_id=cluster_id)[0]
 
 
 def _write(

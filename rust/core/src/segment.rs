@@ -6,7 +6,7 @@
 //! check only the headers of large batches are read. Reading never writes and never panics.
 
 use crate::batch_columns::{Batch, BatchColumns};
-use crate::checksum::{Running, crc32c};
+use crate::checksum::{Running, crc32c, join_crc32c};
 use crate::compression::Decompressor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::legacy;
@@ -21,6 +21,9 @@ pub const BLOCK_BYTES: usize = 512 << 10;
 const HEADER_READ_BYTES: usize = 256;
 /// From this size on a header walk skips a batch's body instead of reading it.
 const SKIP_BATCH_BYTES: u64 = 4096;
+/// From this size on the checksum of a batch is joined to that of the range; below, its bytes are
+/// summed once more, which is quicker.
+const JOINED_BATCH_BYTES: u64 = 4096;
 /// Batches that must be in memory as a whole (control batches, legacy messages) end here.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
 /// Room for more batches than this is made as they come: the first one may lie about the rest.
@@ -52,6 +55,21 @@ pub enum StopReason {
 }
 
 impl StopReason {
+    /// The reason users see under that name.
+    pub fn named(name: &str) -> Option<Self> {
+        const ALL: [StopReason; 8] = [
+            StopReason::End,
+            StopReason::TornTail,
+            StopReason::ZeroTail,
+            StopReason::BadCrc,
+            StopReason::BadLength,
+            StopReason::UnknownMagic,
+            StopReason::BadHeader,
+            StopReason::OffsetOrder,
+        ];
+        ALL.into_iter().find(|reason| reason.name() == name)
+    }
+
     /// The name users see.
     pub fn name(self) -> &'static str {
         match self {
@@ -102,6 +120,10 @@ pub struct ScanOptions {
     pub start: u64,
     /// Byte position to stop before; the end of the source if `None` or beyond it.
     pub end: Option<u64>,
+    /// No batch is begun at or after this byte position; the one before may go on beyond it.
+    pub until: Option<u64>,
+    /// Batches start above this offset.
+    pub after_offset: i64,
     /// Check every batch's checksum.
     pub verify_crc: bool,
     /// Also compute the CRC-32C of every byte of the range.
@@ -115,6 +137,8 @@ impl Default for ScanOptions {
         Self {
             start: 0,
             end: None,
+            until: None,
+            after_offset: -1,
             verify_crc: true,
             hash_bytes: false,
             max_decompressed_bytes: 64 << 20,
@@ -168,8 +192,7 @@ pub fn scan_slice<V: Visitor>(data: &[u8], options: &ScanOptions, visitor: &mut 
         // The range is all there is, so an incomplete batch is a torn one.
         Walk::Incomplete { consumed, .. } => torn(start + consumed as u64, end),
     };
-    let whole = options.hash_bytes && stop.reason == StopReason::End;
-    Ok(Scan { stop, range_crc32c: whole.then(|| crc32c(range)) })
+    Ok(walker.ended(stop))
 }
 
 /// Walks a segment file.
@@ -194,7 +217,7 @@ pub fn copy_file<V: Visitor>(
     let end = options.end.unwrap_or(u64::MAX).min(file.size_bytes());
     let start = options.start.min(end);
     let mut walker = Walker::new(options, end, visitor);
-    let mut blocks = Blocks::new(file, start, end, options.hash_bytes);
+    let mut blocks = Blocks::new(file, start, end);
     blocks.target = target;
     blocks.fill(BLOCK_BYTES)?;
     let stop = loop {
@@ -210,8 +233,7 @@ pub fn copy_file<V: Visitor>(
             }
         }
     };
-    let whole = stop.reason == StopReason::End;
-    Ok(Scan { stop, range_crc32c: blocks.hash.filter(|_| whole).map(|hash| hash.value()) })
+    Ok(walker.ended(stop))
 }
 
 fn torn(position: u64, end: u64) -> Stop {
@@ -241,7 +263,10 @@ struct Walker<'v, V> {
     verify_crc: bool,
     max_decompressed_bytes: usize,
     end: u64,
+    until: u64,
     previous_last_offset: i64,
+    /// Of all batches so far.
+    hash: Option<Running>,
     decompressor: Decompressor,
 }
 
@@ -252,9 +277,21 @@ impl<'v, V: Visitor> Walker<'v, V> {
             verify_crc: options.verify_crc,
             max_decompressed_bytes: options.max_decompressed_bytes,
             end,
-            previous_last_offset: -1,
+            until: options.until.unwrap_or(u64::MAX),
+            previous_last_offset: options.after_offset,
+            hash: options.hash_bytes.then(Running::crc32c),
             decompressor: Decompressor::default(),
         }
+    }
+
+    /// The scan, now that it has stopped.
+    fn ended(self, stop: Stop) -> Scan {
+        let whole = stop.reason == StopReason::End;
+        Scan { stop, range_crc32c: self.hash.filter(|_| whole).map(|hash| hash.value()) }
+    }
+
+    fn wants_crc(&self) -> bool {
+        self.verify_crc || self.hash.is_some()
     }
 
     /// Accepts the whole batches of `window`, which starts at byte `position` of the source.
@@ -264,7 +301,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
             let rest = &window[consumed..];
             let at = position + consumed as u64;
             let left = self.end.saturating_sub(at);
-            if left == 0 {
+            if left == 0 || at >= self.until {
                 return Ok(Walk::Stopped(Stop::end(at)));
             }
             let Some(prefix) = rest.first_chunk::<MAGIC_END>() else {
@@ -301,22 +338,24 @@ impl<'v, V: Visitor> Walker<'v, V> {
         match batch.first_chunk::<HEADER_SIZE>() {
             Some(bytes) if batch[MAGIC_END - 1] == 2 => {
                 let header = BatchHeader::parse(bytes);
-                let crc = if self.verify_crc { crc32c(&batch[CRC_START..]) } else { header.crc };
-                self.accept_v2(position, &header, crc, &batch[HEADER_SIZE..])
+                let crc = if self.wants_crc() { crc32c(&batch[CRC_START..]) } else { header.crc };
+                self.accept_v2(position, &header, crc, batch)
             }
             _ => self.accept_legacy(position, batch),
         }
     }
 
+    /// Takes a batch whose checksum is `crc`; `batch` are its bytes, at least those of the header,
+    /// and all of a control batch.
     #[inline]
     fn accept_v2(
         &mut self,
         position: u64,
         header: &BatchHeader,
         crc: u32,
-        records: &[u8],
+        batch: &[u8],
     ) -> Result<Option<Stop>> {
-        if crc != header.crc {
+        if self.verify_crc && crc != header.crc {
             return Ok(Some(Stop::new(
                 StopReason::BadCrc,
                 position,
@@ -327,7 +366,17 @@ impl<'v, V: Visitor> Walker<'v, V> {
         if let Err(error) = header.validate(position) {
             return Ok(Some(stop_for(StopReason::BadHeader, position, &error)));
         }
-        let records = if header.is_control() { records } else { &[] };
+        if let Some(hash) = &mut self.hash {
+            let size_bytes = header.size_bytes();
+            if size_bytes < JOINED_BATCH_BYTES && batch.len() as u64 == size_bytes {
+                hash.update(batch);
+            } else {
+                hash.update(&batch[..CRC_START]);
+                let joined = join_crc32c(hash.value(), crc, size_bytes - CRC_START as u64);
+                *hash = Running::crc32c_from(joined);
+            }
+        }
+        let records = if header.is_control() { &batch[HEADER_SIZE..] } else { &[] };
         self.hand_on(position, &Batch { magic: 2, header: *header }, records)
     }
 
@@ -340,6 +389,9 @@ impl<'v, V: Visitor> Walker<'v, V> {
         );
         match described {
             Ok(header) => {
+                if let Some(hash) = &mut self.hash {
+                    hash.update(message);
+                }
                 let magic = message[MAGIC_END - 1] as i8;
                 self.hand_on(position, &Batch { magic, header }, &[])
             }
@@ -385,12 +437,12 @@ impl<'v, V: Visitor> Walker<'v, V> {
         else {
             return blocks.extend(BLOCK_BYTES as u64);
         };
-        let header = BatchHeader::parse(bytes);
+        let (bytes, header) = (*bytes, BatchHeader::parse(bytes));
         if bytes[MAGIC_END - 1] != 2 || header.is_control() {
             return self.whole_batch(blocks, size_bytes);
         }
         let position = blocks.window_position();
-        let crc = if self.verify_crc {
+        let crc = if self.wants_crc() {
             match blocks.crc_across(size_bytes)? {
                 Some(crc) => crc,
                 None => return Ok(Some(torn(position, blocks.end))),
@@ -399,7 +451,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
             blocks.skip(size_bytes)?;
             header.crc
         };
-        self.accept_v2(position, &header, crc, &[])
+        self.accept_v2(position, &header, crc, &bytes)
     }
 
     /// Brings a control batch or legacy message into memory as a whole.
@@ -496,11 +548,10 @@ struct Blocks<'f, 't> {
     begin: usize,
     filled: usize,
     end: u64,
-    hash: Option<Running>,
 }
 
 impl<'f> Blocks<'f, '_> {
-    fn new(file: &'f SegmentFile, start: u64, end: u64, hash_bytes: bool) -> Self {
+    fn new(file: &'f SegmentFile, start: u64, end: u64) -> Self {
         let room = (end - start).min(BLOCK_BYTES as u64) as usize;
         Self {
             file,
@@ -510,7 +561,6 @@ impl<'f> Blocks<'f, '_> {
             begin: 0,
             filled: 0,
             end,
-            hash: hash_bytes.then(Running::crc32c),
         }
     }
 
@@ -533,9 +583,6 @@ impl<'f> Blocks<'f, '_> {
             stop -= ((from + (stop - self.filled) as u64) % WRITE_BYTES as u64) as usize;
         }
         let count = self.file.read_at(from, &mut self.buffer[self.filled..stop])?;
-        if let Some(hash) = &mut self.hash {
-            hash.update(&self.buffer[self.filled..self.filled + count]);
-        }
         if let Some(target) = &mut self.target {
             target.write(&self.buffer[self.filled..self.filled + count], from)?;
         }
@@ -591,18 +638,6 @@ impl<'f> Blocks<'f, '_> {
     /// Goes to the batch after the one at the window's start, of which only the header is wanted.
     fn skip(&mut self, size_bytes: u64) -> Result<()> {
         let next = self.window_position() + size_bytes;
-        if self.hash.is_some() {
-            // Every byte counts: read on instead of jumping.
-            while self.position + (self.filled as u64) < next {
-                let from = self.position + self.filled as u64;
-                self.restart_at(from, BLOCK_BYTES)?;
-                if self.filled == 0 {
-                    return Ok(());
-                }
-            }
-            self.begin = (next - self.position) as usize;
-            return Ok(());
-        }
         let most = if size_bytes >= SKIP_BATCH_BYTES { HEADER_READ_BYTES } else { BLOCK_BYTES };
         self.restart_at(next.min(self.end), most)
     }

@@ -49,6 +49,17 @@ pub fn read_varlong(data: &[u8]) -> Option<(i64, usize)> {
     Some((((raw >> 1) as i64) ^ -((raw & 1) as i64), size))
 }
 
+/// Appends a zig-zag `varlong`.
+#[inline]
+pub fn write_varlong(value: i64, out: &mut Vec<u8>) {
+    let mut left = ((value << 1) ^ (value >> 63)) as u64;
+    while left >= 0x80 {
+        out.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    out.push(left as u8);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +77,15 @@ mod tests {
         }
         let min = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
         assert_eq!(read_varlong(&min), Some((i64::MIN, 10)));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for value in (0..64).flat_map(|bit| [1i64 << bit, (1i64 << bit) - 1, -(1i64 << bit)]) {
+            let mut bytes = Vec::new();
+            write_varlong(value, &mut bytes);
+            assert_eq!(read_varlong(&bytes), Some((value, bytes.len())));
+        }
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use tierlog_core::batch_columns::BatchColumns;
 use tierlog_core::error::{Error, Result};
 use tierlog_core::local_index::{
     self, AbortedTransaction, OffsetIndexWriter, Tail, TimeIndexWriter,
 };
 use tierlog_core::producer_state::{Expiry, ProducerEntry, ProducerState, parse_snapshot};
-use tierlog_core::rebuild::{RebuildVisitor, Rebuilder};
-use tierlog_core::segment::ScanOptions;
+use tierlog_core::rebuild::{self, RebuildVisitor, Rebuilder};
+use tierlog_core::segment::{Scan, ScanOptions};
 use tierlog_core::source::CopyTarget;
 
 use crate::buffer::{Column, Input, Values, duplicate};
@@ -287,6 +288,17 @@ pub struct Rebuilt {
     batches_complete: bool,
 }
 
+/// The producer state that a snapshot holds; none without one.
+pub fn producers_before(
+    py: Python<'_>,
+    snapshot: Option<&Bound<'_, PyAny>>,
+    expiry: Option<Expiry>,
+) -> PyResult<ProducerState> {
+    let Some(data) = snapshot else { return Ok(ProducerState::default()) };
+    ProducerState::from_snapshot(Input::new(data)?.bytes(), expiry)
+        .map_err(|error| to_python(py, error, Some("producer_snapshot")))
+}
+
 /// Rebuilds the indexes of a whole segment, from the producer state that `producer_snapshot`
 /// holds. With `now_ms`, producers silent for `producer_id_expiration_ms` are left out. Every byte
 /// that is read of an open file is also written to the file `copy_to`, which errors name by its
@@ -316,11 +328,7 @@ fn rebuild_indexes(
         None => None,
     };
     let expiry = now_ms.map(|now_ms| Expiry { now_ms, expiration_ms: producer_id_expiration_ms });
-    let producers = match producer_snapshot {
-        Some(data) => ProducerState::from_snapshot(Input::new(data)?.bytes(), expiry)
-            .map_err(|error| to_python(py, error, Some("producer_snapshot")))?,
-        None => ProducerState::default(),
-    };
+    let producers = producers_before(py, producer_snapshot, expiry)?;
     let options = ScanOptions { hash_bytes, ..ScanOptions::default() };
     let rebuilder = Rebuilder::new(base_offset, index_interval_bytes, producers);
     let mut visitor = RebuildVisitor::new(rebuilder, max_table_rows.unwrap_or(usize::MAX));
@@ -336,22 +344,35 @@ fn rebuild_indexes(
         Ok(done) => done,
         Err(error) => return Err(failed_copy(py, error, &source, target.as_ref(), copy_to)),
     };
-    let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
-    Ok(Rebuilt {
-        offset_index: bytes(&rebuilt.offset_index),
-        time_index: bytes(&rebuilt.time_index),
-        transaction_index: bytes(&rebuilt.transaction_index),
-        producer_snapshot: bytes(&rebuilt.producer_snapshot),
-        leader_epochs: rebuilt.leader_epochs,
-        bytes_per_epoch: rebuilt.bytes_per_epoch,
-        end_offset: rebuilt.end_offset,
-        last_stable_offset: rebuilt.last_stable_offset,
-        first_open_transaction_offset: rebuilt.first_open_transaction_offset,
-        max_timestamp_ms: rebuilt.max_timestamp_ms,
-        max_timestamp_offset: rebuilt.max_timestamp_offset,
-        batches: Py::new(py, Batches::new(py, batches, scan)?)?,
-        batches_complete,
-    })
+    Rebuilt::new(py, &rebuilt, batches, batches_complete, scan)
+}
+
+impl Rebuilt {
+    /// Moves what a segment says to Python.
+    pub fn new(
+        py: Python<'_>,
+        rebuilt: &rebuild::Rebuilt,
+        batches: BatchColumns,
+        batches_complete: bool,
+        scan: Scan,
+    ) -> PyResult<Self> {
+        let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
+        Ok(Self {
+            offset_index: bytes(&rebuilt.offset_index),
+            time_index: bytes(&rebuilt.time_index),
+            transaction_index: bytes(&rebuilt.transaction_index),
+            producer_snapshot: bytes(&rebuilt.producer_snapshot),
+            leader_epochs: rebuilt.leader_epochs.clone(),
+            bytes_per_epoch: rebuilt.bytes_per_epoch.clone(),
+            end_offset: rebuilt.end_offset,
+            last_stable_offset: rebuilt.last_stable_offset,
+            first_open_transaction_offset: rebuilt.first_open_transaction_offset,
+            max_timestamp_ms: rebuilt.max_timestamp_ms,
+            max_timestamp_offset: rebuilt.max_timestamp_offset,
+            batches: Py::new(py, Batches::new(py, batches, scan)?)?,
+            batches_complete,
+        })
+    }
 }
 
 /// An error of the file that is read, or of the one that is written.

@@ -10,6 +10,7 @@ mod index;
 mod key;
 mod load;
 mod object;
+mod pieces;
 mod quota;
 mod records;
 mod remote_index;
@@ -57,5 +58,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     remote_index::register(module)?;
     index::register(module)?;
+    pieces::register(module)?;
     capsule::register(module)
 }
