@@ -4,6 +4,7 @@
     frame.select(scan_udf("path").batches)                 the same from Python
     frame.mapInArrow(scan_segments, SCAN_SCHEMA)           whole batches of rows
     rebuild_indexes(spark, source, target)                 `tierlog index rebuild` on a cluster
+    audit(spark, source, metadata)                         `tierlog verify` on a cluster, as tables
     session_config()                                       what to tell Spark when it starts
     ship(spark)                                            tierlog for workers that have none
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from spark_udfs.rebuild import rebuild_indexes
     from spark_udfs.session import session_config
     from spark_udfs.shipping import ship
+    from spark_udfs.store_audit import audit
     from spark_udfs.udfs import (
         decode_udf,
         encode_udf,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRY_SCHEMA",
     "SCAN_SCHEMA",
+    "audit",
     "decode_remote_log_indexes",
     "decode_udf",
     "encode_udf",
@@ -54,6 +57,7 @@ _MODULES = {
     **dict.fromkeys(
         ("ENTRY_SCHEMA", "SCAN_SCHEMA", "decode_remote_log_indexes", "scan_segments"), "codec"
     ),
+    "audit": "store_audit",
     "rebuild_indexes": "rebuild",
     "session_config": "session",
     "ship": "shipping",

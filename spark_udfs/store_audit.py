@@ -1,0 +1,300 @@
+"""The audit of `tierlog.tools.audit_store` on a Spark cluster: the same rows, as frames.
+
+The driver lists the store and reads the metadata; workers look at the segments, some hundred to a
+task, and then judge each partition by what was seen of its segments. The bytes of objects go from
+the store into the native core and nowhere else. Only frames are used, so Spark Connect will do.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions
+
+from spark_udfs.types import spark_schema
+from spark_udfs.worker import on_worker
+from tierlog.clock import SystemClock
+from tierlog.errors import ConfigError
+from tierlog.log.files import printable
+from tierlog.remote.store import open_store
+from tierlog.tools.audit_partition import audit_partition
+from tierlog.tools.audit_plan import AuditPlan, plan_audit
+from tierlog.tools.audit_rows import AuditRules
+from tierlog.tools.audit_segment import SegmentLook, SegmentTask
+from tierlog.tools.audit_store import look_at_segments
+from tierlog.tools.sources import source_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "DELETIONS",
+    "EPOCH_SIZES",
+    "FINDINGS",
+    "RETENTION",
+    "SEGMENTS",
+    "AuditTables",
+    "audit",
+    "look_at_tasks",
+]
+
+_TASK_BYTES = 256 << 20
+_TASK_SEGMENTS = 256
+# Requests and checks of a segment take about as long as the core takes for so many bytes.
+_SEGMENT_COST_BYTES = 1 << 20
+# As many as a worker's slot should have; the other slots of its machine read, too.
+_PARALLEL_READS = 4
+
+_EPOCHS = pa.list_(pa.struct({"epoch": pa.int32(), "start_offset": pa.int64()}))
+_EPOCH_BYTES = pa.list_(pa.struct({"epoch": pa.int32(), "size_bytes": pa.int64()}))
+_OPEN = pa.list_(pa.struct({"producer_id": pa.int64(), "first_offset": pa.int64()}))
+
+# The fields of `tierlog.tools.audit_rows.AuditedSegment`.
+SEGMENTS = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "base_offset": pa.int64(),
+        "end_offset": pa.int64(),
+        "size_bytes": pa.int64(),
+        "max_timestamp_ms": pa.int64(),
+        "leader_epochs": _EPOCHS,
+        "state": pa.string(),
+        "stored": pa.bool_(),
+        "batches": pa.int64(),
+        "records": pa.int64(),
+        "path": pa.string(),
+        "topic_id": pa.string(),
+        "segment_id": pa.string(),
+        "broker_id": pa.int32(),
+        "event_timestamp_ms": pa.int64(),
+        "bytes_per_epoch": _EPOCH_BYTES,
+        "log_crc32c": pa.int64(),
+        "txn_index_empty": pa.bool_(),
+        "truncation_offset": pa.int64(),
+        "log_start_offset": pa.int64(),
+        "lineage": _EPOCHS,
+        "open_transactions": _OPEN,
+        "ended_producers": pa.list_(pa.int64()),
+    }
+)
+# The fields of `tierlog.tools.findings.Finding`.
+FINDINGS = pa.schema(
+    {
+        "severity": pa.string(),
+        "path": pa.string(),
+        "position": pa.int64(),
+        "what": pa.string(),
+        "expected": pa.string(),
+        "found": pa.string(),
+        "action": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "first_offset": pa.int64(),
+        "last_offset": pa.int64(),
+    }
+)
+# The fields of `tierlog.tools.audit_rows.EpochSizeRow`, `RetentionRow` and `DeletionRow`.
+EPOCH_SIZES = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "leader_epoch": pa.int32(),
+        "segments": pa.int64(),
+        "size_bytes": pa.int64(),
+        "topic_id": pa.string(),
+    }
+)
+RETENTION = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "log_start_offset": pa.int64(),
+        "new_log_start_offset": pa.int64(),
+        "size_bytes": pa.int64(),
+        "deleted_segments": pa.int64(),
+        "deleted_bytes": pa.int64(),
+        "held_back": pa.list_(pa.string()),
+        "topic_id": pa.string(),
+    }
+)
+DELETIONS = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "base_offset": pa.int64(),
+        "end_offset": pa.int64(),
+        "size_bytes": pa.int64(),
+        "max_timestamp_ms": pa.int64(),
+        "reason": pa.string(),
+        "path": pa.string(),
+        "topic_id": pa.string(),
+        "segment_id": pa.string(),
+    }
+)
+_TABLES = {
+    "segments": SEGMENTS,
+    "findings": FINDINGS,
+    "epoch_sizes": EPOCH_SIZES,
+    "retention": RETENTION,
+    "deletions": DELETIONS,
+}
+# One row for a partition, all of its tables in it: each is asked for on its own later.
+_AUDITED = pa.schema({name: pa.list_(pa.struct(list(kind))) for name, kind in _TABLES.items()})
+_PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
+_LOOKS = pa.schema({"folder": pa.string(), "looks": pa.binary()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditTables:
+    """The outcome of an audit as frames, with the columns of the schemas of this module.
+
+    The objects are read when the first of them is; what was found is kept by the cluster until
+    `unpersist`.
+    """
+
+    segments: DataFrame
+    findings: DataFrame
+    epoch_sizes: DataFrame
+    retention: DataFrame
+    deletions: DataFrame
+    partitions: DataFrame
+
+    def unpersist(self) -> None:
+        """The cluster need not keep it any longer."""
+        self.partitions.unpersist()
+
+
+def audit(
+    spark: SparkSession,
+    source: str,
+    metadata: str | None = None,
+    *,
+    deep: bool = False,
+    retention_ms: int | None = None,
+    retention_bytes: int | None = None,
+    log_start_offset: int | None = None,
+    now_ms: int | None = None,
+) -> AuditTables:
+    """`tierlog.tools.audit_store.audit_store` with Spark's workers in place of threads.
+
+    ``source`` is the URL of a store that the driver and every worker reach, with credentials from
+    their environment; ``metadata`` a metadata file on the driver, of which a copy is read. The
+    other arguments are those of `AuditRules`.
+
+    Errors are those of `plan_audit`, on the driver, and ConfigError for what is no store; a store
+    that does not answer a worker fails the job. What is wrong in the store is in the rows.
+    """
+    place = source_of(source)
+    if not place.is_store:
+        raise ConfigError(
+            f"{printable(source)}: expected a store; tierlog verify checks a log directory"
+        )
+    if place.location.startswith("memory:"):
+        raise ConfigError(f"{place.location}: no worker reaches the memory of another process")
+    rules = AuditRules(
+        now_ms=SystemClock().now_ms() if now_ms is None else now_ms,
+        deep=deep,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        log_start_offset=log_start_offset,
+    )
+    plan = plan_audit(open_store(place.location), now_ms=rules.now_ms, metadata=metadata)
+    partitions = _partitions(spark, _work(plan, place.location, rules), rules).persist()
+    tables = {name: partitions.select(functions.inline(name)) for name in _TABLES}
+    of_plan = spark.createDataFrame(_table(plan.findings, FINDINGS), spark_schema(FINDINGS))
+    tables["findings"] = tables["findings"].unionAll(of_plan)
+    return AuditTables(partitions=partitions, **tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What one task of Spark's does."""
+
+    url: str
+    cluster_id: str | None
+    rules: AuditRules
+    tasks: tuple[SegmentTask, ...]
+
+
+def _work(plan: AuditPlan, url: str, rules: AuditRules) -> list[_Work]:
+    """Tasks of about even size. Neighbours stay together: each partition is judged as a whole."""
+    groups: list[list[SegmentTask]] = []
+    left_bytes = 0
+    for task in plan.tasks:
+        cost_bytes = _SEGMENT_COST_BYTES + (task.size_bytes if rules.deep else 0)
+        if cost_bytes > left_bytes or len(groups[-1]) == _TASK_SEGMENTS:
+            groups.append([])
+            left_bytes = _TASK_BYTES
+        groups[-1].append(task)
+        left_bytes -= cost_bytes
+    return [
+        _Work(url=url, cluster_id=plan.cluster_id, rules=rules, tasks=tuple(group))
+        for group in groups
+    ]
+
+
+def _partitions(spark: SparkSession, work: Sequence[_Work], rules: AuditRules) -> DataFrame:
+    if not work:
+        return spark.createDataFrame(_AUDITED.empty_table(), spark_schema(_AUDITED))
+    plan = pa.table([range(len(work)), list(map(pickle.dumps, work))], schema=_PLAN)
+    tasks = spark.createDataFrame(plan, spark_schema(_PLAN)).repartitionById(len(work), "task")
+    look = on_worker("spark_udfs.store_audit", "look_at_tasks")
+    looks = tasks.mapInArrow(look, spark_schema(_LOOKS))
+    audited: DataFrame = looks.groupBy("folder").applyInArrow(_judge(rules), spark_schema(_AUDITED))
+    return audited
+
+
+def look_at_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a worker does: tasks in (``task``, ``work``), what was seen in each folder out."""
+    for batch in batches:
+        for given in batch.column("work"):
+            # Bytes that our own driver made, as every function that Spark runs is.
+            work: _Work = pickle.loads(given.as_buffer())
+            folders: defaultdict[str, list[SegmentLook]] = defaultdict(list)
+            for _, look in look_at_segments(
+                open_store(work.url),
+                work.tasks,
+                work.rules,
+                cluster_id=work.cluster_id,
+                parallel_reads=_PARALLEL_READS,
+            ):
+                folders[look.folder].append(look)
+            looks = [pickle.dumps(seen) for seen in folders.values()]
+            yield pa.record_batch([list(folders), looks], schema=_LOOKS)
+
+
+def _judge(rules: AuditRules) -> Callable[[pa.Table], pa.Table]:
+    """What a worker does with all that was seen in a folder."""
+
+    def judge(seen: pa.Table) -> pa.Table:
+        looks: list[SegmentLook] = []
+        for one in seen.column("looks"):
+            looks += pickle.loads(one.as_buffer())
+        segments = [look.segment for look in looks if look.segment is not None]
+        audited = audit_partition(segments, rules)
+        findings = [found for look in looks for found in look.findings]
+        rows: dict[str, Iterable[Any]] = {
+            "segments": segments,
+            "findings": [*findings, *audited.findings],
+            "epoch_sizes": audited.epoch_sizes,
+            "retention": audited.retention,
+            "deletions": audited.deletions,
+        }
+        values = {name: _values(rows[name], _TABLES[name]) for name in _TABLES}
+        return pa.Table.from_pylist([values], _AUDITED)
+
+    return judge
+
+
+def _table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(_values(rows, schema), schema)
+
+
+def _values(rows: Iterable[Any], schema: pa.Schema) -> list[dict[str, Any]]:
+    return [{name: getattr(row, name) for name in schema.names} for row in rows]
