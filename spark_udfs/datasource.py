@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from spark_udfs.source_filters import Wanted
     from spark_udfs.source_options import SourceOptions
-    from spark_udfs.source_plan import Catalog
 
 __all__ = ["TierlogDataSource", "arrow_schema", "schema_of"]
 
@@ -54,6 +53,34 @@ _KAFKA = _schema(
 )
 _OURS = _schema(leader_epoch=_INT, producer_id=_LONG, producer_epoch=_SHORT, base_sequence=_INT)
 _RECORDS = types.StructType([*_KAFKA, *_schema(headers=_HEADERS), *_OURS])
+_BATCHES = _schema(
+    topic=_TEXT,
+    partition=_INT,
+    path=_TEXT,
+    position=_LONG,
+    base_offset=_LONG,
+    last_offset=_LONG,
+    size_bytes=_INT,
+    base_timestamp_ms=_LONG,
+    max_timestamp_ms=_LONG,
+    leader_epoch=_INT,
+    producer_id=_LONG,
+    producer_epoch=_SHORT,
+    base_sequence=_INT,
+    attributes=_SHORT,
+    record_count=_INT,
+)
+# Of the segments themselves; end_offset is the last one, null for the segment that is written to.
+_SEGMENTS = _schema(
+    topic=_TEXT,
+    topic_id=_TEXT,
+    partition=_INT,
+    path=_TEXT,
+    base_offset=_LONG,
+    end_offset=_LONG,
+    size_bytes=_LONG,
+)
+# Bytes that are not read, and the offsets [start_offset, end_offset) that are missing for that.
 _QUARANTINE = _schema(
     topic=_TEXT,
     partition=_INT,
@@ -65,15 +92,20 @@ _QUARANTINE = _schema(
     start_offset=_LONG,
     end_offset=_LONG,
 )
+_VIEWS = {
+    "records": _RECORDS,
+    "batches": _BATCHES,
+    "segments": _SEGMENTS,
+    "quarantine": _QUARANTINE,
+}
 
 
 def schema_of(options: SourceOptions) -> types.StructType:
     """The columns of a read."""
-    if options.view.value == "quarantine":
-        return _QUARANTINE
+    view = _VIEWS[options.view.value]
     if options.include_headers:
-        return _RECORDS
-    return types.StructType([one for one in _RECORDS if one.name != "headers"])
+        return view
+    return types.StructType([one for one in view if one.name != "headers"])
 
 
 def arrow_schema(schema: types.StructType) -> pa.Schema:
@@ -113,8 +145,7 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: types.StructType) -> DataSourceReader:
         """A read of what is there when the query is planned."""
         options = _parse(self.options)
-        known = _QUARANTINE if options.view.value == "quarantine" else _RECORDS
-        _check_columns(schema, known)
+        _check_columns(schema, _VIEWS[options.view.value])
         return _Reader(options, schema)
 
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -157,24 +188,17 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned by what is there now."""
         from spark_udfs.source_catalog import open_catalog
-        from spark_udfs.source_plan import partition_offsets, plan_tasks
+        from spark_udfs.source_plan import plan_read
 
         catalog = open_catalog(self._options)
-        offsets = partition_offsets(self._options, catalog)
-        tasks = plan_tasks(self._options, catalog, offsets, self._wanted)
-        return [InputPartition(task) for task in tasks] + self._found(catalog)
-
-    def _found(self, catalog: Catalog) -> list[InputPartition]:
-        """What the plan has found wrong, as a task that says it."""
-        findings = catalog.findings()
-        if self._options.view.value == "quarantine" and findings:
-            return [InputPartition(tuple(findings))]
-        return []
+        return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         from spark_udfs.source_read import read_task
+        from spark_udfs.worker import freeze_once
 
+        freeze_once()
         yield from read_task(
             partition.value or (), arrow_schema(self._schema), self._options, self._wanted
         )

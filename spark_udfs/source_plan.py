@@ -3,6 +3,7 @@
     catalog = open_catalog(options)                                 what is there
     offsets = partition_offsets(options, catalog)                   from where to where
     tasks = plan_tasks(options, catalog, offsets, wanted)           parts of segments, evenly
+    tasks = plan_read(options, catalog, wanted)                     all of it, for every view
 
 Decisions are pure functions over plain values. A task is known by its offsets alone: positions are
 worked out where it runs, by an index or despite it, so no two tasks give out the same record and
@@ -19,7 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import EARLIEST, LATEST, Bound, SourceOptions
+from spark_udfs.source_options import EARLIEST, LATEST, Bound, SourceOptions, View
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.segment_files import SegmentFiles
@@ -36,6 +37,7 @@ __all__ = [
     "overlapping",
     "pack",
     "partition_offsets",
+    "plan_read",
     "plan_tasks",
     "resolve",
     "split",
@@ -257,6 +259,19 @@ def _check_held(
         )
 
 
+def plan_read(
+    options: SourceOptions, catalog: Catalog, wanted: Wanted | None = None
+) -> list[tuple[ReadRange, ...] | tuple[Finding, ...]]:
+    """The tasks of a read that ends; for the quarantine with what the plan itself found."""
+    offsets = partition_offsets(options, catalog)
+    tasks: list[tuple[ReadRange, ...] | tuple[Finding, ...]] = []
+    tasks += plan_tasks(options, catalog, offsets, wanted)
+    findings = catalog.findings()
+    if options.view is View.QUARANTINE and findings:
+        tasks.append(tuple(findings))
+    return tasks
+
+
 def plan_tasks(
     options: SourceOptions,
     catalog: Catalog,
@@ -273,6 +288,8 @@ def plan_tasks(
     ]
     total_bytes = sum(one.size_bytes for one in ranges)
     task_bytes = min(options.task_bytes, max(1, -(-total_bytes // options.min_partitions)))
+    if options.view in (View.BATCHES, View.SEGMENTS):
+        return pack(ranges, task_bytes)
     return pack(_pieces(ranges, catalog.marks, task_bytes), task_bytes)
 
 

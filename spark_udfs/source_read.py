@@ -12,7 +12,7 @@ Nothing here knows Spark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,12 +22,14 @@ from spark_udfs.source_catalog import log_index_entries, offset_marks, open_stor
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import SourceOptions, View
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange
+from tierlog.batches import BatchTable
 from tierlog.columns import BinaryColumn, RecordColumns
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import SegmentHandle
 from tierlog.log.records import decode_records
-from tierlog.log.segment import scan_segment
+from tierlog.log.segment import scan_segment, scan_segment_in_parts
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.layout import log_key
 from tierlog.remote.log_index import RemoteLogIndexEntries
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
@@ -37,14 +39,17 @@ from tierlog.tiering.log_reader import rows_between
 from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import StopReason
 
-__all__ = ["RecordRows", "quarantine_rows", "read_range", "read_task"]
+__all__ = ["RecordRows", "read_range", "read_task"]
 
 _log = logging.getLogger(__name__)
 
 _WINDOW_BYTES = 1 << 20
+_REMOTE_WINDOW_BYTES = 8 << 20
 _ROWS_BYTES = 1 << 20
 _MAX_ROWS = 1 << 16
 _MAX_OFFSET = 2**63 - 1
+# How a piece of a segment ends.
+_CUT = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
 def read_task(
@@ -55,25 +60,40 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task in the columns of `schema`."""
     storage = open_storage(options.path) if task else None
-    quarantine = options.view is View.QUARANTINE
-    rows = None if quarantine else RecordRows(schema)
+    shape = RecordRows(schema)
     for one in task:
         if isinstance(one, Finding):
-            yield quarantine_rows([one], schema)
-            continue
-        for found in read_range(
-            one,
-            storage,
-            min_timestamp_ms=None if wanted is None else wanted.min_timestamp_ms,
-            fail_on_corrupt=options.fail_on_corrupt,
-        ):
-            if isinstance(found, RecordColumns):
-                if rows is not None:
-                    yield from rows.of(one.partition, found)
-            elif quarantine:
-                yield quarantine_rows([found], schema)
-            else:
-                _log.warning("left out: %s", found)
+            yield table_rows(schema, [finding_row(one)])
+        elif options.view is View.SEGMENTS:
+            yield table_rows(schema, [segment_row(one)])
+        elif options.view is View.BATCHES:
+            yield from batch_rows(one, storage, schema)
+        else:
+            yield from _record_rows(one, storage, shape, options, wanted)
+
+
+def _record_rows(
+    one: ReadRange,
+    storage: RemoteStorageManager | None,
+    shape: RecordRows,
+    options: SourceOptions,
+    wanted: Wanted | None,
+) -> Iterator[pa.RecordBatch]:
+    """Either the records of a range or, for the quarantine, what is damaged of it."""
+    quarantine = options.view is View.QUARANTINE
+    for found in read_range(
+        one,
+        storage,
+        min_timestamp_ms=None if wanted is None else wanted.min_timestamp_ms,
+        fail_on_corrupt=options.fail_on_corrupt,
+    ):
+        if isinstance(found, RecordColumns):
+            if not quarantine:
+                yield from shape.of(one.partition, found)
+        elif quarantine:
+            yield table_rows(shape.schema, [finding_row(found)])
+        else:
+            _log.warning("left out: %s", found)
 
 
 def read_range(
@@ -224,13 +244,16 @@ class _LocalSegment:
     def _decoded(
         self, handle: SegmentHandle, start: int, end: int, offset: int
     ) -> tuple[RecordColumns, CorruptDataError | None]:
+        error: CorruptDataError | None = None
         try:
             records = decode_records(handle, start, end)
-            error = self._misplaced(records, offset)
         except CorruptDataError as found:
             error = found.located(self._files.log_path)
-        if error is not None:
             records = decode_records(handle, start, error.position)
+        # Of a batch that leaps ahead and the next one, which then is too low, the first is wrong.
+        misplaced = self._misplaced(records, offset)
+        if misplaced is not None:
+            error, records = misplaced, decode_records(handle, start, misplaced.position)
         return records, error
 
     def _misplaced(self, records: RecordColumns, offset: int) -> CorruptDataError | None:
@@ -322,16 +345,17 @@ class RecordRows:
     """Records in the columns of a schema: any of those of the source, in any order."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._columns = [_COLUMNS[name.lower()] for name in schema.names]
-        self._weighed = [name.lower() for name in schema.names if name.lower() in ("key", "value")]
+        self.schema = schema
+        names = [name.lower() for name in schema.names]
+        self._columns = [_COLUMNS[name] for name in names if name in _COLUMNS]
+        self._weighed = [name for name in names if name in ("key", "value")]
 
     def of(self, partition: Partition, records: RecordColumns) -> Iterator[pa.RecordBatch]:
         """Batches of about 1 MiB."""
         for first, last in self._runs(records):
             rows = records if last - first == len(records) else records.rows(first, last)
             arrays = [column(partition, rows) for column in self._columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _runs(self, records: RecordColumns) -> Iterator[tuple[int, int]]:
         """Rows that make a batch each."""
@@ -409,17 +433,95 @@ _COLUMNS: dict[str, _Column] = {
 }
 
 
-def quarantine_rows(findings: Sequence[Finding], schema: pa.Schema) -> pa.RecordBatch:
-    """Findings in the columns of a schema; without a partition where nobody knows it."""
-    arrays = []
-    for field in schema:
-        name = field.name.lower()
-        values: list[object]
-        if name in ("topic", "partition"):
-            values = [
-                getattr(one.partition, name) if one.partition.topic else None for one in findings
-            ]
-        else:
-            values = [getattr(one, name) for one in findings]
-        arrays.append(pa.array(values, field.type))
+# -- the other views
+
+
+def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
+    """Rows by name in the columns of a schema."""
+    arrays = [pa.array([row[field.name.lower()] for row in rows], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def finding_row(one: Finding) -> dict[str, object]:
+    """A row of the quarantine, without a partition where nobody knows it."""
+    known = bool(one.partition.topic)
+    names = ("path", "reason", "position", "expected", "found", "start_offset", "end_offset")
+    return {
+        "topic": one.partition.topic if known else None,
+        "partition": one.partition.partition if known else None,
+        **{name: getattr(one, name) for name in names},
+    }
+
+
+def segment_row(one: ReadRange) -> dict[str, object]:
+    """A segment as it was listed."""
+    segment = one.segment
+    if isinstance(segment, SegmentFiles):
+        after = segment.next_base_offset
+        base, end = segment.base_offset, None if after is None else after - 1
+        size_bytes = segment.size_bytes
+    else:
+        base, end = segment.start_offset, segment.end_offset
+        size_bytes = segment.segment_size_bytes
+    return {
+        "topic": one.partition.topic,
+        "topic_id": one.partition.topic_id,
+        "partition": one.partition.partition,
+        "path": _path_of(one),
+        "base_offset": base,
+        "end_offset": end,
+        "size_bytes": size_bytes,
+    }
+
+
+def _path_of(one: ReadRange) -> str:
+    segment = one.segment
+    return segment.log_path if isinstance(segment, SegmentFiles) else log_key(segment)
+
+
+def batch_rows(
+    one: ReadRange, storage: RemoteStorageManager | None, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The sound batches of a range, control batches too, up to the first that is damaged."""
+    for position, table in _batch_tables(one, storage):
+        rows = np.flatnonzero(
+            (table.base_offset >= one.start_offset) & (table.base_offset < one.end_offset)
+        )
+        arrays = []
+        for field in schema:
+            match field.name.lower():
+                case "topic":
+                    column = pa.repeat(one.partition.topic, len(rows))
+                case "partition":
+                    column = pa.array(np.full(len(rows), one.partition.partition, np.int32))
+                case "path":
+                    column = pa.repeat(_path_of(one), len(rows))
+                case "position":
+                    column = pa.array(table.position[rows] + position)
+                case name:
+                    column = pa.array(getattr(table, name)[rows])
+            arrays.append(column)
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _batch_tables(
+    one: ReadRange, storage: RemoteStorageManager | None
+) -> Iterator[tuple[int, BatchTable]]:
+    """Where a piece of the segment begins, and its batches."""
+    if isinstance(one.segment, SegmentFiles):
+        with one.segment.open() as handle:
+            for table in scan_segment_in_parts(handle, _WINDOW_BYTES):
+                yield 0, table
+        return
+    assert storage is not None
+    position, window = 0, _REMOTE_WINDOW_BYTES
+    while position < one.segment.segment_size_bytes:
+        data = storage.fetch_log_segment(one.segment, position, position + window)
+        table = scan_segment(data)
+        yield position, table
+        if table.stop_position == 0 and position + window < one.segment.segment_size_bytes:
+            # One batch is larger than the window.
+            window *= 2
+        elif table.stop_position == 0 or table.stop_reason not in _CUT:
+            return
+        position += table.stop_position

@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql.functions import arrow_udf
 
 from spark_udfs import codec
+from spark_udfs.datasource import TierlogDataSource
 from spark_udfs.types import spark_type
 from spark_udfs.worker import on_worker
 
@@ -53,7 +54,8 @@ encode_udf = _udf(codec.encode_column, codec.ENCODED)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes all of them known to the SQL of a session, under the names of the table above."""
+    """Makes all of them known to the SQL of a session, under the names of the table above, and the
+    data source ``tierlog``."""
     for name, function in {
         "tierlog_scan": scan_udf,
         "tierlog_records": records_udf,
@@ -62,3 +64,4 @@ def register(spark: SparkSession) -> None:
         "tierlog_index_encode": encode_udf,
     }.items():
         spark.udf.register(name, function)
+    spark.dataSource.register(TierlogDataSource)

@@ -13,24 +13,23 @@ from spark_udfs.datasource import arrow_schema, schema_of
 from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import ReadRange, partition_offsets, plan_tasks
+from spark_udfs.source_plan import Finding, ReadRange, plan_read
 from spark_udfs.source_read import read_task
 from tests.kafka_tools.golden import truth_records
 
 # Above this the stored truth has size and digest only.
 LARGE_BYTES = 1024
-Tasks = list[tuple[ReadRange, ...]]
+Task = tuple[ReadRange, ...] | tuple[Finding, ...]
 
 
-def tasks_of(options: dict[str, str], wanted: Wanted | None = None) -> Tasks:
+def tasks_of(options: dict[str, str], wanted: Wanted | None = None) -> list[Task]:
     """The plan of a read."""
     parsed = parse_options(options)
-    catalog = open_catalog(parsed)
-    return plan_tasks(parsed, catalog, partition_offsets(parsed, catalog), wanted)
+    return plan_read(parsed, open_catalog(parsed), wanted)
 
 
 def batches_of(
-    options: dict[str, str], tasks: Iterable[tuple[ReadRange, ...]], wanted: Wanted | None = None
+    options: dict[str, str], tasks: Iterable[Task], wanted: Wanted | None = None
 ) -> list[pa.RecordBatch]:
     """What tasks give, in their order."""
     parsed = parse_options(options)

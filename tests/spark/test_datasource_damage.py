@@ -1,0 +1,174 @@
+"""Damage under the data source: what it costs, and that it is told, without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka_tools.golden import golden_segments
+from tests.spark.source import rows_of, truth
+from tests.tools.conftest import tier_golden
+from tests.tools.golden_copy import copy_log_dir, overwrite
+from tierlog.errors import CorruptDataError
+from tierlog.log.segment import scan_segment
+
+TOPIC = "epochs"
+SEGMENT = golden_segments(TOPIC, "clean")[1]
+BATCHES = scan_segment(SEGMENT.path)
+
+
+def quarantined(path: str) -> list[dict[str, Any]]:
+    return rows_of({"path": path, "subscribe": TOPIC, "view": "quarantine"})
+
+
+def offsets_of(path: str, **more: str) -> list[int]:
+    return [row["offset"] for row in rows_of({"path": path, "subscribe": TOPIC, **more})]
+
+
+def all_but(lost: list[dict[str, Any]]) -> list[int]:
+    gone = [(one["start_offset"], one["end_offset"]) for one in lost]
+    offsets = [row["offset"] for row in truth(TOPIC, 0)]
+    return [one for one in offsets if not any(start <= one < end for start, end in gone)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A log directory that can be damaged."""
+    return copy_log_dir(tmp_path, "clean/disk1", f"{TOPIC}-0")
+
+
+@pytest.fixture
+def log(folder: Path) -> Path:
+    """A rolled segment in it."""
+    return folder / f"{TOPIC}-0" / SEGMENT.path.name
+
+
+@pytest.mark.parametrize("row", [0, 1, len(BATCHES) // 2, len(BATCHES) - 1])
+def test_of_a_damaged_batch_on_to_the_next_entry(row: int, folder: Path, log: Path) -> None:
+    """The index of these logs leads to every few batches."""
+    overwrite(log, int(BATCHES.position[row]) + 70, b"\xff\xff\xff")
+    (lost,) = quarantined(str(folder))
+    assert (lost["topic"], lost["partition"], lost["path"]) == (TOPIC, 0, str(log))
+    assert (lost["reason"], lost["position"]) == ("bad_crc", BATCHES.position[row])
+    assert lost["start_offset"] == BATCHES.base_offset[row]
+    assert BATCHES.last_offset[row] < lost["end_offset"] <= SEGMENT.next_base_offset
+    assert offsets_of(str(folder)) == all_but([lost])
+    with pytest.raises(CorruptDataError, match="bad_crc"):
+        offsets_of(str(folder), onCorrupt="fail")
+
+
+def test_without_an_index_the_rest_of_the_segment_is_lost(folder: Path, log: Path) -> None:
+    log.with_suffix(".index").unlink()
+    overwrite(log, int(BATCHES.position[3]) + 70, b"\xff\xff\xff")
+    (lost,) = quarantined(str(folder))
+    assert (lost["start_offset"], lost["end_offset"]) == (
+        BATCHES.base_offset[3],
+        SEGMENT.next_base_offset,
+    )
+    assert offsets_of(str(folder)) == all_but([lost])
+
+
+def test_two_wounds(folder: Path, log: Path) -> None:
+    for row in (1, len(BATCHES) - 2):
+        overwrite(log, int(BATCHES.position[row]) + 70, b"\xff\xff\xff")
+    lost = quarantined(str(folder))
+    assert len(lost) == 2
+    assert offsets_of(str(folder)) == all_but(lost)
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_base_offset_that_no_checksum_covers(row: int, folder: Path, log: Path) -> None:
+    overwrite(log, int(BATCHES.position[row]), b"\x00\x7f")
+    lost = quarantined(str(folder))
+    assert lost[0]["reason"] == "offset_order"
+    assert lost[0]["start_offset"] == BATCHES.base_offset[row]
+    assert offsets_of(str(folder)) == all_but(lost)
+
+
+def test_a_rolled_segment_that_was_cut(folder: Path, log: Path) -> None:
+    with log.open("r+b") as file:
+        file.truncate(int(BATCHES.position[-1]) + 10)
+    (lost,) = quarantined(str(folder))
+    assert (lost["reason"], lost["position"]) == ("torn_tail", BATCHES.position[-1])
+    assert offsets_of(str(folder)) == all_but([lost])
+
+
+def test_the_active_segment_behind_its_sound_end(folder: Path) -> None:
+    active = golden_segments(TOPIC, "clean")[-1]
+    path = folder / f"{TOPIC}-0" / active.path.name
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\x00" * 100)
+    assert quarantined(str(folder)) == []
+    path.write_bytes(whole + whole[:61].replace(b"\x02", b"\x09"))
+    (lost,) = quarantined(str(folder))
+    assert (lost["path"], lost["position"]) == (str(path), len(whole))
+    assert offsets_of(str(folder)) == [row["offset"] for row in truth(TOPIC, 0)]
+
+
+def test_an_empty_segment_and_foreign_files(folder: Path, log: Path) -> None:
+    log.write_bytes(b"")
+    (log.parent / "notes.txt").write_text("nothing to see")
+    expected = [
+        row["offset"]
+        for row in truth(TOPIC, 0)
+        if not SEGMENT.base_offset <= row["offset"] < SEGMENT.next_base_offset
+    ]
+    assert offsets_of(str(folder)) == expected
+
+
+# -- stores
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tiered")
+    assert tier_golden(place / "store", place / "state").ok
+    return place / "store"
+
+
+@pytest.fixture
+def store_copy(tiered: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiered, tmp_path / "store"))
+
+
+def objects_of(store: Path, suffix: str) -> list[Path]:
+    return sorted(store.glob(f"{TOPIC}-*/0/*{suffix}"))
+
+
+def test_a_damaged_object_of_a_store(store_copy: Path) -> None:
+    held = offsets_of(store_copy.as_uri())
+    log = objects_of(store_copy, ".log")[1]
+    row = len(BATCHES) // 2
+    overwrite(log, int(BATCHES.position[row]) + 70, b"\xff\xff\xff")
+    (lost,) = quarantined(store_copy.as_uri())
+    assert lost["reason"] == "bad_crc"
+    assert lost["start_offset"] == BATCHES.base_offset[row]
+    found = offsets_of(store_copy.as_uri())
+    assert found == [one for one in held if not lost["start_offset"] <= one < lost["end_offset"]]
+
+
+def test_a_segment_that_is_not_there_is_told(store_copy: Path) -> None:
+    held = offsets_of(store_copy.as_uri())
+    for suffix in (".log", ".indexes"):
+        objects_of(store_copy, suffix)[1].unlink()
+    (lost,) = quarantined(store_copy.as_uri())
+    assert (lost["reason"], lost["start_offset"]) == ("missing_segment", SEGMENT.base_offset)
+    assert offsets_of(store_copy.as_uri()) == [
+        one for one in held if not SEGMENT.base_offset <= one < SEGMENT.next_base_offset
+    ]
+    with pytest.raises(CorruptDataError, match="missing_segment"):
+        offsets_of(store_copy.as_uri(), onCorrupt="fail")
+
+
+def test_indexes_that_cannot_be_read(store_copy: Path) -> None:
+    indexes = objects_of(store_copy, ".indexes")[1]
+    overwrite(indexes, 10, b"\xee" * 8)
+    reasons = {row["reason"]: row for row in quarantined(store_copy.as_uri())}
+    assert reasons.keys() == {"corrupt_indexes", "missing_segment"}
+    assert reasons["corrupt_indexes"]["path"].endswith(indexes.name)
+    assert reasons["corrupt_indexes"]["topic"] is None
+    with pytest.raises(CorruptDataError, match="corrupt_indexes"):
+        offsets_of(store_copy.as_uri(), onCorrupt="fail")
