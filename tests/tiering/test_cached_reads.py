@@ -151,12 +151,13 @@ def test_cac10_a_deleted_segment_is_not_served_from_the_cache(
         offsets(reader, topic)
 
 
+@pytest.mark.parametrize("number", [0, -1], ids=["first", "newest"])
 def test_damaged_indexes_are_not_cached_and_not_needed(
-    golden_store: Path, tmp_path: Path, clock: ManualClock
+    golden_store: Path, tmp_path: Path, clock: ManualClock, number: int
 ) -> None:
     target = tmp_path / "damaged"
     shutil.copytree(golden_store, target)
-    (victim, *_) = sorted(target.glob("codec-none-*/0/*.indexes"))
+    victim = sorted(target.glob("codec-none-*/0/*.indexes"))[number]
     store = WatchedStore(target)
     metadata = bucket_metadata(store)
     data = bytearray(victim.read_bytes())

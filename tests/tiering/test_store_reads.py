@@ -86,6 +86,23 @@ def test_a_few_records_cost_a_few_bytes(tier: Tier, before_read: Callable[[str],
             assert len(tier.store.reads) - len(logs) <= 1 + 2 * len(segments)
 
 
+@pytest.mark.parametrize("segment", range(SEGMENTS))
+def test_the_first_piece_takes_two_round_trips(tier: Tier, segment: int) -> None:
+    """The lineage out of the newest segment and the position in the first one are asked for at the
+    same time."""
+    of_indexes = 1 if segment == SEGMENTS - 1 else 2
+    together = threading.Barrier(of_indexes, timeout=PATIENCE)
+
+    def meet(key: str) -> None:
+        if key.endswith(".indexes"):
+            together.wait()
+
+    tier.store.before_read = meet
+    start = segment * BATCHES + 5
+    assert offsets(read(tier, start, start + 1)) == [start]
+    assert tier.store.count() == (of_indexes, 1)
+
+
 def test_who_takes_one_piece_gets_little_more(tier: Tier) -> None:
     tier.store.before_read = slowly
     pieces = read(tier)

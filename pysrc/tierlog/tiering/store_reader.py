@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ from tierlog.remote.metadata import (
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
 from tierlog.tiering.fetch.aborted import TransactionReader
+from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
@@ -74,7 +76,7 @@ class StoreReader:
         alarm: Callable[[Exception], object] | None = None,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> None:
-        """`index_cache` is one of the same store; without it each read asks for its indexes.
+        """`index_cache` is one of the same store; without it each call asks for its indexes.
         Reads of `.log` objects wait while `fetch_quota` is exceeded. ``alarm`` is that of
         `RemoteReader`: it hears of damaged indexes that reading does without."""
         self._storage = storage
@@ -123,11 +125,12 @@ class StoreReader:
         """See `LogReader`."""
         wanted = self._partition(topic, partition)
         segments = self._finished(wanted)
+        indexes = self._indexes()
         first = min(segment.start_offset for segment in segments)
-        begin = min(entry.start_offset for entry in self._lineage(wanted))
+        begin = min(entry.start_offset for entry in self._lineage(wanted, indexes))
         end = max(segment.end_offset for segment in segments) + 1
         if self._committed:
-            end = min(end, self._first_open_offset(wanted))
+            end = min(end, self._first_open_offset(wanted, indexes))
         return max(first, begin), end
 
     def extent(self, topic: str, partition: int) -> tuple[int, int] | None:
@@ -149,39 +152,40 @@ class StoreReader:
         *,
         beyond: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. The first pieces are small, the later ones grow to some MiB, and from a
+        """See `LogReader`. The first piece comes after two round trips to the store, one with the
+        indexes at hand. The first pieces are small, the later ones grow to some MiB, and from a
         slow store they are asked for beforehand. What the fetch quota counts are the bytes of the
         batches that came out of it, also those that were read ahead.
 
         Readers of committed records stop where a transaction begins whose end is not in the store,
         unless ``beyond``, the directory of the same log, knows how it ended.
         """
-        wanted = self._partition(topic, partition)
-        lineage = self._lineage(wanted)
+        wanted, indexes = self._partition(topic, partition), self._indexes()
+        with ThreadPoolExecutor(1) as beside:
+            self._load_first(wanted, start_offset, indexes, beside)
+            lineage = self._lineage(wanted, indexes)
         aborted = None
         if self._committed:
             if beyond is None:
                 beyond = StableLog.nothing(wanted)
-                stable_end = self._first_open_offset(wanted)
+                stable_end = self._first_open_offset(wanted, indexes)
             else:
                 stable_end = beyond.last_stable_offset
             end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
-            transactions = TransactionReader(
-                self._storage, self._metadata, index_cache=self._index_cache
-            )
+            transactions = TransactionReader(self._storage, self._metadata, index_cache=indexes)
             aborted = RemoteAborted(transactions, wanted, lineage, beyond)
-        yield from self._read(wanted, lineage, start_offset, end_offset, aborted)
+        yield from self._read(wanted, lineage, indexes, start_offset, end_offset, aborted)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
-        wanted = self._partition(topic, partition)
-        lineage = self._lineage(wanted)
+        wanted, indexes = self._partition(topic, partition), self._indexes()
+        lineage = self._lineage(wanted, indexes)
         for segment in self._metadata.segments_by_timestamp(wanted, timestamp_ms):
-            entries = self._entries(segment)
+            entries = self._entries(segment, indexes)
             row = entries.lookup_timestamp(timestamp_ms)
             for first, last in ranges_in_lineage(segment, lineage) if row is not None else ():
                 start = max(first, int(entries.first_offset[row]))
-                for records in self._read(wanted, lineage, start, last + 1):
+                for records in self._read(wanted, lineage, indexes, start, last + 1):
                     late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
                     if len(late):
                         return int(records.offset[late[0]])
@@ -211,13 +215,41 @@ class StoreReader:
             if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         ]
 
-    def _lineage(self, partition: TopicIdPartition) -> LeaderEpochs:
+    def _indexes(self) -> Indexes:
+        return KeptIndexes(self._storage) if self._index_cache is None else self._index_cache
+
+    def _load_first(
+        self,
+        partition: TopicIdPartition,
+        start_offset: int,
+        indexes: Indexes,
+        beside: Executor,
+    ) -> None:
+        """The indexes of the segment that is read first, while those of the newest one are asked
+        for their lineage. When they cannot be had, whoever reads it gets the error."""
+        segments = self._finished(partition)
+        ahead = [one for one in segments if one.end_offset >= start_offset]
+        first = min(ahead, key=lambda one: one.start_offset, default=None)
+        if first is not None and first != self._newest(partition):
+            beside.submit(indexes.get, first)
+
+    def _lineage(self, partition: TopicIdPartition, indexes: Indexes) -> LeaderEpochs:
         """The leader epochs that the newest segment was uploaded with."""
         newest = self._newest(partition)
-        if self._index_cache is not None:
-            return self._index_cache.get(newest).leader_epochs
-        section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
-        return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
+        section = self._section(newest, IndexKind.LEADER_EPOCH, indexes)
+        return parse_leader_epochs(section, log_key(newest))
+
+    def _section(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        kind: IndexKind,
+        indexes: Indexes,
+    ) -> bytes:
+        """Out of the whole indexes; of damaged ones that section, if it is sound itself."""
+        try:
+            return bytes(indexes.get(segment).section(kind))
+        except CorruptDataError:
+            return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
 
     def producer_snapshot(self, topic: str, partition: int, offset: int) -> bytes | None:
         """The producer state before an offset, if that is where a segment ends."""
@@ -227,18 +259,17 @@ class StoreReader:
             return None
         before = [one for one in segments if one.end_offset + 1 == offset]
         newest = max(before, key=lambda one: one.leader_epochs[-1][0], default=None)
-        return None if newest is None else self._producer_snapshot(newest)
+        if newest is None:
+            return None
+        # That of a segment is the state at its end.
+        return self._section(newest, IndexKind.PRODUCER_SNAPSHOT, self._indexes())
 
-    def _producer_snapshot(self, segment: RemoteLogSegmentMetadata) -> bytes:
-        """That of a segment is the state at its end."""
-        kind = IndexKind.PRODUCER_SNAPSHOT
-        return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
-
-    def _first_open_offset(self, partition: TopicIdPartition) -> int:
+    def _first_open_offset(self, partition: TopicIdPartition, indexes: Indexes) -> int:
         """Where the first transaction begins that has no end in the store; else after the last
         offset."""
         newest = self._newest(partition)
-        states = read_producer_snapshot(self._producer_snapshot(newest))
+        snapshot = self._section(newest, IndexKind.PRODUCER_SNAPSHOT, indexes)
+        states = read_producer_snapshot(snapshot)
         firsts = states.current_txn_first_offset
         return int(min(firsts[firsts >= 0], default=newest.end_offset + 1))
 
@@ -247,22 +278,23 @@ class StoreReader:
             self._finished(partition), key=lambda one: (one.leader_epochs[-1][0], one.end_offset)
         )
 
-    def _entries(self, segment: RemoteLogSegmentMetadata) -> RemoteLogIndexEntries:
-        if self._index_cache is not None:
-            return self._index_cache.get(segment).remote_log_index
-        section = self._storage.fetch_indexes(segment, [IndexKind.REMOTE_LOG])
-        return decode_remote_log_index(section[IndexKind.REMOTE_LOG], path=indexes_key(segment))
+    def _entries(
+        self, segment: RemoteLogSegmentMetadata, indexes: Indexes
+    ) -> RemoteLogIndexEntries:
+        section = self._section(segment, IndexKind.REMOTE_LOG, indexes)
+        return decode_remote_log_index(section, path=indexes_key(segment))
 
     def _read(
         self,
         partition: TopicIdPartition,
         lineage: LeaderEpochs,
+        indexes: Indexes,
         start_offset: int,
         end_offset: int | None,
         aborted: RemoteAborted | None = None,
     ) -> Iterator[RecordColumns]:
         offset = start_offset
-        with closing(self._reads(partition, start_offset, end_offset)) as reads:
+        with closing(self._reads(partition, indexes, start_offset, end_offset)) as reads:
             while end_offset is None or offset < end_offset:
                 found = reads.places.find_or_next(partition, lineage, offset)
                 if found is None or (end_offset is not None and found[1] >= end_offset):
@@ -283,13 +315,17 @@ class StoreReader:
                     offset = read.next_offset
 
     def _reads(
-        self, partition: TopicIdPartition, start_offset: int, end_offset: int | None
+        self,
+        partition: TopicIdPartition,
+        indexes: Indexes,
+        start_offset: int,
+        end_offset: int | None,
     ) -> _Reads:
         segments = self._finished(partition)
         return _Reads(
             self._storage,
             self._metadata,
-            self._index_cache,
+            indexes,
             self._alarm,
             self._fetch_bytes,
             _bytes_between(segments, start_offset, end_offset),
@@ -307,7 +343,7 @@ class _Reads:
         self,
         storage: RemoteStorageManager,
         metadata: RemoteLogMetadataManager,
-        index_cache: RemoteIndexCache | None,
+        index_cache: Indexes,
         alarm: Callable[[Exception], object] | None,
         fetch_bytes: int,
         expected_bytes: int,

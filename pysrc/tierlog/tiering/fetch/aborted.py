@@ -27,7 +27,7 @@ from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.tiering.fetch.kept_indexes import Indexes
     from tierlog.tiering.fetch.remote import RemoteRead
 
 __all__ = ["TransactionReader"]
@@ -47,7 +47,7 @@ class TransactionReader:
         storage: RemoteStorageManager | None = None,
         metadata: RemoteLogMetadataManager | None = None,
         *,
-        index_cache: RemoteIndexCache | None = None,
+        index_cache: Indexes | None = None,
     ) -> None:
         self._storage = storage
         self._metadata = metadata

@@ -28,13 +28,12 @@ from tierlog.errors import (
 from tierlog.remote.index_entry import RemoteIndexEntry
 from tierlog.remote.layout import indexes_key, parse_rdi
 from tierlog.remote.log_index import RemoteLogIndexEntries
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.places import Place
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from tierlog.remote.index_cache import RemoteIndexCache
     from tierlog.remote.remote_index_files import RemoteIndexFiles
 
 __all__ = ["NO_LIMIT", "IndexFilesOf", "Positions", "Start"]
@@ -47,9 +46,6 @@ IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexFiles | None"]
 # Between two entries of an offset index there are 4 KiB, or one batch that is larger. A sparse one
 # is no better than the remote log index.
 _SPARSE_BYTES = 64 << 10
-# Without an index cache so many segments' indexes are kept, of so many bytes in all.
-_KEPT_ENTRIES = 64
-_KEPT_BYTES = 8 << 20
 # Of how many segments the run starts, or what a walk came by, is remembered.
 _MAX_SEGMENTS = 256
 # Damaged indexes are looked at again after so long: somebody may have put them right.
@@ -190,21 +186,18 @@ class Positions:
         self,
         storage: RemoteStorageManager,
         *,
-        index_cache: RemoteIndexCache | None,
+        index_cache: Indexes | None,
         index_files: IndexFilesOf | None,
         is_current: Callable[[Place], bool],
         alarm: Callable[[Exception], object],
         clock: Clock,
     ) -> None:
-        self._storage = storage
-        self._cache = index_cache
+        self._indexes = KeptIndexes(storage) if index_cache is None else index_cache
         self._files = index_files
         self._is_current = is_current
         self._alarm = alarm
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[RemoteLogSegmentId, RemoteIndexEntry] = OrderedDict()
-        self._kept_bytes = 0
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
         self._walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
@@ -218,13 +211,13 @@ class Positions:
         segment_id = place.segment.segment_id
         if self._walked and (walked := self._without_index(segment_id)) is not None:
             return self._walk(place, walked, offset)
-        warm = self._is_warm(segment_id)
+        warm = segment_id in self._indexes
         if not warm and self._files is not None:
             start = self._from_files(place, offset)
             if start is not None:
                 return start
         try:
-            entry = self._entry(place.segment)
+            entry = self._indexes.get(place.segment)
             start = self._from_entry(entry, place, offset)
         except (CorruptDataError, RemoteResourceNotFoundError) as error:
             start = self._walk(place, self._give_up(place, error), offset)
@@ -246,12 +239,12 @@ class Positions:
     def is_loaded(self, place: Place) -> bool:
         """Whether `run_end` needs no request."""
         segment_id = place.segment.segment_id
-        return segment_id in self._runs or self._is_warm(segment_id)
+        return segment_id in self._runs or segment_id in self._indexes
 
     def load(self, place: Place) -> bool:
         """Gets the runs of a segment, with a request if need be; False when that is in vain."""
         try:
-            self._runs_of(place, self._entry(place.segment))
+            self._runs_of(place, self._indexes.get(place.segment))
         except (CorruptDataError, RemoteResourceNotFoundError):
             return False
         return True
@@ -279,11 +272,7 @@ class Positions:
         segment_id = place.segment.segment_id
         with self._lock:
             self._runs.pop(segment_id, None)
-            dropped = self._kept.pop(segment_id, None)
-            if dropped is not None:
-                self._kept_bytes -= dropped.size_bytes
-        if self._cache is not None:
-            self._cache.remove(segment_id)
+        self._indexes.remove(segment_id)
 
     def distrust(self, place: Place, error: CorruptDataError) -> None:
         """The segment's indexes are sound by their checksums, but lead astray."""
@@ -298,41 +287,13 @@ class Positions:
 
     def clear(self) -> None:
         """Forget everything that is kept here; the index cache is somebody else's."""
+        if isinstance(self._indexes, KeptIndexes):
+            self._indexes.clear()
         with self._lock:
-            self._kept.clear()
-            self._kept_bytes = 0
             self._runs.clear()
             self._walked.clear()
 
     # -- inside
-
-    def _is_warm(self, segment_id: RemoteLogSegmentId) -> bool:
-        if self._cache is not None:
-            return segment_id in self._cache
-        return segment_id in self._kept
-
-    def _entry(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
-        if self._cache is not None:
-            return self._cache.get(segment)
-        entry = self._kept.get(segment.segment_id)
-        if entry is None:
-            header, described, data = self._storage.fetch_whole_indexes(segment)
-            entry = RemoteIndexEntry(described, header.object_size_bytes, header=header, data=data)
-            self._keep(segment.segment_id, entry)
-        entry.check_segment(segment)
-        return entry
-
-    def _keep(self, segment_id: RemoteLogSegmentId, entry: RemoteIndexEntry) -> None:
-        if entry.size_bytes > _KEPT_BYTES:
-            return
-        with self._lock:
-            if segment_id in self._kept:
-                return
-            self._kept[segment_id] = entry
-            self._kept_bytes += entry.size_bytes
-            while len(self._kept) > _KEPT_ENTRIES or self._kept_bytes > _KEPT_BYTES:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped.size_bytes
 
     def _from_entry(self, entry: RemoteIndexEntry, place: Place, offset: int) -> Start | None:
         size_bytes = place.segment.segment_size_bytes
@@ -420,7 +381,7 @@ class Positions:
         """The runs of a segment whose indexes are here."""
         segment_id = place.segment.segment_id
         runs = self._runs.get(segment_id)
-        if runs is None and self._is_warm(segment_id) and self.load(place):
+        if runs is None and segment_id in self._indexes and self.load(place):
             runs = self._runs.get(segment_id)
         return runs
 

@@ -34,6 +34,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.kept_indexes import Indexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.positions import NO_LIMIT, IndexFilesOf, Positions, Start
@@ -50,7 +51,6 @@ from tierlog.types import StopReason, TopicIdPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from tierlog.remote.index_cache import RemoteIndexCache
 
 __all__ = ["RemoteRead", "RemoteReader"]
 
@@ -116,7 +116,7 @@ class RemoteReader:
         metadata: RemoteLogMetadataManager,
         *,
         memory: FetchMemory,
-        index_cache: RemoteIndexCache | None = None,
+        index_cache: Indexes | None = None,
         index_files: IndexFilesOf | None = None,
         alarm: Callable[[Exception], object] | None = None,
         memory_wait_ms: int = _MEMORY_WAIT_MS,

@@ -1,0 +1,70 @@
+"""The indexes of a few segments in memory, for readers that have no index cache."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeAlias
+
+from tierlog.remote.index_entry import RemoteIndexEntry
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.types import RemoteLogSegmentId
+
+if TYPE_CHECKING:
+    from tierlog.remote.index_cache import RemoteIndexCache
+
+__all__ = ["Indexes", "KeptIndexes"]
+
+# Whatever has the indexes of segments, and gets them from the store when it has not.
+Indexes: TypeAlias = "RemoteIndexCache | KeptIndexes"
+
+_KEPT_ENTRIES = 64
+_KEPT_BYTES = 8 << 20
+
+
+class KeptIndexes:
+    """Answers as a `RemoteIndexCache` does, without disk and clock: what was asked for last stays.
+
+    Any thread, and without a lock: a child process may go on with it, whatever another thread was
+    doing at the fork. Two threads that miss the same segment both ask the store.
+    """
+
+    def __init__(self, storage: RemoteStorageManager) -> None:
+        self._storage = storage
+        self._entries: OrderedDict[RemoteLogSegmentId, RemoteIndexEntry] = OrderedDict()
+
+    def __contains__(self, segment_id: RemoteLogSegmentId) -> bool:
+        return segment_id in self._entries
+
+    def get(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
+        """The verified indexes of that segment, with one request if need be; its errors are those
+        of `RemoteIndexCache.get`."""
+        entry = self._entries.get(segment.segment_id)
+        if entry is None:
+            header, described, data = self._storage.fetch_whole_indexes(segment)
+            entry = RemoteIndexEntry(described, header.object_size_bytes, header=header, data=data)
+            self._keep(segment.segment_id, entry)
+        entry.check_segment(segment)
+        return entry
+
+    def remove(self, segment_id: RemoteLogSegmentId) -> bool:
+        """Forget that segment. Whether it was here."""
+        return self._entries.pop(segment_id, None) is not None
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._entries.clear()
+
+    def _keep(self, segment_id: RemoteLogSegmentId, entry: RemoteIndexEntry) -> None:
+        if entry.size_bytes > _KEPT_BYTES:
+            return
+        self._entries[segment_id] = entry
+        kept = list(self._entries.values())
+        size_bytes = sum(one.size_bytes for one in kept)
+        surplus = len(kept) - _KEPT_ENTRIES
+        for one in kept:
+            if surplus <= 0 and size_bytes <= _KEPT_BYTES:
+                return
+            surplus -= 1
+            size_bytes -= one.size_bytes
+            self._entries.pop(one.metadata.segment_id, None)
