@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +20,13 @@ from obstore.store import from_url
 
 from tests.remote.s3_server import S3_SERVERS, running_s3_server
 from tierlog import _core
+from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, RemoteLogConfig
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.layout import LOG_SUFFIX, log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
@@ -34,22 +35,23 @@ from tierlog.tiering.fetch.decision import decide_fetch
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.offsets import SpecialTimestamp
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.setup import open_fetcher
 from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchView
+from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
 from .copying import Copying
-from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
+from .frame import Answer, Bench, Benchmark, Case, Limit, Run, Sides, run_side
 
 GB = 1e9
 DECISIONS = 10_000
 READ_BYTES = 8 << 20
 SMALL_BYTES = 4 << 10
 SMALL_READS = 500
-LATENCY_S = 0.020
+LATENCY_MS = 20
 FIRST_BYTES = 200
+FIRST_READ_BYTES = 1 << 20
 MANY = 200
 BUDGET_BYTES = 64 << 20
 
@@ -60,8 +62,12 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         sequential(bench, "none-100-16k-1g"),
         sequential_s3(bench, "none-100-16k-64m"),
         delayed(bench, "none-100-16k-1g"),
+        small(bench, "none-100-4k-64m"),
         small(bench, "none-100-16k-64m"),
+        small_from_disk(bench, "none-100-4k-64m"),
         first_byte(bench, "none-100-16k-64m"),
+        first_byte_cold_index(bench, "none-100-16k-64m"),
+        first_piece(bench, "none-100-16k-64m"),
         many_partitions(bench, "none-100-16k-64m"),
         beside_a_stalled_store(bench, "none-100-16k-64m"),
     ]
@@ -71,19 +77,31 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
     run_side(case, side, benchmark)
 
 
-class DelayingStore:
-    """A store whose every read takes so much longer, as over a network."""
+class SlowStore:
+    """A store before each read of which something happens: time passes, as over a network."""
 
-    def __init__(self, store: ObjectStore, delay_s: float) -> None:
+    def __init__(self, store: ObjectStore, before_read: Callable[[str], object]) -> None:
         self._store = store
-        self.delay_s = delay_s
+        self._before_read = before_read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Any:
-        time.sleep(self.delay_s)
+        self._before_read(key)
         return self._store.get_range(key, start_position, size_bytes)
+
+
+def slow(store: ObjectStore, before_read: Callable[[str], object]) -> ObjectStore:
+    made: Any = SlowStore(store, before_read)
+    found: ObjectStore = made
+    return found
+
+
+def far(store: ObjectStore, clock: Clock | None = None) -> ObjectStore:
+    """The same store, `LATENCY_MS` away."""
+    passing = (clock or SystemClock()).sleep
+    return slow(store, lambda _key: passing(LATENCY_MS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +109,12 @@ class Tiered:
     """A segment in the tier, and a reader of it whose index cache is warm."""
 
     reader: RemoteReader
+    storage: RemoteStorageManager
+    manager: RemoteLogMetadataManager
+    cache: RemoteIndexCache
     segment: RemoteLogSegmentMetadata
     lineage: LeaderEpochs
+    path: Path
 
     def read(self, offset: int, max_bytes: int) -> Any:
         return self.reader.read(
@@ -138,7 +160,15 @@ def tiered(
         stack.callback(reader.close)
         lineage = copying.log.leader_epochs
         assert lineage is not None
-        yield Tiered(reader=reader, segment=metadata, lineage=lineage)
+        yield Tiered(
+            reader=reader,
+            storage=storage,
+            manager=manager,
+            cache=cache,
+            segment=metadata,
+            lineage=lineage,
+            path=copying.store / log_key(metadata),
+        )
 
 
 def on_disk(folder: Path) -> ObjectStore:
@@ -183,20 +213,9 @@ def sequential(bench: Bench, shape: str) -> Case:
                     position += native.stop_position
             return {"bytes": size_bytes, "next_offset": last + 1}
 
-        return Sides(
-            amount=tier.segment.segment_size_bytes / GB,
-            ours=tier.read_all,
-            peers={"pread + CRC": bare},
-        )
+        return sides(tier, {"pread + CRC": bare})
 
-    return Case(
-        operation="sequential cold read, file:// store",
-        shape=shape,
-        unit="GB",
-        peers={"pread + CRC": 0.8},
-        prepare=prepare,
-        one_thread=False,
-    )
+    return sequential_case("file:// store", shape, "pread + CRC", prepare)
 
 
 def sequential_s3(bench: Bench, shape: str) -> Case:
@@ -215,107 +234,150 @@ def sequential_s3(bench: Bench, shape: str) -> Case:
                 read += memoryview(obstore.get_range(bare, key, start=start, end=end)).nbytes
             return {"bytes": read}
 
-        return Sides(amount=size_bytes / GB, ours=tier.read_all, peers={"obstore": alone})
+        return sides(tier, {"obstore": alone})
 
-    return Case(
-        operation="sequential cold read, S3 on loopback",
-        shape=shape,
-        unit="GB",
-        peers={"obstore": 0.8},
-        prepare=prepare,
-        one_thread=False,
-    )
+    return sequential_case("S3 on loopback", shape, "obstore", prepare)
 
 
 def delayed(bench: Bench, shape: str) -> Case:
-    """Every call to the store takes 20 ms more; beside it the same reader without that."""
+    """Every read of the store takes 20 ms more; beside it the same reader without that."""
 
     def prepare(stack: ExitStack) -> Sides:
-        slow = stack.enter_context(tiered(bench, shape, lambda folder: _delaying(on_disk(folder))))
+        slow = stack.enter_context(tiered(bench, shape, lambda folder: far(on_disk(folder))))
         quick = stack.enter_context(tiered(bench, shape, on_disk))
-        return Sides(
-            amount=quick.segment.segment_size_bytes / GB,
-            ours=slow.read_all,
-            peers={"without the delay": quick.read_all},
-        )
+        return sides(slow, {"without the delay": quick.read_all})
 
+    return sequential_case(f"{LATENCY_MS} ms to the store", shape, "without the delay", prepare)
+
+
+def sides(tier: Tiered, peers: Mapping[str, Run]) -> Sides:
+    return Sides(amount=tier.segment.segment_size_bytes / GB, ours=tier.read_all, peers=peers)
+
+
+def sequential_case(
+    store: str, shape: str, peer: str, prepare: Callable[[ExitStack], Sides]
+) -> Case:
     return Case(
-        operation="sequential cold read, 20 ms to the store",
+        operation=f"sequential cold read, {store}",
         shape=shape,
         unit="GB",
-        peers={"without the delay": 0.8},
+        peers={peer: 0.8},
         prepare=prepare,
         one_thread=False,
     )
 
 
-def _delaying(store: ObjectStore) -> ObjectStore:
-    slow: Any = DelayingStore(store, LATENCY_S)
-    found: ObjectStore = slow
-    return found
-
-
 def small(bench: Bench, shape: str) -> Case:
-    """At random offsets, one batch of 16 KiB each; beside it a `pread` of an open file at the same
-    place, of what is 4 KiB of it."""
+    """At random offsets, one batch each; beside it a `pread` of the same batches from an open
+    file."""
+    return small_case(bench, shape, "random reads of one batch, file:// store", lambda _path: None)
 
+
+def small_from_disk(bench: Bench, shape: str) -> Case:
+    """The same when nothing of the object is in the page cache."""
+    return small_case(bench, shape, "the same from the disk", drop_from_page_cache)
+
+
+def small_case(
+    bench: Bench, shape: str, operation: str, before_each: Callable[[Path], None]
+) -> Case:
     def prepare(stack: ExitStack) -> Sides:
-        tier = stack.enter_context(
-            tiered(bench, shape, on_disk, read_ahead=ReadAheadSettings(max_window_bytes=0))
-        )
+        tier = stack.enter_context(tiered(bench, shape, on_disk))
         chance = random.Random(7)
         end = tier.segment.end_offset
         offsets = [chance.randrange(end) for _ in range(SMALL_READS)]
-        places = [tier.read(offset, SMALL_BYTES) for offset in offsets]
-        file = stack.enter_context(bench.corpora.path(shape).open("rb"))
+        found = [tier.read(offset, SMALL_BYTES) for offset in offsets]
+        ranges = [(one.end_position - one.start_position, one.start_position) for one in found]
+        file = stack.enter_context(tier.path.open("rb")).fileno()
 
         def ours() -> Answer:
-            return {
-                "bytes": sum(
-                    memoryview(tier.read(offset, SMALL_BYTES).records).nbytes for offset in offsets
-                )
-            }
+            records = (tier.read(offset, SMALL_BYTES).records for offset in offsets)
+            return {"bytes": sum(map(len, records))}
 
         def bare() -> Answer:
-            return {
-                "bytes": sum(
-                    len(
-                        os.pread(
-                            file.fileno(), one.end_position - one.start_position, one.start_position
-                        )
-                    )
-                    for one in places
-                )
-            }
+            pread = os.pread
+            return {"bytes": sum(len(pread(file, size, position)) for size, position in ranges)}
 
-        return Sides(amount=SMALL_READS, ours=ours, peers={"pread": bare})
+        return Sides(
+            amount=SMALL_READS,
+            ours=ours,
+            peers={"pread": bare},
+            reset=lambda: before_each(tier.path),
+        )
 
     return Case(
-        operation="random small reads, file:// store",
+        operation=operation,
         shape=shape,
         unit="read",
         peers={"pread": 1 / 3},
         prepare=prepare,
+        one_thread=before_each is not drop_from_page_cache,
     )
 
 
+def drop_from_page_cache(path: Path) -> None:
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def first_byte(bench: Bench, shape: str) -> Limit:
-    """What a cold read with a warm index takes beyond the one round trip to the store: p99."""
+    """A cold read with a warm index takes one round trip to the store."""
 
     def measure() -> float:
-        with tiered(bench, shape, lambda folder: _delaying(on_disk(folder))) as tier:
-            chance = random.Random(11)
-            took = []
-            for _ in range(20 if bench.corpora.quick else FIRST_BYTES):
-                offset = chance.randrange(tier.segment.end_offset)
-                began = time.perf_counter()
-                tier.read(offset, 1 << 20)
-                took.append(time.perf_counter() - began - LATENCY_S)
-            return quantiles(took, n=100)[-1] * 1e3
+        with tiered(bench, shape, lambda folder: far(on_disk(folder))) as tier:
+            return beyond_ms(bench, tier, 1, lambda offset: tier.read(offset, FIRST_READ_BYTES))
 
+    return first_byte_limit("of a cold read, warm index", 1, measure)
+
+
+def first_byte_cold_index(bench: Bench, shape: str) -> Limit:
+    """Without the index it takes two."""
+
+    def measure() -> float:
+        with tiered(bench, shape, lambda folder: far(on_disk(folder))) as tier:
+
+            def read(offset: int) -> None:
+                tier.cache.remove(tier.segment.segment_id)
+                tier.read(offset, FIRST_READ_BYTES)
+
+            return beyond_ms(bench, tier, 2, read)
+
+    return first_byte_limit("of a cold read, cold index", 2, measure)
+
+
+def first_piece(bench: Bench, shape: str) -> Limit:
+    """`tierlog.read` of a store of whose segments no more is known than the metadata."""
+
+    def measure() -> float:
+        with tiered(bench, shape, lambda folder: far(on_disk(folder))) as tier:
+            name = tier.segment.topic_id_partition
+
+            def read(offset: int) -> None:
+                reader = StoreReader(tier.storage, tier.manager)
+                next(reader.read(name.topic, name.partition, offset))
+
+            return beyond_ms(bench, tier, 2, read)
+
+    return first_byte_limit("of tierlog.read, no index cache", 2, measure)
+
+
+def beyond_ms(bench: Bench, tier: Tiered, round_trips: int, read: Callable[[int], object]) -> float:
+    """By how much the slowest of a hundred reads at random offsets passes so many round trips."""
+    chance = random.Random(11)
+    took = []
+    for _ in range(20 if bench.corpora.quick else FIRST_BYTES):
+        offset = chance.randrange(tier.segment.end_offset)
+        began = time.perf_counter()
+        read(offset)
+        took.append(time.perf_counter() - began)
+    return quantiles(took, n=100)[-1] * 1e3 - round_trips * LATENCY_MS
+
+
+def first_byte_limit(what: str, round_trips: int, measure: Callable[[], float]) -> Limit:
+    trips = f"{round_trips} round trip{'s' if round_trips > 1 else ''}"
     return Limit(
-        operation="first byte of a cold read beyond one round trip, p99",
-        shape="1 MiB at random offsets, warm index",
+        operation=f"first byte {what}: beyond {trips}, p99",
+        shape="at random offsets",
         unit="ms",
         at_most=1,
         measure=measure,
@@ -405,28 +467,18 @@ def resident_bytes() -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class StallingStore(DelayingStore):
-    """A store whose reads of `.log` objects wait until they are let go."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        super().__init__(store, 0)
-        self.go_on = threading.Event()
-
-    def get_range(self, key: str, start_position: int, size_bytes: int) -> Any:
-        if key.endswith(LOG_SUFFIX):
-            self.go_on.wait()
-        return self._store.get_range(key, start_position, size_bytes)
-
-
 def beside_a_stalled_store(bench: Bench, shape: str) -> Limit:
     """How much longer a fetch of local partitions takes while all reader threads hang: p99."""
 
     def measure() -> float:
-        stalled: list[StallingStore] = []
+        go_on = threading.Event()
 
-        def stalling(store: ObjectStore) -> Any:
-            stalled.append(StallingStore(store))
-            return stalled[0]
+        def stall(key: str) -> None:
+            if key.endswith(LOG_SUFFIX):
+                go_on.wait()
+
+        def stalling(store: ObjectStore) -> ObjectStore:
+            return slow(store, stall)
 
         with fetching(bench, shape, stalling, fetch_max_wait_ms=1) as (fetcher, (cold, hot)):
             local = FetchRequest(
@@ -449,7 +501,7 @@ def beside_a_stalled_store(bench: Bench, shape: str) -> Limit:
                     )
                 )
             beside = min(p99_ms() for _ in range(3))
-            stalled[0].go_on.set()
+            go_on.set()
             return beside / quiet
 
     return Limit(

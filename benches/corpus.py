@@ -78,6 +78,7 @@ def _shapes() -> dict[str, Shape]:
         ("none-100-16k-1g", 100, 16 << 10, 1024 * MIB),
         ("none-1024-1m-1g", 1024, 1 << 20, 1024 * MIB),
         ("none-100-16k-64m", 100, 16 << 10, 64 * MIB),
+        ("none-100-4k-64m", 100, 4 << 10, 64 * MIB),
     ):
         shapes[name] = Shape(
             codec="none", record_bytes=record_bytes, batch_bytes=batch_bytes, size_bytes=size_bytes
