@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions
 
 from spark_udfs.types import spark_schema
 from spark_udfs.worker import on_worker
@@ -206,7 +205,7 @@ def audit(
     )
     plan = plan_audit(open_store(place.location), now_ms=rules.now_ms, metadata=metadata)
     partitions = _partitions(spark, _work(plan, place.location, rules), rules).persist()
-    tables = {name: partitions.select(functions.inline(name)) for name in _TABLES}
+    tables = {name: partitions.selectExpr(f"inline({name})") for name in _TABLES}
     of_plan = spark.createDataFrame(_table(plan.findings, FINDINGS), spark_schema(FINDINGS))
     tables["findings"] = tables["findings"].unionAll(of_plan)
     return AuditTables(partitions=partitions, **tables)
