@@ -14,19 +14,19 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.broker import BrokerUnavailableError
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
-from tierlog.remote.layout import topic_prefix
+from tierlog.remote.layout import partition_prefix, topic_prefix
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.sidecar.deleted_topics import NOTES_KEY, DeletedTopics, deleted_since
 from tierlog.sidecar.dry_store import DryRunStore
-from tierlog.sidecar.learn import StoreLearner
 from tierlog.tiering.manager import RemoteLogManager
 from tierlog.types import random_kafka_uuid
 
 WEEK_MS = 7 * 86_400_000
-TOPICS = ("epochs", "codec-none", "orders.eu-west_1")
+TWO_PARTITIONS = "orders.eu-west_1"
+TOPICS = ("epochs", "codec-none", TWO_PARTITIONS)
 PARTITIONS = ("epochs-0", "codec-none-0", "orders.eu-west_1-0", "orders.eu-west_1-1")
 
 
@@ -70,7 +70,7 @@ class Archive:
         self.deleted = DeletedTopics(
             self.cluster,
             self.metadata,
-            StoreLearner(self.store, self.metadata),
+            DryRunStore(self.store) if dry_run else self.store,
             notes=DryRunStore(notes) if dry_run else notes,
             retention_ms=WEEK_MS,
             clock=self.clock,
@@ -86,6 +86,22 @@ class Archive:
 
     def objects(self, topic: str) -> list[str]:
         return [one.key for one in self.store.list(topic_prefix(topic, self.ids[topic]))]
+
+    def forget(self, topic: str, number: int) -> list[str]:
+        """As if only others had copied that partition; its `.log` objects."""
+        (partition,) = [
+            one
+            for one in self.metadata.partitions()
+            if (one.topic, one.partition) == (topic, number)
+        ]
+        keys = [info.key for info in self.store.list(partition_prefix(partition))]
+        kept = {key: self.store.get_range(key, 0, 1 << 20) for key in keys}
+        self.manager.stop_partition(partition, delete_remote=True)
+        self.manager.run_until_idle()
+        assert partition not in self.metadata.partitions()
+        for key, data in kept.items():
+            self.store.put_bytes(key, data)
+        return sorted(key for key in keys if key.endswith(".log"))
 
     def close(self) -> None:
         self.manager.close()
@@ -108,7 +124,7 @@ def test_an_archive_goes_a_while_after_its_topic(archive: Archive, again: str | 
     for after_ms in (1, WEEK_MS - 1):
         assert archive.look(after_ms) == list(TOPICS)
         archive.start()
-    assert archive.look(1) == ["codec-none", "orders.eu-west_1"]
+    assert archive.look(1) == ["codec-none", TWO_PARTITIONS]
     assert archive.ids["epochs"] not in {one.topic_id for one in archive.metadata.partitions()}
     assert f"topic epochs ({archive.ids['epochs']}) is deleted" in archive.warnings[0]
     assert len(set(archive.warnings)) == 1
@@ -118,17 +134,24 @@ def test_an_archive_goes_a_while_after_its_topic(archive: Archive, again: str | 
 
 
 def test_all_partitions_go_also_those_that_only_others_have_led(archive: Archive) -> None:
-    topic = "orders.eu-west_1"
-    (second,) = [one for one in archive.metadata.partitions() if one.partition == 1]
-    archive.manager.stop_partition(second, delete_remote=True)
-    kept = {key: archive.store.get_range(key, 0, 1 << 20) for key in archive.objects(topic)}
-    archive.manager.run_until_idle()
-    for key, data in kept.items():
-        archive.store.put_bytes(key, data)
-    assert second not in archive.metadata.partitions()
-    archive.cluster.named[topic] = None
+    archive.forget(TWO_PARTITIONS, 1)
+    archive.cluster.named[TWO_PARTITIONS] = None
     archive.look()
     assert archive.look(WEEK_MS) == ["epochs", "codec-none"]
+
+
+def test_halves_and_what_is_broken_go_too_and_what_is_not_ours_stays(archive: Archive) -> None:
+    folder = topic_prefix(TWO_PARTITIONS, archive.ids[TWO_PARTITIONS])
+    broken = archive.forget(TWO_PARTITIONS, 1)[0]
+    archive.store.put_bytes(broken.removesuffix("log") + "indexes", b"x", overwrite=True)
+    archive.store.put_bytes(f"{folder}1/{0:020}-{random_kafka_uuid()}.log", b"half")
+    archive.store.put_bytes(folder + "0/README", b"not ours")
+    archive.cluster.named[TWO_PARTITIONS] = None
+    archive.look()
+    assert archive.look(WEEK_MS) == list(TOPICS)
+    assert archive.objects(TWO_PARTITIONS) == [folder + "0/README"]
+    for reason in ("foreign_object", "log_without_indexes", "corrupt_indexes"):
+        assert sum(reason in text for text in archive.warnings) == 1
 
 
 def test_what_is_unknown_is_not_deleted(archive: Archive) -> None:
@@ -151,7 +174,7 @@ def test_what_is_unknown_is_not_deleted(archive: Archive) -> None:
     archive.cluster.named = dict.fromkeys(TOPICS, random_kafka_uuid())
     assert archive.look() == list(TOPICS), "a cluster that was made anew"
     archive.cluster.named |= {"epochs": None, "codec-none": archive.ids["codec-none"]}
-    assert archive.look() == ["codec-none", "orders.eu-west_1"]
+    assert archive.look() == ["codec-none", TWO_PARTITIONS]
 
 
 def test_a_topic_that_is_seen_again_begins_anew(archive: Archive) -> None:
@@ -185,7 +208,7 @@ def test_a_dry_run_knows_the_time_and_notes_nothing(archive: Archive) -> None:
     before = path.read_bytes()
     archive.cluster.named["codec-none"] = None
     archive.start(dry_run=True)
-    assert archive.look(WEEK_MS) == ["codec-none", "orders.eu-west_1"]
+    assert archive.look(WEEK_MS) == ["codec-none", TWO_PARTITIONS]
     assert path.read_bytes() == before
 
 

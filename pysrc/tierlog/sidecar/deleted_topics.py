@@ -16,11 +16,12 @@ from typing import Protocol
 
 from tierlog.clock import Clock
 from tierlog.errors import RemoteResourceNotFoundError, TierlogError
-from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.layout import parse_key, topic_prefix
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.tiering.clock_watch import ClockWatch
-from tierlog.types import TopicIdPartition, check_kafka_uuid
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition, check_kafka_uuid
 
 __all__ = ["DeletedTopics", "TopicCluster", "deleted_since"]
 
@@ -80,8 +81,8 @@ class DeletedTopics:
     def __init__(
         self,
         cluster: TopicCluster,
-        metadata: RemoteLogMetadataManager,
-        learner: StoreLearner,
+        metadata: SqliteRemoteLogMetadataManager,
+        store: ObjectStore,
         *,
         notes: ObjectStore,
         retention_ms: int,
@@ -90,7 +91,8 @@ class DeletedTopics:
     ) -> None:
         self._cluster = cluster
         self._metadata = metadata
-        self._learner = learner
+        self._store = store
+        self._learner = StoreLearner(store, metadata)
         self._notes = notes
         self._retention_ms = retention_ms
         self._clock = clock
@@ -131,8 +133,24 @@ class DeletedTopics:
         if any(self._metadata.partition_delete_state(one) for one in self._partitions(topic_id)):
             return
         self._learner.learn_topic(topic, topic_id, lambda problem: warn(str(problem)))
+        for info in tuple(self._store.list(topic_prefix(topic, topic_id))):
+            if self._is_left_over(info.key, topic):
+                self._store.delete(info.key)
         for partition in self._partitions(topic_id):
             self._delete(partition)
+
+    def _is_left_over(self, key: str, topic: str) -> bool:
+        """Whether it is half of a segment, or a broken one. Without a topic nobody copies into its
+        folder any more; what is not ours stays there."""
+        try:
+            parsed = parse_key(key)
+        except ValueError:
+            return False
+        partition = TopicIdPartition(
+            topic_id=parsed.topic_id, topic=topic, partition=parsed.partition
+        )
+        segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=parsed.segment_id)
+        return self._metadata.get(segment_id) is None
 
     def _partitions(self, topic_id: str) -> list[TopicIdPartition]:
         return [one for one in self._metadata.partitions() if one.topic_id == topic_id]

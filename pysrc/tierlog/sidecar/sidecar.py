@@ -148,7 +148,6 @@ class Sidecar:
         )
         self._watch: Watch | None = None
         self._strays = StraySettler(self._metadata, self._copier())
-        self._learner = StoreLearner(self._store, self._metadata)
         self._deleted_topics = self._opened_deleted_topics(notes, deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
 
@@ -356,13 +355,14 @@ class Sidecar:
         return look
 
     def _first_watch(self) -> Watch:
-        all_known = self._learner.learn_if_lost(lambda problem: self._events.warn(str(problem)))
+        learner = StoreLearner(self._store, self._metadata)
+        all_known = learner.learn_if_lost(lambda problem: self._events.warn(str(problem)))
         self._manager.resume_deletions()
         return Watch(
             self._logs,
             self._metadata,
             self._storage,
-            self._learner,
+            learner,
             self._settings,
             broker=self._broker,
             all_known=all_known,
@@ -382,7 +382,7 @@ class Sidecar:
         return DeletedTopics(
             self._broker,
             self._metadata,
-            self._learner,
+            self._store,
             notes=notes,
             retention_ms=retention_ms,
             clock=self._clock,
