@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_udfs.source_catalog import log_index_entries, offset_marks, open_storage
@@ -115,7 +117,8 @@ def read_range(
         offset = place.offset
         try:
             for piece, after in segment.pieces(place, end):
-                yield from committed_rows(rows_between(piece, start, end), one.aborted)
+                rows = rows_between(piece, start, end)
+                yield from committed_rows(rows, one.aborted) if one.aborted else (rows,)
                 offset = after
             return
         except CorruptDataError as error:
@@ -353,13 +356,17 @@ class RecordRows:
     def of(self, partition: Partition, records: RecordColumns) -> Iterator[pa.RecordBatch]:
         """Batches of about 1 MiB."""
         for first, last in self._runs(records):
-            rows = records if last - first == len(records) else records.rows(first, last)
-            arrays = [column(partition, rows) for column in self._columns]
+            part = records if last - first == len(records) else records.rows(first, last)
+            rows = _Rows(partition, part, np.diff(part.batch_starts))
+            arrays = [column(rows) for column in self._columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _runs(self, records: RecordColumns) -> Iterator[tuple[int, int]]:
         """Rows that make a batch each."""
         count = len(records)
+        if 0 < count <= _MAX_ROWS and _most_bytes(records.batches) <= _ROWS_BYTES:
+            yield 0, count
+            return
         ends = np.zeros(count, np.int64)
         for name in self._weighed:
             ends += (records.keys if name == "key" else records.values).lengths
@@ -373,63 +380,89 @@ class RecordRows:
             first = last
 
 
-_Column = Callable[[Partition, RecordColumns], pa.Array]
-_MAX_MS = (2**63 - 1) // 1000
+def _most_bytes(batches: BatchTable) -> int:
+    """A bound of the bytes of the records; of what is compressed there is none."""
+    if batches.attributes.any() and (batches.attributes & _CODEC).any():
+        return _MAX_OFFSET
+    return int(batches.size_bytes.sum(dtype=np.int64))
 
 
-def _of_batch(values: np.ndarray, records: RecordColumns) -> pa.Array:
-    """A value of each batch, for each of its records."""
-    return pa.array(np.repeat(values, np.diff(records.batch_starts)))
+class _Rows(NamedTuple):
+    """Records of a partition, and how many of them are of each batch."""
+
+    partition: Partition
+    records: RecordColumns
+    counts: npt.NDArray[np.int64]
+
+    def of_batch(self, values: npt.NDArray[Any]) -> pa.Array:
+        """A value of each batch, for each of its records."""
+        return pa.array(np.repeat(values, self.counts))
+
+
+@lru_cache(maxsize=8)
+def _many(value: str | int, kind: pa.DataType) -> pa.Array:
+    """The most rows of a batch, all of one value."""
+    return pa.repeat(pa.scalar(value, kind), _MAX_ROWS)
+
+
+def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+    """Rows of one value; the memory is shared."""
+    return _many(value, kind).slice(0, count)
 
 
 def _binary(column: BinaryColumn) -> pa.Array:
     return column.to_arrow().cast(pa.binary())
 
 
-def _timestamp(_partition: Partition, records: RecordColumns) -> pa.Array:
+def _timestamp(rows: _Rows) -> pa.Array:
     """Microseconds; what Spark has no time for becomes the nearest that it has."""
-    time_us = np.clip(records.timestamp_ms, -_MAX_MS, _MAX_MS) * 1000
-    return pa.array(time_us).view(pa.timestamp("us", tz="UTC"))
+    time_ms = rows.records.timestamp_ms
+    if int(time_ms.min()) < -_MAX_MS or int(time_ms.max()) > _MAX_MS:
+        time_ms = np.clip(time_ms, -_MAX_MS, _MAX_MS)
+    return pa.array(time_ms * 1000).view(_TIME_US)
 
 
-def _timestamp_type(_partition: Partition, records: RecordColumns) -> pa.Array:
+def _timestamp_type(rows: _Rows) -> pa.Array:
     """Kafka's numbers: -1 none, 0 create time, 1 log append time."""
-    batches = records.batches
-    kinds = np.where(batches.magic == 0, -1, batches.is_log_append_time).astype(np.int32)
-    return _of_batch(kinds, records)
+    batches = rows.records.batches
+    if batches.magic.all() and not batches.attributes.any():
+        return _same(0, pa.int32(), len(rows.records))
+    kinds = np.where(batches.magic == 0, -1, batches.is_log_append_time)
+    return rows.of_batch(kinds.astype(np.int32))
 
 
-def _headers(_partition: Partition, records: RecordColumns) -> pa.Array:
+def _headers(rows: _Rows) -> pa.Array:
     """Null for a record without any, as in Spark's Kafka source."""
-    offsets = records.headers.list_offsets
+    headers = rows.records.headers
+    offsets = headers.list_offsets
     first, last = int(offsets[0]), int(offsets[-1])
-    keys = _binary(records.headers.keys.rows(first, last)).view(pa.string())
-    values = _binary(records.headers.values.rows(first, last))
-    headers = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
-    starts = pa.array(offsets - first)
+    keys = _binary(headers.keys.rows(first, last)).view(pa.string())
+    values = _binary(headers.values.rows(first, last))
+    items = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
     return pa.ListArray.from_arrays(
-        starts,
-        headers,
-        type=pa.list_(pa.field("element", headers.type)),
+        pa.array(offsets - first),
+        items,
+        type=pa.list_(pa.field("element", items.type)),
         mask=pa.array(np.diff(offsets) == 0),
     )
 
 
-_COLUMNS: dict[str, _Column] = {
-    "key": lambda _, records: _binary(records.keys),
-    "value": lambda _, records: _binary(records.values),
-    "topic": lambda partition, records: pa.repeat(partition.topic, len(records)),
-    "partition": lambda partition, records: pa.array(
-        np.full(len(records), partition.partition, np.int32)
-    ),
-    "offset": lambda _, records: pa.array(records.offset),
+_MAX_MS = (2**63 - 1) // 1000
+_TIME_US = pa.timestamp("us", tz="UTC")
+_CODEC = 0x07
+_COLUMNS: dict[str, Callable[[_Rows], pa.Array]] = {
+    "key": lambda rows: _binary(rows.records.keys),
+    "value": lambda rows: _binary(rows.records.values),
+    "topic": lambda rows: _same(rows.partition.topic, pa.string(), len(rows.records)),
+    "partition": lambda rows: _same(rows.partition.partition, pa.int32(), len(rows.records)),
+    "offset": lambda rows: pa.array(rows.records.offset),
     "timestamp": _timestamp,
     "timestamptype": _timestamp_type,
     "headers": _headers,
-    "leader_epoch": lambda _, records: _of_batch(records.batches.leader_epoch, records),
-    "producer_id": lambda _, records: _of_batch(records.batches.producer_id, records),
-    "producer_epoch": lambda _, records: _of_batch(records.batches.producer_epoch, records),
-    "base_sequence": lambda _, records: _of_batch(records.batches.base_sequence, records),
+    "leader_epoch": lambda rows: rows.of_batch(rows.records.batches.leader_epoch),
+    "producer_id": lambda rows: rows.of_batch(rows.records.batches.producer_id),
+    "producer_epoch": lambda rows: rows.of_batch(rows.records.batches.producer_epoch),
+    "base_sequence": lambda rows: rows.of_batch(rows.records.batches.base_sequence),
 }
 
 
