@@ -224,12 +224,10 @@ class LocalStore:
             folders: dict[str, int] = {}
             written: dict[str, int] = {}
             for key, data in objects.items():
-                *path, _ = check_key(key).split("/")
-                place = "/".join(path)
-                if place not in folders:
-                    folder = stack.enter_context(self._folder_for_writing(key, path))
-                    folders[place] = folder
+                place = check_key(key).rpartition("/")[0]
                 with self._errors(key):
+                    if place not in folders:
+                        self._add_folders(place, folders, stack)
                     descriptor = open_nameless(folders[place]) if self._names_drafts else None
                 if descriptor is None:
                     return {key: self.put_if_absent(key, data) for key, data in objects.items()}
@@ -248,7 +246,24 @@ class LocalStore:
             for place, folder in folders.items():
                 with self._errors(place):
                     os.fsync(folder)
+            self._durable_folders.update(folders)
         return stored
+
+    def _add_folders(self, place: str, folders: dict[str, int], stack: ExitStack) -> None:
+        """Opens a folder, makes it first if need be, with those above it that were not known to be
+        durable: it and they are synced later."""
+        names = place.split("/") if place else []
+        for depth in range(len(names) + 1):
+            path = "/".join(names[:depth])
+            if path in folders or (path != place and path in self._durable_folders):
+                continue
+            if not path:
+                _make_durable_root(self._root)
+            elif path not in self._durable_folders:
+                with self._folder(names[: depth - 1]) as parent, suppress(FileExistsError):
+                    os.mkdir(names[depth - 1], dir_fd=parent)
+            folders[path] = self._open_folder(names[:depth])
+            stack.callback(os.close, folders[path])
 
     def _put(self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool) -> bool:
         *folders, name = check_key(key).split("/")

@@ -194,7 +194,8 @@ def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
 
     What is wrong with a segment, its files or its store is a finding in its row, never an error.
     """
-    outcomes = [*rebuild_log_chains(one for one in task.chains if isinstance(one, LogChain))]
+    logs = [chain for chain in task.chains if isinstance(chain, LogChain)]
+    outcomes = [*rebuild_log_chains(logs)]
     for chain in task.chains:
         if isinstance(chain, StoredChain):
             outcomes += rebuild_stored_chain(chain)

@@ -148,20 +148,23 @@ def _chain(
     )
 
 
-def rebuild_log_chains(chains: Iterable[LogChain]) -> Iterator[SegmentOutcome]:
-    """One outcome per segment, in order. What is wrong is a finding, never an error.
+def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
+    """One outcome per segment of chains that have one target, in order. What is wrong is a finding,
+    never an error.
 
     Files go to the disk many at a time; a segment's outcome comes when all of its files are there.
     """
+    target = chains[0].target if chains else None
+    store = None if target is None else LocalStore(target)
     waiting: list[_Rebuilt] = []
     for chain in chains:
         for rebuilt in _rebuild_segments(chain):
             waiting.append(rebuilt)
             held = [data for one in waiting for data in one.files.values() if data is not None]
             if len(held) >= _FILES_AT_ONCE or sum(map(len, held)) >= _BYTES_AT_ONCE:
-                yield from _settle(waiting)
+                yield from _settle(store, waiting)
                 waiting = []
-    yield from _settle(waiting)
+    yield from _settle(store, waiting)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -336,24 +339,22 @@ def _conflict(chain: LogChain, segment: SegmentFiles) -> Finding:
     )
 
 
-def _settle(waiting: Sequence[_Rebuilt]) -> Iterator[SegmentOutcome]:
+def _settle(store: LocalStore | None, waiting: Sequence[_Rebuilt]) -> Iterator[SegmentOutcome]:
     """Writes the files of these segments, each unless it is there; nothing is ever replaced."""
     stored: dict[str, bool] = {}
-    for target in {one.chain.target for one in waiting}:
-        if target is not None:
-            files = _keys([one for one in waiting if one.chain.target == target])
-            with suppress(RemoteStorageError):
-                # What fails is tried once more below, where it is known whose file it is.
-                stored |= LocalStore(target).put_all_if_absent(files)
+    if store is not None:
+        with suppress(RemoteStorageError):
+            # What fails is tried once more below, where it is known whose file it is.
+            stored = store.put_all_if_absent(_keys(waiting))
     for one in waiting:
         if not one.is_sound:
             yield one.outcome(Outcome.QUARANTINED)
-        elif one.chain.target is None:
+        elif store is None:
             yield one.outcome(Outcome.WOULD_WRITE)
         else:
             try:
-                yield one.outcome(_written(LocalStore(one.chain.target), one, stored))
-            except (OSError, RemoteStorageError) as error:
+                yield one.outcome(_written(store, one, stored))
+            except RemoteStorageError as error:
                 one.failed(error)
                 yield one.outcome(Outcome.QUARANTINED)
 

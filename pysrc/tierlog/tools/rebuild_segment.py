@@ -335,8 +335,8 @@ class _Seen:
             known = self.first_timestamp_ms
             lowest = int(told.min())
             self.first_timestamp_ms = lowest if known is None else min(known, lowest)
-        used = np.unique(table.attributes[~table.is_control] & 7)
-        self.codecs.update(_codec(code) for code in used.tolist())
+        used = np.bincount(table.attributes[~table.is_control] & 7)
+        self.codecs.update(_codec(code) for code in np.flatnonzero(used).tolist())
 
 
 def _codec(code: int) -> str:
