@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_udfs import audit
-from spark_udfs import store_audit as module
+from spark_udfs import audit, store_audit
 from spark_udfs.store_audit import AuditTables
+from spark_udfs.types import spark_schema
 from tests.tools.bucket_damage import DAMAGES, Bucket
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tierlog.errors import ConfigError
-from tierlog.tools.audit_rows import AuditRules
+from tierlog.tools.audit_rows import (
+    AuditedSegment,
+    AuditRules,
+    DeletionRow,
+    EpochSizeRow,
+    RetentionRow,
+)
 from tierlog.tools.audit_store import StoreAudit, audit_store
+from tierlog.tools.findings import Finding
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from pyspark.sql import DataFrame, SparkSession
 
 LATER_MS = 1 << 42
-TABLES = ("segments", "findings", "epoch_sizes", "retention", "deletions")
+ROWS: dict[str, type[DataclassInstance]] = {
+    "segments": AuditedSegment,
+    "findings": Finding,
+    "epoch_sizes": EpochSizeRow,
+    "retention": RetentionRow,
+    "deletions": DeletionRow,
+}
+TABLES = tuple(ROWS)
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTED = re.compile(r"^\| `(\w+)` \| `(topic [^`]*|severity [^`]*)`", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +93,7 @@ def test_every_kind_of_damage(
     spark: SparkSession, bucket: Bucket, deep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tasks so small that a partition is seen by several."""
-    monkeypatch.setattr(module, "_TASK_SEGMENTS", 3)
+    monkeypatch.setattr(store_audit, "_TASK_SEGMENTS", 3)
     for damage in DAMAGES.values():
         damage.do(bucket)
     wanted: dict[str, Any] = {"deep": deep, "retention_bytes": 30_000, "retention_ms": 1_000}
@@ -105,6 +124,16 @@ def test_a_store_without_segments(spark: SparkSession, tiered: Bucket, tmp_path:
     shutil.copy(tiered.store / "cluster.json", tmp_path)
     tables = audit(spark, tmp_path.as_uri())
     assert [rows_of(getattr(tables, name)) for name in TABLES] == [[], [], [], [], []]
+
+
+def test_frames_have_the_documented_columns(spark: SparkSession) -> None:
+    """Those of the rows on one machine, in their order, with the types that docs/AUDIT.md says."""
+    told = dict(DOCUMENTED.findall((ROOT / "docs" / "AUDIT.md").read_text(encoding="utf-8")))
+    assert told.keys() == set(TABLES)
+    for name, row_type in ROWS.items():
+        schema = getattr(store_audit, name.upper())
+        assert schema.names == [one.name for one in fields(row_type)]
+        assert spark_schema(schema) == spark.createDataFrame([], told[name]).schema, name
 
 
 def test_what_is_no_store_of_the_workers(spark: SparkSession) -> None:
