@@ -46,6 +46,9 @@ __all__ = ["RecordRows", "read_range", "read_task"]
 _log = logging.getLogger(__name__)
 
 _WINDOW_BYTES = 1 << 20
+_OPENED_BYTES = 4 << 20
+# Of a store; the reader asks for more ahead.
+_FETCH_BYTES = 2 << 20
 _REMOTE_WINDOW_BYTES = 8 << 20
 _ROWS_BYTES = 1 << 20
 _MAX_ROWS = 1 << 16
@@ -159,6 +162,8 @@ class _LocalSegment:
     def __init__(self, files: SegmentFiles) -> None:
         self._files = files
         self._limit = files.next_base_offset or _MAX_OFFSET
+        # How many compressed batches to open at a time; 0 when nothing is compressed.
+        self._batches = 1
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
         """By the headers: a broker's time index may be wrong beside a good log."""
@@ -230,10 +235,11 @@ class _LocalSegment:
 
         What is sound before damage comes first.
         """
-        window = _WINDOW_BYTES
+        window = self._window_bytes(handle, position)
         while position < handle.size_bytes:
             records, error = self._decoded(handle, position, position + window, offset)
             if len(records.batches):
+                self._learn(records)
                 return records
             if error is not None:
                 raise error
@@ -243,6 +249,22 @@ class _LocalSegment:
             # One batch is larger than the window.
             window *= 2
         return None
+
+    def _window_bytes(self, handle: SegmentHandle, position: int) -> int:
+        """How much to read: what compresses well takes far more memory than it has bytes."""
+        if self._batches:
+            table = scan_segment(handle, position, position + _WINDOW_BYTES, verify_crc=False)
+            if len(table) > self._batches and _most_bytes(table) == _MAX_OFFSET:
+                return int(table.position[self._batches]) - position
+        return _WINDOW_BYTES
+
+    def _learn(self, records: RecordColumns) -> None:
+        if _most_bytes(records.batches) < _MAX_OFFSET:
+            self._batches = 0
+            return
+        opened_bytes = int(records.keys.lengths.sum() + records.values.lengths.sum(dtype=np.int64))
+        fitting = _OPENED_BYTES * len(records.batches) // max(1, opened_bytes)
+        self._batches = max(1, min(fitting, 4 * max(1, self._batches)))
 
     def _decoded(
         self, handle: SegmentHandle, start: int, end: int, offset: int
@@ -306,7 +328,7 @@ class _RemoteSegment:
         known.mark_ready()
         self._metadata = metadata
         self._storage = storage
-        self._reader = StoreReader(storage, known)
+        self._reader = StoreReader(storage, known, fetch_bytes=_FETCH_BYTES)
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
         """By the remoteLogIndex, whose entries know the largest time of their batches."""

@@ -14,10 +14,14 @@ from spark_udfs.datasource import TierlogDataSource, schema_of
 from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import partition_offsets
+from spark_udfs.source_plan import ReadRange, partition_offsets, plan_read
+from spark_udfs.source_read import read_range
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
+from tests.oracle import build, compression
+from tests.oracle.model import Record
 from tests.spark.source import rows_of
 from tests.tools.conftest import tier_golden
+from tierlog.columns import RecordColumns
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment import scan_segment
 
@@ -134,3 +138,23 @@ def test_times_leave_out_what_is_older(large: Path) -> None:
     found = rows_of(given, Wanted(min_timestamp_ms=first_ms + end - 100))
     assert found[-1]["offset"] == end - 1
     assert 100 <= len(found) < 20_000
+
+
+def test_what_compresses_well_is_opened_bit_by_bit(tmp_path: Path) -> None:
+    """200 batches of 2 MiB each, in a few KiB."""
+    log = tmp_path / "orders-0" / f"{0:020d}.log"
+    log.parent.mkdir()
+    with log.open("wb") as file:
+        for number in range(200):
+            record = Record(offset=number, timestamp_ms=0, key=None, value=bytes(2 << 20))
+            file.write(build.batch([record], codec=compression.ZSTD, base_offset=number))
+    options = parse_options({"path": str(tmp_path), "subscribe": "orders"})
+    ((one,),) = plan_read(options, open_catalog(options))
+    assert isinstance(one, ReadRange)
+    offsets, opened_bytes = [], []
+    for piece in read_range(one, None):
+        assert isinstance(piece, RecordColumns)
+        offsets += piece.offset.tolist()
+        opened_bytes.append(int(piece.values.lengths.sum()))
+    assert offsets == list(range(200))
+    assert max(opened_bytes) <= 4 << 20
