@@ -11,6 +11,7 @@ same records. What retention has removed before it was read is an error, or left
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,7 +30,14 @@ from spark_udfs.source_plan import (
     resolve,
 )
 from spark_udfs.source_read import read_task
-from spark_udfs.stream_offsets import StreamOffsets, advanced, as_json, from_json, limited
+from spark_udfs.stream_offsets import (
+    StreamOffsets,
+    advanced,
+    as_json,
+    check_all_there,
+    from_json,
+    limited,
+)
 from tierlog.log.checkpoint import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,6 +57,7 @@ except ImportError:
 
 __all__ = ["TierlogStreamReader"]
 
+_log = logging.getLogger(__name__)
 _Json = Mapping[str, Mapping[str, int]]
 
 
@@ -92,12 +101,14 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             end=Bound(option="checkpoint", by_partition=upto),
         )
         catalog = self._catalog or self._look()
-        offsets = [
-            resolve(options, catalog, one)
-            for one in chosen_partitions(options, catalog.partitions())
-            if _key(one) in upto
-        ]
-        return [InputPartition(task) for task in plan_tasks(options, catalog, offsets)]
+        there = {_key(one): one for one in chosen_partitions(options, catalog.partitions())}
+        if self._options.fail_on_data_loss:
+            check_all_there(begin, upto, there)
+        offsets = [resolve(options, catalog, there[key]) for key in upto if key in there]
+        tasks = plan_tasks(options, catalog, offsets)
+        for found in catalog.findings():
+            _log.warning("left out: %s", found)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_task(partition.value or (), arrow_schema(self._schema), self._options, None)

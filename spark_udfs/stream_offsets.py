@@ -7,13 +7,13 @@ Decisions are pure functions over plain values; nothing here knows Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_udfs.source_plan import Partition
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 
-__all__ = ["StreamOffsets", "advanced", "as_json", "from_json", "limited"]
+__all__ = ["StreamOffsets", "advanced", "as_json", "check_all_there", "from_json", "limited"]
 
 StreamOffsets = dict[TopicPartition, int]
 
@@ -65,6 +65,21 @@ def advanced(
             )
         end[key] = max(begin[key], after)
     return begin, end
+
+
+def check_all_there(
+    begin: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    there: Collection[TopicPartition],
+) -> None:
+    """OutOfRangeError when a partition of which something is to be read has no segment left."""
+    for key, after in end.items():
+        first = begin.get(key)
+        if key not in there and (first is None or first < after):
+            raise OutOfRangeError(
+                f"{key.topic}-{key.partition}: expected offsets up to {after - 1}, found no "
+                "segment any more; failOnDataLoss=false goes on without them"
+            )
 
 
 def limited(

@@ -235,6 +235,23 @@ def test_a_trigger_that_is_repeated_after_its_records_are_gone(store: GrowingSto
         query.read(start, end)
 
 
+def test_a_trigger_that_is_repeated_after_a_partition_is_gone(store: GrowingStore) -> None:
+    for number in (0, 1):
+        store.add("orders.eu-west_1", 0, 1, partition=number)
+    query = Query(store.url, subscribe="orders.eu-west_1")
+    start = query.start()
+    end = query.reader.latestOffset(start, ReadAllAvailable())
+    whole = query.read(start, end)
+    store.expire("orders.eu-west_1", 0, 1, partition=1)
+    query.restart()
+    for begin in (start, {}):
+        with pytest.raises(OutOfRangeError, match=r"orders.eu-west_1-1: .* no segment any more"):
+            query.read(begin, end)
+    assert query.read({"orders.eu-west_1": {**end["orders.eu-west_1"], "0": 0}}, end)
+    lenient = Query(store.url, subscribe="orders.eu-west_1", failOnDataLoss="false")
+    assert lenient.read(start, end) == [row for row in whole if row["partition"] == 0]
+
+
 def test_a_log_that_ends_before_the_stream_has_come_to(store: GrowingStore) -> None:
     store.add("epochs", 0, 2)
     query = Query(store.url)
