@@ -56,6 +56,13 @@ def test_a_directory_reads_as_a_consumer_did(topic: str, partition: int) -> None
     assert {(row["topic"], row["partition"]) for row in rows} <= {(topic, partition)}
 
 
+def test_headers_are_null_where_there_are_none() -> None:
+    rows = rows_of(options(LOGS, "headers", 0))
+    known = [bool(row["headers"]) for row in truth("headers", 0)]
+    assert [row["headers"] is not None for row in rows] == known
+    assert len(set(known)) == 2
+
+
 @pytest.mark.parametrize(("topic", "partition"), PARTITIONS)
 def test_a_store_reads_as_a_consumer_did(topic: str, partition: int, store: str) -> None:
     reader = open_reader(store)
@@ -114,7 +121,7 @@ def test_committed_records_are_those_of_the_oracle(place: str, name: str, store:
         assert [row["offset"] for row in rows_of({**given, **more})] == expected
 
 
-@pytest.mark.parametrize("index", ["none", "garbage", "astray", "zeros"])
+@pytest.mark.parametrize("index", ["none", "garbage", "astray", "ahead", "zeros"])
 def test_the_offset_index_is_a_hint(index: str, tmp_path: Path) -> None:
     folder = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
     for path in (folder / "epochs-0").glob("*.index"):
@@ -125,6 +132,8 @@ def test_the_offset_index_is_a_hint(index: str, tmp_path: Path) -> None:
             path.write_bytes(b"\xff" * 80)
         elif index == "zeros":
             path.write_bytes(bytes(len(data)))
+        elif index == "ahead":
+            path.write_bytes(data[:4] + data[-4:])
         else:
             entries = [data[at : at + 8] for at in range(0, len(data), 8)]
             path.write_bytes(b"".join(one[:4] + bytes([0, 0, 0, 99]) for one in entries[:1]))
