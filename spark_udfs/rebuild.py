@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions
 
 from spark_udfs.progress import watched
 from spark_udfs.session import SPARK_ERRORS, one_line, session
@@ -27,16 +26,20 @@ from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.tools.findings import Severity
 from tierlog.tools.index_rebuild import (
+    DEFAULT_PIECE_BYTES,
     RebuildPlan,
     RebuildReport,
     RebuildSummary,
     RebuildTask,
+    ScanTask,
     pack_tasks,
     plan_rebuild,
     rebuild_report,
     rebuild_task,
+    scan_task,
 )
 from tierlog.tools.progress import Progress, QuietProgress
+from tierlog.tools.rebuild_pieces import FoundPiece
 from tierlog.tools.rebuild_segment import Outcome
 from tierlog.tools.rebuild_table import (
     FINDINGS,
@@ -54,9 +57,10 @@ from tierlog.tools.sources import source_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RebuiltTables", "rebuild_indexes", "rebuild_on", "rebuild_rows"]
+__all__ = ["RebuiltTables", "piece_rows", "rebuild_indexes", "rebuild_on", "rebuild_rows"]
 
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
+_PIECES = pa.schema({"piece": pa.binary()})
 _BATCH_BYTES = 1 << 20
 # What a task costs that does nothing shows in small ones; where there is plenty, they are large.
 _TASK_BYTES = 256 << 20
@@ -84,16 +88,11 @@ class RebuiltTables:
     @property
     def quarantine(self) -> DataFrame:
         """The segments for which nothing was written, with every reason and the byte it is at."""
-        bad = self.segments.where(functions.col("outcome") == Outcome.QUARANTINED.value)
-        each = bad.select(
-            "topic", "partition", "base_offset", "size_bytes", functions.explode("findings")
-        )
-        return each.select(
-            *each.columns[:-1],
-            "col.path",
-            functions.col("col.what").alias("reason"),
-            *(f"col.{name}" for name in ("position", "expected", "found", "action")),
-        )
+        whose = ["topic", "partition", "base_offset", "size_bytes"]
+        what = ["path", "what AS reason", "position", "expected", "found", "action"]
+        bad = self.segments.where(f"outcome = '{Outcome.QUARANTINED.value}'")
+        each = bad.selectExpr(*whose, "explode(findings) AS finding")
+        return each.selectExpr(*whose, *(f"finding.{name}" for name in what))
 
 
 def rebuild_indexes(
@@ -107,6 +106,7 @@ def rebuild_indexes(
     slots: int | None = None,
     task_bytes: int | None = None,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    piece_bytes: int = DEFAULT_PIECE_BYTES,
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RebuiltTables:
@@ -133,6 +133,7 @@ def rebuild_indexes(
         slots=slots,
         task_bytes=task_bytes,
         index_interval_bytes=index_interval_bytes,
+        piece_bytes=piece_bytes,
         progress=progress,
         clock=clock,
     )
@@ -181,13 +182,29 @@ def rebuild_on(
 
 def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a worker does: tasks of a plan in (``task``, ``work``), rows of ``SEGMENTS`` out."""
+    for task in _unpacked(batches):
+        yield from _in_batches(segment_table(rebuild_task(task)))
+
+
+def piece_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same for the scans of a plan: what each range held comes out, pickled, as ``piece``."""
+    for scan in _unpacked(batches):
+        found = [pickle.dumps(one) for one in scan_task(scan)]
+        yield from _in_batches(pa.table([found], schema=_PIECES))
+
+
+def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for work in batch.column("work"):
             # Bytes that our own driver made, as every function that Spark runs is.
-            task: RebuildTask = pickle.loads(work.as_buffer())
-            table = segment_table(rebuild_task(task))
-            rows = len(table) * _BATCH_BYTES // max(table.nbytes, 1)
-            yield from table.to_batches(max_chunksize=max(rows, 1))
+            yield pickle.loads(work.as_buffer())
+
+
+def _in_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """Rows in the portions in which they go to Spark fastest."""
+    rows = len(table) * _BATCH_BYTES // max(table.nbytes, 1)
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=max(rows, 1))
+    return batches
 
 
 def _slots(spark: SparkSession) -> int:
@@ -195,7 +212,7 @@ def _slots(spark: SparkSession) -> int:
     context = getattr(spark, "sparkContext", None)
     if context is not None:
         return max(int(context.defaultParallelism), 1)
-    parts = spark.range(1 << 16).select(functions.spark_partition_id()).distinct()
+    parts = spark.range(1 << 16).selectExpr("spark_partition_id()").distinct()
     return max(int(parts.count()), 1)
 
 
@@ -205,6 +222,8 @@ class _Run:
 
     spark: SparkSession
     plan: RebuildPlan
+    slots: int
+    task_bytes: int
     progress: Progress
     clock: Clock
 
@@ -219,11 +238,12 @@ class _Run:
         now_ms: int | None,
         slots: int | None,
         index_interval_bytes: int,
+        piece_bytes: int = DEFAULT_PIECE_BYTES,
         task_bytes: int | None = None,
         progress: Progress | None = None,
         clock: Clock | None = None,
     ) -> _Run:
-        """Lists the source, and makes the tasks larger where there is plenty."""
+        """Lists the source."""
         clock = clock or SystemClock()
         if not source_of(source).is_store:
             # A worker has a folder of its own.
@@ -237,15 +257,16 @@ class _Run:
             now_ms=clock.now_ms() if now_ms is None else now_ms,
             slots=slots,
             index_interval_bytes=index_interval_bytes,
+            piece_bytes=piece_bytes,
         )
+        total_bytes = sum(task.size_bytes for task in plan.tasks)
         if task_bytes is None:
-            total_bytes = sum(task.size_bytes for task in plan.tasks)
             task_bytes = _TASK_BYTES if total_bytes < slots * _PLENTY_BYTES else _LARGE_TASK_BYTES
-        chains = [chain for task in plan.tasks for chain in task.chains]
-        tasks = pack_tasks(chains, slots, max_bytes=task_bytes)
         return cls(
             spark=spark,
-            plan=replace(plan, tasks=tasks),
+            plan=plan,
+            slots=slots,
+            task_bytes=task_bytes,
             progress=progress or QuietProgress(),
             clock=clock,
         )
@@ -265,7 +286,7 @@ class _Run:
             rows.unionAll(planned).write.mode("overwrite").parquet(places[0])
         with _errors(plan):
             segments = spark.read.schema(spark_schema(SEGMENTS)).parquet(places[0])
-            found = segments.select(functions.inline("findings"))
+            found = segments.selectExpr("inline(findings)")
             found = _frame(spark, finding_table(plan.findings)).unionAll(found)
             found.write.mode("overwrite").parquet(places[1])
             findings = spark.read.schema(spark_schema(FINDINGS)).parquet(places[1])
@@ -275,25 +296,39 @@ class _Run:
     @contextmanager
     def _running(self) -> Iterator[DataFrame]:
         """The rows of all segments, to be asked for inside and once: that runs the tasks."""
-        tasks = self.plan.tasks
-        sizes = [task.size_bytes for task in tasks]
-        self.progress.start(sum(sizes))
-        with _errors(self.plan), watched(self.spark, sizes, self.progress, self.clock):
-            yield _mapped(self.spark, tasks, "rebuild_rows", SEGMENTS)
+        plan = self.plan
+        with _errors(plan):
+            self.progress.start(sum(task.size_bytes for task in plan.tasks))
+            pieces: list[FoundPiece] = []
+            if plan.scans:
+                with self._watched([scan.size_bytes for scan in plan.scans]):
+                    found = self._mapped(plan.scans, "piece_rows", _PIECES).toArrow()
+                pieces = [pickle.loads(one.as_buffer()) for one in found.column("piece")]
+            tasks = self._packed(plan.with_pieces(pieces).tasks)
+            with self._watched([0 if task.is_scanned else task.size_bytes for task in tasks]):
+                yield self._mapped(tasks, "rebuild_rows", SEGMENTS)
 
+    def _packed(self, tasks: Sequence[RebuildTask]) -> tuple[RebuildTask, ...]:
+        """The tasks in the size that suits Spark, those first that only wait for their pieces."""
+        scanned = tuple(task for task in tasks if task.is_scanned)
+        chains = [chain for task in tasks if not task.is_scanned for chain in task.chains]
+        return scanned + pack_tasks(chains, self.slots, max_bytes=self.task_bytes)
 
-def _mapped(
-    spark: SparkSession, tasks: Sequence[RebuildTask], function: str, schema: pa.Schema
-) -> DataFrame:
-    """What a function of this module makes of each task, which is one of Spark's, in order."""
-    if not tasks:
-        return _frame(spark, schema.empty_table())
-    plan = pa.table([range(len(tasks)), list(map(pickle.dumps, tasks))], schema=_PLAN)
-    each = _frame(spark, plan).repartitionById(len(tasks), "task")
-    rows: DataFrame = each.mapInArrow(
-        on_worker("spark_udfs.rebuild", function), spark_schema(schema)
-    )
-    return rows
+    def _watched(self, sizes_bytes: Sequence[int]) -> AbstractContextManager[None]:
+        return watched(self.spark, sizes_bytes, self.progress, self.clock)
+
+    def _mapped(
+        self, tasks: Sequence[RebuildTask | ScanTask], function: str, schema: pa.Schema
+    ) -> DataFrame:
+        """What a function of this module makes of each task, which is one of Spark's, in order."""
+        if not tasks:
+            return _frame(self.spark, schema.empty_table())
+        plan = pa.table([range(len(tasks)), list(map(pickle.dumps, tasks))], schema=_PLAN)
+        each = _frame(self.spark, plan).repartitionById(len(tasks), "task")
+        rows: DataFrame = each.mapInArrow(
+            on_worker("spark_udfs.rebuild", function), spark_schema(schema)
+        )
+        return rows
 
 
 def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:

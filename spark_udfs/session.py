@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
@@ -38,6 +38,10 @@ _SETTINGS = {
     # Conditions on partition, offset and timestamp reach the data source.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+# What the driver says when it was not the driver that failed.
+_WAITED = "Exception thrown in awaitResult"
+# Whoever starts a session here has a bar of their own.
+_QUIET = {"spark.ui.showConsoleProgress": "false"}
 # Left as they are, on purpose:
 #   spark.python.worker.reuse (true): a new worker for each task would take 150 ms
 #   spark.executor.pyspark.memory (unset): it limits addresses, not memory; native threads and
@@ -58,9 +62,9 @@ def session_config(master: str = "") -> dict[str, str]:
 
 
 @contextmanager
-def session(master: str) -> Iterator[SparkSession]:
+def session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session on a master (``local[4]``, ``spark://host:7077``, ``yarn``, ``sc://host``) while
-    inside.
+    inside, for a process that has none; ``settings`` come on top of `session_config`.
 
     On a local master the workers get the interpreter of this process, unless ``PYSPARK_PYTHON``
     says otherwise: Spark would take the ``python3`` of the path. TierlogError when Spark does not
@@ -68,7 +72,8 @@ def session(master: str) -> Iterator[SparkSession]:
     """
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("tierlog").config(map=session_config(master))
+    wanted = {**session_config(master), **_QUIET, **(settings or {})}
+    builder = SparkSession.builder.appName("tierlog").config(map=wanted)
     is_connect = master.startswith(_CONNECT)
     builder = builder.remote(master) if is_connect else builder.master(master)
     try:
@@ -85,7 +90,8 @@ def session(master: str) -> Iterator[SparkSession]:
 
 def one_line(error: BaseException) -> str:
     """The line of an error of Spark's that says what happened, without the stacks around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.removeprefix("Caused by: ").strip(": ") for line in str(error).splitlines()]
+    lines = [line for line in lines if line and _WAITED not in line]
     for line in lines:
         if NOT_INSTALLED in line:
             return line[line.index(NOT_INSTALLED) :]

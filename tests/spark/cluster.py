@@ -72,7 +72,7 @@ def _process(output: Path, command: Sequence[str], wanted: re.Pattern[str]) -> I
         process.stderr.close()
 
 
-def environment(python: Path | None = None, *settings: str) -> dict[str, str]:
+def environment(python: Path | str | None = None, *settings: str) -> dict[str, str]:
     """Variables of a small driver whose workers run ``python``."""
     small = ("spark.driver.memory=512m", "spark.executor.memory=512m", "spark.ui.enabled=false")
     told = " ".join(f"--conf {one}" for one in (*small, *settings))

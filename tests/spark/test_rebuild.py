@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -20,12 +19,12 @@ from spark_udfs.rebuild import rebuild_rows
 from spark_udfs.types import spark_schema
 from tests.kafka_tools.golden import DATA_DIR
 from tests.kafka_tools.tools import dump_log_segments
-from tests.spark.cluster import environment, standalone_cluster
+from tests.spark.cluster import environment
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import TierlogError
-from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.index_rebuild import plan_rebuild, rebuild_index
 from tierlog.tools.rebuild_table import (
     FINDINGS,
     SEGMENTS,
@@ -46,7 +45,8 @@ Rows = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
+    """Every file but the hidden ones, which a store's writer may leave when it is killed."""
+    files = (path for path in folder.rglob("[!.]*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -92,6 +92,35 @@ def test_kafka_accepts_what_spark_wrote(spark: SparkSession, tmp_path: Path) -> 
         shutil.copy(log, path.with_suffix(".log"))
     checked = dump_log_segments(indexes, "--index-sanity-check")
     assert checked.count("passed sanity check.") + checked.count("is empty.") == len(indexes)
+
+
+def test_large_segments_are_scanned_in_pieces(spark: SparkSession, tmp_path: Path) -> None:
+    source = str(copy_log_dir(tmp_path, "clean/disk1", "headers-0", "epochs-0"))
+    pooled = rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
+    progress = Seen()
+    built = rebuild_indexes(
+        spark, source, str(tmp_path / "spark"), slots=8, piece_bytes=4096, progress=progress
+    )
+    plan = plan_rebuild(
+        source, target=str(tmp_path / "plan"), dry_run=False, now_ms=0, slots=8, piece_bytes=4096
+    )
+    assert plan.scans
+    assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
+    assert list(segment_outcomes(built.segments.toArrow())) == list(report_outcomes(pooled))
+    assert progress.total_bytes == progress.done_bytes == pooled.summary.size_bytes
+
+
+class Seen:
+    """What progress was told."""
+
+    total_bytes = 0
+    done_bytes = 0
+
+    def start(self, total_bytes: int) -> None:
+        self.total_bytes += total_bytes
+
+    def advance(self, size_bytes: int, now_at: str = "") -> None:
+        self.done_bytes += size_bytes
 
 
 def test_damage_is_a_row_and_no_failed_job(
@@ -250,22 +279,6 @@ def test_three_rebuilds_of_one_target_at_once(spark: SparkSession, tmp_path: Pat
     for built in reports:
         assert built.ok
         assert built.summary.written + built.summary.same == pooled.summary.segments
-
-
-def test_a_task_that_spark_runs_twice_at_once(tmp_path: Path) -> None:
-    source = logs(tmp_path, 12)
-    fifo = tmp_path / "both"
-    os.mkfifo(fifo)
-    settings = ("speculation=true", "speculation.quantile=0.1", "speculation.multiplier=1.1")
-    with standalone_cluster(tmp_path) as url:
-        script = Path(__file__).with_name("speculating.py")
-        command = [sys.executable, str(script), url, str(source), str(tmp_path / "to"), str(fifo)]
-        variables = environment(None, *(f"spark.{one}" for one in settings))
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    pooled = rebuild_index(str(source), target=str(tmp_path / "pool"), now_ms=0)
-    assert tree(tmp_path / "to") == tree(tmp_path / "pool")
-    assert json.loads(done.stdout)["segments"] == pooled.summary.segments
 
 
 # -- the command

@@ -1,0 +1,270 @@
+"""Spark as a scheduler of our worker: against a pool of processes, and against stock Spark."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from spark_udfs import SCAN_SCHEMA, rebuild_indexes, scan_segments
+from spark_udfs.session import session
+from spark_udfs.worker import on_worker
+from tierlog import scan_segment
+from tierlog.tools.index_rebuild import (
+    RebuildSummary,
+    plan_rebuild,
+    rebuild_report,
+    rebuild_task,
+)
+
+from .copying import META_PROPERTIES
+from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
+from .peers.child import child_peer
+from .spark_child import MASTER, SLOTS, SMALL, counted, paths_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GB = 1e9
+MIB = 1 << 20
+ROOT = Path(__file__).parents[1]
+TIMES = 3
+# A file system has room for so many names of a file.
+LINKS = 50_000
+
+
+def items(bench: Bench) -> Sequence[Case | Limit]:
+    quick = bench.corpora.quick
+    return [
+        rebuild(bench, 256 * MIB, goal=0.70),
+        rebuild(bench, 1024 * MIB, goal=0.85),
+        batches(bench),
+        per_task(20 if quick else 400),
+        per_tiny_segment(bench, 20 if quick else 2000),
+        driver_memory(bench, 20 if quick else 1000, 40 if quick else 100_000),
+    ]
+
+
+def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
+    run_side(case, side, benchmark)
+
+
+def tuned(stack: ExitStack) -> SparkSession:
+    return stack.enter_context(session(MASTER, SMALL))
+
+
+def log_dir(folder: Path, segment: Path, partitions: int) -> Path:
+    """A log directory in which every partition is the same segment, linked."""
+    disk = folder / "disk"
+    disk.mkdir()
+    (disk / "meta.properties").write_text(META_PROPERTIES)
+    for number in range(partitions):
+        log = disk / f"bench-{number}" / f"{0:020}.log"
+        log.parent.mkdir()
+        if number and number % LINKS == 0:
+            segment = Path(shutil.copy(segment, segment.with_name(f"segment-{number}")))
+        os.link(segment, log)
+    return disk
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """A new folder for the files of each run; those of the last one are gone."""
+
+    folder: Path
+    numbers: count[int] = field(default_factory=count)
+
+    def next(self) -> str:
+        return str(self.folder / f"target-{next(self.numbers)}")
+
+    def clear(self) -> None:
+        for path in self.folder.glob("target-*"):
+            shutil.rmtree(path)
+
+
+def rebuild(bench: Bench, task_bytes: int, *, goal: float) -> Case:
+    """17 GB of segments, plan and report included; both have started what they run in before."""
+    shape = "none-100-16k"
+    links = 4 if bench.corpora.quick else 64
+
+    def prepare(stack: ExitStack) -> Sides:
+        segment = bench.corpora.path(shape)
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
+        source, targets = str(log_dir(folder, segment, links)), Targets(folder)
+        spark = tuned(stack)
+        context = multiprocessing.get_context("spawn")
+        pool = stack.enter_context(ProcessPoolExecutor(SLOTS, mp_context=context))
+        return Sides(
+            amount=links * segment.stat().st_size / GB,
+            ours=lambda: (
+                rebuild_indexes(spark, source, targets.next(), task_bytes=task_bytes).summary
+            ),
+            answer=seen,
+            peers={"pool of processes": lambda: seen(in_pool(pool, source, targets.next()))},
+            reset=targets.clear,
+        )
+
+    return Case(
+        operation="rebuild on Spark, files written",
+        shape=f"{links} x {shape}, tasks of {task_bytes // MIB} MiB",
+        unit="GB",
+        peers={"pool of processes": goal},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def in_pool(pool: ProcessPoolExecutor, source: str, target: str) -> RebuildSummary:
+    """The same tasks in processes that wait for them."""
+    plan = plan_rebuild(source, target=target, dry_run=False, now_ms=0, slots=SLOTS)
+    outcomes = [one for done in pool.map(rebuild_task, plan.tasks) for one in done]
+    return rebuild_report(plan, outcomes).summary
+
+
+def seen(summary: RebuildSummary) -> Answer:
+    return {
+        "segments": summary.segments,
+        "written": summary.written,
+        "bytes": summary.size_bytes,
+        "problems": summary.problems,
+    }
+
+
+def batches(bench: Bench) -> Case:
+    """A row for each batch of 640 MB of segments of 16 MiB, counted by Spark."""
+    files = 4 if bench.corpora.quick else 40
+
+    def prepare(stack: ExitStack) -> Sides:
+        whole = bench.corpora.data("none-100-16k")
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=bench.corpora.directory)))
+        piece = whole[: first_batches(whole, 2 * MIB if bench.corpora.quick else 16 * MIB)]
+        for number in range(files):
+            (folder / f"{number:020}.log").write_bytes(piece)
+        spark = tuned(stack)
+
+        def ours() -> Answer:
+            frame = paths_frame(spark, str(folder), 2 * SLOTS)
+            return counted(frame.mapInArrow(scan_segments, SCAN_SCHEMA))
+
+        def child(operation: str) -> Callable[[], object]:
+            command = [sys.executable, "-m", "benches.spark_child", operation, str(folder)]
+            return child_peer(stack, lambda: command)
+
+        return Sides(
+            amount=files * len(piece) / GB,
+            ours=ours,
+            peers={"stock row UDF": child("row-udf"), "binaryFile": child("binary-file")},
+        )
+
+    return Case(
+        operation="batches of segments as rows",
+        shape=f"{files} x 16 MiB, batches of 16 KiB",
+        unit="GB",
+        peers={"stock row UDF": 4.5, "binaryFile": 5.0},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def first_batches(data: bytes, size_bytes: int) -> int:
+    """Where the last batch ends that lies before a position."""
+    table = scan_segment(data, verify_crc=False)
+    ends = table.position + table.size_bytes
+    return int(ends[ends <= size_bytes][-1])
+
+
+def per_task(tasks: int) -> Limit:
+    """What a task costs that does nothing, after those that warm up."""
+
+    def measure() -> float:
+        with session(MASTER, SMALL) as spark:
+            frame = spark.range(0, tasks, 1, tasks).mapInArrow(
+                on_worker("benches.bench_spark", "as_it_is"), "id long"
+            )
+            return 1000 * best_s(frame.count) / tasks
+
+    return Limit(
+        operation="a task of Spark",
+        shape=f"{tasks} that do nothing, {SLOTS} at a time",
+        unit="ms",
+        at_most=7,
+        measure=measure,
+    )
+
+
+def as_it_is(batches: object) -> object:
+    """What a task does that does nothing."""
+    return batches
+
+
+def per_tiny_segment(bench: Bench, segments: int) -> Limit:
+    """Listed, planned, scanned, written and reported."""
+
+    def measure() -> float:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(dir=bench.corpora.directory)))
+            source, targets = tiny_log_dir(bench, folder, segments), Targets(folder)
+            spark = tuned(stack)
+            taken = best_s(lambda: rebuild_indexes(spark, source, targets.next()))
+        return 1000 * taken / segments
+
+    return Limit(
+        operation="rebuild of a tiny segment on Spark",
+        shape=f"{segments} of 16 KB",
+        unit="ms",
+        at_most=0.5,
+        measure=measure,
+    )
+
+
+def tiny_log_dir(bench: Bench, folder: Path, segments: int) -> str:
+    """Partitions of one segment of 16 KB, a batch."""
+    data = bench.corpora.data("none-100-16k")
+    segment = folder / "segment"
+    segment.write_bytes(data[: first_batches(data, 20 << 10)])
+    return str(log_dir(folder, segment, segments))
+
+
+def best_s(run: Callable[[], object]) -> float:
+    """Median seconds of a few runs after one that does not count."""
+    taken = []
+    for _ in range(1 + TIMES):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+def driver_memory(bench: Bench, few: int, many: int) -> Limit:
+    """What so many more segments add to the Python of a driver that keeps no rows."""
+
+    def measure() -> float:
+        with TemporaryDirectory(dir=bench.corpora.directory) as folder:
+            sources = []
+            for segments in (few, many):
+                place = Path(folder) / str(segments)
+                place.mkdir()
+                sources.append(tiny_log_dir(bench, place, segments))
+            command = [sys.executable, "-m", "benches.spark_memory", folder, *sources]
+            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        return int(done.stdout) / MIB
+
+    return Limit(
+        operation="memory added to a driver of Spark",
+        shape=f"{many} segments after {few}",
+        unit="MiB",
+        at_most=256,
+        measure=measure,
+    )

@@ -1,0 +1,30 @@
+"""Two dry runs of a rebuild on Spark; prints by how many bytes the second made this process larger.
+
+``python -m benches.spark_memory FOLDER LOGDIR LOGDIR``; reports go beneath the folder. This process
+is the driver's Python, whose peak is looked at as in `benches.memory_child`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from spark_udfs import rebuild_indexes
+from spark_udfs.session import session
+
+from .memory_child import status_bytes
+from .spark_child import MASTER, SMALL
+
+
+def main(folder: str, *sources: str) -> None:
+    peaks = []
+    with session(MASTER, SMALL) as spark:
+        for number, source in enumerate(sources):
+            report = (Path(folder) / f"report-{number}").as_uri()
+            assert rebuild_indexes(spark, source, dry_run=True, report_path=report).ok
+            peaks.append(status_bytes("VmHWM"))
+    print(peaks[-1] - peaks[0])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
