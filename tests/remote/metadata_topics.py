@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,14 +11,22 @@ from typing import Any, TypeVar
 
 from tests.kafka_tools import KafkaBroker, wait_until
 from tests.remote.builders import PARTITION
-from tierlog.remote.metadata_records import MetadataRecord, decode_record, encode_record
+from tierlog.remote.metadata_records import (
+    MetadataRecord,
+    decode_record,
+    encode_record,
+    metadata_partition,
+)
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
 from tierlog.remote.metadata_topic_client import write_token
 from tierlog.types import TopicIdPartition
 
 __all__ = [
+    "NUMBER",
+    "TOPIC_PARTITIONS",
     "HeldManager",
     "everything_about",
+    "new_topic",
     "opened",
     "opened_as",
     "produce",
@@ -29,6 +38,11 @@ __all__ = [
 
 Manager = TypeVar("Manager", bound=TopicBasedRemoteLogMetadataManager)
 
+TOPIC_PARTITIONS = 3
+# The one of a topic's that has the records about `PARTITION`.
+NUMBER = metadata_partition(PARTITION, TOPIC_PARTITIONS)
+_NAMES = itertools.count()
+
 
 @contextmanager
 def tiering_broker(folder: Path) -> Iterator[KafkaBroker]:
@@ -36,6 +50,13 @@ def tiering_broker(folder: Path) -> Iterator[KafkaBroker]:
         yield running
         # Its own metadata consumer would hold up a clean stop for half a minute.
         running.kill()
+
+
+def new_topic(broker: KafkaBroker) -> str:
+    """An empty metadata topic that nobody has had before."""
+    name = f"metadata-{next(_NAMES)}"
+    broker.create_topic(name, partitions=TOPIC_PARTITIONS)
+    return name
 
 
 class HeldManager(TopicBasedRemoteLogMetadataManager):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
@@ -27,13 +26,14 @@ from tests.remote.metadata_events import (
 )
 from tests.remote.metadata_fencing import EmbeddedConformance
 from tests.remote.metadata_topics import (
+    NUMBER,
+    TOPIC_PARTITIONS,
     HeldManager,
     everything_about,
     opened,
     opened_as,
     produce,
     records_of,
-    tiering_broker,
 )
 from tierlog.errors import (
     ClosedError,
@@ -53,29 +53,14 @@ from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
 
 pytestmark = pytest.mark.integration
 
-NAMES = itertools.count()
-NUMBER = metadata_partition(PARTITION, 3)
 ELSEWHERE = next(
     one
     for one in (partition_of(number=number) for number in range(1, 99))
-    if metadata_partition(one, 3) != NUMBER
+    if metadata_partition(one, TOPIC_PARTITIONS) != NUMBER
 )
 # How often it is closed at some moment; the promise was checked with 1,000.
 CLOSED_TIMES = 1_000 if os.environ.get("TIERLOG_HYPOTHESIS") == "thorough" else 40
 CLOSED_WITHIN_S = 5.0
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with tiering_broker(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(broker: KafkaBroker) -> str:
-    name = f"metadata-{next(NAMES)}"
-    broker.create_topic(name, partitions=3)
-    return name
 
 
 @pytest.fixture
@@ -142,12 +127,11 @@ def test_a_partition_that_is_gone_is_forgotten(
     broker: KafkaBroker, topic: str, manager: TopicBasedRemoteLogMetadataManager
 ) -> None:
     finish(manager, segment("a", 0, 9))
-    number = metadata_partition(PARTITION, 3)
     for state in RemotePartitionDeleteState:
         event = RemotePartitionDeleteMetadata(
             partition=PARTITION, broker_id=1, event_timestamp_ms=9_000, state=state
         )
-        produce(broker, topic, number, MetadataRecord(event))
+        produce(broker, topic, NUMBER, MetadataRecord(event))
     wait_until(lambda: manager.partitions() == (), 30, what="the partition to be forgotten")
     assert manager.list(PARTITION) == ()
 
@@ -186,7 +170,7 @@ def test_illegal_events_of_others_are_dropped_and_counted(
 ) -> None:
     manager.add(segment("a", 0, 9))
     wrong = segment("a", 0, 9).update_to(GONE, event_timestamp_ms=7_000)
-    produce(broker, topic, metadata_partition(PARTITION, 3), MetadataRecord(wrong))
+    produce(broker, topic, NUMBER, MetadataRecord(wrong))
     wait_until(lambda: manager.dropped_count == 1, 30, what="the event to be dropped")
     assert manager.get(segment("a", 0, 9).segment_id) is not None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.kafka_tools import KafkaBroker, run_tool, wait_until
 from tests.remote.builders import FINISHED, PARTITION, segment
 from tests.remote.metadata_events import cut, delete_partition, finish
-from tests.remote.metadata_topics import opened, produce, tiering_broker
+from tests.remote.metadata_topics import opened, produce
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
@@ -27,15 +26,8 @@ FORMATTER = (
     "org.apache.kafka.server.log.remote.metadata.storage.serialization."
     "RemoteLogMetadataSerde$RemoteLogMetadataFormatter"
 )
-NAMES = itertools.count()
 # Of its metadata topic, as `KafkaBroker` sets it up.
 KAFKAS_PARTITIONS = 5
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with tiering_broker(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
 
 
 def create_tiered(broker: KafkaBroker, topic: str) -> None:
@@ -101,13 +93,6 @@ def formatted(broker: KafkaBroker, topic: str, count: int) -> list[str]:
         *("--formatter", FORMATTER, "--max-messages", str(count), "--timeout-ms", "20000"),
     )
     return [line for line in text.splitlines() if "Remote" in line]
-
-
-@pytest.fixture
-def topic(broker: KafkaBroker) -> str:
-    name = f"metadata-{next(NAMES)}"
-    broker.create_topic(name, partitions=3)
-    return name
 
 
 @pytest.fixture

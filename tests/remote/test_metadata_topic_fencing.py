@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ from tests.remote.metadata_events import (
     move,
 )
 from tests.remote.metadata_topics import (
+    NUMBER,
     HeldManager,
     everything_about,
     opened,
@@ -28,34 +28,17 @@ from tests.remote.metadata_topics import (
     produce,
     records_of,
     same_for_everybody,
-    tiering_broker,
 )
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
 )
-from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
+from tierlog.remote.metadata_records import MetadataRecord
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
 from tierlog.remote.store import ObjectStore, open_store
 
 pytestmark = pytest.mark.integration
-
-NUMBER = metadata_partition(PARTITION, 3)
-NAMES = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with tiering_broker(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(broker: KafkaBroker) -> str:
-    name = f"fenced-{next(NAMES)}"
-    broker.create_topic(name, partitions=3)
-    return name
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -30,11 +29,12 @@ from tests.remote.metadata_model import (
     NaiveMetadata,
 )
 from tests.remote.metadata_topics import (
+    NUMBER,
     HeldManager,
+    new_topic,
     opened,
     opened_as,
     same_for_everybody,
-    tiering_broker,
     written,
 )
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
@@ -45,25 +45,9 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
+from tierlog.remote.metadata_records import MetadataRecord
 
 pytestmark = pytest.mark.integration
-
-NUMBER = metadata_partition(PARTITION, 3)
-NAMES = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with tiering_broker(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
-
-
-def new_topic(broker: KafkaBroker) -> str:
-    name = f"history-{next(NAMES)}"
-    broker.create_topic(name, partitions=3)
-    return name
-
 
 SEGMENTS = [segment(f"segment {number}", number * 10, number * 10 + 14) for number in range(3)]
 

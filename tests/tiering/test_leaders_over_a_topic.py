@@ -3,7 +3,6 @@ real broker: one of them sleeps through its deposition."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from tests.kafka_tools import KafkaBroker, wait_until
 from tests.remote.metadata_topics import (
     HeldManager,
     everything_about,
+    new_topic,
     opened_as,
     same_for_everybody,
     tiering_broker,
@@ -35,7 +35,6 @@ EPOCH = 4
 DAY_MS = 86_400_000
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-NAMES = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +102,7 @@ class Node(ManagerListener):
 @pytest.fixture
 def nodes(broker: KafkaBroker, tmp_path: Path) -> Iterator[tuple[Node, Node]]:
     """Two replicas of a log of three rolled segments, one store, one topic."""
-    topic = f"leaders-{next(NAMES)}"
-    broker.create_topic(topic, partitions=3)
+    topic = new_topic(broker)
     (tmp_path / "store").mkdir()
     url = (tmp_path / "store").as_uri()
     both = tuple(Node(broker, topic, tmp_path / name, url) for name in ("old", "new"))

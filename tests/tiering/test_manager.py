@@ -592,7 +592,7 @@ def test_inside_an_event_loop_nothing_blocks_it(tmp_path: Path) -> None:
             idle = asyncio.ensure_future(asyncio.to_thread(manager.wait_until_idle, 60_000))
             while not idle.done():
                 turns += 1
-                await asyncio.sleep(0.001)
+                await asyncio.wait([idle], timeout=0.001)
             assert idle.result()
         return turns
 
