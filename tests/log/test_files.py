@@ -75,6 +75,7 @@ def test_opening_refuses_what_is_no_file(tmp_path: Path) -> None:
 def test_printable_escapes_what_a_terminal_would_obey() -> None:
     assert printable("orders-0") == "orders-0"
     assert printable(os.fsdecode(b"a\xffb\x1b[31m\n")) == r"a\xffb\x1b[31m\n"
+    assert printable("a\ud800b\n") == r"a\ud800b\n"
 
 
 def test_a_name_that_changes_its_kind_while_it_is_opened(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.oracle.indexes import encode_leader_epochs
 from tests.oracle.producer_state import decode_snapshot, encode_snapshot
 from tests.remote.builders import DELETING, GONE, STARTED, uuid_of
 from tests.tools.golden_copy import overwrite
+from tierlog._core import crc32c
 from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
 from tierlog.remote.log_index import decode_remote_log_index, encode_remote_log_index
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
@@ -170,10 +171,18 @@ def _no_log(bucket: Bucket) -> None:
 
 
 def _other_cluster(bucket: Bucket) -> None:
-    rewrite(
-        bucket.object("rolled-by-index", 0, ".indexes"),
-        lambda told: replace(told, cluster_id="another"),
-    )
+    """Its id is text that JSON can hold, and UTF-8 cannot."""
+    path = bucket.object("rolled-by-index", 0, ".indexes")
+    rewrite(path, lambda told: replace(told, cluster_id="hidden"))
+    data = bytearray(path.read_bytes().replace(b'"hidden"', b'"\\ud800"'))
+    header = IndexesHeader.parse(data, path="x")
+    section = header.section(IndexKind.METADATA)
+    # The checksums of the first section and of the table itself (formats, `.indexes`).
+    checksum = crc32c(data[section.position : section.end_position])
+    data[16:20] = checksum.to_bytes(4, "big")
+    table_end = section.position - 4
+    data[table_end : table_end + 4] = crc32c(data[:table_end]).to_bytes(4, "big")
+    path.write_bytes(data)
 
 
 def _renamed(bucket: Bucket) -> None:
@@ -189,7 +198,9 @@ def _renamed_folder(bucket: Bucket) -> None:
 
 def _strays(bucket: Bucket) -> None:
     (bucket.store / "README").write_text("hello")
-    (bucket.store / ".tierlog-0123456789abcdef.tmp").write_bytes(b"half")
+    folder = bucket.store / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / ".tierlog-0123456789abcdef.tmp").write_bytes(b"half")
 
 
 # -- what the segments of a partition show together

@@ -71,8 +71,13 @@ def file_kind(mode: int) -> FileKind:
 
 
 def printable(text: str) -> str:
-    """A file name fit for messages: undecodable bytes and control characters escaped."""
-    decoded = os.fsencode(text).decode("utf-8", "backslashreplace")
+    """A name from outside, fit for messages: undecodable bytes and control characters escaped."""
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        # No file is called that, but JSON may say so.
+        encoded = text.encode("utf-8", "backslashreplace")
+    decoded = encoded.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in decoded)
 
 
