@@ -16,7 +16,7 @@ from spark_udfs.source_plan import Catalog, Finding, Mark, Partition, ReadRange,
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.files import read_small
-from tierlog.log.index_files import AbortedTransaction, read_offset_index
+from tierlog.log.index_files import AbortedTransaction, OffsetIndex, read_offset_index
 from tierlog.log.log_dir import LogDir, PartitionLog, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
@@ -46,13 +46,14 @@ __all__ = [
     "LogDirCatalog",
     "StoreCatalog",
     "log_index_entries",
-    "offset_marks",
+    "offset_index",
     "open_catalog",
     "open_storage",
 ]
 
 _PARALLEL_READS = 8
 _MAX_INDEX_BYTES = 64 << 20
+_MAX_MARKS = 1024
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
@@ -195,13 +196,13 @@ class LogDirCatalog:
         """See `Catalog`."""
         for one in ranges:
             assert isinstance(one.segment, SegmentFiles)
-            yield offset_marks(one.segment)
+            yield _marks_of(one.segment)
 
     def _end_offset(self, partition: Partition, active: SegmentFiles) -> int:
         """After the last batch of the active segment."""
-        marks = offset_marks(active)
+        index = offset_index(active)
         with active.open() as handle:
-            for position in (marks[-1].position, 0) if marks else (0,):
+            for position in (0,) if index is None else (int(index.position[-1]), 0):
                 table = scan_segment(handle, position, verify_crc=False)
                 if len(table) and int(table.last_offset[-1]) >= active.base_offset:
                     break
@@ -236,16 +237,25 @@ def _segment_of(log: PartitionLog, offset: int) -> SegmentFiles:
     )
 
 
-def offset_marks(segment: SegmentFiles) -> list[Mark]:
-    """The entries of a broker's offset index, for what they are worth; none when it is damaged."""
+def offset_index(segment: SegmentFiles) -> OffsetIndex | None:
+    """A broker's offset index, for what it is worth; None when it is damaged or not there."""
     path = segment.offset_index_path
     if path is None:
-        return []
+        return None
     try:
-        index = read_offset_index(read_small(path, _MAX_INDEX_BYTES), segment.base_offset)
+        found = read_offset_index(read_small(path, _MAX_INDEX_BYTES), segment.base_offset)
     except (CorruptDataError, OSError):
+        return None
+    return found if len(found.offset) else None
+
+
+def _marks_of(segment: SegmentFiles) -> list[Mark]:
+    """Some of the entries of its offset index, evenly."""
+    index = offset_index(segment)
+    if index is None:
         return []
-    return list(map(Mark, index.offset.tolist(), index.position.tolist()))
+    step = -(-len(index.offset) // _MAX_MARKS)
+    return list(map(Mark, index.offset[::step].tolist(), index.position[::step].tolist()))
 
 
 def _share(size_bytes: int, offsets: int, of_offsets: int) -> int:

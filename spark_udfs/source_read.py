@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_udfs.source_catalog import log_index_entries, offset_marks, open_storage
+from spark_udfs.source_catalog import log_index_entries, offset_index, open_storage
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import SourceOptions, View
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange
@@ -198,14 +198,17 @@ class _LocalSegment:
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
         """See `_Segment`: the next entry of the offset index that leads to a batch."""
-        marks = [one for one in offset_marks(self._files) if one.position > error.position]
+        index = offset_index(self._files)
+        if index is None:
+            return None
+        behind = np.flatnonzero(index.position > error.position)
         with self._files.open() as handle:
-            for number, one in enumerate(marks):
-                last = number + 1 == len(marks)
-                end = handle.size_bytes if last else marks[number + 1].position
-                table = scan_segment(handle, one.position, end, verify_crc=False)
-                if len(table) and offset <= table.base_offset[0] <= one.offset < self._limit:
-                    return Mark(int(table.base_offset[0]), one.position)
+            ends = [*index.position[behind[1:]].tolist(), handle.size_bytes]
+            for row, end in zip(behind.tolist(), ends, strict=False):
+                position, known = int(index.position[row]), int(index.offset[row])
+                table = scan_segment(handle, position, end, verify_crc=False)
+                if len(table) and offset <= table.base_offset[0] <= known < self._limit:
+                    return Mark(int(table.base_offset[0]), position)
         return None
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
@@ -226,9 +229,9 @@ class _LocalSegment:
 
     def _indexed(self, offset: int) -> int:
         """By the offset index the position of a batch at or before an offset."""
-        return max(
-            (one.position for one in offset_marks(self._files) if one.offset <= offset), default=0
-        )
+        index = offset_index(self._files)
+        row = -1 if index is None else int(index.offset.searchsorted(offset, "right")) - 1
+        return 0 if index is None or row < 0 else int(index.position[row])
 
     def _window(self, handle: SegmentHandle, position: int, offset: int) -> RecordColumns | None:
         """Some batches from a position on, with offsets from `offset` on; None at the end.
