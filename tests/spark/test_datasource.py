@@ -10,10 +10,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_udfs.datasource import TierlogDataSource
+from spark_udfs import register
 from spark_udfs.source_filters import Wanted
 from tests.kafka_tools.golden import DATA_DIR
-from tests.spark.source import as_truth, tasks_of, truth
+from tests.spark.source import as_truth, rows_of, tasks_of, truth
+from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
 
 LOGS = ",".join(str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2"))
@@ -22,7 +23,7 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> None:
-    spark.dataSource.register(TierlogDataSource)
+    register(spark)
 
 
 @pytest.fixture(params=["true", "false"])
@@ -132,3 +133,27 @@ def test_damage_is_a_row_and_no_failed_job(spark: SparkSession, tmp_path: Path) 
     }
     with pytest.raises(PySparkException, match="bad_crc at byte 0"):
         load(spark, str(folder), subscribe="headers", onCorrupt="fail").collect()
+
+
+def test_every_view_of_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    """The columns that Spark is told of are those that come."""
+    (tmp_path / "store").mkdir()
+    assert tier_golden(tmp_path / "store", tmp_path / "state").ok
+    given = {"path": (tmp_path / "store").as_uri(), "subscribe": "transactions"}
+    for view in ("records", "batches", "segments", "quarantine"):
+        options = {**given, "view": view, "isolation.level": "read_committed"}
+        rows = [row.asDict(recursive=True) for row in load(spark, **options).collect()]
+        assert [list(row.values()) for row in rows] == [
+            list(row.values()) for row in rows_here(options)
+        ]
+
+
+def rows_here(options: dict[str, str]) -> list[dict[str, object]]:
+    """What the tasks give in this process, its times as Spark shows them."""
+    return [
+        {
+            name: value.astimezone().replace(tzinfo=None) if isinstance(value, datetime) else value
+            for name, value in row.items()
+        }
+        for row in rows_of(options)
+    ]
