@@ -1,0 +1,131 @@
+"""Topics as tables: what the source costs beside Spark's own way of getting rows from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from spark_udfs.datasource import TierlogDataSource
+from spark_udfs.session import session
+
+from .bench_spark import best_s, log_dir
+from .datasource_peer import KeptDataSource
+from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
+from .spark_child import MASTER, SLOTS, SMALL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GB = 1e9
+SHAPE = "none-1024-16k"
+ROOT = Path(__file__).parents[1]
+
+
+def items(bench: Bench) -> Sequence[Case | Limit]:
+    return [against_kept(bench), against_all_columns(bench), per_slot(bench)]
+
+
+def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
+    run_side(case, side, benchmark)
+
+
+def opened(stack: ExitStack, bench: Bench) -> tuple[SparkSession, str, float]:
+    """A session that knows both sources, a log directory with two tasks for each slot, its GB."""
+    segment = bench.corpora.path(SHAPE)
+    folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
+    source = log_dir(folder, segment, 2 * SLOTS)
+    # Workers find the peer where this process does.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT)
+    stack.callback(_restore, before)
+    spark = stack.enter_context(session(MASTER, SMALL))
+    spark.dataSource.register(TierlogDataSource)
+    spark.dataSource.register(KeptDataSource)
+    return spark, str(source), 2 * SLOTS * segment.stat().st_size / GB
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
+    """Takes all rows out of the workers; how many there are is asked when no clock runs."""
+
+    def run() -> Callable[[], Answer]:
+        frame.write.format("noop").mode("overwrite").save()
+        return lambda: {"rows": frame.count()}
+
+    return run
+
+
+def tasks_of(bench: Bench) -> str:
+    return f"{2 * SLOTS} x {SHAPE}, {SLOTS} slots"
+
+
+def against_kept(bench: Bench) -> Case:
+    """All columns of records of 1 KiB."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        spark, source, amount = opened(stack, bench)
+        ours = spark.read.format("tierlog").option("subscribePattern", ".*").load(source)
+        kept = spark.read.format("kept").load(source)
+        return Sides(
+            amount=amount,
+            ours=drained(ours),
+            peers={"same batches, kept": drained(kept)},
+            answer=lambda found: found,
+        )
+
+    return Case(
+        operation="records through Spark",
+        shape=tasks_of(bench),
+        unit="GB",
+        peers={"same batches, kept": 0.85},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def against_all_columns(bench: Bench) -> Case:
+    """A schema of two columns."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        spark, source, amount = opened(stack, bench)
+        reader = spark.read.format("tierlog").option("subscribePattern", ".*")
+        few = reader.schema("offset long, timestamp timestamp").load(source)
+        whole = spark.read.format("tierlog").option("subscribePattern", ".*").load(source)
+        return Sides(amount=amount, ours=drained(few), peers={"all columns": drained(whole)})
+
+    return Case(
+        operation="two columns of records through Spark",
+        shape=tasks_of(bench),
+        unit="GB",
+        peers={"all columns": 2.5},
+        prepare=prepare,
+        one_thread=False,
+    )
+
+
+def per_slot(bench: Bench) -> Limit:
+    """At least 0.5 GB/s of each slot."""
+
+    def measure() -> float:
+        with ExitStack() as stack:
+            spark, source, amount = opened(stack, bench)
+            frame = spark.read.format("tierlog").option("subscribePattern", ".*").load(source)
+            return SLOTS * best_s(drained(frame)) / amount
+
+    return Limit(
+        operation="records through Spark, one slot",
+        shape=tasks_of(bench),
+        unit="s per GB",
+        at_most=2.0,
+        measure=measure,
+    )

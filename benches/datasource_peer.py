@@ -1,0 +1,77 @@
+"""A data source that has its rows already: what Spark takes to get them out of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from spark_udfs.datasource import arrow_schema, schema_of
+from spark_udfs.source_catalog import open_catalog
+from spark_udfs.source_options import parse_options
+from spark_udfs.source_plan import Finding, ReadRange, plan_read
+from spark_udfs.source_read import read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+# More than a core's cache, so that they come from memory.
+_KEPT_BYTES = 64 << 20
+
+Task = tuple[ReadRange, ...] | tuple[Finding, ...]
+
+
+@cache
+def _kept(path: str) -> list[pa.RecordBatch]:
+    """The first batches of the first task, kept by each worker."""
+    options = parse_options({"path": path, "subscribePattern": ".*"})
+    task = plan_read(options, open_catalog(options))[0]
+    kept: list[pa.RecordBatch] = []
+    for batch in read_task(task, arrow_schema(schema_of(options)), options):
+        kept.append(batch)
+        if sum(one.nbytes for one in kept) >= _KEPT_BYTES:
+            break
+    return kept
+
+
+class KeptDataSource(DataSource):  # type: ignore[misc]
+    """``format("kept")``: as many tasks as `format("tierlog")` has at a path, each of as many rows,
+    out of batches that were made before."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kept"
+
+    def schema(self) -> StructType:
+        return schema_of(parse_options({"path": "/", "subscribePattern": ".*"}))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self.options["path"])
+
+
+class _Reader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        options = parse_options({"path": self._path, "subscribePattern": ".*"})
+        tasks = plan_read(options, open_catalog(options))
+        return [InputPartition(sum(map(_rows, task))) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        left: int = partition.value
+        while left:
+            for batch in _kept(self._path):
+                part = batch.slice(0, left)
+                yield part
+                left -= part.num_rows
+                if not left:
+                    return
+
+
+def _rows(one: ReadRange | Finding) -> int:
+    assert isinstance(one, ReadRange)
+    return one.end_offset - one.start_offset
