@@ -16,7 +16,14 @@ from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment import scan_segment
 from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
 from tierlog.remote.segment_json import SegmentDescription
-from tierlog.tools.index_rebuild import RebuildReport, rebuild_index
+from tierlog.tools.index_rebuild import (
+    RebuildReport,
+    plan_rebuild,
+    rebuild_index,
+    rebuild_report,
+    rebuild_task,
+    scan_task,
+)
 from tierlog.tools.rebuild_segment import Outcome
 from tierlog.tools.verify_store import verify_store
 from tierlog.types import StopReason
@@ -243,6 +250,32 @@ def test_indexes_without_a_log(store_copy: Path) -> None:
 
 
 @pytest.mark.integration
+def in_pieces(url: str, now_ms: int) -> RebuildReport:
+    """A rebuild by many workers, for whom every object is too large for one."""
+    plan = plan_rebuild(
+        url, target=None, dry_run=False, now_ms=now_ms, slots=1000, piece_bytes=3000
+    )
+    ranges = [one for task in plan.scans for one in task.ranges]
+    assert len(ranges) > 2 * len({(one.task, one.segment) for one in ranges}) > 0
+    # In front of each other's turn, as many workers do it.
+    pieces = [one for task in reversed(plan.scans) for one in scan_task(task)]
+    left = plan.with_pieces(pieces)
+    return rebuild_report(left, [one for task in left.tasks for one in rebuild_task(task)])
+
+
+def test_objects_in_pieces(store_copy: Path) -> None:
+    whole = contents(store_copy)
+    lost(store_copy, indexes_of(store_copy))
+    other = Path(shutil.copytree(store_copy, store_copy.parent / "other"))
+    newest_ms = max(path.stat().st_mtime_ns for path in store_copy.rglob("*")) // 1_000_000
+    report = in_pieces(store_copy.as_uri(), newest_ms + HOUR_MS)
+    alone = rebuild_index(other.as_uri(), now_ms=newest_ms + HOUR_MS)
+    assert report.segments == alone.segments
+    assert report.findings == alone.findings
+    assert contents(store_copy) == contents(other)
+    assert contents(store_copy).keys() <= whole.keys()
+
+
 def test_a_bucket_from_several_processes(
     golden_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,13 +295,24 @@ def test_a_bucket_from_several_processes(
             monkeypatch.setenv(variable, value)
         whole = contents(golden_store)
         forget_deleted(whole)
-        for key, data in whole.items():
-            start = header_of(data).section(IndexKind.OFFSET).position
-            broken = data[:start] + bytes(len(data) - start)
-            client.put_object(Bucket=name, Key=f"kafka/{key}", Body=broken)
+
+        def spoil() -> None:
+            for key, data in whole.items():
+                start = header_of(data).section(IndexKind.OFFSET).position
+                broken = data[:start] + bytes(len(data) - start)
+                client.put_object(Bucket=name, Key=f"kafka/{key}", Body=broken)
+
+        def require_whole() -> None:
+            for key, data in whole.items():
+                body = client.get_object(Bucket=name, Key=f"kafka/{key}")["Body"].read()
+                assert body == data
+
+        spoil()
         command = ["index", "rebuild", f"s3://{name}/kafka", "--jobs", "2"]
         monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
         assert main(command) == 0, capsys.readouterr().out
-        for key, data in whole.items():
-            body = client.get_object(Bucket=name, Key=f"kafka/{key}")["Body"].read()
-            assert body == data
+        require_whole()
+        spoil()
+        report = in_pieces(f"s3://{name}/kafka", 2**53)
+        assert report.ok, [one for one in report.findings if one.severity == "problem"][:3]
+        require_whole()

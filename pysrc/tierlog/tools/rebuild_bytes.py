@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["FetchedRange", "FileBytes", "ObjectBytes", "SegmentBytes", "bytes_of"]
 
 _REQUEST_BYTES = 8 << 20
-# How far beyond a range is looked for the end of its last batch, before more is asked for.
-_BEYOND_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +41,16 @@ class FileBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectBytes:
-    """A segment that is the object `key`, of that size, in the store at `url`."""
+    """A segment that is the object `key`, of that size, in the store at `url`.
+
+    ``beyond_bytes``: how far beyond a range the end of its last batch is looked for, before more
+    is asked for.
+    """
 
     url: str
     key: str
     size_bytes: int
+    beyond_bytes: int = 2 << 20
 
     @contextmanager
     def opened(self) -> Iterator[SegmentHandle]:
@@ -62,7 +65,7 @@ class ObjectBytes:
         folder = tempfile.mkdtemp(prefix="tierlog-rebuild-")
         try:
             path = os.path.join(folder, os.path.basename(self.key))
-            end = min(until + _BEYOND_BYTES, self.size_bytes)
+            end = min(until + self.beyond_bytes, self.size_bytes)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 store = open_store(self.url)
@@ -74,6 +77,7 @@ class ObjectBytes:
                         store=store,
                         descriptor=descriptor,
                         end=end,
+                        step_bytes=self.beyond_bytes,
                     )
             finally:
                 os.close(descriptor)
@@ -90,15 +94,16 @@ class FetchedRange:
     store: ObjectStore
     descriptor: int
     end: int
-    step_bytes: int = 4 * _BEYOND_BYTES
+    step_bytes: int
 
     def more(self) -> bool:
         """Fetches some more, each time more than before; False when the object has no more."""
+        self.step_bytes *= 4
         end = min(self.end + self.step_bytes, self.source.size_bytes)
         if end <= self.end:
             return False
         _fetch(self.store, self.source.key, self.descriptor, self.end, end)
-        self.end, self.step_bytes = end, 4 * self.step_bytes
+        self.end = end
         return True
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 from tierlog import _core
 from tierlog.batches import BatchTable
@@ -30,6 +31,8 @@ __all__ = ["FoundPiece", "PieceRange", "PiecedSegment", "cut_segment", "find_pie
 _OUTLINE_SHARE = 32
 _MOST_OUTLINE_BYTES = 64 << 20
 """Of all pieces of a chain together, since one worker holds them."""
+
+_Found = TypeVar("_Found", bound="_core.Piece | None")
 
 # Wherever the file ends by then.
 _END = 1 << 62
@@ -142,7 +145,7 @@ def _find(handle: SegmentHandle, wanted: PieceRange) -> _core.Piece | None:
     )
 
 
-def _while_cut(scan: Callable[[], _core.Piece | None], fetched: FetchedRange) -> _core.Piece | None:
+def _while_cut(scan: Callable[[], _Found], fetched: FetchedRange) -> _Found:
     """What `scan` gives once the last batch of the range was fetched to its end."""
     piece = scan()
     while piece is not None and piece.stop_reason in _CUT and fetched.more():
@@ -155,12 +158,12 @@ def pieced(source: SegmentBytes, found: Sequence[FoundPiece]) -> Iterator[Pieced
     """A segment to be put together; OSError when its file cannot be opened."""
     if isinstance(source, FileBytes):
         with source.opened() as handle:
-            yield PiecedSegment(source=source, found=found, handle=handle)
+            yield PiecedSegment(source, found, handle.size_bytes, handle)
     else:
-        yield PiecedSegment(source=source, found=found, handle=None)
+        yield PiecedSegment(source, found, source.size_bytes, None)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class PiecedSegment:
     """A segment of which all ranges were scanned; reads as `WholeSegment` does.
 
@@ -170,6 +173,7 @@ class PiecedSegment:
 
     source: SegmentBytes
     found: Sequence[FoundPiece]
+    size_bytes: int
     handle: SegmentHandle | None
     scanned_again: int = 0
     _outlined: list[_core.Piece] = field(default_factory=list)
@@ -183,10 +187,8 @@ class PiecedSegment:
             index_interval_bytes, base_offset, producer_snapshot, MAX_TABLE_ROWS
         )
         for found in sorted(self.found, key=lambda one: one.start):
-            if fold.is_stopped:
-                break
             # A batch may go on over a whole range.
-            if fold.position < found.until:
+            if fold.position < min(found.until, self.size_bytes) and not fold.is_stopped:
                 self._take(fold, found)
         return RebuiltIndexes.of(fold.finish())
 
@@ -212,10 +214,9 @@ class PiecedSegment:
                 most = _MOST_OUTLINE_BYTES // max(len(self.found), 1)
                 return _core.scan_piece(handle, start, until, after_offset, most)
 
-            piece = scan()
             if isinstance(opened, FetchedRange):
-                piece = _while_cut(scan, opened) or piece
-            return piece
+                return _while_cut(scan, opened)
+            return scan()
 
     @contextmanager
     def _opened(self, start: int, until: int) -> Iterator[SegmentHandle | FetchedRange]:
