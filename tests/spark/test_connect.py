@@ -1,4 +1,4 @@
-"""The data source through Spark Connect: a server in a process of its own, a client without JVM."""
+"""Tables, streams, rebuilds through Spark Connect: a server of its own, a client without JVM."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
 
+from spark_udfs import rebuild_indexes, ship
 from spark_udfs.datasource import TierlogDataSource
-from tests.kafka_tools.golden import golden_segments, truth_records
+from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_records
 from tests.kafka_tools.support import LOOPBACK, tail_text, wait_until
 from tests.spark.growing import GrowingStore, fill_store
+from tests.spark.test_rebuild import Seen, tree
+from tierlog import _core
+from tierlog.tools.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -132,3 +136,41 @@ def test_an_error_says_what_to_do(connected: SparkSession, store: GrowingStore) 
     reader = connected.read.format("tierlog").option("path", store.url)
     with pytest.raises(PySparkException, match="expected topic 'epoch', found no such topic"):
         reader.option("subscribe", "epoch").load().count()
+
+
+def test_a_rebuild(connected: SparkSession, tmp_path: Path) -> None:
+    source, progress = str(DATA_DIR / "clean" / "disk2"), Seen()
+    pooled = rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
+    built = rebuild_indexes(
+        connected,
+        source,
+        str(tmp_path / "spark"),
+        report_path=(tmp_path / "report").as_uri(),
+        progress=progress,
+    )
+    assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
+    assert built.summary.written == pooled.summary.written == built.segments.count() > 0
+    assert built.findings.count() == len(pooled.findings) > 0
+    assert built.quarantine.count() == 0
+    assert progress.total_bytes == progress.done_bytes == pooled.summary.size_bytes
+
+
+def test_the_package_is_shipped_to_a_server_that_runs(server_url: str) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    def unpacked(batches: Iterable[object]) -> Iterator[object]:
+        import pyarrow as pa
+        from pyspark import SparkFiles
+
+        names = [str(path) for path in Path(SparkFiles.getRootDirectory()).glob("*/*")]
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"name": names})
+
+    session = SparkSession.builder.remote(server_url).create()
+    try:
+        ship(session)
+        rows = session.range(1).mapInArrow(unpacked, "name string").collect()
+    finally:
+        session.stop()
+    names = {"/".join(Path(row.name).parts[-2:]) for row in rows}
+    assert {f"tierlog/{Path(_core.__file__).name}", "spark_udfs/rebuild.py"} < names
