@@ -11,6 +11,7 @@ from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import parse_options
 from spark_udfs.source_plan import partition_offsets, plan_tasks
 from tests.kafka_tools.golden import DATA_DIR, manifest
+from tests.remote.kafka_layouts import kafka_url, lay_out_golden
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
 from tests.tiering.fetch.views import truth as oracle_truth
 from tests.tools.golden_copy import copy_log_dir
@@ -143,3 +144,15 @@ def test_the_offset_index_is_a_hint(index: str, tmp_path: Path) -> None:
         bounds = {"startingOffsets": f'{{"epochs": {{"0": {start}}}}}', "taskBytes": "1"}
         found = rows_of(options(str(folder), "epochs", 0, **bounds))
         assert found == [row for row in whole if row["offset"] >= start]
+
+
+def test_kafkas_own_layout_reads_as_a_consumer_did(tmp_path: Path) -> None:
+    """By its URL, and by the folder that a broker was given."""
+    logs = [one for one in lay_out_golden(tmp_path) if not one.topic.startswith("__")]
+    for number, log in enumerate(logs):
+        path = kafka_url(tmp_path) if number % 2 else str(tmp_path)
+        rows = rows_of(options(path, log.topic, log.partition))
+        first, end = rows[0]["offset"], log.segments[-1].base_offset
+        expected = [row for row in truth(log.topic, log.partition) if first <= row["offset"] < end]
+        assert [as_truth(row) for row in rows] == expected
+        assert first <= max(log.log_start_offset or 0, expected[0]["offset"])
