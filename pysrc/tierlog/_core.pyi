@@ -1,12 +1,12 @@
 """The native core. Users reach it through the modules that wrap it in numpy columns."""
 
 import os
-from typing import Any, Protocol, TypeAlias, final, overload
+from typing import Any, Protocol, Self, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
 from _typeshed import HasFileno
-from typing_extensions import Buffer, CapsuleType, Self
+from typing_extensions import Buffer, CapsuleType
 
 __all__ = [
     "_C_API",
@@ -14,10 +14,12 @@ __all__ = [
     "Column",
     "PartTables",
     "Piece",
+    "ReadFile",
     "Rebuilt",
     "Records",
     "RemoteLogIndex",
     "SegmentFold",
+    "SegmentIndex",
     "Views",
     "collect_aborted",
     "crc32",
@@ -116,6 +118,41 @@ class Records:
     def batch_starts(self) -> Column: ...
     @property
     def data_buffers(self) -> list[Buffer]: ...
+
+@final
+class ReadFile:
+    """An open file that reads share; closed when the last one lets go of it."""
+
+    def __new__(cls, descriptor: int) -> Self: ...
+    def fileno(self) -> int: ...
+
+@final
+class SegmentIndex:
+    """The offset index of a segment, checked, and the segment's bounds."""
+
+    def __new__(
+        cls, entries: Buffer, start_offset: int, end_offset: int, size_bytes: int
+    ) -> Self: ...
+    def span(self, offset: int, reach_bytes: int) -> tuple[int, int, int, int]: ...
+    def read(
+        self,
+        file: ReadFile,
+        reach_bytes: int,
+        offset: int,
+        last_offset: int,
+        max_bytes: int,
+        minimum_one: bool,
+    ) -> tuple[bytes, int, int, int] | None: ...
+    def answer(
+        self,
+        data: Buffer,
+        position: int,
+        first_last_offset: int,
+        offset: int,
+        last_offset: int,
+        max_bytes: int,
+        minimum_one: bool,
+    ) -> tuple[int, int, int, int] | None: ...
 
 def crc32(data: Buffer, seed: int = 0) -> int: ...
 def crc32c(data: Buffer, seed: int = 0) -> int: ...

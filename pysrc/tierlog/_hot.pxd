@@ -241,6 +241,30 @@ cdef class Reservation:
 
 
 @cython.final
+cdef class ByteBudget:
+    cdef object _on_return
+    cdef readonly int64_t limit_bytes
+    cdef readonly int64_t ahead_limit_bytes
+    cdef readonly int64_t used_bytes
+    cdef readonly int64_t ahead_bytes
+    cdef readonly int64_t most_bytes
+    cdef public bint guarded
+
+    cdef void give_back(self, Permit permit) noexcept
+
+
+@cython.final
+cdef class Permit:
+    cdef ByteBudget _budget
+    cdef Py_buffer _view
+    cdef bint _holds
+    cdef bint _owed
+    cdef readonly int64_t size_bytes
+    cdef readonly bint ahead
+    cdef object __weakref__
+
+
+@cython.final
 cdef class IndexCache:
     cdef CoreCache *_cache
     cdef object _clock

@@ -7,10 +7,12 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, Type
 from typing_extensions import Buffer
 
 __all__ = [
+    "ByteBudget",
     "CacheStats",
     "CachedIndex",
     "CachedOffsetIndex",
     "IndexCache",
+    "Permit",
     "QuotaSensor",
     "QuotaSnapshot",
     "Reservation",
@@ -95,6 +97,40 @@ class Reservation:
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+@final
+class ByteBudget:
+    guarded: bool
+    def __new__(
+        cls,
+        limit_bytes: SupportsIndex,
+        ahead_limit_bytes: SupportsIndex,
+        on_return: Callable[[], object],
+    ) -> Self: ...
+    def set_limits(self, limit_bytes: SupportsIndex, ahead_limit_bytes: SupportsIndex) -> None: ...
+    def take(
+        self, size_bytes: SupportsIndex, ahead: bool = False, waited: bool = False
+    ) -> Permit | None: ...
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def ahead_limit_bytes(self) -> int: ...
+    @property
+    def used_bytes(self) -> int: ...
+    @property
+    def ahead_bytes(self) -> int: ...
+    @property
+    def most_bytes(self) -> int: ...
+
+@final
+class Permit:
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def ahead(self) -> bool: ...
+    def release(self) -> None: ...
+    def hold(self, data: Buffer) -> memoryview: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class CacheStats(NamedTuple):
     hits: int

@@ -186,6 +186,14 @@ class RemoteIndexCache:
                 entry.check_segment(metadata)
                 return entry
 
+    def find(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry | None:
+        """The same, if it is here and was verified before: no request, no look at the disk."""
+        entry: RemoteIndexEntry | None = self._cache.get(_key(metadata.segment_id))
+        if entry is None or not entry.verified:
+            return None
+        entry.check_segment(metadata)
+        return entry
+
     def lookup_offset(self, metadata: RemoteLogSegmentMetadata, target_offset: int) -> int:
         """Position in the `.log` object from which to scan for an offset (0 to its size)."""
         return self.get(metadata).lookup_offset(target_offset)[1]

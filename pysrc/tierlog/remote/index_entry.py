@@ -39,6 +39,7 @@ class RemoteIndexEntry:
         "_lock",
         "_offsets",
         "_remote_log_index",
+        "_segment_index",
         "_times",
         "file",
         "metadata",
@@ -63,6 +64,7 @@ class RemoteIndexEntry:
         self._header = header
         self._data = None if data is None else memoryview(data).cast("B").toreadonly()
         self._offsets: memoryview | None = None
+        self._segment_index: _core.SegmentIndex | None = None
         self._times: memoryview | None = None
         self._remote_log_index: RemoteLogIndexEntries | None = None
 
@@ -133,6 +135,20 @@ class RemoteIndexEntry:
         ``TimeIndex.lookup``).
         """
         return _core.lookup_time_index(self._time_index(), self.metadata.start_offset, target_ms)
+
+    @property
+    def segment_index(self) -> _core.SegmentIndex:
+        """Its offset index and bounds, for reads that find and check their batches in one go."""
+        found = self._segment_index
+        if found is None:
+            segment = self.metadata
+            found = self._segment_index = _core.SegmentIndex(
+                self._offset_index(),
+                segment.start_offset,
+                segment.end_offset,
+                segment.segment_size_bytes,
+            )
+        return found
 
     def aborted_transactions(
         self, from_offset: int, upper_bound_offset: int

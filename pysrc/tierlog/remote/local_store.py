@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
+from tierlog._core import ReadFile
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote.local_draft import LocalDraft, link_nameless, open_nameless
@@ -86,16 +87,14 @@ _renameat2 = _hint(
 
 
 class _OpenFile:
-    """A descriptor that closes when the last reader has let go of it, never under one."""
+    """A file that closes when the last reader has let go of it, never under one."""
 
-    __slots__ = ("descriptor", "expires_ms")
+    __slots__ = ("descriptor", "expires_ms", "file")
 
     def __init__(self, descriptor: int, expires_ms: int) -> None:
-        self.descriptor = descriptor
+        self.file = ReadFile(descriptor)
+        self.descriptor = self.file.fileno()
         self.expires_ms = expires_ms
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
 
 
 class LocalStore:
@@ -133,9 +132,7 @@ class LocalStore:
     def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
         if start_position < 0 or size_bytes <= 0:
             check_range(start_position, size_bytes)
-        opened = self._open_files.get(key)
-        if opened is None or opened.expires_ms <= self._monotonic_ms():
-            opened = self._open_for_reading(key)
+        opened = self._opened(key)
         try:
             if size_bytes <= _UNCHECKED_READ_BYTES:
                 data = os.pread(opened.descriptor, size_bytes, start_position)
@@ -146,6 +143,16 @@ class LocalStore:
         if not data:
             raise self._past_the_end(key, opened, start_position)
         return data
+
+    def open_file(self, key: str) -> ReadFile:
+        """The object's file, for a read that begins now: not to be kept."""
+        return self._opened(key).file
+
+    def _opened(self, key: str) -> _OpenFile:
+        opened = self._open_files.get(key)
+        if opened is None or opened.expires_ms <= self._monotonic_ms():
+            opened = self._open_for_reading(key)
+        return opened
 
     def _past_the_end(self, key: str, opened: _OpenFile, position: int) -> RemoteStorageError:
         size_bytes = os.fstat(opened.descriptor).st_size
@@ -158,8 +165,11 @@ class LocalStore:
         *folders, name = check_key(key).split("/")
         with self._errors(key), self._folder(folders) as folder:
             descriptor = os.open(name, _FILE_FLAGS, dir_fd=folder)
-        opened = _OpenFile(descriptor, self._monotonic_ms() + _OPEN_MS)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            try:
+                opened = _OpenFile(descriptor, self._monotonic_ms() + _OPEN_MS)
+            finally:
+                os.close(descriptor)
+        if not stat.S_ISREG(os.fstat(opened.descriptor).st_mode):
             raise storage_error(f"{self.url}: {key} is not a regular file", retriable=False)
         with self._lock:
             # Out and in again, so that the first one in the table is the one opened longest ago.

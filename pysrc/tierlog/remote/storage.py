@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tierlog._core import crc32c
+from tierlog._core import ReadFile, crc32c
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.bucket import (
     Problem,
@@ -30,6 +30,7 @@ from tierlog.remote.indexes import (
     verify_indexes,
 )
 from tierlog.remote.layout import indexes_key, log_key, log_key_of
+from tierlog.remote.local_store import LocalStore
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import (
     Draft,
@@ -54,6 +55,9 @@ class RemoteStorageManager:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        # Of the very class: what stands before a store and changes what it does must not be passed
+        # by.
+        self._files = store if type(store) is LocalStore else None
 
     def __repr__(self) -> str:
         return f"RemoteStorageManager({self._store.url!r})"
@@ -128,14 +132,23 @@ class RemoteStorageManager:
                 f"{metadata.segment_id}: no bytes {start_position} to {end_position} in "
                 f"{size_bytes}"
             )
-        data = self._store.get_range(log_key(metadata), start_position, end - start_position)
+        return self.fetch_range(log_key(metadata), start_position, end - start_position)
+
+    def fetch_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
+        """`size_bytes` from `start_position` of an object on, in one request: exactly those, or a
+        RemoteStorageError."""
+        data = self._store.get_range(key, start_position, size_bytes)
         received = memoryview(data).nbytes
-        if received != end - start_position:
+        if received != size_bytes:
             raise storage_error(
-                f"{self._store.url}: {log_key(metadata)}: expected {end - start_position} bytes "
-                f"from position {start_position}, got {received}"
+                f"{self._store.url}: {key}: expected {size_bytes} bytes from position "
+                f"{start_position}, got {received}"
             )
         return data
+
+    def open_file(self, key: str) -> ReadFile | None:
+        """The file that an object is, for a read that begins now; None when the store has none."""
+        return None if self._files is None else self._files.open_file(key)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None

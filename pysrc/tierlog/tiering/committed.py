@@ -149,7 +149,7 @@ class RemoteAborted:
         segment = read.segment
         assert segment is not None
         if self._segment_id != segment.segment_id:
-            rest = replace(read, records=b"", next_offset=segment.end_offset + 1)
+            rest = read._replace(records=b"", next_offset=segment.end_offset + 1)
             found = self._transactions.of_remote(self._view, self._partition, rest)
             self._segment_id, self._aborted = segment.segment_id, found + self._active
         return self._aborted

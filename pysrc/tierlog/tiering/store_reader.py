@@ -34,7 +34,7 @@ from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
-from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
@@ -358,8 +358,8 @@ class _Reads:
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
         self._read_bytes = 0
         self._at: tuple[RemoteLogSegmentMetadata, int] | None = None
-        # What was handed out, by who owns the bytes: an array of the memory's.
-        self._kept: dict[int, weakref.ref[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = {}
+        # What was handed out, by who owns the bytes.
+        self._kept: dict[int, weakref.ref[Permit]] = {}
         self._open()
 
     def _open(self) -> None:
@@ -408,7 +408,7 @@ class _Reads:
         if read.segment is not None:
             self._at = read.segment, read.end_position
         records = memoryview(read.records)
-        if isinstance(records.obj, np.ndarray):
+        if isinstance(records.obj, Permit):
             self._kept[id(records.obj)] = weakref.ref(records.obj)
         self._read_bytes += records.nbytes
         self._max_bytes = min(max(_FIRST_BYTES, _GROWTH * self._read_bytes), self._fetch_bytes)
@@ -418,7 +418,7 @@ class _Reads:
         """What the caller still has of the pieces."""
         alive = {key: owner for key, known in self._kept.items() if (owner := known()) is not None}
         self._kept = {key: self._kept[key] for key in alive}
-        return sum(owner.nbytes for owner in alive.values())
+        return sum(owner.size_bytes for owner in alive.values())
 
 
 def _bytes_between(

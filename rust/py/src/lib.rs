@@ -15,6 +15,7 @@ mod quota;
 mod records;
 mod remote_index;
 mod segment;
+mod segment_index;
 mod spare;
 
 use pyo3::prelude::*;
@@ -51,6 +52,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(crc32c, module)?)?;
     module.add_class::<segment::Batches>()?;
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
+    module.add_class::<segment_index::ReadFile>()?;
+    module.add_class::<segment_index::SegmentIndex>()?;
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;

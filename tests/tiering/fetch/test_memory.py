@@ -51,7 +51,7 @@ def test_room_is_taken_and_given_back_once() -> None:
 @pytest.mark.parametrize("data", [b"abcdef", bytearray(b"abcdef"), np.frombuffer(b"abcdef", "u1")])
 def test_room_stays_taken_while_anybody_has_a_view(data: bytes) -> None:
     memory = FetchMemory(100)
-    view = memory.hold(data, taken(memory, 6))
+    view = taken(memory, 6).hold(data)
     assert view.readonly
     part = view[2:4][:1]
     assert bytes(part) == b"c"
@@ -62,6 +62,25 @@ def test_room_stays_taken_while_anybody_has_a_view(data: bytes) -> None:
     assert memory.used_bytes == 6
     del columns
     assert memory.used_bytes == 0
+
+
+def test_a_permit_that_is_dropped_comes_back() -> None:
+    memory = FetchMemory(100)
+    permit = taken(memory, 60)
+    del permit
+    assert memory.used_bytes == 0
+    permit = taken(memory, 60)
+    with pytest.raises(TypeError):
+        permit.hold(60)  # type: ignore[arg-type]
+    view = permit.hold(b"bytes")
+    with pytest.raises(ValueError, match="holds something already"):
+        permit.hold(b"other")
+    permit.release()
+    assert (memory.used_bytes, bytes(view)) == (0, b"bytes")
+    del view, permit
+    assert memory.used_bytes == 0
+    with pytest.raises(BufferError):
+        memoryview(taken(memory, 1))
 
 
 def test_more_than_all_of_it_is_had_alone() -> None:
@@ -98,11 +117,11 @@ def test_read_ahead_has_a_share_and_stands_back_for_who_waits() -> None:
 def test_a_wait_ends_in_time() -> None:
     clock = ManualClock()
     memory = FetchMemory(10, clock=clock)
-    taken(memory, 10)
+    held = taken(memory, 10)
     before_ms = clock.monotonic_ms()
     assert memory.acquire(1, 700) is None
     assert clock.monotonic_ms() - before_ms == 700
-    assert memory.waiting == 0
+    assert (memory.waiting, memory.used_bytes) == (0, held.size_bytes)
 
 
 def test_who_came_first_is_served_first_however_large() -> None:
@@ -131,12 +150,13 @@ def test_who_came_first_is_served_first_however_large() -> None:
 
 def test_who_stood_behind_one_that_gave_up_gets_in() -> None:
     memory = FetchMemory(100)
-    taken(memory, 60)
+    held = taken(memory, 60)
     large = Later(partial(memory.acquire, 90, 300))
     wait_until_waiting(memory, 1)
     small = Later(partial(memory.acquire, 30, LONG_MS))
     assert large.result() is None
     assert small.result().size_bytes == 30
+    assert held.size_bytes == 60
 
 
 def test_idle_room_is_given_up_for_a_reader() -> None:
@@ -149,7 +169,8 @@ def test_idle_room_is_given_up_for_a_reader() -> None:
             idle.pop().release()
 
     memory.on_shortage(give_up)
-    assert memory.acquire(50, 10_000) is not None
+    found = memory.acquire(50, 10_000)
+    assert found is not None
     assert len(idle) == 1
     memory.remove_on_shortage(give_up)
     memory.remove_on_shortage(give_up)
@@ -158,13 +179,13 @@ def test_idle_room_is_given_up_for_a_reader() -> None:
 
 def test_another_budget_from_now_on() -> None:
     memory = FetchMemory(10)
-    taken(memory, 10)
+    held = [taken(memory, 10)]
     waiting = Later(partial(memory.acquire, 5, LONG_MS))
     wait_until_waiting(memory, 1)
     memory.resize(20)
-    assert waiting.result() is not None
+    held.append(waiting.result())
     memory.resize(1)
-    assert (memory.limit_bytes, memory.used_bytes) == (1, 15)
+    assert (memory.limit_bytes, memory.used_bytes) == (1, sum(one.size_bytes for one in held))
     assert memory.try_acquire(1) is None
     for make in (memory.resize, FetchMemory):
         with pytest.raises(ValueError, match="limit_bytes"):
@@ -173,7 +194,7 @@ def test_another_budget_from_now_on() -> None:
 
 def test_close_wakes_who_waits_and_what_is_held_stays_good() -> None:
     memory = FetchMemory(10)
-    view = memory.hold(b"0123456789", taken(memory, 10))
+    view = taken(memory, 10).hold(b"0123456789")
     waiting = Later(partial(memory.acquire, 5, LONG_MS))
     wait_until_waiting(memory, 1)
     memory.close()
@@ -202,7 +223,7 @@ def test_finalizers_that_run_anywhere_neither_hang_nor_lose_count() -> None:
             size = chance.randrange(1, 900)
             permit = memory.acquire(size, LONG_MS)
             assert permit is not None
-            cycle: list[object] = [memory.hold(bytes(size), permit)]
+            cycle: list[object] = [permit.hold(bytes(size))]
             cycle.append(cycle)
 
     try:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,14 @@ class ByHand:
 
     def __init__(self) -> None:
         self.jobs: deque[Callable[[], None]] = deque()
+        self.delays_ms: list[float] = []
         self.closed = False
         self.threads = 0
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None], delay_ms: float = 0) -> None:
         if not self.closed:
             self.jobs.append(job)
+            self.delays_ms.append(delay_ms)
 
     def close(self) -> None:
         self.closed = True
@@ -226,7 +229,8 @@ def test_who_needs_memory_gets_what_was_read_ahead(
     ahead = tier.memory.used_bytes
     assert ahead > 100_000
     tier.memory.resize(ahead)
-    assert tier.memory.acquire(ahead, 0) is not None
+    held = tier.memory.acquire(ahead, 0)
+    assert held is not None
     assert tier.memory.used_bytes == ahead
     # The reader goes on all the same, once there is room.
     tier.memory.resize(64 << 20)
@@ -420,6 +424,46 @@ def test_threads_come_with_work_and_go_without() -> None:
     threads.close()
     threads.submit(lambda: seen.append(9))
     assert threads.threads == 0
+
+
+def test_a_job_waits_until_it_is_due() -> None:
+    clock = ManualClock()
+    threads = Threads(1, 10_000, clock, lambda: None)
+    ran: list[tuple[str, int]] = []
+    done = threading.Event()
+
+    def last() -> None:
+        ran.append(("last", clock.monotonic_ms()))
+        done.set()
+
+    # One thread, which waits for what is due first, whatever came first.
+    threads.submit(last, 900)
+    threads.submit(lambda: ran.append(("first", clock.monotonic_ms())), 700)
+    assert done.wait(PATIENCE)
+    assert [name for name, _ in sorted(ran, key=lambda one: one[1])] == ["first", "last"]
+    assert dict(ran)["first"] >= 700
+    assert dict(ran)["last"] >= 900
+    threads.close()
+    wait_for_threads()
+
+
+def test_requests_go_out_evenly_over_the_time_of_one(tier: Tier, workers: ByHand) -> None:
+    """So that what they bring does not come all at once, and nothing for as long again."""
+    clock = ManualClock()
+    settings = replace(EAGER, slow_ms=2)
+    tier.store.before_read = lambda _key: clock.sleep(40)
+    reader = tier.reader(read_ahead=settings, workers=workers, clock=clock)
+    offset = read_on(tier, reader, 0, 60_000)
+    read_on(tier, reader, offset, 60_000)
+    delays = workers.delays_ms
+    # Indexes that read-ahead comes to, at once; then the pieces of a window.
+    pieces = delays[delays.index(0.0) :]
+    assert len([delay for delay in pieces if delay > 0]) >= 5
+    steps = [after - before for before, after in pairwise(delay for delay in delays if delay)]
+    assert max(delays) <= 40
+    assert all(0 < step <= 10 for step in steps)
+    reader.close()
+    assert tier.memory.used_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(6))

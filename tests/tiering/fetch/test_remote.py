@@ -31,6 +31,7 @@ from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentState
 from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
@@ -103,14 +104,21 @@ PARTITIONS = [
 ]
 
 
-# A store that is read in place, and one that is read ahead whenever that may help.
-STORES = [ReadAheadSettings(slow_ms=2**40), ReadAheadSettings(slow_ms=0)]
+# A store that is read in place, and one that is read ahead whenever that may help; the first one
+# also by the files themselves.
+QUICK, SLOW = ReadAheadSettings(slow_ms=2**40), ReadAheadSettings(slow_ms=0)
+STORES = [(QUICK, Store), (SLOW, Store), (QUICK, LocalStore)]
 
 
-@pytest.mark.parametrize("read_ahead", STORES, ids=["quick", "slow"])
+@pytest.mark.parametrize(("read_ahead", "kind"), STORES, ids=["quick", "slow", "files"])
 @pytest.mark.parametrize(("topic", "number"), PARTITIONS)
 def test_every_offset_of_the_golden_logs(
-    topic: str, number: int, golden: Golden, cache: RemoteIndexCache, read_ahead: ReadAheadSettings
+    topic: str,
+    number: int,
+    golden: Golden,
+    cache: RemoteIndexCache,
+    read_ahead: ReadAheadSettings,
+    kind: type[LocalStore],
 ) -> None:
     partition = golden.partition(topic, number)
     if partition is None:
@@ -118,7 +126,7 @@ def test_every_offset_of_the_golden_logs(
         return
     truth, lineage = golden.truth(partition), golden.lineage(partition)
     reader = RemoteReader(
-        golden.storage,
+        RemoteStorageManager(kind(golden.store.root)),
         golden.metadata,
         memory=golden.memory,
         index_cache=cache,

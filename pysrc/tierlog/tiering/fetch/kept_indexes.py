@@ -47,6 +47,10 @@ class KeptIndexes:
         entry.check_segment(segment)
         return entry
 
+    def find(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry | None:
+        """The same, if it is here."""
+        return self.get(segment) if segment.segment_id in self._entries else None
+
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
         """Forget that segment. Whether it was here."""
         return self._entries.pop(segment_id, None) is not None

@@ -3,11 +3,11 @@ fetch took a broker down).
 
     memory = FetchMemory(256 << 20)
     permit = memory.acquire(size_bytes, wait_ms=500)      None when there was no room in time
-    records = memory.hold(data, permit)                   the bytes, and with them their room
+    records = permit.hold(data)                           the bytes, and with them their room
 
-Room is asked for before the bytes are. `hold` ties the two together: the room is given back when
-nobody has a view of the bytes any more, neither a response nor a read-ahead, and no sooner. So a
-response need not be closed, only dropped.
+Room is asked for before the bytes are. `Permit.hold` ties the two together: the room is given back
+when nobody has a view of the bytes any more, neither a response nor a read-ahead, and no sooner. So
+a response need not be closed, only dropped.
 
 Whoever waits is served in the order of arrival, so that a large read does not starve. What is read
 ahead takes a share of the budget at most, never waits, and is given up first (`on_shortage`). More
@@ -17,53 +17,18 @@ than the whole budget - one batch that is larger - is had by one reader that is 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import numpy as np
-
+from tierlog._hot import ByteBudget, Permit
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = ["FetchMemory", "Permit"]
 
 _READ_AHEAD_SHARE = 0.5
 # A waiter looks again after so long at the latest, should nobody have been able to tell it.
 _LOOK_MS = 50
-
-
-class Permit:
-    """Room for `size_bytes`; `release` gives it back, once, however often it is called."""
-
-    __slots__ = ("_memory", "_owed", "ahead", "size_bytes")
-
-    def __init__(self, memory: FetchMemory, size_bytes: int, ahead: bool) -> None:
-        self.size_bytes = size_bytes
-        self.ahead = ahead
-        self._memory = memory
-        # Taking an element out is one step: of two threads one has it.
-        self._owed = [size_bytes]
-
-    def release(self) -> None:
-        """The room is free for others. From any thread, also from a finalizer."""
-        try:
-            self._owed.pop()
-        except IndexError:
-            return
-        self._memory._give_back(self)
-
-
-class _Held(weakref.ref["np.ndarray[tuple[int], np.dtype[np.uint8]]"]):
-    """The exporter of held bytes; it goes with the last view of them."""
-
-    __slots__ = ("permit",)
-
-    permit: Permit
 
 
 class _Waiter:
@@ -96,51 +61,41 @@ class FetchMemory:
         clock: Clock | None = None,
         read_ahead_share: float = _READ_AHEAD_SHARE,
     ) -> None:
-        if limit_bytes < 1:
-            raise ValueError(f"limit_bytes must be at least 1, not {limit_bytes}")
         if not 0 <= read_ahead_share <= 1:
             raise ValueError(f"read_ahead_share must be in 0..1, not {read_ahead_share}")
-        self._limit_bytes = limit_bytes
         self._read_ahead_share = read_ahead_share
         self._clock = clock or SystemClock()
+        self._budget = ByteBudget(limit_bytes, self._ahead_limit(limit_bytes), self._admit_at_once)
         self._lock = threading.Lock()
-        self._used_bytes = 0
-        self._read_ahead_bytes = 0
-        self._most_bytes = 0
         self._waiters: deque[_Waiter] = deque()
-        # What came back while somebody held the lock; a finalizer must not wait for it.
-        self._returned: deque[Permit] = deque()
-        # By id: a reference to an array has no hash.
-        self._held: dict[int, _Held] = {}
+        self._look_again = False
         self._on_shortage: list[Callable[[int], object]] = []
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"FetchMemory({self._used_bytes} of {self._limit_bytes} bytes)"
+        return f"FetchMemory({self.used_bytes} of {self.limit_bytes} bytes)"
 
     # -- what is there
 
     @property
     def limit_bytes(self) -> int:
         """The budget."""
-        return self._limit_bytes
+        return self._budget.limit_bytes
 
     @property
     def used_bytes(self) -> int:
         """Room that is taken now."""
-        self._settle()
-        return self._used_bytes
+        return self._budget.used_bytes
 
     @property
     def read_ahead_bytes(self) -> int:
         """How much of it is for what nobody has asked for yet, or was when it was read."""
-        self._settle()
-        return self._read_ahead_bytes
+        return self._budget.ahead_bytes
 
     @property
     def most_bytes(self) -> int:
         """The most that was ever taken."""
-        return self._most_bytes
+        return self._budget.most_bytes
 
     @property
     def waiting(self) -> int:
@@ -154,13 +109,14 @@ class FetchMemory:
 
         ClosedError when the memory was closed, also while waiting.
         """
-        permit = self._take(size_bytes, ahead=False)
+        permit = self.try_acquire(size_bytes)
         if permit is not None:
             return permit
         waiter = _Waiter(size_bytes)
         with self._lock:
             self._check_open()
             self._waiters.append(waiter)
+            self._budget.guarded = True
         self._wait(waiter, wait_ms)
         with self._lock:
             if waiter.permit is None and waiter in self._waiters:
@@ -174,18 +130,9 @@ class FetchMemory:
     def try_acquire(self, size_bytes: int, *, ahead: bool = False) -> Permit | None:
         """Room if there is some now and nobody waits for it; `ahead`: within the share for
         read-ahead."""
-        return self._take(size_bytes, ahead)
-
-    def hold(self, data: Buffer, permit: Permit) -> memoryview:
-        """A read-only view of `data`, whose room is given back when neither it nor a view made
-        from it is left. `data` itself is to be forgotten by the caller."""
-        exporter = np.frombuffer(memoryview(data), np.uint8)
-        if exporter.flags.writeable:
-            exporter.flags.writeable = False
-        held = _Held(exporter, self._dropped)
-        held.permit = permit
-        self._held[id(held)] = held
-        return exporter.data
+        if self._closed:
+            self._check_open()
+        return self._budget.take(size_bytes, ahead)
 
     def on_shortage(self, give_up: Callable[[int], object]) -> None:
         """`give_up` is told how many bytes a reader lacks before it waits."""
@@ -198,9 +145,7 @@ class FetchMemory:
 
     def resize(self, limit_bytes: int) -> None:
         """Another budget from now on; what is taken already stays taken."""
-        if limit_bytes < 1:
-            raise ValueError(f"limit_bytes must be at least 1, not {limit_bytes}")
-        self._limit_bytes = limit_bytes
+        self._budget.set_limits(limit_bytes, self._ahead_limit(limit_bytes))
         self._admit()
 
     def close(self) -> None:
@@ -210,42 +155,15 @@ class FetchMemory:
             waiters = list(self._waiters)
         for waiter in waiters:
             waiter.wake()
-        self._settle()
 
     # -- inside
+
+    def _ahead_limit(self, limit_bytes: int) -> int:
+        return int(limit_bytes * self._read_ahead_share)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the memory of fetches was closed")
-
-    def _take(self, size_bytes: int, ahead: bool) -> Permit | None:
-        if size_bytes < 0:
-            raise ValueError(f"no room of {size_bytes} bytes")
-        if self._returned:
-            self._settle()
-        with self._lock:
-            self._check_open()
-            fits = not self._waiters and self._fits(size_bytes, ahead)
-            permit = self._grant(size_bytes, ahead) if fits else None
-        if self._returned:
-            self._settle()
-        return permit
-
-    def _fits(self, size_bytes: int, ahead: bool) -> bool:
-        if ahead:
-            share = int(self._limit_bytes * self._read_ahead_share)
-            if self._read_ahead_bytes + size_bytes > share:
-                return False
-            return self._used_bytes + size_bytes <= self._limit_bytes
-        return self._used_bytes + size_bytes <= self._limit_bytes or self._used_bytes == 0
-
-    def _grant(self, size_bytes: int, ahead: bool) -> Permit:
-        self._used_bytes += size_bytes
-        if ahead:
-            self._read_ahead_bytes += size_bytes
-        if self._used_bytes > self._most_bytes:
-            self._most_bytes = self._used_bytes
-        return Permit(self, size_bytes, ahead)
 
     def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
         deadline_ms = self._clock.monotonic_ms() + wait_ms
@@ -260,51 +178,38 @@ class FetchMemory:
                     return
                 self._clock.wait(waiter.condition, min(left_ms, _LOOK_MS))
 
-    def _dropped(self, held: _Held) -> None:
-        self._held.pop(id(held), None)
-        held.permit.release()
+    def _admit(self) -> None:
+        """Let those in who now fit."""
+        with self._lock:
+            granted = self._grant()
+        for waiter in granted:
+            waiter.wake()
+        if self._look_again:
+            self._admit_at_once()
 
-    def _give_back(self, permit: Permit) -> None:
-        self._returned.append(permit)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Count what came back and let those in who now fit.
+    def _admit_at_once(self) -> None:
+        """The same when room came back while somebody waits.
 
         A finalizer may run anywhere, also in a thread that holds the lock: so nobody waits for it
         here, and everybody who had it looks again afterwards.
         """
-        while self._returned or self._waiters:
-            if not self._lock.acquire(blocking=False):
-                return
+        self._look_again = True
+        while self._look_again and self._lock.acquire(blocking=False):
             try:
-                granted = self._count_and_grant()
+                granted = self._grant()
             finally:
                 self._lock.release()
             for waiter in granted:
                 waiter.wake()
-            if not self._returned:
-                return
 
-    def _admit(self) -> None:
-        with self._lock:
-            granted = self._count_and_grant()
-        for waiter in granted:
-            waiter.wake()
-        self._settle()
-
-    def _count_and_grant(self) -> list[_Waiter]:
-        while True:
-            try:
-                permit = self._returned.popleft()
-            except IndexError:
-                break
-            self._used_bytes -= permit.size_bytes
-            if permit.ahead:
-                self._read_ahead_bytes -= permit.size_bytes
+    def _grant(self) -> list[_Waiter]:
+        self._look_again = False
         granted = []
-        while self._waiters and self._fits(self._waiters[0].size_bytes, False):
-            waiter = self._waiters.popleft()
-            waiter.permit = self._grant(waiter.size_bytes, False)
-            granted.append(waiter)
+        while self._waiters:
+            waiter = self._waiters[0]
+            waiter.permit = self._budget.take(waiter.size_bytes, waited=True)
+            if waiter.permit is None:
+                break
+            granted.append(self._waiters.popleft())
+        self._budget.guarded = bool(self._waiters)
         return granted

@@ -62,6 +62,12 @@ class _Known:
         self.places = places
         self.firsts = [place.first_offset for place in places]
 
+    def at(self, offset: int) -> Place | None:
+        index = bisect_right(self.firsts, offset) - 1
+        if index >= 0 and self.places[index].last_offset >= offset:
+            return self.places[index]
+        return None
+
 
 class SegmentPlaces:
     """Answers from a metadata manager, kept per partition until its number of changes or the
@@ -70,6 +76,12 @@ class SegmentPlaces:
     def __init__(self, metadata: RemoteLogMetadataManager) -> None:
         self._metadata = metadata
         self._known: OrderedDict[TopicIdPartition, _Known] = OrderedDict()
+
+    def known(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
+    ) -> Place | None:
+        """`find`, as far as that was found before and holds still."""
+        return self._current(partition, lineage).at(offset)
 
     def find(
         self,
@@ -80,24 +92,14 @@ class SegmentPlaces:
     ) -> Place | None:
         """Where `offset` is; None when no finished segment of the lineage holds it. Of several
         places `stay`, where a reader is already, if nothing has changed since."""
-        # Asked first: what is looked up afterwards is at least as new.
-        change = self._metadata.changes(partition)
-        known = self._known.get(partition)
-        if (
-            known is None
-            or known.change != change
-            or (known.lineage is not lineage and known.lineage != lineage)
-        ):
-            known = _Known(change, lineage, ())
-        elif stay is not None and stay.holds(offset) and stay in known.places:
+        known = self._current(partition, lineage)
+        if stay is not None and stay.holds(offset) and stay in known.places:
             return stay
-        else:
-            index = bisect_right(known.firsts, offset) - 1
-            if index >= 0 and known.places[index].last_offset >= offset:
-                return known.places[index]
-        place = self._look_up(partition, lineage, offset)
-        if place is not None:
-            self._remember(partition, known, place)
+        place = known.at(offset)
+        if place is None:
+            place = self._look_up(partition, lineage, offset)
+            if place is not None:
+                self._remember(partition, known, place)
         return place
 
     def find_or_next(
@@ -131,6 +133,18 @@ class SegmentPlaces:
     def forget(self, partition: TopicIdPartition) -> None:
         """Ask again next time."""
         self._known.pop(partition, None)
+
+    def _current(self, partition: TopicIdPartition, lineage: LeaderEpochs) -> _Known:
+        # Asked first: what is looked up afterwards is at least as new.
+        change = self._metadata.changes(partition)
+        known = self._known.get(partition)
+        if (
+            known is None
+            or known.change != change
+            or (known.lineage is not lineage and known.lineage != lineage)
+        ):
+            known = _Known(change, lineage, ())
+        return known
 
     def _look_up(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int

@@ -34,9 +34,10 @@ from tierlog.tiering.fetch.places import Place
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
+    from tierlog._core import SegmentIndex
     from tierlog.remote.remote_index_files import RemoteIndexFiles
 
-__all__ = ["NO_LIMIT", "IndexFilesOf", "Positions", "Start"]
+__all__ = ["NO_LIMIT", "SPARSE_BYTES", "IndexFilesOf", "Positions", "Start"]
 
 # Above every offset.
 NO_LIMIT = 2**63
@@ -45,7 +46,7 @@ IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexFiles | None"]
 
 # Between two entries of an offset index there are 4 KiB, or one batch that is larger. A sparse one
 # is no better than the remote log index.
-_SPARSE_BYTES = 64 << 10
+SPARSE_BYTES = 64 << 10
 # Of how many segments the run starts, or what a walk came by, is remembered.
 _MAX_SEGMENTS = 256
 # Damaged indexes are looked at again after so long: somebody may have put them right.
@@ -225,6 +226,16 @@ class Positions:
             start.requests = 1
         return start
 
+    def index_of(self, place: Place) -> SegmentIndex | None:
+        """The segment's own index, if it is here and nothing speaks against it."""
+        if self._walked and self._without_index(place.segment.segment_id) is not None:
+            return None
+        try:
+            entry = self._indexes.find(place.segment)
+            return None if entry is None else entry.segment_index
+        except CorruptDataError:
+            return None
+
     def run_before(self, place: Place, offset: int) -> int:
         """Where the run of `offset` begins, by an index already here; 0 when none says."""
         span = self._span(place, offset)
@@ -298,14 +309,7 @@ class Positions:
     def _from_entry(self, entry: RemoteIndexEntry, place: Place, offset: int) -> Start | None:
         size_bytes = place.segment.segment_size_bytes
         last_offset: int | None
-        last_offset, position = entry.lookup_offset(offset)
-        following = entry.lookup_upper_bound(position + 1)
-        if following is None:
-            latest, covers = size_bytes, size_bytes
-        else:
-            latest = following[1]
-            after = entry.lookup_upper_bound(latest + 1)
-            covers = min(size_bytes, latest + _SPARSE_BYTES) if after is None else after[1]
+        last_offset, position, latest, covers = entry.segment_index.span(offset, SPARSE_BYTES)
         if not position <= latest <= covers <= size_bytes:
             raise CorruptDataError(
                 reason="bad_position",
@@ -320,7 +324,7 @@ class Positions:
             if runs.starts and runs.starts[0] == 0:
                 return self._run_start(runs, 0, latest, covers)
             last_offset = None
-        if latest - position <= _SPARSE_BYTES:
+        if latest - position <= SPARSE_BYTES:
             return Start(position, latest, covers, NO_LIMIT, last_offset=last_offset)
         runs = self._runs_of(place, entry)
         row = runs.row_reaching(offset)

@@ -2,8 +2,7 @@
 
 A reader is known by where it goes on: whoever asks for the offset after the last one that was
 handed out, of whatever partition, is taken for the one that got those. So several readers of one
-partition each have a `Stream`, and nobody has to say who he is. From the second read on a stream
-is sequential:
+partition each have a `Stream`, and nobody has to say who he is. It is made for the second read:
 
 * a store that answers at once is read in place, in pieces of `chunk_bytes` at least;
 * from one that takes its time the next pieces are fetched by a few threads: run after run of the
@@ -15,6 +14,10 @@ pieces when there are more of them than threads, up to `max_window_bytes` and th
 memory that may be read ahead. What nobody came for goes after `idle_ms`, and at once when somebody
 else needs the memory.
 
+Requests that go out at one moment come back at one moment, and then for a while nothing does: those
+that take their places are all on their way. So they go out evenly, a window in the time of a
+request.
+
 A piece is checked where it was fetched, on that thread. One that is damaged or could not be had is
 dropped: the reader asks for it again himself and gets the error, if there still is one.
 """
@@ -24,6 +27,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +51,8 @@ _REQUESTS = 8
 _NO_PAUSE_MS = 0.25
 # So many segments' indexes are fetched beforehand at most.
 _MAX_WARMED = 16
+# Topic id, partition and where a reader goes on.
+_Key = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +101,6 @@ class Piece:
         "_fetch",
         "_last_offset",
         "_lowest_offset",
-        "_permit",
         "_ticket",
         "end",
         "first_offset",
@@ -119,11 +124,10 @@ class Piece:
         self.position, self.end = span
         self.run: BatchRun | None = None
         self._fetch = fetch
-        self._permit = permit
         self._done = threading.Event()
         self._dropped = False
         # Whoever takes it out does the work, or gives it up.
-        self._ticket = [True]
+        self._ticket = [permit]
 
     @property
     def is_done(self) -> bool:
@@ -131,11 +135,12 @@ class Piece:
 
     def work(self) -> bool:
         """Fetch it, unless somebody else does or did. False when it was none of our business."""
-        if not self._claim():
+        permit = self._claim()
+        if permit is None:
             return False
         run = None
         try:
-            run = self._fetch(self.place, self.position, self.end, self._permit)
+            run = self._fetch(self.place, self.position, self.end, permit)
             if not self._is_sound(run):
                 run = None
         except (TierlogError, OSError):
@@ -158,8 +163,9 @@ class Piece:
     def drop(self) -> int:
         """Nobody wants it any more; how many bytes were fetched in vain."""
         self._dropped = True
-        if self._claim():
-            self._permit.release()
+        permit = self._claim()
+        if permit is not None:
+            permit.release()
             self._done.set()
             return 0
         self.run = None
@@ -173,12 +179,11 @@ class Piece:
             and run.last_offset[len(run) - 1] == self._last_offset
         )
 
-    def _claim(self) -> bool:
+    def _claim(self) -> Permit | None:
         try:
-            self._ticket.pop()
+            return self._ticket.pop()
         except IndexError:
-            return False
-        return True
+            return None
 
 
 class Stream:
@@ -190,6 +195,7 @@ class Stream:
 
     __slots__ = (
         "answered_ms",
+        "due_ms",
         "partition",
         "pieces",
         "place",
@@ -204,11 +210,13 @@ class Stream:
         "window_bytes",
     )
 
-    def __init__(self, partition: TopicIdPartition) -> None:
+    def __init__(
+        self, partition: TopicIdPartition, place: Place, position: int, answered_ms: int
+    ) -> None:
         self.partition = partition
         self.window_bytes = 0
-        self.place: Place | None = None
-        self.position = 0
+        self.place: Place | None = place
+        self.position = position
         # What a request brought beyond what was asked for.
         self.run: BatchRun | None = None
         self.pieces: deque[Piece] = deque()
@@ -219,7 +227,9 @@ class Stream:
         self.reads = 0
         # Where planning was when indexes were last asked for beforehand.
         self.warmed: Place | None = None
-        self.answered_ms = 0
+        self.answered_ms = answered_ms
+        # When the next piece may be asked for.
+        self.due_ms: float = answered_ms
 
     def is_at(self, place: Place) -> bool:
         """Whether the stream goes on in this segment."""
@@ -304,7 +314,9 @@ class ReadAhead:
             settings.threads, settings.idle_ms, clock, self.sweep
         )
         self._lock = threading.Lock()
-        self._streams: OrderedDict[tuple[TopicIdPartition, int], list[Stream]] = OrderedDict()
+        self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
+        # Where readers may go on that have read once: place, position, when.
+        self._begun: OrderedDict[_Key, tuple[Place, int, int]] = OrderedDict()
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
         self._waits_ms: deque[float] = deque(maxlen=_REQUESTS)
@@ -318,41 +330,48 @@ class ReadAhead:
     def take(self, partition: TopicIdPartition, offset: int) -> Stream | None:
         """The stream that goes on at `offset`, for the caller alone; of several the one that has
         read most ahead."""
-        key = (partition, offset)
-        if key not in self._streams:
-            return None
-        with self._lock:
-            found = self._streams.get(key)
-            if not found:
-                return None
-            stream = max(found, key=lambda one: len(one.pieces))
-            found.remove(stream)
-            self._count -= 1
-            if not found:
-                del self._streams[key]
-        return stream
+        key = (partition.topic_id, partition.partition, offset)
+        if key in self._streams:
+            with self._lock:
+                found = self._streams.get(key)
+                if found:
+                    stream = max(found, key=lambda one: len(one.pieces))
+                    found.remove(stream)
+                    self._count -= 1
+                    if not found:
+                        del self._streams[key]
+                    return stream
+        begun = self._begun.pop(key, None)
+        return None if begun is None else Stream(partition, *begun)
+
+    def begin(
+        self, partition: TopicIdPartition, offset: int, place: Place, position: int, now_ms: int
+    ) -> None:
+        """Somebody has read once, and goes on at `offset` if he is sequential: at byte `position`
+        of `place`."""
+        if self.settings.max_window_bytes <= 0 or self._closed:
+            return
+        key = (partition.topic_id, partition.partition, offset)
+        self._begun[key] = place, position, now_ms
+        if len(self._begun) > self.settings.max_streams:
+            with suppress(KeyError):
+                self._begun.popitem(last=False)
 
     def put(self, stream: Stream, offset: int) -> None:
         """The stream goes on at `offset`; who takes it next reads on there."""
         stream.answered_ms = self._clock.monotonic_ms()
-        key = (stream.partition, offset)
+        key = (stream.partition.topic_id, stream.partition.partition, offset)
         surplus: list[Stream] = []
         with self._lock:
             if self._closed:
                 surplus.append(stream)
             else:
-                waiting = self._streams.setdefault(key, [])
-                if stream.reads or all(one.reads for one in waiting):
-                    waiting.append(stream)
-                    self._count += 1
-                    self._streams.move_to_end(key)
+                self._streams.setdefault(key, []).append(stream)
+                self._count += 1
+                self._streams.move_to_end(key)
             surplus += self._surplus()
         for one in surplus:
             self.drop_pieces(one)
-
-    def new_stream(self, partition: TopicIdPartition) -> Stream:
-        """For a reader of whom nothing is known yet."""
-        return Stream(partition)
 
     def sweep(self) -> None:
         """Drop what nobody came for in time."""
@@ -395,6 +414,9 @@ class ReadAhead:
     def noted(self, duration_ms: int, size_bytes: int) -> None:
         """A request took that long. The quickest one of the last few says what the store takes;
         the others may have waited for a processor."""
+        if not duration_ms and not self._request_ms and self._waits_ms:
+            # As quick as before.
+            return
         self._waits_ms.append(max(0.0, duration_ms - size_bytes / _BYTES_PER_MS))
         self._request_ms = min(tuple(self._waits_ms))
 
@@ -420,8 +442,9 @@ class ReadAhead:
         """Have the pieces after those at hand fetched, as far ahead as the stream's window."""
         if self._closed or not self.is_slow or stream.plan_place is None:
             return
+        now_ms = self._clock.monotonic_ms()
         if stream.reads == 1:
-            pause_ms = self._clock.monotonic_ms() - stream.answered_ms
+            pause_ms = now_ms - stream.answered_ms
             stream.window_bytes = int(
                 2 * max_bytes * self._request_ms / max(pause_ms, _NO_PAUSE_MS)
             )
@@ -432,11 +455,14 @@ class ReadAhead:
             piece = self._next_piece(stream, lineage, self._piece_bytes(window, max_bytes))
             if piece is None:
                 return
-            planned += piece.end - piece.position
+            size_bytes = piece.end - piece.position
+            planned += size_bytes
             stream.pieces.append(piece)
             self._pieces += 1
-            self._bytes += piece.end - piece.position
-            self._workers.submit(_worker(piece))
+            self._bytes += size_bytes
+            due_ms = max(stream.due_ms, now_ms)
+            stream.due_ms = due_ms + self._request_ms * size_bytes / window
+            self._workers.submit(_worker(piece), due_ms - now_ms)
 
     def _piece_bytes(self, window: int, max_bytes: int) -> int:
         """Larger pieces when the window has more of them than there are threads; several reads of
@@ -557,6 +583,7 @@ class ReadAhead:
             self._closed = True
             streams = [one for found in self._streams.values() for one in found]
             self._streams.clear()
+            self._begun.clear()
             self._count = 0
         self._workers.close()
         for stream in streams:

@@ -20,8 +20,7 @@ records those of `RemoteRead.records`, however they came here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
@@ -37,19 +36,21 @@ from tierlog.tiering.fetch.batch_run import BatchRun
 from tierlog.tiering.fetch.kept_indexes import Indexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
-from tierlog.tiering.fetch.positions import NO_LIMIT, IndexFilesOf, Positions, Start
+from tierlog.tiering.fetch.positions import NO_LIMIT, SPARSE_BYTES, IndexFilesOf, Positions, Start
 from tierlog.tiering.fetch.read_ahead import (
     ReadAhead,
     ReadAheadSettings,
     ReadAheadStats,
     Stream,
 )
-from tierlog.tiering.fetch.sequential import Outcome, Part, Wanted, take_parts
+from tierlog.tiering.fetch.sequential import Fetched, Outcome, Part, Wanted, take_parts
 from tierlog.tiering.fetch.workers import Workers
 from tierlog.types import StopReason, TopicIdPartition
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from tierlog._core import SegmentIndex
 
 
 __all__ = ["RemoteRead", "RemoteReader"]
@@ -73,8 +74,7 @@ _STRUCTURAL = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteRead:
+class RemoteRead(NamedTuple):
     """What a read found.
 
     ``records``: whole batches as they are stored, back to back, the first one reaching the offset
@@ -180,9 +180,17 @@ class RemoteReader:
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
         max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
+        stream, fetched = self._ahead.take(partition, offset), None
+        if stream is None:
+            found = self._read_warm(
+                partition, lineage, offset, max_bytes, upper_offset - 1, minimum_one
+            )
+            if isinstance(found, RemoteRead):
+                return found
+            fetched = found
         wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
-        stream = wanted.stream = self._ahead.take(partition, offset)
-        read = None
+        wanted.stream, wanted.fetched = stream, fetched
+        found = fetched = read = None
         try:
             read = self._read(partition, lineage, wanted)
         except _RefusedError:
@@ -214,6 +222,88 @@ class RemoteReader:
     def stats(self) -> ReadAheadStats:
         """What was read ahead, for metrics."""
         return self._ahead.stats()
+
+    # -- the usual read
+
+    def _read_warm(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        max_bytes: int,
+        last_offset: int,
+        minimum_one: bool,
+    ) -> RemoteRead | Fetched | None:
+        """A read of who comes for the first time to a segment whose index is here: nothing but the
+        few steps that it takes. Everything that is not as usual is left to `_read`, with what was
+        fetched."""
+        place = self._places.known(partition, lineage, offset)
+        index = None if place is None else self._positions.index_of(place)
+        if place is None or index is None:
+            return None
+        last_offset = min(place.last_offset, last_offset)
+        try:
+            file = self._storage.open_file(place.log_key)
+            if file is not None:
+                found = index.read(file, SPARSE_BYTES, offset, last_offset, max_bytes, minimum_one)
+                if found is not None:
+                    records, position, first_offset, next_offset = found
+                    permit = self._memory.try_acquire(len(records))
+                    if permit is None:
+                        return None
+                    self._check_open()
+                    held, now_ms = permit.hold(records), self._clock.monotonic_ms()
+                    return self._begun(place, held, position, first_offset, next_offset, now_ms)
+            return self._read_range(place, index, offset, last_offset, max_bytes, minimum_one)
+        except RemoteResourceNotFoundError as error:
+            if not self._places.is_current(place):
+                self._require_another(partition, lineage, offset, error)
+            return None
+
+    def _read_range(
+        self,
+        place: Place,
+        index: SegmentIndex,
+        offset: int,
+        last_offset: int,
+        max_bytes: int,
+        minimum_one: bool,
+    ) -> RemoteRead | Fetched | None:
+        """The same by a request to the store."""
+        first_last_offset, position, latest, covers = index.span(offset, SPARSE_BYTES)
+        if (
+            not 0 < position <= latest <= covers <= place.segment.segment_size_bytes
+            or latest - position > SPARSE_BYTES
+            or covers - latest > _WHOLE_BATCH_BYTES
+        ):
+            return None
+        end = self._cut(place, position, max(covers, latest + max_bytes) + _NEXT_BYTES)
+        permit = self._memory.try_acquire(end - position)
+        if permit is None:
+            return None
+        view, now_ms = self._fetch_view(place, position, end, permit)
+        found = index.answer(
+            view, position, first_last_offset, offset, last_offset, max_bytes, minimum_one
+        )
+        if found is None:
+            return Fetched(place, position, view)
+        start, stop, first_offset, next_offset = found
+        records = self._own(view[start:stop], end - position)
+        return self._begun(place, records, position + start, first_offset, next_offset, now_ms)
+
+    def _begun(
+        self,
+        place: Place,
+        records: memoryview,
+        position: int,
+        first_offset: int,
+        next_offset: int,
+        now_ms: int,
+    ) -> RemoteRead:
+        """The answer to the first read of somebody who may go on."""
+        segment, end = place.segment, position + records.nbytes
+        self._ahead.begin(segment.topic_id_partition, next_offset, place, end, now_ms)
+        return RemoteRead(records, first_offset, next_offset, segment, position, end, 1)
 
     # -- finding the segment
 
@@ -349,7 +439,7 @@ class RemoteReader:
                 parts = parts[:1]
             else:
                 joined = b"".join([part.run.bytes_of(part.row, part.end) for part in parts])
-                records = self._memory.hold(joined, permit)
+                records = permit.hold(joined)
         if records is None:
             records = self._own(first.run.bytes_of(first.row, first.end), first.run.view.nbytes)
         return self._found(records, first, parts[-1], place, wanted)
@@ -426,6 +516,11 @@ class RemoteReader:
         return min(end, place.segment.segment_size_bytes, position + self._memory.limit_bytes)
 
     def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
+        fetched, wanted.fetched = wanted.fetched, None
+        if fetched is not None and fetched.place.is_of(place) and fetched.position == position:
+            wanted.requests += 1
+            return BatchRun(fetched.view, position, place.segment, place.log_key)
+        del fetched
         permit = self._memory.try_acquire(end - position)
         if permit is None:
             if wanted.stream is not None:
@@ -437,16 +532,24 @@ class RemoteReader:
         return self._fetch_with(place, position, end, permit)
 
     def _fetch_with(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun:
+        view, _ = self._fetch_view(place, position, end, permit)
+        return BatchRun(view, position, place.segment, place.log_key)
+
+    def _fetch_view(
+        self, place: Place, position: int, end: int, permit: Permit
+    ) -> tuple[memoryview, int]:
+        """The bytes, and when they came."""
         begun_ms = self._clock.monotonic_ms()
         try:
-            data = self._storage.fetch_log_segment(place.segment, position, end)
+            data = self._storage.fetch_range(place.log_key, position, end - position)
         except BaseException:
             permit.release()
             raise
-        self._ahead.noted(self._clock.monotonic_ms() - begun_ms, end - position)
-        view = self._memory.hold(data, permit)
+        now_ms = self._clock.monotonic_ms()
+        self._ahead.noted(now_ms - begun_ms, end - position)
+        view = permit.hold(data)
         self._check_open()
-        return BatchRun(view, position, place.segment, place.log_key)
+        return view, now_ms
 
     def _missing(
         self, run: BatchRun, row: int, place: Place, wanted: Wanted
@@ -525,9 +628,11 @@ class RemoteReader:
     ) -> RemoteRead:
         next_offset = last.run.last_offset[last.end - 1] + 1
         end_position = last.run.position_of(last.end)
-        if wanted.stream is None:
-            wanted.stream = self._ahead.new_stream(place.segment.topic_id_partition)
-        wanted.stream.goes_on(place, end_position)
+        if wanted.stream is not None:
+            wanted.stream.goes_on(place, end_position)
+        else:
+            partition, now_ms = place.segment.topic_id_partition, self._clock.monotonic_ms()
+            self._ahead.begin(partition, next_offset, place, end_position, now_ms)
         return RemoteRead(
             records=records,
             first_offset=first.run.base_offset[first.row],
@@ -544,7 +649,7 @@ class RemoteReader:
         if size_bytes >= _COPY_BELOW_BYTES or kept_bytes <= 4 * size_bytes:
             return records
         permit = self._memory.try_acquire(size_bytes)
-        return records if permit is None else self._memory.hold(bytes(records), permit)
+        return records if permit is None else permit.hold(bytes(records))
 
     def _check_open(self) -> None:
         if self._closed:

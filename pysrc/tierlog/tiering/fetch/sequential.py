@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from tierlog.tiering.fetch.batch_run import BatchRun
 from tierlog.tiering.fetch.places import Place
 from tierlog.tiering.fetch.read_ahead import ReadAhead, Stream
 
-__all__ = ["Outcome", "Part", "Wanted", "take_parts"]
+__all__ = ["Fetched", "Outcome", "Part", "Wanted", "take_parts"]
 
 # An answer of this size may end with a piece when it is half of what was asked for: filling it up
 # would mean copying all of it.
@@ -26,11 +27,28 @@ class Outcome(Enum):
     MISSED = "missed"
 
 
+class Fetched(NamedTuple):
+    """Bytes of a place, from `position` on, that nobody has looked at closely yet."""
+
+    place: Place
+    position: int
+    view: memoryview
+
+
 class Wanted:
     """One read on its way through the segments: offsets from `offset` up to `last_offset`, at most
-    `max_bytes` but the first batch always if `minimum_one`; `requests` counts."""
+    `max_bytes` but the first batch always if `minimum_one`; `requests` counts. ``fetched`` is at
+    hand already."""
 
-    __slots__ = ("last_offset", "max_bytes", "minimum_one", "offset", "requests", "stream")
+    __slots__ = (
+        "fetched",
+        "last_offset",
+        "max_bytes",
+        "minimum_one",
+        "offset",
+        "requests",
+        "stream",
+    )
 
     def __init__(self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool) -> None:
         self.offset = offset
@@ -39,6 +57,7 @@ class Wanted:
         self.minimum_one = minimum_one
         self.requests = 0
         self.stream: Stream | None = None
+        self.fetched: Fetched | None = None
 
     def go_to(self, offset: int) -> None:
         """Past a gap, or to the next segment: the stream's position is not where that is."""

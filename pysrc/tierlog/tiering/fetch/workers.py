@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil
 from typing import Protocol
 
 from tierlog.clock import Clock
@@ -15,8 +17,8 @@ __all__ = ["Threads", "Workers"]
 class Workers(Protocol):
     """Where pieces are fetched."""
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run `job` soon, on another thread."""
+    def submit(self, job: Callable[[], None], delay_ms: float = 0) -> None:
+        """Run `job` on another thread, soon or after `delay_ms`."""
         ...
 
     def close(self) -> None:
@@ -44,7 +46,9 @@ class Threads:
         self._clock = clock
         self._when_idle = when_idle
         self._condition = threading.Condition()
-        self._jobs: deque[Callable[[], None]] = deque()
+        # When, in which order they came, what.
+        self._jobs: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
         self._threads = self._idle = 0
         self._closed = False
 
@@ -52,11 +56,12 @@ class Threads:
     def threads(self) -> int:
         return self._threads
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None], delay_ms: float = 0) -> None:
         with self._condition:
             if self._closed:
                 return
-            self._jobs.append(job)
+            due_ms = self._clock.monotonic_ms() + delay_ms
+            heappush(self._jobs, (due_ms, next(self._numbers), job))
             if len(self._jobs) > self._idle and self._threads < self._most:
                 self._threads += 1
                 threading.Thread(target=self._work, name="tier-read-ahead", daemon=True).start()
@@ -72,15 +77,25 @@ class Threads:
     def _work(self) -> None:
         while True:
             with self._condition:
-                if not self._jobs and not self._closed:
-                    self._idle += 1
-                    self._clock.wait(self._condition, self._idle_ms)
-                    self._idle -= 1
-                if not self._jobs:
+                job = self._next()
+                if job is None:
                     self._threads -= 1
                     break
-                job = self._jobs.popleft()
             job()
             # A thread without work must not keep alive what the last job has fetched.
             del job
         self._when_idle()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Waits for the next job to be due; None when there is none for too long. With the lock."""
+        now_ms = self._clock.monotonic_ms()
+        until_ms = now_ms + self._idle_ms
+        while not self._closed and (self._jobs or now_ms < until_ms):
+            next_ms = self._jobs[0][0] if self._jobs else until_ms
+            if self._jobs and next_ms <= now_ms:
+                return heappop(self._jobs)[2]
+            self._idle += 1
+            self._clock.wait(self._condition, ceil(next_ms - now_ms))
+            self._idle -= 1
+            now_ms = self._clock.monotonic_ms()
+        return None

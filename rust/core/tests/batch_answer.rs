@@ -1,0 +1,170 @@
+//! Answers to reads: those of the scanner's rows, and none for whatever is odd.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod build;
+
+use build::raw_batch;
+use proptest::prelude::*;
+use tierlog_core::batch_answer::{Answer, Asked, First, Origin, answer, leads_on};
+
+const START_OFFSET: i64 = 1000;
+
+/// Back to back: where each batch begins and ends, and its first and last offset.
+type Rows = Vec<(usize, usize, i64, i64)>;
+
+/// Batches of so many offsets and bytes of records.
+fn segment(batches: &[(i32, usize)]) -> (Vec<u8>, Rows) {
+    let (mut bytes, mut rows, mut offset) = (Vec::new(), Rows::new(), START_OFFSET);
+    for &(offsets, size) in batches {
+        let at = bytes.len();
+        bytes.extend(raw_batch(offset, 0, offsets - 1, offsets, &vec![7; size]));
+        let next = offset + i64::from(offsets);
+        rows.push((at, bytes.len(), offset, next - 1));
+        offset = next;
+    }
+    (bytes, rows)
+}
+
+fn origin(rows: &Rows, is_end: bool) -> Origin {
+    let &(_, _, _, last_offset) = rows.first().expect("a batch");
+    let &(_, _, _, end_offset) = rows.last().expect("a batch");
+    Origin { start_offset: START_OFFSET, end_offset, first: First::EndsWith(last_offset), is_end }
+}
+
+/// What the rows say.
+fn expected(rows: &Rows, asked: &Asked) -> Option<Answer> {
+    let mut found: Option<Answer> = None;
+    for &(start, end, first_offset, last_offset) in rows {
+        if last_offset < asked.offset {
+            continue;
+        }
+        let (start, first_offset) =
+            found.map_or((start, first_offset), |a| (a.start, a.first_offset));
+        let fits =
+            (end - start) as u64 <= asked.max_bytes || (found.is_none() && asked.minimum_one);
+        if !fits || last_offset > asked.last_offset {
+            break;
+        }
+        found = Some(Answer { start, end, first_offset, next_offset: last_offset + 1 });
+    }
+    found
+}
+
+fn asked(offset: i64, max_bytes: u64) -> Asked {
+    Asked { offset, last_offset: i64::MAX, max_bytes, minimum_one: true }
+}
+
+#[test]
+fn what_is_not_all_there_is_no_answer() {
+    let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
+    let whole = origin(&rows, true);
+    let all = asked(START_OFFSET, 10_000);
+    assert_eq!(answer(&bytes, &whole, &all), expected(&rows, &all));
+    // More may follow; it may fit.
+    assert_eq!(answer(&bytes, &origin(&rows, false), &all), None);
+    for cut in 1..bytes.len() {
+        assert_eq!(
+            answer(&bytes[..cut], &whole, &all).map(|a| a.end),
+            rows.iter().map(|r| r.1).find(|&end| end == cut)
+        );
+    }
+    assert_eq!(answer(&[], &whole, &all), None);
+    assert_eq!(answer(&bytes, &whole, &asked(START_OFFSET + 9, 10_000)), None);
+}
+
+#[test]
+fn the_next_batch_bears_out_the_last_one() {
+    let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
+    let (_, second, _, _) = rows[0];
+    let one = asked(START_OFFSET, 1);
+    let known = origin(&rows, false);
+    assert_eq!(answer(&bytes[..second + 17], &known, &one), expected(&rows, &one));
+    assert_eq!(answer(&bytes[..second + 16], &known, &one), None);
+    let mut lower = bytes.clone();
+    lower[second + 7] -= 1;
+    assert_eq!(answer(&lower, &known, &one), None);
+}
+
+#[test]
+fn other_bytes_than_the_index_means_are_no_answer() {
+    let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
+    let all = asked(START_OFFSET, 10_000);
+    let right = origin(&rows, true);
+    for wrong in [
+        Origin { first: First::EndsWith(START_OFFSET), ..right },
+        Origin { first: First::BeginsWith(START_OFFSET + 1), ..right },
+        Origin { start_offset: START_OFFSET + 1, ..right },
+        Origin { end_offset: right.end_offset - 1, ..right },
+        Origin { start_offset: i64::MIN, ..right },
+    ] {
+        assert_eq!(answer(&bytes, &wrong, &all), None);
+    }
+    let begins = Origin { first: First::BeginsWith(START_OFFSET), ..right };
+    assert_eq!(answer(&bytes, &begins, &all), expected(&rows, &all));
+    let mut old = bytes.clone();
+    old[16] = 1;
+    assert_eq!(answer(&old, &right, &all), None);
+}
+
+#[test]
+fn a_header_leads_on_when_the_index_says_the_same() {
+    let (bytes, rows) = segment(&[(3, 50), (2, 60)]);
+    let (_, size, _, last_offset) = rows[0];
+    let header = bytes.first_chunk().expect("a header");
+    assert!(leads_on(header, last_offset, size as u64));
+    assert!(!leads_on(header, last_offset + 1, size as u64));
+    assert!(!leads_on(header, last_offset, size as u64 + 1));
+    let mut old = *header;
+    old[16] = 1;
+    assert!(!leads_on(&old, last_offset, size as u64));
+}
+
+fn batches() -> impl Strategy<Value = Vec<(i32, usize)>> {
+    proptest::collection::vec((1..5, 0usize..400), 1..12)
+}
+
+proptest! {
+    #[test]
+    fn answers_are_those_of_the_rows(
+        batches in batches(),
+        offset in 0i64..40,
+        last_offset in 0i64..60,
+        max_bytes in 0u64..3000,
+        minimum_one in any::<bool>(),
+    ) {
+        let (bytes, rows) = segment(&batches);
+        let asked = Asked {
+            offset: START_OFFSET + offset,
+            last_offset: START_OFFSET + last_offset,
+            max_bytes,
+            minimum_one,
+        };
+        prop_assert_eq!(answer(&bytes, &origin(&rows, true), &asked), expected(&rows, &asked));
+    }
+
+    #[test]
+    fn damage_is_never_handed_out(
+        batches in batches(),
+        offset in 0i64..40,
+        max_bytes in 0u64..3000,
+        at in any::<prop::sample::Index>(),
+        mask in 1u8..,
+    ) {
+        let (mut bytes, rows) = segment(&batches);
+        let at = at.index(bytes.len());
+        bytes[at] ^= mask;
+        let asked = asked(START_OFFSET + offset, max_bytes);
+        let (found, sound) = (answer(&bytes, &origin(&rows, true), &asked), expected(&rows, &asked));
+        if let Some(found) = found {
+            let sound = sound.expect("an answer where there is one");
+            prop_assert_eq!((found.start, found.first_offset), (sound.start, sound.first_offset));
+            prop_assert!(found.end <= sound.end);
+            prop_assert!(rows.iter().any(|row| (row.1, row.3 + 1) == (found.end, found.next_offset)));
+            // Of what is handed out only the leader epoch has no checksum.
+            let row = rows.iter().find(|row| row.0 <= at && at < row.1).expect("a batch");
+            let in_answer = found.start <= row.0 && row.1 <= found.end;
+            prop_assert!(!in_answer || (12..16).contains(&(at - row.0)));
+        }
+    }
+}
