@@ -13,7 +13,6 @@ from tierlog.log.checkpoint import EpochEntry
 from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tools.findings import Place
-from tierlog.tools.output import wide_field
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = [
@@ -89,14 +88,14 @@ class AuditedSegment:
     stored: bool
     batches: int | None = None
     records: int | None = None
-    path: str = wide_field()
-    topic_id: str = wide_field()
-    segment_id: str = wide_field()
-    broker_id: int = wide_field()
-    event_timestamp_ms: int = wide_field()
-    bytes_per_epoch: tuple[EpochSize, ...] | None = wide_field()
-    log_crc32c: int | None = wide_field()
-    txn_index_empty: bool = wide_field()
+    path: str
+    topic_id: str
+    segment_id: str
+    broker_id: int
+    event_timestamp_ms: int
+    bytes_per_epoch: tuple[EpochSize, ...] | None
+    log_crc32c: int | None
+    txn_index_empty: bool
     truncation_offset: int | None = None
     log_start_offset: int | None = None
     lineage: tuple[EpochEntry, ...] | None = None
@@ -178,7 +177,7 @@ class EpochSizeRow:
     leader_epoch: int
     segments: int
     size_bytes: int
-    topic_id: str = wide_field()
+    topic_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +191,9 @@ class DeletionRow:
     size_bytes: int
     max_timestamp_ms: int
     reason: str
-    path: str = wide_field()
-    topic_id: str = wide_field()
-    segment_id: str = wide_field()
+    path: str
+    topic_id: str
+    segment_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,4 +212,4 @@ class RetentionRow:
     deleted_segments: int
     deleted_bytes: int
     held_back: tuple[str, ...]
-    topic_id: str = wide_field()
+    topic_id: str

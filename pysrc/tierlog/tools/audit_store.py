@@ -26,7 +26,6 @@ from tierlog.tools.audit_rows import (
 )
 from tierlog.tools.audit_segment import SegmentLook, SegmentTask, look_at_segment
 from tierlog.tools.findings import Finding
-from tierlog.tools.output import Table
 from tierlog.tools.progress import Progress, QuietProgress
 
 __all__ = ["StoreAudit", "audit_store", "look_at_segments"]
@@ -48,16 +47,6 @@ class StoreAudit:
     epoch_sizes: tuple[EpochSizeRow, ...]
     retention: tuple[RetentionRow, ...]
     deletions: tuple[DeletionRow, ...]
-
-    def tables(self) -> list[Table]:
-        """What a document holds."""
-        return [
-            Table(name="segments", row_type=AuditedSegment, rows=self.segments),
-            Table(name="findings", row_type=Finding, rows=self.findings),
-            Table(name="epoch_sizes", row_type=EpochSizeRow, rows=self.epoch_sizes),
-            Table(name="retention", row_type=RetentionRow, rows=self.retention),
-            Table(name="deletions", row_type=DeletionRow, rows=self.deletions),
-        ]
 
 
 def audit_store(
