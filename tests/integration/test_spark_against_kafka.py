@@ -1,13 +1,14 @@
 """Tables of Spark and a live consumer, record for record, over logs of every kind.
 
 The broker tiers into its own LocalTieredStorage and deletes locally; Spark reads what it wrote
-there, the same segments in a store of ours, and the broker's directories as they are.
+there, the same segments in a store of ours, and the broker's directories as they are, while they
+are written to as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ import pytest
 
 from spark_udfs.datasource import TierlogDataSource
 from tests.data.maker.consuming import consume, shown_bytes
+from tests.data.maker.producing import BatchProducer, grouped, mixed
 from tests.integration.kafka_wire import KafkaWire
-from tests.integration.tiered_logs import LOGS, KafkaBeside, set_up, tiering_broker
+from tests.integration.tiered_logs import LOGS, SMALL, KafkaBeside, set_up, tiering_broker
+from tests.kafka_tools import wait_until
 from tests.remote.kafka_layouts import kafka_url
 from tests.spark.conftest import spark  # noqa: F401  a fixture
+from tests.spark.query import Query
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 NAMES = [log.name for log in LOGS]
+STREAMED = "streamed"
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 Row = dict[str, Any]
@@ -220,3 +225,35 @@ def test_the_verbs_read_it(world: World) -> None:
     report = verify(source, now_ms=1 << 50, deep=True)
     what = {one.what for one in report.findings if one.severity == "problem"}
     assert what <= {"missing_offsets"}
+
+
+# -- a stream
+
+
+def test_a_stream_beside_a_live_broker(world: World) -> None:
+    """Each record once, over its directory while it is written to, and over a restart."""
+    broker = world.host.broker
+    broker.create_topic(STREAMED, partitions=2, config=SMALL)
+    path = ",".join(map(str, broker.log_dirs))
+    query = Query(path, subscribe=STREAMED, maxOffsetsPerTrigger="150")
+    producer = BatchProducer(broker, compression_type="lz4")
+    sent = 0
+    for phase in range(3):
+        for partition in range(2):
+            messages = mixed(f"{STREAMED}/{phase}/{partition}", 200, start_ms=1_700_000_000_000)
+            placed = [replace(one, partition=partition) for one in messages]
+            producer.send_all(STREAMED, grouped(f"{phase}", placed))
+            sent += len(placed)
+
+        def caught_up(wanted: int = sent) -> bool:
+            query.trigger()
+            return len(query.seen()) >= wanted
+
+        wait_until(caught_up, 60, what=f"{sent} records in the broker's directory")
+        query.restart()
+    rows = [row for batch in query.batches for row in batch]
+    for partition in range(2):
+        found = [row for row in rows if row["partition"] == partition]
+        expected = consume(broker, STREAMED, partition)
+        assert [row["offset"] for row in found] == [row["offset"] for row in expected]
+        assert [shown_bytes(row["value"]) for row in found] == [row["value"] for row in expected]

@@ -36,6 +36,7 @@ BROKER_PROPERTIES = {
     "remote.log.manager.task.interval.ms": 300,
     "log.initial.task.delay.ms": 300,
     "log.cleaner.backoff.ms": 200,
+    "replica.high.watermark.checkpoint.interval.ms": 300,
     "log.index.size.max.bytes": 65_536,
     "producer.id.expiration.ms": 2_000_000_000,
     # A slow machine is no difference between the two.

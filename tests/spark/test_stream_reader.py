@@ -11,18 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from spark_udfs.datasource import schema_of
-from spark_udfs.source_options import parse_options
 from spark_udfs.source_plan import Partition
-from spark_udfs.stream import TierlogStreamReader
 from spark_udfs.stream_offsets import advanced, as_json, from_json, limited
 from tests.kafka_tools.golden import golden_segments, truth_records
 from tests.spark.growing import GrowingLogDir, GrowingStore, fill_store
+from tests.spark.query import Query
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.segment import scan_segment
 
-Offsets = dict[str, dict[str, int]]
 EPOCHS = [row["offset"] for row in truth_records("clean", "epochs", 0)]
 
 
@@ -38,56 +35,6 @@ def store(whole: Path, tmp_path: Path) -> GrowingStore:
 
 def base_offset(store: GrowingStore, number: int) -> int:
     return int(store.segments("epochs")[number].name[:20])
-
-
-class Query:
-    """What Spark keeps of a query and makes of a reader; `restart` is a new process."""
-
-    def __init__(self, path: str, **options: str) -> None:
-        self._options = {"path": path, "startingOffsets": "earliest", **options}
-        if "subscribePattern" not in options:
-            self._options.setdefault("subscribe", "epochs")
-        self.offsets: Offsets | None = None
-        self.batches: list[list[dict[str, Any]]] = []
-        self.restart()
-
-    def restart(self) -> None:
-        options = parse_options(self._options, streaming=True)
-        self.reader = TierlogStreamReader(options, schema_of(options))
-
-    def start(self) -> Offsets:
-        if self.offsets is None:
-            self.offsets = over_the_wire(self.reader.initialOffset())
-        return self.offsets
-
-    def trigger(self, *, every: bool = False) -> list[dict[str, Any]]:
-        """One trigger; nothing where there is nothing new."""
-        start = self.start()
-        limit = ReadAllAvailable() if every else self.reader.getDefaultReadLimit()
-        end = over_the_wire(self.reader.latestOffset(start, limit))
-        if json.dumps(end) == json.dumps(start):
-            return []
-        rows = self.read(start, end)
-        self.offsets = end
-        self.batches.append(rows)
-        return rows
-
-    def read(self, start: Offsets, end: Offsets) -> list[dict[str, Any]]:
-        """What the tasks of a trigger give."""
-        return [
-            row
-            for task in self.reader.partitions(start, end)
-            for batch in self.reader.read(task)
-            for row in batch.to_pylist()
-        ]
-
-    def seen(self) -> list[int]:
-        return [row["offset"] for batch in self.batches for row in batch]
-
-
-def over_the_wire(offsets: Offsets) -> Offsets:
-    """As Spark hands it back."""
-    return dict(json.loads(json.dumps(offsets)))
 
 
 # -- a store
