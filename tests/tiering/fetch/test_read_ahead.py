@@ -113,6 +113,15 @@ def read_on(tier: Tier, reader: RemoteReader, offset: int, limit: int, **more: A
     return read.next_offset
 
 
+def start_reading(tier: Tier, reader: RemoteReader, workers: ByHand, reads: int = 3) -> int:
+    """So many reads from the start on, while the workers keep up; where the reader goes on."""
+    offset = 0
+    for _ in range(reads):
+        offset = read_on(tier, reader, offset, 20_000)
+        workers.work()
+    return offset
+
+
 @pytest.mark.parametrize("limit", [0, 1, 6_000, 50_000, 300_000, 2 << 20])
 @pytest.mark.parametrize("pace", [0, 1, 3])
 def test_a_sequential_reader_gets_every_batch(
@@ -131,10 +140,7 @@ def test_a_sequential_reader_gets_every_batch(
 def test_what_was_read_ahead_takes_no_request(
     tier: Tier, reader: RemoteReader, workers: ByHand
 ) -> None:
-    offset = 0
-    for _ in range(4):
-        offset = read_on(tier, reader, offset, 20_000)
-        workers.work()
+    offset = start_reading(tier, reader, workers, reads=4)
     tier.store.reads.clear()
     while offset < END:
         read = tier.read(reader, offset, 20_000)
@@ -148,10 +154,7 @@ def test_what_was_read_ahead_takes_no_request(
 def test_the_next_segments_indexes_are_there_before_the_reader(
     tier: Tier, reader: RemoteReader, workers: ByHand
 ) -> None:
-    offset = 0
-    for _ in range(3):
-        offset = read_on(tier, reader, offset, 20_000)
-        workers.work()
+    offset = start_reading(tier, reader, workers)
     asked = {key for key, _, _ in tier.store.reads}
     assert {tier.keys(0)[1], tier.keys(1)[1]} <= asked
     assert offset < PER_SEGMENT
@@ -222,10 +225,7 @@ def test_the_share_of_the_memory_is_the_bound(tier: Tier, workers: ByHand) -> No
 def test_who_needs_memory_gets_what_was_read_ahead(
     tier: Tier, reader: RemoteReader, workers: ByHand
 ) -> None:
-    offset = 0
-    for _ in range(4):
-        offset = read_on(tier, reader, offset, 20_000)
-        workers.work()
+    offset = start_reading(tier, reader, workers, reads=4)
     ahead = tier.memory.used_bytes
     assert ahead > 100_000
     tier.memory.resize(ahead)
@@ -241,10 +241,7 @@ def test_who_needs_memory_gets_what_was_read_ahead(
 def test_what_nobody_comes_for_goes_in_time(tier: Tier, workers: ByHand) -> None:
     clock = ManualClock()
     reader = tier.reader(read_ahead=EAGER, workers=workers, clock=clock)
-    offset = 0
-    for _ in range(4):
-        offset = read_on(tier, reader, offset, 20_000)
-        workers.work()
+    start_reading(tier, reader, workers, reads=4)
     assert tier.memory.used_bytes > 0
     clock.advance(EAGER.idle_ms - 1)
     reader.sweep()
@@ -266,14 +263,6 @@ def test_so_many_readers_are_remembered(tier: Tier, workers: ByHand) -> None:
 
 
 # -- bad days
-
-
-def start_reading(tier: Tier, reader: RemoteReader, workers: ByHand) -> int:
-    offset = 0
-    for _ in range(3):
-        offset = read_on(tier, reader, offset, 20_000)
-        workers.work()
-    return offset
 
 
 def test_a_piece_that_was_damaged_on_its_way_is_asked_for_again(
