@@ -15,6 +15,7 @@ from tests.kafka_tools.tools import dump_log_segments
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import ConfigError, TierlogError
+from tierlog.log.checkpoint import LEADER_EPOCHS, parse_leader_epochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.tools.index_rebuild import (
@@ -192,6 +193,46 @@ def test_never_into_a_broker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a folder for the index files"):
         rebuild(source, None)
     assert not (source / "new").exists()
+
+
+def checkpoints(folder: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in folder.rglob(LEADER_EPOCHS)}
+
+
+@pytest.mark.parametrize("disk", DISKS, ids=lambda disk: f"{disk.parent.name}-{disk.name}")
+def test_leader_epochs_come_from_the_broker_or_else_the_batches(disk: Path, tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path, f"{disk.parent.name}/{disk.name}")
+    told = checkpoints(source)
+    rebuild(source, tmp_path / "kept")
+    kept = checkpoints(tmp_path / "kept")
+    assert len(kept) >= 4
+    assert kept == {name: told[name] for name in kept}
+    for path in source.rglob(LEADER_EPOCHS):
+        path.unlink()
+    report = rebuild(source, tmp_path / "lost")
+    assert report.ok
+    for name, data in checkpoints(tmp_path / "lost").items():
+        ends = [row.end_offset for row in report.segments if f"{row.topic}-{row.partition}" == name]
+        end = max(offset for offset in ends if offset is not None)
+        # A leader that has not written anything yet is known to the broker only.
+        expected = [one for one in parse_leader_epochs(told[name]) if one.start_offset <= end]
+        found = list(parse_leader_epochs(data))
+        if "compacted" in name or "deleted" in name:
+            # Where the log begins only batches still tell.
+            expected[0], found[0] = (
+                one._replace(start_offset=0) for one in (expected[0], found[0])
+            )
+        assert found == expected, name
+
+
+def test_leader_epochs_are_not_guessed(tmp_path: Path) -> None:
+    source = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    overwrite(source / "epochs-0" / LEADER_EPOCHS, 0, b"7")
+    logs = sorted((source / "epochs-0").glob("*.log"))
+    overwrite(logs[1], 70, b"\xff\xff\xff")
+    report = rebuild(source, tmp_path / "to")
+    assert checkpoints(tmp_path / "to") == {}
+    assert "leader_epochs_unknown" in {found.what for found in report.findings}
 
 
 class Killer:

@@ -1,12 +1,14 @@
 """Index files of a broker's log directories, made again beside them and never in them.
 
 For each segment the files that Kafka's own recovery would write: ``.index``, ``.timeindex``,
-``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the segment's end, all
-beneath ``<target>/<topic>-<partition>/``. The directory itself is only read.
+``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the segment's end; for
+each partition its ``leader-epoch-checkpoint``: the broker's own where that is sound, else what the
+batches say. All beneath ``<target>/<topic>-<partition>/``. The directory itself is only read.
 
 Transaction index and snapshot depend on the producer state before the segment. It is the broker's
 own ``.snapshot`` at the segment's base where that is sound, else what the segments before it say.
-So segments form chains: only a sound snapshot lets one begin. Whatever the chains, the bytes that
+So segments form chains: only a sound snapshot lets one begin, and none where the leader epochs must
+be read from all segments. Whatever the chains, the bytes that
 come out are the same.
 """
 
@@ -23,7 +25,7 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from tierlog.log.checkpoint import META_PROPERTIES
+from tierlog.log.checkpoint import LEADER_EPOCHS, META_PROPERTIES, EpochEntry, LeaderEpochs
 from tierlog.log.files import printable, read_small
 from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.log_dir import Listing, PartitionLog, parse_partition_directory
@@ -127,9 +129,10 @@ def plan_log_chains(
     """Every segment in exactly one chain; a new one begins, if it may, after `task_bytes`."""
     for log in listing.partitions:
         bare = replace(log, skipped=(), problems=())
+        divisible = bool(log.leader_epochs)
         run: list[SegmentFiles] = []
         for segment in log.segments:
-            full = sum(one.size_bytes for one in run) >= task_bytes
+            full = divisible and sum(one.size_bytes for one in run) >= task_bytes
             if full and _stored_snapshot(segment) is not None:
                 yield _chain(bare, run, target, index_interval_bytes)
                 run = []
@@ -187,6 +190,14 @@ class _Rebuilt:
             finding(self.segment.log_path, "failed", "files at work", str(error), _FAILED)
         )
 
+    def add_epochs(self, epochs: list[EpochEntry] | None) -> None:
+        """The partition's checkpoint goes with its newest segment; none where there are no epochs,
+        or where they are not known."""
+        if epochs is None:
+            self.findings.append(_unknown_epochs(self.segment))
+        elif epochs:
+            self.files[LEADER_EPOCHS] = LeaderEpochs(tuple(epochs)).encode()
+
     def outcome(self, outcome: Outcome) -> SegmentOutcome:
         log, segment = self.chain.log, self.segment
         if outcome is Outcome.CONFLICT:
@@ -207,20 +218,38 @@ def _rebuild_segments(chain: LogChain) -> Iterator[_Rebuilt]:
     """The segments of a chain, in order."""
     snapshot: bytes | None = None
     known, expected_base = chain.knows_state, chain.log.segments[0].base_offset
+    epochs: list[EpochEntry] | None = list(chain.log.leader_epochs or ())
+    told = bool(epochs)
     for number, segment in enumerate(chain.log.segments):
         stored = _stored_snapshot(segment)
         if stored is not None:
             snapshot, known = stored, True
         elif segment.base_offset != expected_base:
             snapshot, known = None, False
+        follows = segment.base_offset == expected_base
         rebuilt = _rebuild_segment(chain, number, snapshot, known)
-        yield rebuilt
         after = rebuilt.examined.rebuilt if rebuilt.is_sound else None
+        if not told:
+            epochs = _epochs_after(epochs, after) if follows else None
+        if segment.is_active and rebuilt.is_sound:
+            rebuilt.add_epochs(epochs)
+        yield rebuilt
         known = known and after is not None
         snapshot = after.producer_snapshot if known and after is not None else None
         expected_base = segment.base_offset
         if segment.next_base_offset is not None:
             expected_base = segment.next_base_offset
+
+
+def _epochs_after(
+    before: list[EpochEntry] | None, rebuilt: RebuiltIndexes | None
+) -> list[EpochEntry] | None:
+    """Where the leader epochs of a log begin, as Kafka's recovery finds them batch by batch; None
+    when a segment could not be read."""
+    if before is None or rebuilt is None:
+        return None
+    newest = before[-1].epoch if before else -1
+    return before + [EpochEntry(*one) for one in rebuilt.leader_epochs if one[0] > newest]
 
 
 @contextmanager
@@ -326,6 +355,17 @@ def _unknown_state(segment: SegmentFiles, matters: bool) -> Finding:
         "no sound snapshot there, and no sound segment before it",
         _STATE if matters else "its .snapshot was not written; no transaction is in it",
         severity=Severity.PROBLEM if matters else Severity.NOTE,
+    )
+
+
+def _unknown_epochs(segment: SegmentFiles) -> Finding:
+    return finding(
+        os.path.join(os.path.dirname(segment.log_path), LEADER_EPOCHS),
+        "leader_epochs_unknown",
+        "a sound checkpoint, or sound segments",
+        "neither",
+        "the checkpoint was not written: restore the segments, then run this again",
+        severity=Severity.NOTE,
     )
 
 
