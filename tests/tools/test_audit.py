@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.tools.conftest import LOG_DIRS, tier_golden
 from tests.tools.golden_copy import overwrite
 from tierlog.cli import main
 from tierlog.clock import ManualClock
-from tierlog.errors import ConfigError
+from tierlog.errors import ConfigError, RemoteMetadataError
 from tierlog.log.checkpoint import EpochEntry
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.sidecar import Sidecar
@@ -250,6 +251,29 @@ def test_metadata_is_read_while_its_owner_writes_and_nothing_is_touched(bucket: 
     rows = [row for row in seen.segments.values() if row.topic_id == partition.topic_id]
     assert [row.metadata() for row in rows] == list(known)
     assert {row.log_start_offset for row in rows} == {7}
+
+
+def test_metadata_that_changes_while_it_is_copied_is_not_believed(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner commits just between the copies of the file and of its log."""
+    copy_file = shutil.copyfile
+    with closing(SqliteRemoteLogMetadataManager(bucket.metadata)) as owner:
+        partition, commits = owner.partitions()[0], count(1)
+
+        def copy_and_commit(source: str, target: str) -> None:
+            copy_file(source, target)
+            if source == str(bucket.metadata):
+                owner.advance_log_start_offset(partition, next(commits))
+
+        monkeypatch.setattr(shutil, "copyfile", copy_and_commit)
+        with pytest.raises(RemoteMetadataError, match="changed each time it was read"):
+            read_metadata(str(bucket.metadata))
+        monkeypatch.undo()
+        rows = read_metadata(str(bucket.metadata)).segments.values()
+    tries = next(commits) - 1
+    assert tries > 1
+    assert {row.log_start_offset for row in rows} == {None, tries}
 
 
 def test_a_file_that_is_no_metadata(bucket: Bucket, tmp_path: Path) -> None:
