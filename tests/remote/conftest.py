@@ -34,6 +34,4 @@ def pytest_report_header() -> list[str]:
     """Says which servers are missed, and why."""
     if "versitygw" in S3_SERVERS:
         return []
-    return [
-        "S3: only moto runs; make test builds versitygw too, where Go and its registry are there"
-    ]
+    return ["S3: only moto runs; make test builds versitygw too, where there is Go"]

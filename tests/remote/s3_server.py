@@ -57,6 +57,16 @@ class S3Server:
             "retry_config": {"max_retries": 1},
         }
 
+    def environment(self) -> dict[str, str]:
+        """The variables by which a command finds this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
     def client(self) -> Any:
         """boto3's client: another implementation to look at the bucket with."""
         return boto3.client(
@@ -70,6 +80,20 @@ class S3Server:
     def new_bucket(self) -> str:
         name = f"bucket-{next(self._bucket_numbers)}"
         self.client().create_bucket(Bucket=name)
+        return name
+
+    def open_uploads(self, bucket: str) -> list[str]:
+        """Keys of the uploads in parts that were neither completed nor ended."""
+        listed = self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+        return [upload["Key"] for upload in listed]
+
+    def bucket_of(self, folder: Path, prefix: str) -> str:
+        """A new bucket with the files of `folder` under `prefix`."""
+        name, client = self.new_bucket(), self.client()
+        for path in folder.rglob("*"):
+            if path.is_file():
+                key = f"{prefix}/{path.relative_to(folder).as_posix()}"
+                client.put_object(Bucket=name, Key=key, Body=path.read_bytes())
         return name
 
 
@@ -90,8 +114,9 @@ def _answers(port: int) -> bool:
 
 
 @contextmanager
-def running_s3_server(kind: str = "moto") -> Iterator[S3Server]:
-    """A started server of a kind of `S3_SERVERS`; it is stopped by its process id at the end."""
+def running_s3_server(kind: str = S3_SERVERS[-1]) -> Iterator[S3Server]:
+    """A started server of a kind of `S3_SERVERS`, the real one where there is one; it is stopped by
+    its process id at the end."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         if kind == "moto":

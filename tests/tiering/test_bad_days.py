@@ -10,7 +10,7 @@ import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
 from tests.remote.fault_proxy import Call, Fault, FaultProxy
-from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
+from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.clock import ManualClock
 from tierlog.errors import TierlogError
 from tierlog.log.log_dir import open_log_dir
@@ -38,13 +38,8 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     with FaultProxy(server) as running:
-        for variable, value in {
-            "AWS_ENDPOINT_URL": running.options()["endpoint"],
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_ALLOW_HTTP": "true",
-        }.items():
+        behind = {"AWS_ENDPOINT_URL": running.options()["endpoint"]}
+        for variable, value in (server.environment() | behind).items():
             monkeypatch.setenv(variable, value)
         yield running
 

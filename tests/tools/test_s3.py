@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.remote.s3_server import (
-    ACCESS_KEY,
     S3_SERVERS,
     SECRET_KEY,
     S3Server,
@@ -29,19 +28,8 @@ def bucket(
     server: S3Server, golden_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[S3Server, str]:
     """A bucket with the golden store under a prefix, and the environment that leads there."""
-    name = server.new_bucket()
-    client = server.client()
-    for path in golden_store.rglob("*"):
-        if path.is_file():
-            key = f"kafka/{path.relative_to(golden_store).as_posix()}"
-            client.put_object(Bucket=name, Key=key, Body=path.read_bytes())
-    for variable, value in {
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
+    name = server.bucket_of(golden_store, "kafka")
+    for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
     return server, f"s3://{name}/kafka"
 
