@@ -188,6 +188,20 @@ def test_a_segment_that_lacks_a_file_is_not_there_and_said(damaged: Path, suffix
     assert offsets(damaged) == [one for one in whole if not base <= one < following]
 
 
+def test_a_last_file_that_is_just_being_written(damaged: Path) -> None:
+    path = second_segment(damaged, ".snapshot")
+    data = path.read_bytes()
+    path.write_bytes(b"")
+    (problem,) = problems(damaged)
+    assert problem.reason is ProblemReason.LOG_WITHOUT_INDEXES
+    store = open_store(kafka_url(damaged))
+    path.write_bytes(data[:-1])
+    with pytest.raises(CorruptDataError, match="verify names every such object"):
+        list(list_segments(store))
+    path.write_bytes(data)
+    assert len(list(list_segments(store))) == len(list(damaged.rglob("*.log")))
+
+
 def test_without_aborts_there_is_no_transaction_index(damaged: Path) -> None:
     assert not list(damaged.rglob("*.txnindex"))
     assert problems(damaged) == []
@@ -230,6 +244,7 @@ def say_anything(path: Path) -> None:
         (".index", point_into_a_batch, ".log"),
         (".index", cut, ".index"),
         (".timeindex", cut, ".timeindex"),
+        (".snapshot", say_anything, ".snapshot"),
         (".leader_epoch_checkpoint", say_nothing, ".log"),
         (".leader_epoch_checkpoint", say_anything, ".leader_epoch_checkpoint"),
     ],

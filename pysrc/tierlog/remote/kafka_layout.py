@@ -1,9 +1,10 @@
 """Kafka's own plain layout, read as if it were ours: what its LocalTieredStorage wrote.
 
     <topic>-<partition>-<topicId>/<base offset, 20 digits>-<segmentId>.log         Kafka's bytes
-                                  ....index ....timeindex ....snapshot             Kafka's files
+                                  ....index ....timeindex                          Kafka's files
                                   ....txnindex                                     only after aborts
-                                  ....leader_epoch_checkpoint                      written last
+                                  ....leader_epoch_checkpoint
+                                  ....snapshot                                     written last
 
 The URL of such a store is ``kafka+`` and that of the folder ``kafka-tiered-storage``, wherever it
 lies: ``kafka+file:///...``, ``kafka+s3://...``. Its keys are those of `layout`, so whatever reads
@@ -28,8 +29,15 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.log.checkpoint import parse_leader_epochs
-from tierlog.log.index_files import OffsetIndex, TimeIndex, read_offset_index, read_time_index
+from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.log.index_files import (
+    OffsetIndex,
+    TimeIndex,
+    read_offset_index,
+    read_producer_snapshot,
+    read_time_index,
+    read_transaction_index,
+)
 from tierlog.log.segment import scan_segment
 from tierlog.remote.indexes import IndexKind, encode_indexes
 from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX, ObjectKey, encode_rdi, parse_key
@@ -86,7 +94,7 @@ class _Files:
     times: TimeIndex
     aborts: bytes
     producers: bytes
-    epochs: bytes
+    lineage: LeaderEpochs
 
 
 class KafkaLayoutStore:
@@ -145,7 +153,10 @@ class KafkaLayoutStore:
                 if info.key.startswith(beneath):
                     yield info
                 continue
-            if not str(ours).startswith(beneath):
+            # The last file of a copy that goes on is empty for a moment.
+            if not str(ours).startswith(beneath) or (
+                ours.suffix == _PRODUCERS and not info.size_bytes
+            ):
                 continue
             found = waiting.setdefault(ours.stem, {})
             found[ours.suffix] = info
@@ -206,25 +217,26 @@ class KafkaLayoutStore:
             IndexKind.TIME: files.times.data,
             IndexKind.TRANSACTION: files.aborts,
             IndexKind.PRODUCER_SNAPSHOT: files.producers,
-            IndexKind.LEADER_EPOCH: files.epochs,
+            IndexKind.LEADER_EPOCH: files.lineage.encode(),
             IndexKind.REMOTE_LOG: self._runs(wanted, metadata, files),
         }
         return encode_indexes(SegmentDescription(metadata=metadata), sections)
 
     def _files(self, wanted: ObjectKey) -> _Files:
-        def parsed(suffix: str, parse: Callable[[bytes, int], _Value]) -> _Value:
+        def read(suffix: str, parse: Callable[[bytes], _Value]) -> _Value:
             try:
-                return parse(self._read(wanted, suffix), wanted.base_offset)
+                return parse(self._read(wanted, suffix))
             except CorruptDataError as error:
                 path = f"{self._inner.url}/{_their_key(wanted, suffix)}"
                 raise error.located(path) from None
 
+        base_offset = wanted.base_offset
         return _Files(
-            offsets=parsed(_OFFSETS, read_offset_index),
-            times=parsed(_TIMES, read_time_index),
-            aborts=self._read(wanted, _ABORTS),
-            producers=self._read(wanted, _PRODUCERS),
-            epochs=self._read(wanted, _EPOCHS),
+            offsets=read(_OFFSETS, lambda data: read_offset_index(data, base_offset)),
+            times=read(_TIMES, lambda data: read_time_index(data, base_offset)),
+            aborts=read(_ABORTS, lambda data: read_transaction_index(data, base_offset).data),
+            producers=read(_PRODUCERS, _checked_snapshot),
+            lineage=read(_EPOCHS, parse_leader_epochs),
         )
 
     def _read(self, wanted: ObjectKey, suffix: str) -> bytes:
@@ -257,9 +269,7 @@ class KafkaLayoutStore:
         partition = TopicIdPartition(
             topic_id=wanted.topic_id, topic=wanted.topic_label, partition=wanted.partition
         )
-        path = f"{self._inner.url}/{_their_key(wanted, _EPOCHS)}"
-        lineage = parse_leader_epochs(files.epochs, path)
-        epochs = lineage.clipped(wanted.base_offset, end_offset + 1).entries
+        epochs = files.lineage.clipped(wanted.base_offset, end_offset + 1).entries
         # A lineage begins inside of the segment when records before that were deleted.
         starts = [wanted.base_offset, *(entry.start_offset for entry in epochs[1:])]
         return RemoteLogSegmentMetadata(
@@ -370,6 +380,11 @@ class KafkaLayoutStore:
             f"{self.url}: {key}: Kafka's own layout is only read; give a store of tierlog's own",
             retriable=False,
         )
+
+
+def _checked_snapshot(data: bytes) -> bytes:
+    read_producer_snapshot(data)
+    return data
 
 
 def _their_key(wanted: ObjectKey, suffix: str = LOG_SUFFIX) -> str:
