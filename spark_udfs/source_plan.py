@@ -41,6 +41,7 @@ __all__ = [
     "plan_read",
     "plan_tasks",
     "resolve",
+    "share",
     "split",
 ]
 
@@ -368,3 +369,8 @@ def pack(ranges: Iterable[ReadRange], task_bytes: int) -> list[tuple[ReadRange, 
         current.append(one)
         current_bytes += one.size_bytes
     return [*tasks, tuple(current)] if current else tasks
+
+
+def share(size_bytes: int, offsets: int, of_offsets: int) -> int:
+    """About how many of so many bytes a part of the offsets takes."""
+    return max(1, size_bytes * offsets // max(1, of_offsets))

@@ -15,7 +15,7 @@ from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import parse_options
 from spark_udfs.source_plan import ReadRange, partition_offsets, plan_read
-from spark_udfs.source_read import read_range
+from spark_udfs.source_segments import read_range
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.oracle import build, compression
 from tests.oracle.model import Record

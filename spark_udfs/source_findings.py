@@ -1,0 +1,24 @@
+"""What a catalog could not understand, noted or raised."""
+
+from __future__ import annotations
+
+from spark_udfs.source_plan import Finding, Partition
+from tierlog.errors import CorruptDataError
+
+__all__ = ["Findings"]
+
+
+class Findings:
+    """Damage as findings, or as errors."""
+
+    def __init__(self, fail_on_corrupt: bool) -> None:
+        self._fail_on_corrupt = fail_on_corrupt
+        self.found: list[Finding] = []
+
+    def note(
+        self, error: CorruptDataError, partition: Partition, start_offset: int | None = None
+    ) -> None:
+        """Notes what is wrong, or raises it."""
+        if self._fail_on_corrupt:
+            raise error
+        self.found.append(Finding.of(error, partition, start_offset))

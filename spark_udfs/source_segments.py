@@ -1,0 +1,305 @@
+"""A range of a segment, read: checked records, and what is damaged.
+
+Damage costs what is damaged: everything before it is there, and reading goes on at the next place
+that an index of the segment names. Whatever an index says, each batch is checked, and must hold
+offsets that are still to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from spark_udfs.source_log_dir import offset_index
+from spark_udfs.source_plan import Finding, Mark, ReadRange
+from spark_udfs.source_rows import is_plain
+from spark_udfs.source_store import log_index_entries
+from tierlog.columns import RecordColumns
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import SegmentHandle
+from tierlog.log.records import decode_records
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.remote.log_index import RemoteLogIndexEntries
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.committed import committed_rows
+from tierlog.tiering.log_reader import rows_between
+from tierlog.tiering.store_reader import StoreReader
+from tierlog.types import StopReason
+
+__all__ = ["read_range"]
+
+_WINDOW_BYTES = 1 << 20
+_OPENED_BYTES = 4 << 20
+# Of a store; the reader asks for more ahead.
+_FETCH_BYTES = 2 << 20
+_MAX_OFFSET = 2**63 - 1
+
+
+def read_range(
+    one: ReadRange,
+    storage: RemoteStorageManager | None,
+    *,
+    min_timestamp_ms: int | None = None,
+    fail_on_corrupt: bool = False,
+) -> Iterator[RecordColumns | Finding]:
+    """The committed records of a range in order, and what is damaged of it.
+
+    Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt`` damage is a
+    CorruptDataError. OSError or RemoteStorageError when the bytes cannot be had.
+    """
+    segment = _segment(one, storage)
+    start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
+    place: Mark | None = Mark(start, -1)
+    while place is not None and place.offset < end:
+        offset = place.offset
+        try:
+            for piece, after in segment.pieces(place, end):
+                rows = rows_between(piece, start, end)
+                yield from committed_rows(rows, one.aborted) if one.aborted else (rows,)
+                offset = after
+            return
+        except CorruptDataError as error:
+            if fail_on_corrupt:
+                raise
+            place = segment.beyond(error, offset)
+            lost_end = end if place is None else min(place.offset, end)
+            yield Finding.of(error, one.partition, offset, lost_end)
+
+
+class _Segment(Protocol):
+    """A segment that is read from anywhere on."""
+
+    def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
+        """The part of offsets [start, end) that may have records of that time or later."""
+        ...
+
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+        """Checked batches from a place on (position -1: wherever its offset is) up to offset
+        `end` or some more, each piece with the offset after it."""
+        ...
+
+    def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
+        """Where to go on behind damage that was met at `offset` or later."""
+        ...
+
+
+def _segment(one: ReadRange, storage: RemoteStorageManager | None) -> _Segment:
+    if isinstance(one.segment, SegmentFiles):
+        return _LocalSegment(one.segment)
+    assert storage is not None
+    return _RemoteSegment(one.segment, storage)
+
+
+class _LocalSegment:
+    """A segment of a log directory."""
+
+    def __init__(self, files: SegmentFiles) -> None:
+        self._files = files
+        self._limit = files.next_base_offset or _MAX_OFFSET
+        # How many compressed batches to open at a time; 0 when nothing is compressed.
+        self._batches = 1
+
+    def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
+        """By the headers: a broker's time index may be wrong beside a good log."""
+        if min_timestamp_ms is None:
+            return start, end
+        with self._files.open() as handle:
+            table = scan_segment(handle, verify_crc=False)
+        late = np.flatnonzero(
+            (table.max_timestamp_ms >= min_timestamp_ms) & (table.last_offset >= start)
+        )
+        if table.stop_reason is not StopReason.END:
+            # What is behind it is not known.
+            known_end = int(table.last_offset[-1]) + 1 if len(table) else start
+            return (int(table.base_offset[late[0]]) if len(late) else known_end), end
+        if not len(late):
+            return end, end
+        first, last = int(table.base_offset[late[0]]), int(table.last_offset[late[-1]])
+        return max(start, first), min(end, last + 1)
+
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+        """See `_Segment`."""
+        with self._files.open() as handle:
+            position, records = self._first(handle, place)
+            offset = self._files.base_offset
+            while records is not None:
+                after = int(records.batches.last_offset[-1]) + 1
+                yield records, after
+                if after >= end:
+                    return
+                offset, position = after, records.batches.stop_position
+                records = self._window(handle, position, offset)
+
+    def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
+        """See `_Segment`: the next entry of the offset index that leads to a batch."""
+        index = offset_index(self._files)
+        if index is None:
+            return None
+        behind = np.flatnonzero(index.position > error.position)
+        with self._files.open() as handle:
+            ends = [*index.position[behind[1:]].tolist(), handle.size_bytes]
+            for row, end in zip(behind.tolist(), ends, strict=False):
+                position, known = int(index.position[row]), int(index.offset[row])
+                table = scan_segment(handle, position, end, verify_crc=False)
+                if len(table) and offset <= table.base_offset[0] <= known < self._limit:
+                    return Mark(int(table.base_offset[0]), position)
+        return None
+
+    def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
+        """The first window: at the place, or where the index says or the headers lead to."""
+        base = self._files.base_offset
+        if place.position >= 0:
+            return place.position, self._window(handle, place.position, place.offset)
+        hint = 0 if place.offset <= base else self._indexed(place.offset)
+        if hint:
+            try:
+                records = self._window(handle, hint, base)
+            except CorruptDataError:
+                records = None
+            if records is not None and records.batches.base_offset[0] <= place.offset:
+                return hint, records
+            hint = _position_of(handle, place.offset)
+        return hint, self._window(handle, hint, base)
+
+    def _indexed(self, offset: int) -> int:
+        """By the offset index the position of a batch at or before an offset."""
+        index = offset_index(self._files)
+        row = -1 if index is None else int(index.offset.searchsorted(offset, "right")) - 1
+        return 0 if index is None or row < 0 else int(index.position[row])
+
+    def _window(self, handle: SegmentHandle, position: int, offset: int) -> RecordColumns | None:
+        """Some batches from a position on, with offsets from `offset` on; None at the end.
+
+        What is sound before damage comes first.
+        """
+        window = self._window_bytes(handle, position)
+        while position < handle.size_bytes:
+            records, error = self._decoded(handle, position, position + window, offset)
+            if len(records.batches):
+                self._learn(records)
+                return records
+            if error is not None:
+                raise error
+            if position + window >= handle.size_bytes:
+                self._check_end(records)
+                return None
+            # One batch is larger than the window.
+            window *= 2
+        return None
+
+    def _window_bytes(self, handle: SegmentHandle, position: int) -> int:
+        """How much to read: what compresses well takes far more memory than it has bytes."""
+        if self._batches:
+            table = scan_segment(handle, position, position + _WINDOW_BYTES, verify_crc=False)
+            if len(table) > self._batches and not is_plain(table):
+                return int(table.position[self._batches]) - position
+        return _WINDOW_BYTES
+
+    def _learn(self, records: RecordColumns) -> None:
+        if is_plain(records.batches):
+            self._batches = 0
+            return
+        opened_bytes = int(records.keys.lengths.sum() + records.values.lengths.sum(dtype=np.int64))
+        fitting = _OPENED_BYTES * len(records.batches) // max(1, opened_bytes)
+        self._batches = max(1, min(fitting, 4 * max(1, self._batches)))
+
+    def _decoded(
+        self, handle: SegmentHandle, start: int, end: int, offset: int
+    ) -> tuple[RecordColumns, CorruptDataError | None]:
+        error: CorruptDataError | None = None
+        try:
+            records = decode_records(handle, start, end)
+        except CorruptDataError as found:
+            error = found.located(self._files.log_path)
+            records = decode_records(handle, start, error.position)
+        # Of a batch that leaps ahead and the next one, which then is too low, the first is wrong.
+        misplaced = self._misplaced(records, offset)
+        if misplaced is not None:
+            error, records = misplaced, decode_records(handle, start, misplaced.position)
+        return records, error
+
+    def _misplaced(self, records: RecordColumns, offset: int) -> CorruptDataError | None:
+        """No checksum covers the base offset of a batch."""
+        batches = records.batches
+        wrong = np.flatnonzero(
+            (batches.base_offset < offset) | (batches.last_offset >= self._limit)
+        )
+        if not len(wrong):
+            return None
+        row = int(wrong[0])
+        return CorruptDataError(
+            reason=StopReason.OFFSET_ORDER.value,
+            path=self._files.log_path,
+            position=int(batches.position[row]),
+            expected=f"a batch with offsets from {offset} to {self._limit - 1}",
+            found=f"one with {batches.base_offset[row]} to {batches.last_offset[row]}",
+        )
+
+    def _check_end(self, records: RecordColumns) -> None:
+        """Only the segment that a broker writes to may end in the middle of a batch."""
+        reason = records.batches.stop_reason
+        harmless = reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) and self._files.is_active
+        if reason is not StopReason.END and not harmless:
+            raise CorruptDataError(
+                reason=reason.value,
+                path=self._files.log_path,
+                position=records.batches.stop_position,
+                expected="a whole batch",
+                found=f"a segment that ends there ({reason.value})",
+            )
+
+
+def _position_of(handle: SegmentHandle, offset: int) -> int:
+    """Where the batch that reaches `offset` begins, by the headers; else where they end."""
+    table = scan_segment(handle, verify_crc=False)
+    row = int(table.last_offset.searchsorted(offset))
+    return int(table.position[row]) if row < len(table) else table.stop_position
+
+
+class _RemoteSegment:
+    """A segment of a store."""
+
+    def __init__(self, metadata: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+        known = InMemoryRemoteLogMetadataManager(ready=False)
+        known.load([metadata])
+        known.mark_ready()
+        self._metadata = metadata
+        self._storage = storage
+        self._reader = StoreReader(storage, known, fetch_bytes=_FETCH_BYTES)
+
+    def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
+        """By the remoteLogIndex, whose entries know the largest time of their batches."""
+        if min_timestamp_ms is None:
+            return start, end
+        entries = self._entries()
+        if entries is None:
+            return start, end
+        late = np.flatnonzero(
+            (entries.last_timestamp_ms >= min_timestamp_ms) & (entries.last_offset >= start)
+        )
+        if not len(late):
+            return end, end
+        first, last = int(entries.first_offset[late[0]]), int(entries.last_offset[late[-1]])
+        return max(start, first), min(end, last + 1)
+
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+        """See `_Segment`."""
+        partition = self._metadata.topic_id_partition
+        for piece in self._reader.read(partition.topic_id, partition.partition, place.offset, end):
+            yield piece, int(piece.offset[-1]) + 1
+
+    def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
+        """See `_Segment`: the entry after the one that the offset lies in."""
+        entries = self._entries()
+        row = None if entries is None else entries.lookup_offset(offset)
+        if entries is None or row is None or row + 1 >= len(entries):
+            return None
+        return Mark(int(entries.first_offset[row + 1]), -1)
+
+    def _entries(self) -> RemoteLogIndexEntries | None:
+        return log_index_entries(self._storage, self._metadata)

@@ -1,0 +1,258 @@
+"""A store as a catalog: its segments, by its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_udfs.source_filters import Wanted
+from spark_udfs.source_findings import Findings
+from spark_udfs.source_options import SourceOptions
+from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
+from tierlog.errors import CorruptDataError
+from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.remote.bucket import Problem, bucket_metadata
+from tierlog.remote.indexes import IndexKind
+from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, indexes_key, log_key
+from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.store import open_store
+from tierlog.tiering.committed import StableLog
+from tierlog.tiering.fetch.aborted import TransactionReader
+from tierlog.tiering.fetch.remote import RemoteRead
+from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.store_reader import StoreReader
+from tierlog.types import TopicIdPartition
+
+__all__ = ["StoreCatalog", "log_index_entries"]
+
+_PARALLEL_READS = 8
+
+
+class StoreCatalog:
+    """The segments of a store, by its own words."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        *,
+        read_committed: bool,
+        fail_on_corrupt: bool,
+    ) -> None:
+        isolation = IsolationLevel.READ_COMMITTED if read_committed else None
+        self._storage = storage
+        self._metadata = metadata
+        self._reader = StoreReader(
+            storage, metadata, isolation_level=isolation or IsolationLevel.READ_UNCOMMITTED
+        )
+        self._read_committed = read_committed
+        self._findings = Findings(fail_on_corrupt)
+        self._lineages: dict[Partition, LeaderEpochs] = {}
+
+    @classmethod
+    def open(cls, url: str, options: SourceOptions) -> StoreCatalog:
+        """Lists the store and asks it about each segment of the topics that are wanted."""
+        store = open_store(url)
+        problems: list[Problem] = []
+        metadata = bucket_metadata(
+            store,
+            wanted=lambda key: _may_be_wanted(options, key),
+            on_problem=None if options.fail_on_corrupt else problems.append,
+        )
+        catalog = cls(
+            RemoteStorageManager(store),
+            metadata,
+            read_committed=options.read_committed,
+            fail_on_corrupt=options.fail_on_corrupt,
+        )
+        catalog._findings.found += [
+            _finding_of(problem) for problem in problems if problem.hides_segment
+        ]
+        return catalog
+
+    def partitions(self) -> list[Partition]:
+        """See `Catalog`."""
+        return [
+            Partition(one.topic, one.topic_id, one.partition)
+            for one in self._metadata.partitions()
+            if self._finished(one)
+        ]
+
+    def findings(self) -> list[Finding]:
+        """See `Catalog`."""
+        return list(self._findings.found)
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """See `Catalog`; nothing of a partition whose newest segment does not say how the log
+        went."""
+        try:
+            return self._reader.bounds(_topic_id(partition), partition.partition)
+        except CorruptDataError as error:
+            self._findings.note(error, partition)
+            return 0, 0
+
+    def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
+        """See `Catalog`."""
+        return self._reader.offset_for_timestamp(
+            _topic_id(partition), partition.partition, timestamp_ms
+        )
+
+    def ranges(
+        self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
+    ) -> list[ReadRange]:
+        """See `Catalog`; what several copies of a segment hold is read from one."""
+        lineage = self._lineage(partition)
+        parts = sorted(
+            (max(first, start_offset), min(last + 1, end_offset), number, segment)
+            for number, segment in enumerate(self._finished(_identity(partition)))
+            for first, last in ranges_in_lineage(segment, lineage)
+        )
+        found: list[ReadRange] = []
+        offset = start_offset
+        for first, end, _, segment in parts:
+            start = max(first, offset)
+            if start >= end:
+                continue
+            self._note_gap(partition, offset, start)
+            offset = end
+            if wanted.may_have(segment.max_timestamp_ms):
+                found.append(_remote_range(partition, segment, start, end))
+        self._note_gap(partition, offset, end_offset)
+        try:
+            return self._without_aborted(partition, lineage, found)
+        except CorruptDataError as error:
+            # Without a transaction index nobody knows what was aborted.
+            self._findings.note(error, partition, start_offset)
+            return []
+
+    def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
+        """See `Catalog`; several requests at a time."""
+        if not ranges:
+            return []
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-plan") as pool:
+            return list(pool.map(self._marks, ranges))
+
+    def _marks(self, one: ReadRange) -> Sequence[Mark]:
+        assert isinstance(one.segment, RemoteLogSegmentMetadata)
+        entries = log_index_entries(self._storage, one.segment)
+        if entries is None:
+            return []
+        ends = entries.data_length.astype("int64").cumsum()
+        return list(map(Mark, entries.first_offset.tolist(), [0, *ends.tolist()[:-1]]))
+
+    def _finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        return [
+            one
+            for one in self._metadata.list(partition)
+            if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
+
+    def _lineage(self, partition: Partition) -> LeaderEpochs:
+        """The leader epochs that the newest segment was uploaded with."""
+        known = self._lineages.get(partition)
+        if known is None:
+            segments = self._finished(_identity(partition))
+            newest = max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
+            kind = IndexKind.LEADER_EPOCH
+            section = self._storage.fetch_indexes(newest, [kind])[kind]
+            known = parse_leader_epochs(bytes(section), log_key(newest))
+            self._lineages[partition] = known
+        return known
+
+    def _note_gap(self, partition: Partition, start_offset: int, end_offset: int) -> None:
+        """Segments that follow each other leave no gap between their offsets."""
+        if start_offset < end_offset:
+            error = CorruptDataError(
+                reason="missing_segment",
+                path=f"{self._storage!r}",
+                position=0,
+                expected=f"offsets {start_offset} to {end_offset - 1} of {partition}",
+                found="no segment that holds them",
+            )
+            self._findings.note(error, partition, start_offset)
+
+    def _without_aborted(
+        self, partition: Partition, lineage: LeaderEpochs, ranges: list[ReadRange]
+    ) -> list[ReadRange]:
+        """The ranges with what is to be left out of them."""
+        if not self._read_committed or not ranges:
+            return ranges
+        first = ranges[0].segment
+        assert isinstance(first, RemoteLogSegmentMetadata)
+        view = StableLog.nothing(_identity(partition)).view(lineage)
+        read = RemoteRead(
+            records=b"",
+            first_offset=ranges[0].start_offset,
+            next_offset=ranges[-1].end_offset,
+            segment=first,
+        )
+        transactions = TransactionReader(self._storage, self._metadata)
+        aborted = transactions.of_remote(view, _identity(partition), read)
+        return [
+            one.leaving_out(overlapping(aborted, one.start_offset, one.end_offset))
+            for one in ranges
+        ]
+
+
+def log_index_entries(
+    storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata
+) -> RemoteLogIndexEntries | None:
+    """The remoteLogIndex of a segment, None when it is damaged."""
+    kind = IndexKind.REMOTE_LOG
+    try:
+        section = storage.fetch_indexes(segment, [kind])[kind]
+        return decode_remote_log_index(section, path=indexes_key(segment))
+    except CorruptDataError:
+        return None
+
+
+def _remote_range(
+    partition: Partition, segment: RemoteLogSegmentMetadata, start: int, end: int
+) -> ReadRange:
+    offsets = segment.end_offset - segment.start_offset + 1
+    return ReadRange(
+        partition=partition,
+        segment=segment,
+        start_offset=start,
+        end_offset=end,
+        size_bytes=share(segment.segment_size_bytes, end - start, offsets),
+    )
+
+
+def _may_be_wanted(options: SourceOptions, key: ObjectKey) -> bool:
+    """By its key alone, which has a long topic name cut short."""
+    topics = options.topics
+    cut_short = len(key.topic_label) == MAX_TOPIC_LABEL
+    names = {name[:MAX_TOPIC_LABEL] for name in topics.required}
+    if topics.pattern is not None or not names:
+        return cut_short or topics.wants(key.topic_label, key.topic_id, key.partition)
+    return key.topic_label in names or key.topic_id in names
+
+
+def _finding_of(problem: Problem) -> Finding:
+    return Finding(
+        partition=Partition("", None, -1),
+        path=problem.key,
+        reason=problem.reason.value,
+        position=0,
+        expected=problem.expected,
+        found=problem.found,
+    )
+
+
+def _identity(partition: Partition) -> TopicIdPartition:
+    return TopicIdPartition(
+        topic_id=_topic_id(partition), topic=partition.topic, partition=partition.partition
+    )
+
+
+def _topic_id(partition: Partition) -> str:
+    assert partition.topic_id is not None
+    return partition.topic_id
