@@ -80,7 +80,7 @@ class LogDirCatalog:
         return start, max(start, stable.last_stable_offset)
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """See `Catalog`; damaged segments before it are passed over."""
+        """See `Catalog`."""
         return self._reader.offset_for_timestamp(partition.topic, partition.partition, timestamp_ms)
 
     def ranges(
