@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
-HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd
+HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd pysrc/tierlog/_hot_budget.pxi
 STAMPS := $(VENV)/stamps
 
 .PHONY: help demo test check bench proofs models reliability fmt lock clean build
