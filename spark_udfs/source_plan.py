@@ -149,8 +149,8 @@ class Catalog(Protocol):
         ...
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """Offset of the first record of that time or later; CorruptDataError when damage does not
-        let it be found, which offsets do not ask for."""
+        """Offset of the first record of that time or later; CorruptDataError when damage is in
+        the way."""
         ...
 
     def ranges(
