@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.broker import BrokerUnavailableError
+from tierlog.cli import main
 from tierlog.clock import ManualClock
-from tierlog.errors import ConfigError
 from tierlog.remote.layout import partition_prefix, topic_prefix
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
@@ -247,15 +247,18 @@ def test_a_note_from_the_future_counts_from_now(archive: Archive) -> None:
     assert archive.look(WEEK_MS) == list(TOPICS[1:])
 
 
-def test_without_a_broker_nobody_knows(tmp_path: Path) -> None:
+def test_without_a_broker_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
-    with pytest.raises(ConfigError, match=r"needs tierlog\.bootstrap\.servers"):
-        Sidecar(
-            [str(log_dir)],
-            (tmp_path / "store").as_uri(),
-            state_dir=str(tmp_path / "state"),
-            deleted_topic_retention_ms=WEEK_MS,
-        )
+    monkeypatch.setenv("TIERLOG_DELETED_TOPIC_RETENTION_MS", "1")
+    command = ["tier", str(log_dir), "--to", (tmp_path / "store").as_uri(), "--once"]
+    assert main([*command, "--state-dir", str(tmp_path / "state")]) == 2
+    assert "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers" in (
+        capsys.readouterr().err
+    )
+    monkeypatch.setenv("TIERLOG_DELETED_TOPIC_RETENTION_MS", "-1")
+    assert main([*command, "--state-dir", str(tmp_path / "state")]) == 0
 
 
 IDS = st.sampled_from("abcdef")

@@ -101,6 +101,7 @@ class Sidecar:
         clock: Clock | None = None,
         dry_run: bool = False,
     ) -> None:
+        _require_broker(bootstrap, deleted_topic_retention_ms)
         self._logs = _open_logs(log_dirs, state_dir)
         self._clock = clock or SystemClock()
         self._store = _read_only_if(dry_run, open_store(store_url))
@@ -372,13 +373,8 @@ class Sidecar:
     def _opened_deleted_topics(
         self, notes: ObjectStore, retention_ms: int | None
     ) -> DeletedTopics | None:
-        if retention_ms is None:
+        if retention_ms is None or self._broker is None:
             return None
-        if self._broker is None:
-            raise ConfigError(
-                "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a "
-                "broker knows which topics are deleted"
-            )
         return DeletedTopics(
             self._broker,
             self._metadata,
@@ -428,6 +424,14 @@ class _Pass(TierListener):
 
     def on_progress(self, progress: Progress) -> None:
         self._on_progress(progress)
+
+
+def _require_broker(bootstrap: str | None, deleted_topic_retention_ms: int | None) -> None:
+    if bootstrap is None and deleted_topic_retention_ms is not None:
+        raise ConfigError(
+            "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a broker "
+            "knows which topics are deleted"
+        )
 
 
 def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:
