@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benches.corpus import Corpora
+from benches.corpus import FIRST_TIMESTAMP_MS, LEADER_EPOCH, Corpora
 from spark_udfs.datasource import TierlogDataSource, schema_of
 from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_filters import Wanted
@@ -24,7 +24,11 @@ from tests.tools.conftest import tier_golden
 from tierlog.columns import RecordColumns
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment import scan_segment
+from tierlog.remote.local_store import LocalStore
+from tierlog.remote.storage import RemoteStorageManager
+from tierlog.sidecar import Sidecar
 
+TOPIC_ID = "lZ6vvmajTWKDBUTV6SQAtQ"
 LOGS = str(DATA_DIR / "clean" / "disk1")
 SEGMENTS = golden_segments("epochs", "clean")
 
@@ -98,6 +102,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / f"{0:020d}.index").write_bytes(built.offset_index)
     (made / f"{0:020d}.timeindex").write_bytes(built.time_index)
     (made / f"{built.end_offset:020d}.log").touch()
+    (made / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    (made / "leader-epoch-checkpoint").write_text(f"0\n1\n{LEADER_EPOCH} 0\n")
+    (folder / "meta.properties").write_text(f"version=1\ncluster.id={TOPIC_ID}\nnode.id=1\n")
+    (folder / "replication-offset-checkpoint").write_text(f"0\n1\norders 0 {built.end_offset}\n")
     return folder
 
 
@@ -138,6 +146,48 @@ def test_times_leave_out_what_is_older(large: Path) -> None:
     found = rows_of(given, Wanted(min_timestamp_ms=first_ms + end - 100))
     assert found[-1]["offset"] == end - 1
     assert 100 <= len(found) < 20_000
+
+
+class CountingStore(LocalStore):
+    """Counts the bytes that are read of `.log` objects."""
+
+    log_bytes = 0
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+        if key.endswith(".log"):
+            self.log_bytes += size_bytes
+        return super().get_range(key, start_position, size_bytes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rows"),
+    [
+        (Wanted(start_offset=300_000, end_offset=300_010), 10),
+        (Wanted(end_offset=500_010, min_timestamp_ms=FIRST_TIMESTAMP_MS + 500_000), 10),
+        (Wanted(min_timestamp_ms=FIRST_TIMESTAMP_MS + (1 << 30)), 0),
+    ],
+)
+def test_of_a_store_little_is_read(wanted: Wanted, rows: int, large: Path, tmp_path: Path) -> None:
+    """Some groups of the remoteLogIndex, of 64 MiB."""
+    place = tmp_path / "store"
+    place.mkdir()
+    with Sidecar([str(large)], place.as_uri(), state_dir=str(tmp_path / "state")) as sidecar:
+        assert sidecar.run_once().ok
+    options = parse_options({"path": place.as_uri(), "subscribe": "orders"})
+    store = CountingStore(place)
+    found = 0
+    for task in plan_read(options, open_catalog(options), wanted):
+        for one in task:
+            assert isinstance(one, ReadRange)
+            for piece in read_range(
+                one, RemoteStorageManager(store), min_timestamp_ms=wanted.min_timestamp_ms
+            ):
+                assert isinstance(piece, RecordColumns)
+                late = piece.timestamp_ms >= (wanted.min_timestamp_ms or 0)
+                found += int(late.sum())
+    assert found == rows
+    assert (store.log_bytes > 0) is (rows > 0)
+    assert store.log_bytes < 4 << 20
 
 
 def test_what_compresses_well_is_opened_bit_by_bit(tmp_path: Path) -> None:
