@@ -1,16 +1,26 @@
-"""The indexes of a segment made anew, as a broker does it after a crash."""
+"""The indexes of a segment made anew, as a broker does it after a crash; those of a whole directory
+by a pool of processes; and how long the longest of its tasks takes."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
-from tierlog import RebuiltIndexes, rebuild_indexes
+import numpy as np
 
-from .frame import Answer, Bench, Benchmark, Case, Sides, run_side
+from tierlog import RebuiltIndexes, rebuild_indexes, scan_segment
+from tierlog.tools.index_rebuild import RebuildTask, plan_rebuild, rebuild_task, scan_task
+
+from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, Timed, run_side
 from .peers.kafka import kafka_peer
 from .peers.python import bare_crc_pass
 
@@ -19,8 +29,28 @@ OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
 
 
-def items(bench: Bench) -> Sequence[Case]:
-    return [rebuild(bench, "none-100-16k"), rebuild(bench, "none-1024-1m")]
+MIB = 1 << 20
+POOL_BYTES = 4096 * MIB
+SLOTS = 2
+
+_Work = TypeVar("_Work")
+
+
+def items(bench: Bench) -> Sequence[Case | Limit]:
+    return [
+        rebuild(bench, "none-100-16k"),
+        rebuild(bench, "none-1024-1m"),
+        directory(bench, "none-100-16k", 256 * MIB, goal=0.8),
+        directory(bench, "none-1024-1m", 256 * MIB, goal=0.8),
+        directory(bench, "none-100-16k", 16 * MIB, goal=None),
+        Limit(
+            operation="longest task of a rebuild in pieces, of the one that is not cut",
+            shape="1 GiB beside 4 x 16 MiB, 2 slots",
+            unit="of it",
+            at_most=1 / 3,
+            measure=lambda: longest_task(bench),
+        ),
+    ]
 
 
 def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
@@ -61,3 +91,124 @@ def entries(rebuilt: RebuiltIndexes) -> Answer:
         "offset_index_entries": len(rebuilt.offset_index) // OFFSET_ENTRY_BYTES,
         "time_index_entries": len(rebuilt.time_index) // TIME_ENTRY_BYTES,
     }
+
+
+def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | None) -> Case:
+    """Every segment of a log directory in a warm pool: scanned, its files durable, against nothing
+    but the scan in the same pool. Segments of partitions are links of each other."""
+
+    def prepare(stack: ExitStack) -> Sides:
+        path = bench.corpora.path(shape)
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=path.parent)))
+        wanted_bytes = min(segment_bytes, path.stat().st_size)
+        total_bytes = 4 * wanted_bytes if bench.corpora.quick else POOL_BYTES
+        logs = make_log_dir(folder / "logs", path, wanted_bytes, 2, total_bytes)
+        context = multiprocessing.get_context("spawn")
+        pool = stack.enter_context(ProcessPoolExecutor(SLOTS, mp_context=context))
+        # A folder of its own for each run: a file system takes long to use again what just went.
+        targets = (str(folder / f"to-{number}") for number in count())
+
+        def ours() -> Timed:
+            plan = plan_rebuild(
+                str(folder / "logs"), target=next(targets), dry_run=False, now_ms=0, slots=SLOTS
+            )
+            return timed_in(pool, batches_of_task, plan.tasks)
+
+        return Sides(
+            amount=sum(log.stat().st_size for log in logs) / GB,
+            ours=ours,
+            peers={"bare scan": lambda: timed_in(pool, batches_of_scan, logs)},
+        )
+
+    return Case(
+        operation="rebuild of a directory, two processes",
+        shape=f"{shape}, segments of {segment_bytes // MIB} MiB",
+        unit="GB",
+        peers={"bare scan": goal},
+        prepare=prepare,
+    )
+
+
+def make_log_dir(
+    folder: Path, source: Path, segment_bytes: int, segments: int, total_bytes: int
+) -> list[Path]:
+    """A log directory of partitions with so many segments each, cut from a segment file; its logs.
+
+    Base offsets lie outside of checksums, so those of later segments are only moved on."""
+    table = scan_segment(source, 0, segment_bytes)
+    size_bytes, offsets = table.stop_position, int(table.last_offset[-1]) + 1
+    places = table.position[:, None] + np.arange(8)
+    logs: list[Path] = []
+    for number in range(max(1, total_bytes // (segments * size_bytes))):
+        partition = folder / f"bench-{number}"
+        partition.mkdir(parents=True)
+        for segment in range(segments):
+            log = partition / f"{segment * offsets:020}.log"
+            if logs and number:
+                os.link(logs[segment], log)
+            else:
+                data = np.fromfile(source, dtype=np.uint8, count=size_bytes)
+                moved = (table.base_offset + segment * offsets).astype(">i8")
+                data[places] = moved.view(np.uint8).reshape(-1, 8)
+                with log.open("wb", buffering=0) as file:
+                    for start in range(0, size_bytes, 4 * MIB):
+                        file.write(data[start : start + 4 * MIB].tobytes())
+            logs.append(log)
+    return logs
+
+
+def batches_of_task(task: RebuildTask) -> int:
+    return sum(outcome.row.batches or 0 for outcome in rebuild_task(task))
+
+
+def batches_of_scan(path: Path) -> int:
+    return len(scan_segment(path))
+
+
+def _timed(work: Callable[[_Work], int], item: _Work) -> tuple[int, float]:
+    start = time.process_time()
+    return work(item), time.process_time() - start
+
+
+def timed_in(
+    pool: ProcessPoolExecutor, work: Callable[[_Work], int], work_items: Sequence[_Work]
+) -> Timed:
+    """All items, in whatever process is free."""
+    start = time.perf_counter()
+    done = list(pool.map(_timed, [work] * len(work_items), work_items))
+    return Timed(
+        seconds=time.perf_counter() - start,
+        cpu_seconds=sum(cpu_seconds for _, cpu_seconds in done),
+        result={"batches": sum(batches for batches, _ in done)},
+    )
+
+
+def longest_task(bench: Bench) -> float:
+    """Time on a core of the longest task of either phase, against that of a plan without pieces."""
+    path = bench.corpora.path("none-100-16k-1g")
+    with TemporaryDirectory(dir=path.parent) as name:
+        folder = Path(name)
+        make_log_dir(folder / "logs", path, 16 * MIB, 1, 64 * MIB)
+        (folder / "logs" / "large-0").mkdir()
+        os.link(path, folder / "logs" / "large-0" / f"{0:020}.log")
+        source, rounds = str(folder / "logs"), 1 if bench.corpora.quick else 5
+        pairs = [
+            (
+                _longest(source, str(folder / f"cut-{number}"), SLOTS),
+                _longest(source, str(folder / f"whole-{number}"), 1),
+            )
+            for number in range(rounds)
+        ]
+    cut, whole = zip(*pairs, strict=True)
+    return float(statistics.median(cut) / statistics.median(whole))
+
+
+def _longest(source: str, target: str, slots: int) -> float:
+    plan = plan_rebuild(source, target=target, dry_run=False, now_ms=0, slots=slots)
+    times, pieces = [0.0], []
+    for scan in plan.scans:
+        start = time.process_time()
+        pieces += scan_task(scan)
+        times.append(time.process_time() - start)
+    tasks = plan.with_pieces(pieces).tasks
+    return max(*times, *(_timed(batches_of_task, task)[1] for task in tasks))
