@@ -195,7 +195,7 @@ def test_the_report_of_the_driver_and_that_of_the_workers(
 
 
 def logs(folder: Path, count: int) -> Path:
-    """A log directory with so many partitions, of a task each."""
+    """A log directory with so many partitions, of two segments and two tasks each."""
     source = copy_log_dir(folder, "clean/disk1", "headers-0")
     for number in range(1, count):
         shutil.copytree(source / "headers-0", source / f"headers-{number}")
@@ -235,7 +235,7 @@ def dying(died: Path, *, always: bool = False) -> Callable[[str, str], Rows]:
 def test_a_hundred_killed_workers_do_not_show(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source = logs(tmp_path, 50)
+    source = logs(tmp_path, 25)
     monkeypatch.setattr("spark_udfs.rebuild.on_worker", dying(tmp_path / "died"))
     built = rebuild_indexes(spark, str(source), str(tmp_path / "spark"), slots=64)
     assert len(list((tmp_path / "died").iterdir())) == 100
