@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,6 +41,15 @@ HOSTILE = ('a"} 1\nkafka_fake 2', "back\\slash", "\\n", "new\nline", "ünï-\N{S
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
+@dataclass
+class ReadAhead:
+    bytes: int = 70
+    wasted_bytes: int = 30
+
+    def stats(self) -> ReadAhead:
+        return self
+
+
 def in_full_use(clock: ManualClock, index_cache: RemoteIndexCache) -> RemoteLogMetrics:
     """Metrics in which every series there can be has a value."""
     metrics = RemoteLogMetrics(clock)
@@ -47,6 +57,7 @@ def in_full_use(clock: ManualClock, index_cache: RemoteIndexCache) -> RemoteLogM
     metrics.count_clients(1)
     metrics.fetched("orders", 5, "reports")
     metrics.watch_index_cache(index_cache)
+    metrics.watch_read_ahead(ReadAhead())
     metrics.copy_throttled(250)
     metrics.fetch_throttled(50)
     config = QuotaConfig(copy_max_bytes_per_second=1000, fetch_max_bytes_per_second=2000)
@@ -143,6 +154,8 @@ def test_the_values_are_those_recorded(
     assert found["tierlog_tasks_stuck", "expiration"] == 1
     assert found["tierlog_task_failures_total", "OSError", "copy"] == 1
     assert found["tierlog_client_fetched_bytes_total", "reports"] == 5
+    assert found["tierlog_read_ahead_bytes_total",] == 70
+    assert found["tierlog_read_ahead_wasted_bytes_total",] == 30
     size_bytes, cache = index_cache.size_bytes, "tierlog_index_cache_"
     assert (found[cache + "entries",], found[cache + "size_bytes",]) == (1, size_bytes)
     assert found[cache + "fetched_bytes_total",] == 3 * size_bytes
@@ -175,7 +188,9 @@ def test_what_is_unknown_or_not_there_has_no_series() -> None:
     assert not any("lag" in name and name.startswith("kafka") for name in found)
     assert not any("throttle_time" in name or "percent" in name for name in found)
     assert not any("limit" in name or "rlmfetch" in name for name in found)
-    assert not any("client" in name or "index_cache" in name for name in found)
+    assert not any(
+        word in name for word in ("client", "index_cache", "read_ahead") for name in found
+    )
     assert "kafka_server_brokertopicmetrics_remotefetcherrors_total" in found
 
 

@@ -19,6 +19,7 @@ from tierlog.metrics.recorder import PartitionMetrics, RemoteLogMetrics
 from tierlog.metrics.snapshot import (
     IndexCacheWatched,
     QuotaWatched,
+    ReadAheadWatched,
     RemoteEvent,
     RemoteIndexCacheStats,
     TaskPoolStats,
@@ -30,6 +31,7 @@ __all__ = [
     "MeterSnapshot",
     "PartitionMetrics",
     "QuotaWatched",
+    "ReadAheadWatched",
     "RemoteEvent",
     "RemoteIndexCacheStats",
     "RemoteLogMetrics",

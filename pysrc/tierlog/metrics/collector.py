@@ -161,6 +161,9 @@ def _quotas(snapshot: MetricsSnapshot) -> _Rows:
 def _reads(snapshot: MetricsSnapshot) -> _Rows:
     for client_id, size_bytes in snapshot.client_fetched_bytes.items():
         yield "tierlog_client_fetched_bytes_total", (client_id,), size_bytes
+    if snapshot.read_ahead is not None:
+        yield "tierlog_read_ahead_bytes_total", (), snapshot.read_ahead[0]
+        yield "tierlog_read_ahead_wasted_bytes_total", (), snapshot.read_ahead[1]
     cache = snapshot.index_cache
     if cache is None:
         return

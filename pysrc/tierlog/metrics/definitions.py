@@ -345,6 +345,13 @@ OWN_METRICS: tuple[Metric, ...] = (
         "for 15 minutes may lose its place, and then begins at 0 again.",
         "client_id",
     ),
+    _own_counter("read_ahead_bytes", "bytes", "Log bytes fetched before anybody asked for them."),
+    _own_counter(
+        "read_ahead_wasted_bytes",
+        "bytes",
+        "Those of them that were dropped, for want of memory or because the reader went on "
+        "elsewhere: whoever wants them fetches them again.",
+    ),
     _own("index_cache_entries", "segments", "Segments whose indexes are in the cache."),
     _own("index_cache_size_bytes", "bytes", "Size of the indexes in the cache."),
     _own_counter(

@@ -24,6 +24,7 @@ from tierlog.metrics.snapshot import (
     MetricsSnapshot,
     OwnCounts,
     QuotaWatched,
+    ReadAheadWatched,
     RemoteEvent,
     RemoteLog,
     TaskPoolWatched,
@@ -168,6 +169,7 @@ class RemoteLogMetrics:
         self._task_failures: Counter[tuple[str, str]] = Counter()
         self._quotas: dict[str, QuotaWatched] = {}
         self._index_cache: IndexCacheWatched | None = None
+        self._read_ahead: ReadAheadWatched | None = None
         self._clients = ClientBytes()
 
     # -- leadership
@@ -279,6 +281,11 @@ class RemoteLogMetrics:
         with self._lock:
             self._index_cache = index_cache
 
+    def watch_read_ahead(self, read_ahead: ReadAheadWatched) -> None:
+        """Who reads ahead; the one before is not asked again."""
+        with self._lock:
+            self._read_ahead = read_ahead
+
     # -- reading
 
     def meter(self, event: RemoteEvent, topic: str | None = None) -> MeterSnapshot | None:
@@ -304,7 +311,8 @@ class RemoteLogMetrics:
             handles = list(self._partitions.values())
             pools, quotas = self._pools.copy(), self._quotas.copy()
             failures = self._task_failures.copy()
-            index_cache, client_fetched_bytes = self._index_cache, self._clients.counts()
+            index_cache, read_ahead = self._index_cache, self._read_ahead
+            client_fetched_bytes = self._clients.counts()
         total_sums, topic_sums = _add_up(handles)
         percents = ((handle, handle._retention_percent) for handle in handles)
         return MetricsSnapshot(
@@ -328,6 +336,7 @@ class RemoteLogMetrics:
             },
             quotas={name: quota.snapshot() for name, quota in quotas.items()},
             index_cache=None if index_cache is None else index_cache.stats(),
+            read_ahead=None if read_ahead is None else _ahead(read_ahead),
             client_fetched_bytes=client_fetched_bytes,
         )
 
@@ -378,6 +387,12 @@ class RemoteLogMetrics:
         topic.handles -= 1
         if not topic.handles:
             del self._topics[topic.name]
+
+
+def _ahead(read_ahead: ReadAheadWatched) -> tuple[int, int]:
+    """Bytes read ahead, and those of them that nobody took."""
+    stats = read_ahead.stats()
+    return stats.bytes, stats.wasted_bytes
 
 
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:

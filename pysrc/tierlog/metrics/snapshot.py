@@ -21,6 +21,7 @@ __all__ = [
     "MetricsSnapshot",
     "OwnCounts",
     "QuotaWatched",
+    "ReadAheadWatched",
     "RemoteEvent",
     "RemoteIndexCacheStats",
     "RemoteLog",
@@ -119,6 +120,20 @@ class IndexCacheWatched(Protocol):
     def stats(self) -> RemoteIndexCacheStats: ...
 
 
+class _ReadAheadStats(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def wasted_bytes(self) -> int: ...
+
+
+class ReadAheadWatched(Protocol):
+    """What a scrape asks of who reads ahead: `tierlog.tiering.fetch.remote.RemoteReader`."""
+
+    def stats(self) -> _ReadAheadStats: ...
+
+
 class Lag(NamedTuple):
     """What is still to be done."""
 
@@ -182,6 +197,7 @@ class MetricsSnapshot:
     pools: dict[str, TaskPoolStats]
     quotas: dict[str, QuotaSnapshot]
     index_cache: RemoteIndexCacheStats | None
+    read_ahead: tuple[int, int] | None
     client_fetched_bytes: dict[str, int]
 
 

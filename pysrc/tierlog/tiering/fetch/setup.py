@@ -64,6 +64,7 @@ def open_fetcher(
         opened.callback(pool.close)
         metrics.watch_pool("reader", pool)
         metrics.watch_quota("fetch", quotas.broker)
+        metrics.watch_read_ahead(remote)
         metrics.count_clients(settings.remote_log.metrics_max_clients)
         if index_cache is not None:
             metrics.watch_index_cache(index_cache)
