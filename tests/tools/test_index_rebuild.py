@@ -211,6 +211,10 @@ def test_leader_epochs_come_from_the_broker_or_else_the_batches(disk: Path, tmp_
         path.unlink()
     report = rebuild(source, tmp_path / "lost")
     assert report.ok
+    # Whoever makes it must see all segments.
+    listing = open_log_dir(source).listing()
+    chains = list(plan_log_chains(listing, None, index_interval_bytes=4096, task_bytes=1))
+    assert len(chains) == report.summary.partitions < report.summary.segments
     for name, data in checkpoints(tmp_path / "lost").items():
         ends = [row.end_offset for row in report.segments if f"{row.topic}-{row.partition}" == name]
         end = max(offset for offset in ends if offset is not None)
@@ -230,9 +234,16 @@ def test_leader_epochs_are_not_guessed(tmp_path: Path) -> None:
     overwrite(source / "epochs-0" / LEADER_EPOCHS, 0, b"7")
     logs = sorted((source / "epochs-0").glob("*.log"))
     overwrite(logs[1], 70, b"\xff\xff\xff")
-    report = rebuild(source, tmp_path / "to")
-    assert checkpoints(tmp_path / "to") == {}
+    unreadable = tmp_path / "to"
+    report = rebuild(source, unreadable)
+    assert checkpoints(unreadable) == {}
     assert "leader_epochs_unknown" in {found.what for found in report.findings}
+    # A segment that is there and is none of ours to follow.
+    logs[1].unlink()
+    logs[1].symlink_to(logs[0])
+    report = rebuild(source, tmp_path / "beside")
+    assert report.summary.written == len(logs) - 1
+    assert checkpoints(tmp_path / "beside") == {}
 
 
 class Killer:
