@@ -125,6 +125,8 @@ fn batches() -> impl Strategy<Value = Vec<(i32, usize)>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn answers_are_those_of_the_rows(
         batches in batches(),

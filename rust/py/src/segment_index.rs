@@ -93,6 +93,7 @@ impl SegmentIndex {
 
     /// The batches that answer a read of `offset`, out of the segment's file: looked up, read,
     /// checked and cut; `None` when that takes more than one small read, or a closer look.
+    #[expect(clippy::too_many_arguments, reason = "what a read asks for")]
     fn read<'py>(
         &self,
         py: Python<'py>,
