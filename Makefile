@@ -92,11 +92,11 @@ $(STAMPS)/check: requirements/check.lock $(STAMPS)/build
 	$(BIN)/pip install -q --require-hashes -r $<
 	@touch $@
 
-# A real S3 server beside moto. Without Go the store tests run on moto alone, and the head of the
-# test run says so.
+# A real S3 server beside moto. Without Go or its registry the store tests run on moto alone, and the
+# head of the test run says so.
 $(STAMPS)/s3: $(STAMPS)/test
-	@if command -v go >/dev/null; then $(BIN)/python -m tests.remote.s3_server && touch $@; \
-	  else echo "no Go, so no versitygw: S3 tests run against moto only" >&2; fi
+	@{ command -v go >/dev/null && $(BIN)/python -m tests.remote.s3_server && touch $@; } \
+	  || echo "versitygw was not built: S3 tests run against moto only" >&2
 
 # The judge of what a scrape shows. Without it that one test does not run, and the head says so.
 $(STAMPS)/promtool: $(STAMPS)/test
