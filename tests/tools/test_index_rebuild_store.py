@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.remote.kafka_layouts import kafka_url, lay_out_golden
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
 from tests.tools.golden_copy import overwrite
 from tierlog.cli import main
+from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment import scan_segment
 from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
@@ -316,3 +318,9 @@ def test_a_bucket_from_several_processes(
         report = in_pieces(f"s3://{name}/kafka", 2**53)
         assert report.ok, [one for one in report.findings if one.severity == "problem"][:3]
         require_whole()
+
+
+def test_kafkas_own_layout_is_only_read(tmp_path: Path) -> None:
+    lay_out_golden(tmp_path)
+    with pytest.raises(ConfigError, match="Kafka's own layout, which is only read"):
+        rebuild_index(kafka_url(tmp_path), now_ms=0)

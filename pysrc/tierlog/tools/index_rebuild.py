@@ -25,6 +25,7 @@ from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.files import printable
 from tierlog.log.log_dir import Listing, open_log_dir
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
+from tierlog.remote.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.store import open_store
 from tierlog.tools.findings import Finding, Severity, counted, finding_text
 from tierlog.tools.output import Table, human_size
@@ -215,11 +216,17 @@ def plan_rebuild(
     """What `rebuild_index` will do, for `slots` workers.
 
     A chain that would keep one of them busy when the others are done is cut into pieces of about
-    ``piece_bytes``. ConfigError for a target that is missing, not wanted or a broker's; else as
-    `open_log_dir` and `open_store`, and RemoteStorageError when a store does not answer.
+    ``piece_bytes``. ConfigError for a target that is missing, not wanted or a broker's, and for a
+    store in Kafka's own layout; else as `open_log_dir` and `open_store`, and RemoteStorageError
+    when a store does not answer.
     """
     place = source_of(source)
     if place.is_store:
+        if place.location.startswith(KAFKA_SCHEME):
+            raise ConfigError(
+                f"{printable(place.location)}: expected a store of tierlog's, found Kafka's own "
+                "layout, which is only read; `tierlog verify` tells what is wrong with it"
+            )
         if target is not None:
             raise ConfigError(
                 f"{target}: a store has no target; its .indexes objects go beside the .log objects"
