@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for value in (0..64).flat_map(|bit| [1i64 << bit, (1i64 << bit) - 1, -(1i64 << bit)]) {
+        let around = (0..63).flat_map(|bit| [1i64 << bit, (1i64 << bit) - 1, -(1i64 << bit)]);
+        for value in around.chain([i64::MIN, i64::MAX]) {
             let mut bytes = Vec::new();
             write_varlong(value, &mut bytes);
             assert_eq!(read_varlong(&bytes), Some((value, bytes.len())));
