@@ -30,6 +30,7 @@ class Rows:
         lineage: LeaderEpochs | None = LINEAGE,
         allow_gaps: bool = False,
         magic: npt.NDArray[np.int8] | None = None,
+        epoch_before: int = -1,
     ) -> list[Problem]:
         table = np.array(self.rows, dtype=np.int64).reshape(-1, 3)
         return check_batches(
@@ -42,6 +43,7 @@ class Rows:
             lineage=lineage,
             allow_gaps=allow_gaps,
             magic=magic,
+            epoch_before=epoch_before,
         )
 
 
@@ -171,6 +173,20 @@ def segments(draw: st.DrawFn) -> tuple[Rows, LeaderEpochs, int]:
         rows.append((offset, offset + length - 1, epoch))
         offset += length
     return Rows(rows), LeaderEpochs(tuple(entries)), offset
+
+
+@given(segments(), st.data())
+def test_a_falling_epoch_is_noticed_wherever_a_segment_is_cut(
+    segment: tuple[Rows, LeaderEpochs, int], data: st.DataObject
+) -> None:
+    rows = [(base, last, 9 - epoch) for base, last, epoch in segment[0].rows]
+    whole = Rows(rows).check(next_base=None, lineage=None)
+    cut = data.draw(st.integers(1, len(rows)))
+    parts = Rows(rows[:cut]).check(next_base=None, lineage=None)
+    if cut < len(rows):
+        base, before = rows[cut][0], rows[cut - 1][2]
+        parts += Rows(rows[cut:]).check(base, next_base=None, lineage=None, epoch_before=before)
+    assert [one.found for one in parts] == [one.found for one in whole]
 
 
 @given(segments())

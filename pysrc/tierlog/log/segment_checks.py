@@ -68,6 +68,7 @@ def check_batches(
     lineage: LeaderEpochs | None,
     allow_gaps: bool,
     magic: npt.NDArray[np.int8] | None = None,
+    epoch_before: int = -1,
 ) -> list[Problem]:
     """Compare the batches of one segment with its name, its neighbour and the leader epochs.
 
@@ -78,8 +79,9 @@ def check_batches(
 
     Epochs are compared with ``lineage`` at the first and the last offset of each batch. Below
     the lineage's first entry, as after deleted records, and without a lineage (None) only their
-    order is known. Batches of ``magic`` 0 and 1 have no epoch; without that column all are taken
-    for magic 2.
+    order is known: ``epoch_before`` is that of the batch before the first row, in a segment that
+    is looked at in parts. Batches of ``magic`` 0 and 1 have no epoch; without that column all are
+    taken for magic 2.
     """
     if len(base_offset) == 0:
         return _check_empty(segment_base, next_base, allow_gaps)
@@ -95,6 +97,7 @@ def check_batches(
         position[with_epoch],
         leader_epoch[with_epoch],
         lineage,
+        epoch_before,
     )
     return sorted(problems)[:MAX_PROBLEMS]
 
@@ -160,6 +163,7 @@ def _check_epochs(
     position: Int64Column,
     leader_epoch: npt.NDArray[np.int32],
     lineage: LeaderEpochs | None,
+    epoch_before: int,
 ) -> list[Problem]:
     """Each batch's epoch: the lineage's where it says one, never below the batch before it."""
     epochs = leader_epoch.astype(np.int64)
@@ -170,7 +174,7 @@ def _check_epochs(
     highest = entries[0].epoch if entries else int(np.iinfo(np.int32).max)
     outside = (at_base < 0) & ((epochs < 0) | (epochs > highest))
     wrong = ((at_base >= 0) & (epochs != at_base)) | ((at_last >= 0) & (epochs != at_last))
-    before = np.concatenate(([-1], epochs))[:-1]
+    before = np.concatenate(([epoch_before], epochs))[:-1]
     falling = (at_base < 0) & (epochs < before)
     problems: list[Problem] = []
     for row in _first_rows(outside | wrong | falling):

@@ -230,7 +230,7 @@ def _findings(
     if stop.stop_position == 0:
         return ["no batches"]
     problems: list[Problem] = []
-    base, end = segment.base_offset, 0
+    base, end, epoch = segment.base_offset, 0, -1
     for table in segment_tables(rebuilt, handle):
         end = int(table.position[-1]) + int(table.size_bytes[-1])
         problems += check_batches(
@@ -243,8 +243,9 @@ def _findings(
             lineage=log.leader_epochs,
             allow_gaps=allow_gaps,
             magic=table.magic,
+            epoch_before=epoch,
         )
-        base = int(table.last_offset[-1]) + 1
+        base, epoch = int(table.last_offset[-1]) + 1, int(table.leader_epoch[-1])
     if end != stop.stop_position:
         return [f"ends at byte {end} when read again: expected byte {stop.stop_position}"]
     return [str(problem) for problem in problems[:MAX_PROBLEMS]]

@@ -306,7 +306,7 @@ class _Seen:
 
     def take(self, tables: Iterable[BatchTable], expected: Expected, end_position: int) -> None:
         """All tables of a segment; ``end_position`` is where its last batch ends, -1 unknown."""
-        base_offset = expected.base_offset
+        base_offset, epoch = expected.base_offset, -1
         for table in tables:
             end = int(table.position[-1]) + int(table.size_bytes[-1]) if len(table) else 0
             problems = check_batches(
@@ -319,11 +319,13 @@ class _Seen:
                 lineage=expected.lineage,
                 allow_gaps=expected.allow_gaps,
                 magic=table.magic,
+                epoch_before=epoch,
             )
             if problems and self.misplaced is None:
                 self.misplaced = problems[0].as_error()
             if len(table):
                 base_offset = int(table.last_offset[-1]) + 1
+                epoch = int(table.leader_epoch[-1])
                 self._count(table)
 
     def _count(self, table: BatchTable) -> None:
