@@ -26,6 +26,7 @@ from tierlog.tools.audit_plan import AuditPlan, plan_audit
 from tierlog.tools.audit_rows import AuditRules
 from tierlog.tools.audit_segment import SegmentLook, SegmentTask
 from tierlog.tools.audit_store import look_at_segments
+from tierlog.tools.rebuild_table import FINDINGS
 from tierlog.tools.sources import source_of
 
 if TYPE_CHECKING:
@@ -80,22 +81,6 @@ SEGMENTS = pa.schema(
         "lineage": _EPOCHS,
         "open_transactions": _OPEN,
         "ended_producers": pa.list_(pa.int64()),
-    }
-)
-# The fields of `tierlog.tools.findings.Finding`.
-FINDINGS = pa.schema(
-    {
-        "severity": pa.string(),
-        "path": pa.string(),
-        "position": pa.int64(),
-        "what": pa.string(),
-        "expected": pa.string(),
-        "found": pa.string(),
-        "action": pa.string(),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "first_offset": pa.int64(),
-        "last_offset": pa.int64(),
     }
 )
 # The fields of `tierlog.tools.audit_rows.EpochSizeRow`, `RetentionRow` and `DeletionRow`.
