@@ -33,6 +33,8 @@ from tierlog.tiering.fetch.types import (
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
+# No answer is late because the machine is busy; whoever tests lateness says so.
+PATIENCE_MS = 30_000
 COMMITTED = IsolationLevel.READ_COMMITTED
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
@@ -68,7 +70,7 @@ class TwoTiers:
             pool=self.pool,
             quotas=self.quotas,
             transactions=TransactionReader(self.storage, self.metadata, index_cache=self.cache),
-            **options,  # type: ignore[arg-type]
+            **{"max_remote_wait_ms": PATIENCE_MS, **options},  # type: ignore[arg-type]
         )
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.kafka_tools.support import wait_until
 from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
@@ -19,7 +20,7 @@ from tierlog.errors import CorruptDataError, MetadataNotReadyError, RemoteStorag
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.offsets import OffsetReader
-from tierlog.tiering.fetch.pool import ReaderPool
+from tierlog.tiering.fetch.pool import ReaderPool, ReadTicket
 from tierlog.tiering.fetch.quotas import FetchQuotas
 from tierlog.tiering.fetch.types import (
     FetchError,
@@ -52,6 +53,15 @@ class Gated:
         if partition in self.fails:
             raise self.fails[partition]
         return self._reader.read(partition, *args, **options)
+
+
+class PromptPool(ReaderPool):
+    """Hands out a read once it has begun: given up then, it is late, and not left out."""
+
+    def submit(self, key: Hashable, read: Callable[[], Any]) -> ReadTicket[Any]:
+        ticket = super().submit(key, read)
+        wait_until(lambda: not self.queued(), WAIT_S, interval_s=0.001)
+        return ticket
 
 
 @pytest.fixture
@@ -177,6 +187,7 @@ def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
     tiers: TwoTiers,
 ) -> None:
     metrics = RemoteLogMetrics()
+    tiers.pool = PromptPool(1, 0)
     tiers.fetcher = remade(tiers, max_remote_wait_ms=1, metrics=metrics)
     cold, hot = both(tiers)
     gate = gate_of(tiers)
@@ -189,8 +200,7 @@ def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
     )
     assert size(local) > 0
     gate.open.set()
-    while tiers.pool.running():
-        pass
+    wait_until(lambda: not tiers.pool.running(), WAIT_S)
     assert tiers.pool.late_bytes > 0
     (late,) = tiers.fetch([at(cold)])
     assert size(late) > 0
@@ -200,7 +210,7 @@ def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
 
 
 def test_a_full_pool_is_that_partitions_error(tiers: TwoTiers) -> None:
-    tiers.pool = ReaderPool(1, 0)
+    tiers.pool = PromptPool(1, 0)
     tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
     cold, hot = both(tiers)
     other = tiers.add("clean", "idempotent-0")
@@ -319,11 +329,42 @@ def test_a_client_that_goes_leaves_nothing_behind(tiers: TwoTiers) -> None:
     asyncio.run(main())
     assert tiers.fetcher._waiting == {}
     gate.open.set()
-    while tiers.pool.running():
-        pass
+    wait_until(lambda: not tiers.pool.running(), WAIT_S)
     (late,) = tiers.fetch([at(cold)])
     assert size(late) > 0
     assert gate.reads == 1
+
+
+def test_a_client_that_goes_during_the_look_gives_up_what_it_began(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    gate, looking, gone = gate_of(tiers), threading.Event(), threading.Event()
+    gate.open.clear()
+    view = tiers.view
+
+    def dawdle(partition: TopicIdPartition) -> Any:
+        if partition == hot:
+            looking.set()
+            assert gone.wait(WAIT_S)
+        return view(partition)
+
+    tiers.view = dawdle  # type: ignore[method-assign]
+    request = FetchRequest(partitions=(at(cold), at(hot)), max_wait_ms=0)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(tiers.fetcher.fetch(request))
+        assert await asyncio.to_thread(looking.wait, WAIT_S)
+        # Its read has begun: what it brings is for whoever asks next.
+        assert await asyncio.to_thread(gate.waiting.acquire, True, WAIT_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gone.set()
+
+    asyncio.run(main())
+    gate.open.set()
+    wait_until(lambda: not tiers.pool.running(), WAIT_S)
+    assert tiers.pool.late_bytes > 0
+    assert tiers.fetcher._waiting == {}
 
 
 def test_many_clients_at_once_each_get_their_own(tiers: TwoTiers) -> None:
@@ -365,7 +406,7 @@ def test_offsets_are_searched_by_the_pool_and_bounded_in_time(tiers: TwoTiers) -
     failed = tiers.fetcher.list_offset_sync(cold, 2)
     assert (failed.error, failed.text) == (FetchError.KAFKA_STORAGE_ERROR, "no answer")
     tiers.pool.close()
-    tiers.pool = ReaderPool(1, 0)
+    tiers.pool = PromptPool(1, 0)
     tiers.fetcher = remade(tiers, offsets=reader)
     gate.open.clear()
     tiers.fetcher.list_offset_sync(cold, 3, timeout_ms=1)

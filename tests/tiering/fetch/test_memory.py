@@ -20,6 +20,13 @@ from tierlog.tiering.fetch.memory import FetchMemory, Permit
 LONG_MS = 1000 * PATIENCE
 
 
+class HeldClock(ManualClock):
+    """Time stands still until it is moved on; who waits for it looks again and again."""
+
+    def wait(self, condition: threading.Condition, duration_ms: int) -> None:
+        condition.wait(0.001)
+
+
 def taken(memory: FetchMemory, size_bytes: int) -> Permit:
     permit = memory.acquire(size_bytes, 0)
     assert permit is not None
@@ -149,11 +156,14 @@ def test_who_came_first_is_served_first_however_large() -> None:
 
 
 def test_who_stood_behind_one_that_gave_up_gets_in() -> None:
-    memory = FetchMemory(100)
+    clock = HeldClock()
+    memory = FetchMemory(100, clock=clock)
     held = taken(memory, 60)
     large = Later(partial(memory.acquire, 90, 300))
     wait_until_waiting(memory, 1)
     small = Later(partial(memory.acquire, 30, LONG_MS))
+    wait_until_waiting(memory, 2)
+    clock.advance(300)
     assert large.result() is None
     assert small.result().size_bytes == 30
     assert held.size_bytes == 60

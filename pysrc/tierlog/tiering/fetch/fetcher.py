@@ -133,7 +133,7 @@ class Fetcher:
         deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
         while True:
             with self._told_of_more(request) as more:
-                looked = await asyncio.to_thread(self._look, request)
+                looked = await self._look_in_thread(request)
                 try:
                     if looked.tickets:
                         futures = [
@@ -207,6 +207,19 @@ class Fetcher:
             _wake(future)
 
     # -- looking
+
+    async def _look_in_thread(self, request: FetchRequest) -> _Looked:
+        look = asyncio.get_running_loop().run_in_executor(None, self._look, request)
+        try:
+            return await asyncio.shield(look)
+        except asyncio.CancelledError:
+            # It goes on, and the reads that it begins are waited for by nobody.
+            look.add_done_callback(self._give_up)
+            raise
+
+    def _give_up(self, look: asyncio.Future[_Looked]) -> None:
+        if not look.cancelled() and look.exception() is None:
+            self._finish(look.result())
 
     def _look(self, request: FetchRequest) -> _Looked:
         looked = _Looked(answers=[], tickets={})
