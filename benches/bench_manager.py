@@ -31,6 +31,7 @@ from tierlog.sidecar.watch import Watch, WatchSettings
 from tierlog.tiering.manager import RemoteLogManager
 
 from .copying import Copying
+from .corpus import LEADER_EPOCH
 from .frame import Bench, Limit
 from .node import StillLog, TimedStore, look_again, on_disk, still_logs, tier_all_but_the_last
 
@@ -76,7 +77,7 @@ def node(bench: Bench) -> Iterator[tuple[RemoteLogManager, TimedStore, list[Stil
         manager = RemoteLogManager(RemoteStorageManager(store), metadata, broker_id=1)
         stack.callback(manager.close)
         for log in logs:
-            manager.become_leader(log.partition, 0, log)
+            manager.become_leader(log.partition, LEADER_EPOCH, log)
         yield manager, store, logs
 
 

@@ -402,6 +402,27 @@ class TestVerify:
         flip(path, 30)
         assert self.reasons(manager, metadata, deep=False) == ["corrupt_indexes"]
 
+    def test_right_after_a_copy_any_other_byte_in_front_is_found(
+        self, manager: RemoteStorageManager, local: LocalStore, log_file: Path
+    ) -> None:
+        metadata = copied(manager, log_file)
+        sent, path = indexes_of(metadata), store_path(local, indexes_key(metadata))
+
+        def reasons() -> list[str]:
+            return [problem.reason.value for problem in manager.verify_copy(metadata, sent)]
+
+        assert reasons() == []
+        for position in (0, 30, len(sent) - 1):
+            flip(path, position)
+            assert reasons() == ["wrong_checksum"]
+            flip(path, position)
+        os.truncate(path, len(sent) - 1)
+        assert reasons() == ["wrong_size"]
+        os.truncate(store_path(local, log_key(metadata)), 5)
+        assert reasons() == ["wrong_size", "wrong_size"]
+        manager.delete_log_segment_data(metadata)
+        assert reasons() == ["missing", "missing"]
+
 
 class TestBucket:
     def test_everything_else_is_reported(

@@ -121,11 +121,17 @@ class LeaderEpochs:
 
     def end_offset(self, epoch: int, log_end_offset: int) -> int | None:
         """The first offset after ``epoch``, or None when the lineage does not hold it."""
-        index = bisect_left(self.entries, epoch, key=lambda entry: entry.epoch)
-        if index == len(self.entries) or self.entries[index].epoch != epoch:
+        offsets = self.offsets_of(epoch, log_end_offset)
+        return None if offsets is None else offsets[1]
+
+    def offsets_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+        """The offsets [first, end) of ``epoch``, or None when the lineage does not hold it."""
+        entries = self.entries
+        index = bisect_left(entries, (epoch, -1))
+        if index == len(entries) or entries[index][0] != epoch:
             return None
-        following = self.entries[index + 1 : index + 2]
-        return following[0].start_offset if following else log_end_offset
+        last = index + 1 == len(entries)
+        return entries[index][1], log_end_offset if last else entries[index + 1][1]
 
     def up_to(self, next_base_offset: int) -> LeaderEpochs:
         """The entries that start below an offset: the form uploaded with a segment ending there."""

@@ -122,7 +122,13 @@ class Coverage:
         self._starts: list[int] = []
         self._ends: list[int] = []
         for first, last in sorted(ranges):
-            self.add(first, last)
+            if first > last:
+                continue
+            if self._ends and first <= self._ends[-1] + 1:
+                self._ends[-1] = max(last, self._ends[-1])
+            else:
+                self._starts.append(first)
+                self._ends.append(last)
 
     def __repr__(self) -> str:
         return f"Coverage({list(zip(self._starts, self._ends, strict=True))})"
@@ -225,14 +231,21 @@ def copy_facts(
     include_internal: bool = False,
     include_compacted: bool = False,
     lag: CopyLag | None = None,
+    log_start_offset: int | None = None,
 ) -> CopyFacts:
-    """The facts of a listed partition; ``compacted`` None: as its log directory says."""
+    """The facts of a listed partition; ``compacted`` None: as its log directory says.
+
+    ``log_start_offset``: where the whole log is known to start, if that is above the directory's.
+    """
+    known_start = log.log_start_offset
+    if known_start is not None and log_start_offset is not None:
+        known_start = max(known_start, log_start_offset)
     return CopyFacts(
         topic=log.topic,
         topic_id=log.topic_id,
         leader_epochs_known=log.leader_epochs is not None,
         stable=stable,
-        log_start_offset=log.log_start_offset,
+        log_start_offset=known_start,
         compacted=log.compacted if compacted is None else compacted,
         copied=copied,
         pending_swaps=log.pending_swaps,

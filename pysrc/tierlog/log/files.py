@@ -112,11 +112,12 @@ def open_regular(path: StrPath) -> int:
 
 
 def _require_regular(mode: int, path: str) -> None:
+    if stat.S_ISREG(mode):
+        return
     kind = file_kind(mode)
     if kind is FileKind.SYMLINK:
         raise OSError(errno.ELOOP, "expected a regular file, found a symlink", path)
-    if kind is not FileKind.REGULAR:
-        raise OSError(errno.EINVAL, f"expected a regular file, found {kind.value}", path)
+    raise OSError(errno.EINVAL, f"expected a regular file, found {kind.value}", path)
 
 
 def read_small(path: StrPath, limit_bytes: int) -> bytes:

@@ -86,10 +86,11 @@ def check_batches(
     if len(base_offset) == 0:
         return _check_empty(segment_base, next_base, allow_gaps)
     version = np.full(len(base_offset), 2, dtype=np.int8) if magic is None else magic
-    # Messages before magic 2 begin with their last offset and say nothing else about offsets.
-    last_position = position + np.where(version >= 2, _LAST_OFFSET_DELTA_POSITION, 0)
     problems = _check_starts(base_offset, last_offset, position, segment_base, allow_gaps)
-    problems += _check_ends(base_offset, last_offset, last_position, next_base, allow_gaps)
+    problems += _check_ends(base_offset, last_offset, position, version, next_base, allow_gaps)
+    first, last = int(base_offset[0]), int(last_offset[-1])
+    if not problems and _in_one_epoch(first, last, leader_epoch, lineage):
+        return []
     with_epoch = version >= 2
     problems += _check_epochs(
         base_offset[with_epoch],
@@ -133,7 +134,8 @@ def _check_starts(
 def _check_ends(
     base_offset: Int64Column,
     last_offset: Int64Column,
-    last_position: Int64Column,
+    position: Int64Column,
+    magic: npt.NDArray[np.int8],
     next_base: int | None,
     allow_gaps: bool,
 ) -> list[Problem]:
@@ -146,15 +148,28 @@ def _check_ends(
     for row in _first_rows(bad):
         exactly = ends_early and row == len(last_offset) - 1
         least = "" if exactly else f"{base_offset[row]} to "
+        # Messages before magic 2 begin with their last offset and say nothing else about offsets.
+        field_position = _LAST_OFFSET_DELTA_POSITION if magic[row] >= 2 else 0
         problems.append(
             Problem(
-                position=int(last_position[row]),
+                position=int(position[row]) + field_position,
                 field="last_offset",
                 expected=f"{least}{limit}{' exactly' if exactly else ''}",
                 found=str(last_offset[row]),
             )
         )
     return problems
+
+
+def _in_one_epoch(
+    first: int, last: int, leader_epoch: npt.NDArray[np.int32], lineage: LeaderEpochs | None
+) -> bool:
+    """Whether the batches, which hold the offsets `first` to `last`, all are of the one epoch that
+    the lineage has there: nearly every segment."""
+    epoch = None if lineage is None else lineage.epoch_for(first)
+    if lineage is None or epoch is None or lineage.epoch_for(last) != epoch:
+        return False
+    return bool((leader_epoch == epoch).all())
 
 
 def _check_epochs(
@@ -209,4 +224,4 @@ def _epochs_at(offsets: Int64Column, entries: tuple[tuple[int, int], ...]) -> In
 
 
 def _first_rows(bad: npt.NDArray[np.bool_]) -> list[int]:
-    return [int(row) for row in np.flatnonzero(bad)[:MAX_PROBLEMS]]
+    return [int(row) for row in bad.nonzero()[0][:MAX_PROBLEMS]]

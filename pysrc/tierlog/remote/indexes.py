@@ -41,7 +41,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog._core import crc32c
 from tierlog.errors import CorruptDataError
@@ -86,8 +86,10 @@ class IndexKind(IntEnum):
     REMOTE_LOG = 7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+_GIVEN = frozenset(IndexKind) - {IndexKind.METADATA}
+
+
+class Section(NamedTuple):
     """Where a section lies; positions and sizes in bytes."""
 
     kind: int
@@ -110,12 +112,11 @@ def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind,
 
     ValueError when a section is missing, one too many or all of it too large.
     """
-    expected = set(IndexKind) - {IndexKind.METADATA}
-    if set(sections) != expected:
-        wrong = sorted(kind.name for kind in expected ^ set(sections))
+    if sections.keys() != _GIVEN:
+        wrong = sorted(kind.name for kind in _GIVEN ^ sections.keys())
         raise ValueError(f"{description.metadata.segment_id}: sections missing or unasked: {wrong}")
     contents = [(IndexKind.METADATA, encode_segment(description))]
-    contents += [(kind, bytes(sections[kind])) for kind in sorted(expected)]
+    contents += [(kind, bytes(sections[kind])) for kind in sorted(_GIVEN)]
     position = _START.size + _ROW.size * len(contents) + _CHECKSUM.size
     header = _START.pack(MAGIC, VERSION, len(contents))
     for kind, data in contents:
@@ -286,9 +287,7 @@ def _read_table(view: memoryview, count: int, path: str) -> tuple[Section, ...]:
             raise _corrupt(path, row_position + 2, "bad_header", "0", f"{reserved}")
         if size_bytes < 0:
             raise _corrupt(path, row_position + 16, "bad_length", "a size", f"{size_bytes}")
-        sections.append(
-            Section(kind=kind, crc32c=checksum, position=position, size_bytes=size_bytes)
-        )
+        sections.append(Section(kind, checksum, position, size_bytes))
     return tuple(sections)
 
 
@@ -300,7 +299,9 @@ def _check_table(
     if kinds[0] != IndexKind.METADATA or len(set(kinds)) != len(kinds):
         expected = "the metadata section first, each kind once"
         raise _corrupt(path, _START.size, "bad_header", expected, f"kinds {kinds}")
-    limit = MAX_INDEXES_BYTES if object_size_bytes is None else object_size_bytes
+    limit = MAX_INDEXES_BYTES
+    if object_size_bytes is not None:
+        limit = min(limit, object_size_bytes)
     for index, section in enumerate(sections):
         row_position = _START.size + _ROW.size * index
         if section.position != end_position:
@@ -312,12 +313,12 @@ def _check_table(
                 f"{section.position}",
             )
         end_position = section.end_position
-        if end_position > min(limit, MAX_INDEXES_BYTES):
+        if end_position > limit:
             raise _corrupt(
                 path,
                 row_position + 16,
                 "bad_length",
-                f"section {section.kind} to end by byte {min(limit, MAX_INDEXES_BYTES)}",
+                f"section {section.kind} to end by byte {limit}",
                 f"{section.size_bytes} bytes from {section.position}",
             )
     if object_size_bytes is not None and end_position != object_size_bytes:

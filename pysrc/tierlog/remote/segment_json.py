@@ -75,8 +75,7 @@ def encode_segment(description: SegmentDescription) -> bytes:
         "batch_count": description.batch_count,
         "cluster_id": description.cluster_id,
     }
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode("utf-8")
+    return _ENCODER.encode(fields).encode("utf-8")
 
 
 def decode_segment(
@@ -93,7 +92,9 @@ def decode_segment(
     CorruptDataError for whatever does not describe a segment.
     """
     try:
-        fields = _Fields(json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant))
+        fields = _DECODER.decode(data.decode("utf-8"))
+        if not isinstance(fields, _Fields):
+            raise ValueError(f"a JSON {type(fields).__name__} instead of an object")
         return fields.description({"state": state, **(changes or {})})
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(
@@ -105,13 +106,11 @@ def decode_segment(
         ) from None
 
 
-class _Fields:
+class _Fields(dict[str, Any]):
     """A decoded JSON object whose values have not been looked at yet. Errors are ValueErrors."""
 
-    def __init__(self, value: object) -> None:
-        if not isinstance(value, dict):
-            raise ValueError(f"a JSON {type(value).__name__} instead of an object")
-        self._values: dict[str, Any] = value
+    def __missing__(self, name: str) -> NoReturn:
+        raise ValueError(f"{name} is missing")
 
     def description(self, changes: Mapping[str, Any]) -> SegmentDescription:
         version = self.integer("format_version")
@@ -142,33 +141,28 @@ class _Fields:
         )
 
     def integer(self, name: str) -> int:
-        return _integer(self._value(name), name)
+        return _integer(self[name], name)
 
     def text(self, name: str) -> str:
-        value = self._value(name)
+        value = self[name]
         if not isinstance(value, str):
             raise ValueError(f"{name} is no text")
         return value
 
     def truth(self, name: str) -> bool:
-        value = self._value(name)
+        value = self[name]
         if not isinstance(value, bool):
             raise ValueError(f"{name} is neither true nor false")
         return value
 
     def pairs(self, name: str) -> tuple[tuple[int, int], ...]:
-        value = self._value(name)
+        value = self[name]
         if not isinstance(value, list):
             raise ValueError(f"{name} is no list")
         return tuple(_pair(entry, name) for entry in value)
 
     def _or_null(self, name: str, read: Callable[[str], _Value]) -> _Value | None:
-        return None if self._value(name) is None else read(name)
-
-    def _value(self, name: str) -> Any:
-        if name not in self._values:
-            raise ValueError(f"{name} is missing")
-        return self._values[name]
+        return None if self[name] is None else read(name)
 
 
 @lru_cache(maxsize=4096)
@@ -191,8 +185,8 @@ def _pair(entry: object, name: str) -> tuple[int, int]:
     return _integer(entry[0], name), _integer(entry[1], name)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
+def _unique(pairs: list[tuple[str, object]]) -> _Fields:
+    fields = _Fields(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a key stands there twice")
     return fields
@@ -200,3 +194,8 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
+
+
+# Made once: what the module's functions make for every call takes as long as the decoding.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)

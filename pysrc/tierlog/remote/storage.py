@@ -22,6 +22,7 @@ from tierlog.remote.bucket import (
     wrong_size,
 )
 from tierlog.remote.indexes import (
+    FIRST_READ_BYTES,
     MAX_INDEXES_BYTES,
     IndexesHeader,
     IndexKind,
@@ -193,6 +194,13 @@ class RemoteStorageManager:
         """
         return (*self._verify_log(metadata, deep), *self._verify_indexes(metadata, deep))
 
+    def verify_copy(
+        self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
+    ) -> tuple[Problem, ...]:
+        """As `verify`, right after a copy: what the `.indexes` object begins with is compared with
+        what was stored, and not decoded once more."""
+        return (*self._verify_log(metadata, deep=False), *self._compare_indexes(metadata, indexes))
+
     def _verify_log(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
         info = self._head(log_key(metadata))
         if isinstance(info, Problem):
@@ -202,12 +210,7 @@ class RemoteStorageManager:
         elif deep and metadata.log_crc32c is not None:
             computed = self._log_checksum(metadata)
             if computed != metadata.log_crc32c:
-                yield Problem(
-                    key=info.key,
-                    reason=ProblemReason.WRONG_CHECKSUM,
-                    expected=f"CRC-32C {metadata.log_crc32c:#010x}",
-                    found=f"{computed:#010x}",
-                )
+                yield _wrong_checksum(info.key, metadata.log_crc32c, computed)
 
     def _verify_indexes(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
         info = self._head(indexes_key(metadata))
@@ -225,6 +228,21 @@ class RemoteStorageManager:
         if not _same_segment(described, metadata):
             yield wrong_key(info.key, described)
 
+    def _compare_indexes(
+        self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
+    ) -> Iterator[Problem]:
+        stored = memoryview(indexes).cast("B")
+        info = self._head(indexes_key(metadata))
+        if isinstance(info, Problem):
+            yield info
+        elif info.size_bytes != stored.nbytes:
+            yield wrong_size(info, stored.nbytes)
+        else:
+            expected = stored[:FIRST_READ_BYTES]
+            found = self._store.get_range(info.key, 0, FIRST_READ_BYTES)
+            if memoryview(found).cast("B") != expected:
+                yield _wrong_checksum(info.key, crc32c(expected), crc32c(found))
+
     def _head(self, key: str) -> ObjectInfo | Problem:
         try:
             return self._store.head(key)
@@ -241,15 +259,21 @@ class RemoteStorageManager:
         return checksum
 
 
+def _wrong_checksum(key: str, expected: int, found: int) -> Problem:
+    return Problem(
+        key=key,
+        reason=ProblemReason.WRONG_CHECKSUM,
+        expected=f"CRC-32C {expected:#010x}",
+        found=f"{found:#010x}",
+    )
+
+
 def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
     """The last look at what is about to be stored: whole, sound and of this segment."""
-    header = IndexesHeader.parse(
-        indexes,
-        path=f"indexes of {metadata.segment_id}",
-        object_size_bytes=memoryview(indexes).nbytes,
-    )
-    sections = {kind: header.read_section(kind, indexes) for kind in IndexKind}
-    if not _same_segment(header.description(sections[IndexKind.METADATA]).metadata, metadata):
+    header, description = verify_indexes(indexes, path=f"indexes of {metadata.segment_id}")
+    for kind in IndexKind:
+        header.section(kind)
+    if not _same_segment(description.metadata, metadata):
         raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
 
 

@@ -377,7 +377,7 @@ class SegmentCopier:
         try:
             log = handle.fileno() if draft is None else draft
             self._storage.copy_log_segment_data(started, log, indexes, before_chunk=gate)
-            self._require_whole(started)
+            self._require_whole(started, indexes)
         except CorruptDataError as error:
             self._remove(started, leader_epoch)
             raise error.located(handle.path) from None
@@ -419,8 +419,8 @@ class SegmentCopier:
         self._storage.delete_log_segment_data(metadata)
         self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, leader_epoch)
 
-    def _require_whole(self, metadata: RemoteLogSegmentMetadata) -> None:
-        problems = self._storage.verify(metadata)
+    def _require_whole(self, metadata: RemoteLogSegmentMetadata, indexes: bytes) -> None:
+        problems = self._storage.verify_copy(metadata, indexes)
         if problems:
             raise RemoteStorageError("; ".join(map(str, problems)))
 

@@ -8,9 +8,8 @@ knows how far the last copy came. From then on the task knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 
 from tierlog.errors import (
     ClosedError,
@@ -117,9 +116,16 @@ class CopyTask:
             self._nothing_to_do_in = None if waits else view
             return Again.LATER
         self._copy(task, view, copied, candidates[0])
-        decisions = self._decide(view, copied)
         if _copies_at_once(view.topic):
+            # What is copied says nothing about other segments.
+            again = self._decisions((candidates[0],), view, copied)
+            decisions = tuple(
+                again[0] if one.segment is candidates[0] else one for one in decisions
+            )
             self._decided = view, decisions
+            self._show(decisions, view, copied)
+        else:
+            self._decide(view, copied)
         return Again.NOW if len(candidates) > 1 else Again.LATER
 
     # -- knowing what is there
@@ -163,6 +169,13 @@ class CopyTask:
     # -- deciding
 
     def _decide(self, view: LogView, copied: Coverage | None) -> tuple[Decision, ...]:
+        decisions = self._decisions(view.log.segments, view, copied)
+        self._show(decisions, view, copied)
+        return decisions
+
+    def _decisions(
+        self, segments: Iterable[SegmentFiles], view: LogView, copied: Coverage | None
+    ) -> tuple[Decision, ...]:
         facts = copy_facts(
             view.log,
             view.stable,
@@ -171,16 +184,17 @@ class CopyTask:
             include_internal=self._tier.include_internal,
             include_compacted=self._tier.include_compacted,
             lag=self._lag(view),
+            log_start_offset=view.log_start_offset,
         )
-        if facts.log_start_offset is not None and view.log_start_offset is not None:
-            start_offset = max(facts.log_start_offset, view.log_start_offset)
-            facts = replace(facts, log_start_offset=start_offset)
-        decisions = decide_segments(view.log.segments, facts)
+        return decide_segments(segments, facts)
+
+    def _show(
+        self, decisions: tuple[Decision, ...], view: LogView, copied: Coverage | None
+    ) -> None:
         self._work.decisions = decisions
         self._show_lag(decisions, copied)
         if copied is not None:
             self._work.reached(view, copied)
-        return decisions
 
     def _lag(self, view: LogView) -> CopyLag | None:
         """The copy lag of the topic, None where it copies at once; -1 is the local retention."""

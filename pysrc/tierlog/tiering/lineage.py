@@ -17,14 +17,13 @@ def ranges_in_lineage(
     segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs
 ) -> list[tuple[int, int]]:
     """The inclusive offset ranges of `segment` written in the epochs that `lineage` names."""
-    starts = {entry.epoch: entry.start_offset for entry in lineage}
     ranges: list[tuple[int, int]] = []
     for epoch, start, end in segment.served_epoch_ranges():
-        after = lineage.end_offset(epoch, end + 1)
-        if after is None:
+        known = lineage.offsets_of(epoch, end + 1)
+        if known is None:
             continue
         # A lineage that begins inside the segment: what is before it was deleted.
-        first, last = max(start, starts[epoch]), min(end, after - 1)
+        first, last = max(start, known[0]), min(end, known[1] - 1)
         if ranges and ranges[-1][1] + 1 == first:
             ranges[-1] = (ranges[-1][0], last)
         elif first <= last:

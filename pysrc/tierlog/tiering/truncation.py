@@ -38,13 +38,16 @@ def truncation_offset(segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs) 
     Unknown is not cut: epochs from before the lineage begins (their records were deleted, and the
     checkpoint with them), and epochs after it ends (then another leader knows more).
     """
-    known = [entry.epoch for entry in lineage]
-    if not known:
+    entries = lineage.entries
+    if not entries:
+        return None
+    earliest, latest = entries[0].epoch, entries[-1].epoch
+    if segment.leader_epochs[0][0] >= latest:
         return None
     for epoch, start, end in segment.epoch_ranges():
-        if epoch < known[0]:
+        if epoch < earliest:
             continue
-        if epoch >= known[-1]:
+        if epoch >= latest:
             return None
         after = lineage.end_offset(epoch, end + 1)
         if after is None:
