@@ -188,7 +188,7 @@ def test_who_waits_behind_notices_a_cancellation_within_a_second() -> None:
         elif not stop.is_set():
             stop.set()
         else:
-            thread.join(0.01)
+            thread.join(0.1)
 
     with pytest.raises(QuotaWaitCancelledError):
         quota.reserve(1, cancelled=lambda: bool(cancelled_at_ms), on_wait=look)

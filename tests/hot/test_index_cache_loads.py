@@ -138,7 +138,8 @@ def test_a_cancelled_loader_lets_a_waiter_load(kind: type[BaseException]) -> Non
 
 
 def test_ctrl_c_ends_a_wait() -> None:
-    cache = IndexCache(10)
+    clock = CountingClock()
+    cache = IndexCache(10, clock=clock)
     inside, release = threading.Event(), threading.Event()
 
     def hanging(_: Any) -> tuple[Any, int]:
@@ -146,14 +147,16 @@ def test_ctrl_c_ends_a_wait() -> None:
         assert release.wait(30)
         return 1, 1
 
-    with ThreadPoolExecutor(1) as pool:
+    def interrupt() -> None:
+        clock.wait_until_asked(2)
+        _thread.interrupt_main()
+
+    with ThreadPoolExecutor(2) as pool:
         load = pool.submit(cache.get_or_load, "a", hanging)
         assert inside.wait(30)
-        timer = threading.Timer(0.05, _thread.interrupt_main)
-        timer.start()
+        pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             cache.get_or_load("a", hanging)
-        timer.join()
         release.set()
         assert load.result() == 1
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.descriptors import open_below
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.log_dir import PartitionLog, SkipReason, open_log_dir, parse_partition_directory
 from tierlog.log.names import parse_segment_file
@@ -441,10 +442,9 @@ def test_looking_leaves_no_trace(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     (directory / segment_name(0)).chmod(0o444)
     before = [(p, s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino) for p, s in tree(tmp_path)]
-    descriptors = len(os.listdir("/proc/self/fd"))
     log = only(tmp_path)
     with log.segments[0].open() as handle:
         assert handle.read_at(0, 100) == b"x" * 10
     after = [(p, s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino) for p, s in tree(tmp_path)]
     assert before == after
-    assert descriptors == len(os.listdir("/proc/self/fd"))
+    assert open_below(tmp_path) == 0

@@ -97,7 +97,7 @@ def test_a_thousand_changes_of_leadership_between_two_nodes(nodes: tuple[World, 
     assert all(manager.wait_until_idle(IDLE_MS) for manager in managers)
     gc.collect()
     assert before is not None
-    assert threading.active_count() == before[0]
+    assert threading.active_count() <= before[0]
     assert open_files(nodes) <= before[1] + 2
     for manager in managers:
         assert len(manager.partitions()) == 1

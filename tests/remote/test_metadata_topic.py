@@ -60,7 +60,7 @@ ELSEWHERE = next(
 )
 # How often it is closed at some moment; the promise was checked with 1,000.
 CLOSED_TIMES = 1_000 if os.environ.get("TIERLOG_HYPOTHESIS") == "thorough" else 40
-CLOSED_WITHIN_S = 5.0
+CLOSED_WITHIN_S = 30.0
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_a_write_to_a_partition_that_stops_ends(
             write = pool.submit(late.add, segment("a", 0, 9))
             wait_until(lambda: len(late._writes) == 1, 30, what="the write")
             late.release()
-            assert isinstance(write.exception(10), CorruptDataError)
+            assert isinstance(write.exception(30), CorruptDataError)
         other = next(
             n for n in range(1, 99) if metadata_partition(partition_of(number=n), 3) != NUMBER
         )

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from obstore import exceptions as obstore_errors
 
+from tests.descriptors import open_below
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.remote.store_conformance import MIB, StoreConformance, patterned, pieces
 from tierlog.clock import ManualClock
@@ -278,10 +279,10 @@ class TestLocalStoreOnly:
         store = LocalStore(root, clock=clock, max_open_files=3)
         for number in range(10):
             store.put_bytes(f"k{number}", b"x")
-        before = len(os.listdir("/proc/self/fd"))
+        assert open_below(root) == 0
         for number in range(10):
             store.get_range(f"k{number}", 0, 1)
-        assert len(os.listdir("/proc/self/fd")) == before + 3
+        assert open_below(root) == 3
         # An object somebody else removed is noticed once the descriptor is a second old.
         (root / "k9").unlink()
         assert store.get_range("k9", 0, 1) == b"x"
@@ -289,7 +290,7 @@ class TestLocalStoreOnly:
         with pytest.raises(RemoteResourceNotFoundError):
             store.get_range("k9", 0, 1)
         del store
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_below(root) == 0
 
     def test_reads_survive_eviction_by_other_threads(self, root: Path) -> None:
         store = LocalStore(root, clock=ManualClock(), max_open_files=1)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import Buffer
 
+from tests.descriptors import open_below
 from tests.kafka_tools.golden import DATA_DIR
 from tests.tiering.hosts import GoldenLog
 from tests.tiering.test_copy import FailingStore, Tier, three_batches
@@ -279,9 +280,9 @@ def nowhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_drafts_where_files_must_have_names(tier: Tier, tmp_path: Path) -> None:
     log, segment, data = three_batches(tmp_path)
     folder = os.open(tmp_path, os.O_RDONLY)
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = open_below(tmp_path)
     assert open_nameless(folder) is None
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert open_below(tmp_path) == open_before
     os.close(folder)
     with tier.copier.draft(log, segment, tier.copier.new_id()) as draft:
         assert draft is None
@@ -331,13 +332,12 @@ def test_what_stands_before_a_store_is_not_passed_by(tmp_path: Path) -> None:
         )
 
 
-def test_descriptors_are_given_back(store: LocalStore) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+def test_descriptors_are_given_back(store: LocalStore, tmp_path: Path) -> None:
     for number in range(5):
         with store.draft(KEY.replace("BBBB.log", f"BBB{number}.log"), 3) as draft:  # type: ignore[union-attr]
             if number:
                 written(draft, b"abc").put()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == 0
     assert len(list(store.list())) == 4
 
 

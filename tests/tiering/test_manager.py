@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.descriptors import open_below
+from tests.kafka_tools.support import wait_until
 from tests.tiering.hosts import GoldenLog
 from tierlog._hot import QuotaSensor
 from tierlog.clock import ManualClock, SystemClock
@@ -326,7 +327,7 @@ def test_a_thousand_changes_of_leadership_leave_nothing_behind(node: Node, tmp_p
     for round_number in range(1_000):
         if round_number == 10:
             gc.collect()
-            descriptors = len(os.listdir("/proc/self/fd"))
+            descriptors = open_below(tmp_path)
             threads = own_threads()
         node.manager.become_follower(log.partition, EPOCH + 2 * round_number, log)
         node.manager.run_until_idle()
@@ -335,7 +336,7 @@ def test_a_thousand_changes_of_leadership_leave_nothing_behind(node: Node, tmp_p
     assert node.told.of(Happened.COPIED) == rolled(log)
     assert len(node.objects()) == 6
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert open_below(tmp_path) <= descriptors
     assert own_threads() <= threads
     assert len(node.manager.follower_pool) == 0
     assert node.told.failures == []
@@ -569,7 +570,9 @@ def test_expiration_goes_on_while_the_copy_quota_stops_every_copy(tmp_path: Path
         manager.expiration_pool.hurry()
         assert manager.expiration_pool.wait_until_idle(60_000)
         assert told.of(Happened.DELETED) == bases
-        assert [running.key for running in manager.copy_pool.running()] == [waiting.partition]
+        copying = manager.copy_pool.running
+        wait_until(lambda: [run.key for run in copying()] == [waiting.partition], 60)
+        assert told.of(Happened.COPIED) == bases
         # Nor does the wait keep a partition from being given up, or the manager from closing.
         manager.become_follower(waiting.partition, EPOCH + 1, waiting)
         assert manager.copy_pool.wait_until_idle(60_000)
@@ -581,22 +584,29 @@ def test_expiration_goes_on_while_the_copy_quota_stops_every_copy(tmp_path: Path
 
 
 def test_inside_an_event_loop_nothing_blocks_it(tmp_path: Path) -> None:
-    told = Told()
+    turned = threading.Event()
+
+    class Waits(Told):
+        def on_sent(self, partition: TopicIdPartition, size_bytes: int) -> None:
+            assert turned.wait(60), "the loop stood still"
+
+    told = Waits()
     logs = [GoldenLog(tmp_path, name) for name in ("transactions-0", "epochs-0", "idempotent-0")]
 
-    async def main() -> int:
-        turns = 0
+    async def main() -> None:
         async with threaded(tmp_path, told) as manager:
             for log in logs:
                 manager.become_leader(log.partition, EPOCH, log)
             idle = asyncio.ensure_future(asyncio.to_thread(manager.wait_until_idle, 60_000))
-            while not idle.done():
-                turns += 1
+            # Copies are under way and the loop goes on.
+            for _ in range(10):
                 await asyncio.wait([idle], timeout=0.001)
-            assert idle.result()
-        return turns
+            assert not idle.done()
+            turned.set()
+            assert await idle
 
-    assert asyncio.run(main()) > 1
+    asyncio.run(main())
+    assert told.failures == []
     copied = [event for event in told.events if event.happened is Happened.COPIED]
     assert len(copied) == sum(len(rolled(log)) for log in logs)
 

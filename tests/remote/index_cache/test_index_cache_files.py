@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.descriptors import open_below
 from tests.remote.index_cache.segments import (
     FEW_ENTRIES,
     MAPPED_ENTRIES,
@@ -39,10 +40,6 @@ def filled(open_cache: OpenCache, *wanted: Indexed) -> None:
     for one in wanted:
         cache.get(one.metadata)
     cache.close()
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def mappings_of(folder: Path) -> int:
@@ -199,17 +196,13 @@ def test_cac9_cac15_descriptors_mappings_and_files_stay_few(
 ) -> None:
     many = [stored(watched, f"s{n}", 10_000 + n, entries=entries) for n in range(8)]
     cache = open_cache(total_size_bytes=3 * many[0].size_bytes)
-    for one in many:
-        cache.get(one.metadata)
-    # The watched keeps descriptors of its own for a while.
-    ours = open_descriptors()
     mapped = 3 if entries == MAPPED_ENTRIES else 0
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for one in many:
             cache.get(one.metadata)
         assert (mappings_of(folder), len(files_in(folder))) == (mapped, 3)
     assert len(watched.reads) == (rounds + 1) * len(many)
-    assert open_descriptors() <= ours
+    assert open_below(folder) == 1, "the folder's lock"
     cache.resize(1)
     assert (mappings_of(folder), files_in(folder)) == (0, [])
 
@@ -220,9 +213,9 @@ def test_entries_in_use_hold_no_descriptors(
     many = [stored(watched, f"s{n}", entries=MAPPED_ENTRIES) for n in range(40)]
     filled(open_cache, *many)
     cache = open_cache()
-    before = open_descriptors()
+    before = open_below(folder)
     held = [cache.get(one.metadata) for one in many]
-    assert open_descriptors() == before
+    assert open_below(folder) == before
     assert mappings_of(folder) == len(held)
 
 
