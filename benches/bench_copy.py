@@ -28,29 +28,36 @@ PARTITIONS = 4
 # As our store sends large objects.
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 4
+# A file system without a disk.
+MEMORY = Path("/dev/shm")
 
 
 def items(bench: Bench) -> Sequence[Case]:
-    return [
+    cases = [
         copy(bench, "none-100-16k-1g"),
         copy(bench, "none-1024-1m-1g"),
         copy_to_s3(bench, "none-100-16k-64m"),
     ]
+    if MEMORY.is_dir():
+        cases.append(copy(bench, "none-100-16k", memory=MEMORY))
+    return cases
 
 
 def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
     run_side(case, side, benchmark)
 
 
-def copy(bench: Bench, shape: str) -> Case:
+def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
     """Ours is the whole copy: checksums compared, indexes rebuilt, bytes hashed on their way, both
-    objects synced to disk. ``cp`` alone leaves its bytes in the page cache."""
+    objects synced to disk. ``cp`` alone leaves its bytes in the page cache, and the disk gets them
+    later. With `memory` both write there, which takes the disk out of both."""
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape).absolute()
         folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
-        copying = Copying.of(segment, folder)
-        target = folder / "copied.log"
+        place = Path(stack.enter_context(TemporaryDirectory(dir=memory))) if memory else folder
+        copying = Copying.of(segment, folder, place / "store")
+        target = place / "copied.log"
 
         def reset() -> None:
             # What is removed is not written back any more while the next side runs.
@@ -72,7 +79,7 @@ def copy(bench: Bench, shape: str) -> Case:
         )
 
     return Case(
-        operation="copy to file:// store",
+        operation=f"copy to file:// store{' in memory' if memory else ''}",
         shape=shape,
         unit="GB",
         peers={"cp": 0.7, "cp + sync": None},

@@ -34,8 +34,9 @@ class Copying:
     store: Path
 
     @classmethod
-    def of(cls, segment: Path, folder: Path) -> Copying:
-        """Links `segment`, which starts at offset 0, into a log directory made in `folder`."""
+    def of(cls, segment: Path, folder: Path, store: Path | None = None) -> Copying:
+        """Links `segment`, which starts at offset 0, into a log directory made in `folder`, where
+        the store is too unless it is told otherwise."""
         next_offset = int(scan_segment(segment, verify_crc=False).last_offset[-1]) + 1
         partition = folder / "disk" / "bench-0"
         partition.mkdir(parents=True)
@@ -45,7 +46,7 @@ class Copying:
         os.link(segment, partition / f"{0:020}.log")
         (partition / f"{next_offset:020}.log").touch()
         (log,) = open_log_dir(folder / "disk").listing().partitions
-        return cls(log=log, store=folder / "store")
+        return cls(log=log, store=store or folder / "store")
 
     def run(self) -> Path:
         """Scan, rebuild, copy, verify; returns the stored `.log` object."""
