@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from spark_udfs.worker import on_worker
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
+from tierlog.remote.store import open_store
 from tierlog.tools.findings import Severity
 from tierlog.tools.index_rebuild import (
     DEFAULT_PIECE_BYTES,
@@ -31,7 +33,6 @@ from tierlog.tools.index_rebuild import (
     RebuildReport,
     RebuildSummary,
     RebuildTask,
-    ScanTask,
     pack_tasks,
     plan_rebuild,
     rebuild_report,
@@ -41,6 +42,7 @@ from tierlog.tools.index_rebuild import (
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild_pieces import FoundPiece
 from tierlog.tools.rebuild_segment import Outcome
+from tierlog.tools.rebuild_store_plan import Looked, SegmentPair, look_at_pairs
 from tierlog.tools.rebuild_table import (
     FINDINGS,
     FINDINGS_FILE,
@@ -57,10 +59,21 @@ from tierlog.tools.sources import source_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RebuiltTables", "piece_rows", "rebuild_indexes", "rebuild_on", "rebuild_rows"]
+__all__ = [
+    "RebuiltTables",
+    "look_rows",
+    "piece_rows",
+    "rebuild_indexes",
+    "rebuild_on",
+    "rebuild_rows",
+]
 
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _PIECES = pa.schema({"piece": pa.binary()})
+_LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
+# How many `.indexes` objects one task reads, and how many at a time: the other slots read, too.
+_TASK_LOOKS = 1024
+_PARALLEL_READS = 4
 _BATCH_BYTES = 1 << 20
 # What a task costs that does nothing shows in small ones; where there is plenty, they are large.
 _TASK_BYTES = 256 << 20
@@ -193,6 +206,13 @@ def piece_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from _in_batches(pa.table([found], schema=_PIECES))
 
 
+def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same for the pairs of objects of a store: what becomes of them, pickled, as ``looks``."""
+    for number, url, pairs in _unpacked(batches):
+        looks = [*look_at_pairs(open_store(url), pairs, parallel_reads=_PARALLEL_READS)]
+        yield from _in_batches(pa.table([[number], [pickle.dumps(looks)]], schema=_LOOKS))
+
+
 def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for work in batch.column("work"):
@@ -243,9 +263,10 @@ class _Run:
         progress: Progress | None = None,
         clock: Clock | None = None,
     ) -> _Run:
-        """Lists the source."""
+        """Lists the source; of a store the workers read the `.indexes` objects."""
         clock = clock or SystemClock()
-        if not source_of(source).is_store:
+        place = source_of(source)
+        if not place.is_store:
             # A worker has a folder of its own.
             source = os.path.abspath(source)
             target = None if target is None else os.path.abspath(target)
@@ -258,6 +279,7 @@ class _Run:
             slots=slots,
             index_interval_bytes=index_interval_bytes,
             piece_bytes=piece_bytes,
+            look=partial(_looks, spark, place.location),
         )
         total_bytes = sum(task.size_bytes for task in plan.tasks)
         if task_bytes is None:
@@ -284,7 +306,7 @@ class _Run:
         with self._running() as rows:
             planned = _frame(spark, segment_table(plan.outcomes))
             rows.unionAll(planned).write.mode("overwrite").parquet(places[0])
-        with _errors(plan):
+        with _errors(plan.source):
             segments = spark.read.schema(spark_schema(SEGMENTS)).parquet(places[0])
             found = segments.selectExpr("inline(findings)")
             found = _frame(spark, finding_table(plan.findings)).unionAll(found)
@@ -297,16 +319,16 @@ class _Run:
     def _running(self) -> Iterator[DataFrame]:
         """The rows of all segments, to be asked for inside and once: that runs the tasks."""
         plan = self.plan
-        with _errors(plan):
+        with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
             pieces: list[FoundPiece] = []
             if plan.scans:
                 with self._watched([scan.size_bytes for scan in plan.scans]):
-                    found = self._mapped(plan.scans, "piece_rows", _PIECES).toArrow()
+                    found = _mapped(self.spark, plan.scans, "piece_rows", _PIECES).toArrow()
                 pieces = [pickle.loads(one.as_buffer()) for one in found.column("piece")]
             tasks = self._packed(plan.with_pieces(pieces).tasks)
             with self._watched([0 if task.is_scanned else task.size_bytes for task in tasks]):
-                yield self._mapped(tasks, "rebuild_rows", SEGMENTS)
+                yield _mapped(self.spark, tasks, "rebuild_rows", SEGMENTS)
 
     def _packed(self, tasks: Sequence[RebuildTask]) -> tuple[RebuildTask, ...]:
         """The tasks in the size that suits Spark, those first that only wait for their pieces."""
@@ -317,18 +339,30 @@ class _Run:
     def _watched(self, sizes_bytes: Sequence[int]) -> AbstractContextManager[None]:
         return watched(self.spark, sizes_bytes, self.progress, self.clock)
 
-    def _mapped(
-        self, tasks: Sequence[RebuildTask | ScanTask], function: str, schema: pa.Schema
-    ) -> DataFrame:
-        """What a function of this module makes of each task, which is one of Spark's, in order."""
-        if not tasks:
-            return _frame(self.spark, schema.empty_table())
-        plan = pa.table([range(len(tasks)), list(map(pickle.dumps, tasks))], schema=_PLAN)
-        each = _frame(self.spark, plan).repartitionById(len(tasks), "task")
-        rows: DataFrame = each.mapInArrow(
-            on_worker("spark_udfs.rebuild", function), spark_schema(schema)
-        )
-        return rows
+
+def _looks(spark: SparkSession, url: str, pairs: Sequence[SegmentPair]) -> Iterator[Looked]:
+    """What becomes of each pair of objects of a store, in order."""
+    starts = range(0, len(pairs), _TASK_LOOKS)
+    groups = [tuple(pairs[start : start + _TASK_LOOKS]) for start in starts]
+    tasks = [(number, url, group) for number, group in enumerate(groups)]
+    with _errors(url):
+        looks = _mapped(spark, tasks, "look_rows", _LOOKS).toArrow().sort_by("task")
+    for one in looks.column("looks"):
+        yield from pickle.loads(one.as_buffer())
+
+
+def _mapped(
+    spark: SparkSession, tasks: Sequence[object], function: str, schema: pa.Schema
+) -> DataFrame:
+    """What a function of this module makes of each task, which is one of Spark's, in order."""
+    if not tasks:
+        return _frame(spark, schema.empty_table())
+    plan = pa.table([range(len(tasks)), list(map(pickle.dumps, tasks))], schema=_PLAN)
+    each = _frame(spark, plan).repartitionById(len(tasks), "task")
+    rows: DataFrame = each.mapInArrow(
+        on_worker("spark_udfs.rebuild", function), spark_schema(schema)
+    )
+    return rows
 
 
 def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -336,12 +370,12 @@ def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 @contextmanager
-def _errors(plan: RebuildPlan) -> Iterator[None]:
+def _errors(source: str) -> Iterator[None]:
     try:
         yield
     except SPARK_ERRORS as error:
         raise TierlogError(
-            f"{plan.source}: Spark gave up: {one_line(error)}; what is done stays done: run it "
+            f"{source}: Spark gave up: {one_line(error)}; what is done stays done: run it "
             "again when that is mended"
         ) from error
 

@@ -40,7 +40,7 @@ from tierlog.tools.rebuild_log_dir import (
 from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, find_piece
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
 from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
-from tierlog.tools.rebuild_store_plan import plan_store
+from tierlog.tools.rebuild_store_plan import LookAtPairs, plan_store
 from tierlog.tools.sources import Source, source_of
 
 __all__ = [
@@ -212,13 +212,15 @@ def plan_rebuild(
     slots: int = 1,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     piece_bytes: int = DEFAULT_PIECE_BYTES,
+    look: LookAtPairs | None = None,
 ) -> RebuildPlan:
     """What `rebuild_index` will do, for `slots` workers.
 
     A chain that would keep one of them busy when the others are done is cut into pieces of about
-    ``piece_bytes``. ConfigError for a target that is missing, not wanted or a broker's, and for a
-    store in Kafka's own layout; else as `open_log_dir` and `open_store`, and RemoteStorageError
-    when a store does not answer.
+    ``piece_bytes``. ``look`` has the `.indexes` objects of a store read elsewhere than here.
+    ConfigError for a target that is missing, not wanted or a broker's, and for a store in Kafka's
+    own layout; else as `open_log_dir`, `open_store` and ``look``, and RemoteStorageError when a
+    store does not answer.
     """
     place = source_of(source)
     if place.is_store:
@@ -237,6 +239,7 @@ def plan_rebuild(
             now_ms=now_ms,
             dry_run=dry_run,
             index_interval_bytes=index_interval_bytes,
+            look=look,
         )
         tasks = pack_tasks(stored.chains, slots)
         return RebuildPlan(

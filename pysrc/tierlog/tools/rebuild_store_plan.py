@@ -8,7 +8,7 @@ already: leavings of a copy that was interrupted and done again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, f
 from tierlog.tools.rebuild_store import StoredChain, StoredSegment, read_whole, salvage
 from tierlog.types import TopicIdPartition
 
-__all__ = ["StorePlan", "plan_store"]
+__all__ = ["LookAtPairs", "Looked", "SegmentPair", "StorePlan", "look_at_pairs", "plan_store"]
 
 _PARALLEL_READS = 8
 # Far longer than the moment between the two objects of a segment that is being copied.
@@ -42,12 +42,17 @@ _Partition = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Pair:
+class SegmentPair:
     """The two objects of a segment; None for one that is not there."""
 
     key: ObjectKey
     log: ObjectInfo | None = None
     indexes: ObjectInfo | None = None
+
+
+# A sound segment, one to rebuild, or why neither; and whoever finds that out for many, in order.
+Looked = SegmentDescription | StoredSegment | Finding
+LookAtPairs = Callable[[Sequence[SegmentPair]], Iterable[Looked]]
 
 
 @dataclass(slots=True)
@@ -60,24 +65,33 @@ class StorePlan:
 
 
 def plan_store(
-    store: ObjectStore, url: str, *, now_ms: int, dry_run: bool, index_interval_bytes: int
+    store: ObjectStore,
+    url: str,
+    *,
+    now_ms: int,
+    dry_run: bool,
+    index_interval_bytes: int,
+    look: LookAtPairs | None = None,
 ) -> StorePlan:
-    """Reads the whole store but its `.log` objects. RemoteStorageError when it does not answer."""
+    """Lists the store, and has every `.indexes` object read: by ``look``, or else here.
+
+    RemoteStorageError when the store does not answer, and whatever ``look`` raises.
+    """
     plan = StorePlan()
     pairs = _pairs(store, plan)
     cluster_id = _cluster_id(store, bool(pairs))
     sound: dict[_Partition, list[SegmentDescription]] = defaultdict(list)
     broken: dict[_Partition, list[StoredSegment]] = defaultdict(list)
-    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-plan") as pool:
-        for pair, looked in zip(pairs, pool.map(lambda one: _look(store, one), pairs), strict=True):
-            place = (pair.key.topic_id, pair.key.partition)
-            if isinstance(looked, SegmentDescription):
-                sound[place].append(looked)
-                plan.outcomes.append(_sound(looked))
-            elif isinstance(looked, StoredSegment):
-                broken[place].append(looked)
-            else:
-                plan.outcomes.append(_unusable(pair, looked))
+    looks = look_at_pairs(store, pairs) if look is None else look(pairs)
+    for pair, looked in zip(pairs, looks, strict=True):
+        place = (pair.key.topic_id, pair.key.partition)
+        if isinstance(looked, SegmentDescription):
+            sound[place].append(looked)
+            plan.outcomes.append(_sound(looked))
+        elif isinstance(looked, StoredSegment):
+            broken[place].append(looked)
+        else:
+            plan.outcomes.append(_unusable(pair, looked))
     topics = _topics(sound, broken)
     for place, segments in sorted(broken.items()):
         wanted = [
@@ -101,9 +115,9 @@ def plan_store(
     return plan
 
 
-def _pairs(store: ObjectStore, plan: StorePlan) -> list[_Pair]:
+def _pairs(store: ObjectStore, plan: StorePlan) -> list[SegmentPair]:
     """All segments by key; everything else is a note."""
-    pairs: dict[str, _Pair] = {}
+    pairs: dict[str, SegmentPair] = {}
     for info in store.list():
         try:
             key = parse_key(info.key)
@@ -121,7 +135,7 @@ def _pairs(store: ObjectStore, plan: StorePlan) -> list[_Pair]:
                     )
                 )
             continue
-        pair = pairs.setdefault(key.stem, _Pair(key=key))
+        pair = pairs.setdefault(key.stem, SegmentPair(key=key))
         if key.suffix == LOG_SUFFIX:
             pair.log = info
         else:
@@ -141,8 +155,16 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
     return ""
 
 
-def _look(store: ObjectStore, pair: _Pair) -> SegmentDescription | StoredSegment | Finding:
-    """A sound segment, one to rebuild, or why neither."""
+def look_at_pairs(
+    store: ObjectStore, pairs: Iterable[SegmentPair], *, parallel_reads: int = _PARALLEL_READS
+) -> Iterator[Looked]:
+    """What becomes of each, in order, a few of them read at a time."""
+    with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-plan") as pool:
+        yield from pool.map(lambda one: _look(store, one), pairs)
+
+
+def _look(store: ObjectStore, pair: SegmentPair) -> Looked:
+    """By its `.indexes` object, of which all checksums are compared."""
     log, indexes = pair.log, pair.indexes
     if log is None:
         found = "none"
@@ -196,7 +218,7 @@ def _sound(description: SegmentDescription) -> SegmentOutcome:
     )
 
 
-def _unusable(pair: _Pair, found: Finding) -> SegmentOutcome:
+def _unusable(pair: SegmentPair, found: Finding) -> SegmentOutcome:
     size_bytes = 0 if pair.log is None else pair.log.size_bytes
     row = _bare_row(pair.key, pair.key.topic_label, size_bytes, Outcome.QUARANTINED, found)
     return SegmentOutcome(row=row, findings=(found,))
