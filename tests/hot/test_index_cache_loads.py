@@ -51,6 +51,8 @@ class CountingClock:
         pause = threading.Event()
         while self.asked < times:
             pause.wait(0.001)
+        # Who asked last has its answer before this thread goes on.
+        pause.wait(0.05)
 
 
 def test_an_error_of_the_loader_reaches_all_and_is_not_kept() -> None:
@@ -139,7 +141,7 @@ def test_a_cancelled_loader_lets_a_waiter_load(kind: type[BaseException]) -> Non
 
 def test_ctrl_c_ends_a_wait() -> None:
     clock = CountingClock()
-    cache = IndexCache(10, clock=clock)
+    cache = IndexCache(10, clock=clock, record_stats=True)
     inside, release = threading.Event(), threading.Event()
 
     def hanging(_: Any) -> tuple[Any, int]:
