@@ -11,7 +11,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.kafka_tools.support import LOOPBACK, free_ports, wait_until
 ACCESS_KEY = "AKIDCANARY0001"
 SECRET_KEY = "canary-secret-key-0002"
 START_TIMEOUT_S = 60
+START_ATTEMPTS = 3
 BUILD_TIMEOUT_S = 900
 CACHE_DIR = Path(__file__).parents[2] / ".cache" / "versitygw"
 VERSITYGW_SOURCE = "github.com/versity/versitygw/cmd/versitygw"
@@ -117,30 +118,45 @@ def _answers(port: int) -> bool:
 def running_s3_server(kind: str = S3_SERVERS[-1]) -> Iterator[S3Server]:
     """A started server of a kind of `S3_SERVERS`, the real one where there is one; it is stopped by
     its process id at the end."""
-    (port,) = free_ports(1)
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
-        if kind == "moto":
-            command = [*MOTO, "-H", LOOPBACK, "-p", str(port)]
-            answers = _moto_answers
-        else:
-            data, users = Path(folder) / "data", Path(folder) / "users"
-            data.mkdir()
-            users.mkdir()
-            command = [str(VERSITYGW), "--port", f"{LOOPBACK}:{port}", "--quiet"]
-            command += ["--iam-dir", str(users), "posix", str(data)]
-            answers = _answers
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=output,
-            env=os.environ | {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
-        )
-        try:
-            wait_until(lambda: answers(port), START_TIMEOUT_S, what=f"S3 server {kind}")
-            yield S3Server(kind=kind, port=port, process_id=process.pid)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        output = stack.enter_context(tempfile.TemporaryFile())
+        for _ in range(START_ATTEMPTS):
+            (port,) = free_ports(1)
+            process = subprocess.Popen(
+                _command(kind, port, Path(folder)),
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+            )
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+            if _is_up(process, kind, port):
+                break
+        assert process.poll() is None, f"S3 server {kind} did not start"
+        yield S3Server(kind=kind, port=port, process_id=process.pid)
+
+
+def _command(kind: str, port: int, folder: Path) -> list[str]:
+    if kind == "moto":
+        return [*MOTO, "-H", LOOPBACK, "-p", str(port)]
+    data, users = folder / "data", folder / "users"
+    data.mkdir(exist_ok=True)
+    users.mkdir(exist_ok=True)
+    command = [str(VERSITYGW), "--port", f"{LOOPBACK}:{port}", "--quiet"]
+    return [*command, "--iam-dir", str(users), "posix", str(data)]
+
+
+def _is_up(process: subprocess.Popen[bytes], kind: str, port: int) -> bool:
+    """Once it answers, or has ended because somebody else took the port meanwhile."""
+    answers = _moto_answers if kind == "moto" else _answers
+    wait_until(
+        lambda: process.poll() is not None or answers(port),
+        START_TIMEOUT_S,
+        what=f"S3 server {kind}",
+    )
+    # It may be the other one that answers, while this one is about to end.
+    return process.poll() is None
 
 
 def build_versitygw() -> None:
