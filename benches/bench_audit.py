@@ -47,7 +47,7 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
 def _per_segment(segments: int, rounds: int) -> float:
     """Median seconds, once the files are in the page cache."""
     with TemporaryDirectory() as folder:
-        _fill(Path(folder), Store(partitions=1, segments=segments))
+        fill(Path(folder), Store(partitions=1, segments=segments))
         url = Path(folder).as_uri()
         _check(audit_store(url, RULES), segments)
         return statistics.median(_seconds(url) for _ in range(rounds)) / segments
@@ -64,7 +64,7 @@ def _check(audit: StoreAudit, segments: int) -> None:
         raise DisagreementError(f"{len(audit.segments)} segments: {audit.findings[:1]}")
 
 
-def _fill(folder: Path, store: Store) -> None:
+def fill(folder: Path, store: Store) -> None:
     """Sound `.indexes` objects, beside `.log` objects of the right size that nobody reads."""
     claim_cluster(open_store(folder.as_uri()), "bench")
     for number in range(store.segments):

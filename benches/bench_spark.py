@@ -29,6 +29,7 @@ from tierlog.tools.index_rebuild import (
     rebuild_task,
 )
 
+from .bench_rebuild import make_log_dir
 from .copying import META_PROPERTIES
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
 from .peers.child import child_peer
@@ -251,12 +252,15 @@ def driver_memory(bench: Bench, few: int, many: int) -> Limit:
     """What so many more segments add to the Python of a driver that keeps no rows."""
 
     def measure() -> float:
+        path = bench.corpora.path("none-100-16k")
+        size_bytes = first_batches(bench.corpora.data("none-100-16k"), 20 << 10)
         with TemporaryDirectory(dir=bench.corpora.directory) as folder:
             sources = []
             for segments in (few, many):
-                place = Path(folder) / str(segments)
-                place.mkdir()
-                sources.append(tiny_log_dir(bench, place, segments))
+                # A folder takes longer to make than all else, so partitions have many segments.
+                place, each = Path(folder) / str(segments), min(segments, 100)
+                make_log_dir(place, path, size_bytes, each, segments * size_bytes)
+                sources.append(str(place))
             command = [sys.executable, "-m", "benches.spark_memory", folder, *sources]
             done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         return int(done.stdout) / MIB

@@ -1,0 +1,369 @@
+"""What a billion segments take, from what a few take here: the tables of docs/SCALE.md.
+
+``python -m benches.scale`` measures and prints them; ``--help`` has what may be assumed otherwise.
+What is extrapolated is a pure function of figures, assumptions and prices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from spark_udfs import rebuild_indexes
+from spark_udfs.session import session
+from tests.remote.s3_server import running_s3_server
+from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store import open_store
+from tierlog.tools.audit_plan import plan_audit
+from tierlog.tools.index_rebuild import plan_rebuild, rebuild_task
+from tierlog.tools.rebuild_store_plan import Looked, SegmentPair, look_at_pairs
+
+from .bench_audit import fill
+from .bench_rebuild import make_log_dir
+from .bench_spark import per_task
+from .corpus import Corpora
+from .memory_child import status_bytes
+from .metadata import Store
+from .spark_child import MASTER, SMALL
+
+ROOT = Path(__file__).parents[1]
+CACHE_DIR = ROOT / ".cache" / "bench"
+MIB, GIB = 1 << 20, 1 << 30
+HOUR_S = 3600
+KEYS_PER_LIST = 1_000
+LATER_MS = 1 << 42
+SEGMENTS, S3_SEGMENTS, TASKS, ROUNDS = 10_000, 1_000, 400, 3
+FLAT_SEGMENTS, FLAT_BYTES = (10, 100, 1_000, 10_000), 4 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What a store is asked for each segment, without its listing: so many, and another one for
+    every ``piece_bytes`` of its `.log` object."""
+
+    get: int = 0
+    head: int = 0
+    put: int = 0
+    get_piece_bytes: int | None = None
+    put_piece_bytes: int | None = None
+
+    def gets(self, segment_bytes: int) -> int:
+        """GET and HEAD, which have one price."""
+        return self.get + self.head + _pieces(segment_bytes, self.get_piece_bytes)
+
+    def puts(self, segment_bytes: int) -> int:
+        """PUT and POST."""
+        return self.put + _pieces(segment_bytes, self.put_piece_bytes)
+
+
+# Of segments above a few MiB; tests/tools/test_requests.py counts them.
+REQUESTS = {
+    # An upload in parts begins and ends with a request; both objects are looked at afterwards.
+    "copy": Requests(get=1, head=2, put=3, put_piece_bytes=8 * MIB),
+    # Of an `.indexes` object above 256 KiB the rest is a second request.
+    "audit": Requests(get=2),
+    "deep audit": Requests(get=2, get_piece_bytes=4 * MIB),
+    "rebuild": Requests(put=1, get_piece_bytes=8 * MIB),
+    # Pieces have 2 MiB, and end where a batch does.
+    "table": Requests(get=5, get_piece_bytes=3 * MIB // 2),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was measured for each segment, of seconds on a core and bytes of the driver's Python.
+
+    To look is to read an `.indexes` object and compare all of its checksums.
+    """
+
+    list_file_s: float
+    list_s3_s: float
+    plan_audit_s: float
+    plan_audit_bytes: float
+    plan_rebuild_s: float
+    plan_rebuild_bytes: float
+    look_s: float
+    rebuild_s_per_gib: float
+    task_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """What nobody measured here."""
+
+    segments: int = 1_000_000_000
+    segment_bytes: int = GIB
+    slots: int = 1_000
+    driver_gib: float = 64
+    gib_per_s_per_slot: float = 0.1
+    request_ms: float = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """In dollars: S3 Standard and a core of an m7g.large in us-east-1, as listed in June 2026."""
+
+    per_1000_put_or_list: float = 0.005
+    per_1000_get: float = 0.0004
+    per_slot_hour: float = 0.0408
+    per_gb_month: float = 0.021
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One kind of work, for all segments."""
+
+    work: str
+    requests: float
+    tasks: float
+    slot_hours: float
+    hours: float
+    dollars: float
+
+
+def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Line]:
+    """What the work takes; the driver's comes first, and is nobody else's."""
+    n, size_bytes = assumed.segments, assumed.segment_bytes
+    total_gib, request_s = n * size_bytes / GIB, assumed.request_ms / 1000
+
+    def line(
+        work: str, slot_s: float, *, slots: int = 1, tasks: float = 0, gets: float, puts: float
+    ) -> Line:
+        hours = slot_s / HOUR_S
+        return Line(
+            work=work,
+            requests=gets + puts,
+            tasks=tasks,
+            slot_hours=hours,
+            hours=hours / slots,
+            dollars=gets / 1000 * prices.per_1000_get
+            + puts / 1000 * prices.per_1000_put_or_list
+            + hours * prices.per_slot_hour,
+        )
+
+    def spread(work: str, slot_s: float, segments_per_task: float) -> Line:
+        asked, tasks = REQUESTS[work], n / segments_per_task
+        return line(
+            work,
+            slot_s + tasks * figures.task_s,
+            slots=assumed.slots,
+            tasks=tasks,
+            gets=n * asked.gets(size_bytes),
+            puts=n * asked.puts(size_bytes),
+        )
+
+    lists = 2 * n / KEYS_PER_LIST
+    # A slot has four requests for objects on their way.
+    looks_s = n * max(figures.look_s, REQUESTS["audit"].gets(0) * request_s / 4)
+    bytes_s = total_gib * (figures.rebuild_s_per_gib + 1 / assumed.gib_per_s_per_slot)
+    per_task = max(1.0, GIB / size_bytes)
+    return [
+        # The next page is asked for when the one before it is there.
+        line("listing", n * figures.list_s3_s + lists * request_s, gets=0, puts=lists),
+        line("plan of an audit", n * figures.plan_audit_s, gets=0, puts=0),
+        line("plan of a rebuild", n * figures.plan_rebuild_s, gets=0, puts=0),
+        spread("audit", looks_s, 256),
+        spread("deep audit", looks_s + bytes_s, per_task),
+        spread("rebuild", bytes_s, per_task),
+    ]
+
+
+def driver_segments(figures: Figures, assumed: Assumed) -> tuple[float, float]:
+    """How many segments a driver holds at once: of an audit, of a rebuild."""
+    driver_bytes = assumed.driver_gib * GIB
+    return driver_bytes / figures.plan_audit_bytes, driver_bytes / figures.plan_rebuild_bytes
+
+
+# -- measured here
+
+
+def measured(corpora: Corpora, task_s: float, segments: int = SEGMENTS) -> Figures:
+    """All figures; ``task_s`` is what a task of Spark takes that does nothing."""
+    with TemporaryDirectory(dir=corpora.directory) as name:
+        folder = Path(name) / "store"
+        fill(folder, Store(partitions=1, segments=segments))
+        url = folder.as_uri()
+        audit, rebuild = (
+            {key: value / segments for key, value in _planned(operation, url).items()}
+            for operation in ("audit", "rebuild")
+        )
+        return Figures(
+            list_file_s=_listing_s(open_store(url)) / segments,
+            list_s3_s=_s3_listing_s(min(segments, S3_SEGMENTS)),
+            plan_audit_s=audit["seconds"],
+            plan_audit_bytes=audit["bytes"],
+            plan_rebuild_s=rebuild["seconds"],
+            plan_rebuild_bytes=rebuild["bytes"],
+            look_s=rebuild["look_seconds"],
+            rebuild_s_per_gib=_rebuild_s_per_gib(corpora, Path(name)),
+            task_s=task_s,
+        )
+
+
+def _planned(operation: str, url: str) -> dict[str, float]:
+    """In a process that has planned nothing before."""
+    command = [sys.executable, "-m", "benches.scale", "--plan", operation, url]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def plan(operation: str, url: str) -> dict[str, float]:
+    """Seconds without those of the looks, and the bytes by which the process became larger."""
+    looks: list[float] = []
+
+    def look(pairs: Sequence[SegmentPair]) -> list[Looked]:
+        start = time.perf_counter()
+        looked = [*look_at_pairs(open_store(url), pairs)]
+        looks.append(time.perf_counter() - start)
+        return looked
+
+    before, start = status_bytes("VmHWM"), time.perf_counter()
+    made: object
+    if operation == "audit":
+        made = plan_audit(open_store(url), now_ms=LATER_MS)
+    else:
+        made = plan_rebuild(url, target=None, dry_run=True, now_ms=LATER_MS, look=look)
+    taken_s = time.perf_counter() - start
+    assert made
+    grown_bytes = status_bytes("VmHWM") - before
+    return {"seconds": taken_s - sum(looks), "look_seconds": sum(looks), "bytes": grown_bytes}
+
+
+def _listing_s(store: ObjectStore) -> float:
+    return median_s(lambda: sum(1 for _ in store.list()))
+
+
+def _s3_listing_s(segments: int) -> float:
+    """Seconds for each segment of a bucket on loopback."""
+    with running_s3_server() as server:
+        store = open_store(f"s3://{server.new_bucket()}/kafka", **server.options())
+        for number in range(segments):
+            for suffix in ("log", "indexes"):
+                store.put_bytes(f"topic/0/{number:020}.{suffix}", b"")
+        return _listing_s(store) / segments
+
+
+def _rebuild_s_per_gib(corpora: Corpora, folder: Path) -> float:
+    """Scanned and written, on one core, from the page cache."""
+    path, numbers = corpora.path("none-100-16k"), count()
+    logs = folder / "logs"
+    make_log_dir(logs, path, path.stat().st_size, 1, 4 * path.stat().st_size)
+
+    def run() -> int:
+        target = str(folder / f"to-{next(numbers)}")
+        made = plan_rebuild(str(logs), target=target, dry_run=False, now_ms=LATER_MS)
+        return sum(row.row.size_bytes for task in made.tasks for row in rebuild_task(task))
+
+    size_bytes = run()
+    return median_s(run) / (size_bytes / GIB)
+
+
+def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> dict[int, float]:
+    """Seconds for each GiB that a rebuild on Spark takes, by how many segments there are."""
+    path, found = corpora.path("none-100-16k"), {}
+    with session(MASTER, SMALL) as spark, TemporaryDirectory(dir=path.parent) as name:
+        for segments in many:
+            place = Path(name) / str(segments)
+            size_bytes = min(segment_bytes, path.stat().st_size)
+            logs = make_log_dir(place / "logs", path, size_bytes, 1, segments * size_bytes)
+            gib, numbers = sum(log.stat().st_size for log in logs) / GIB, count()
+
+            def run(place: Path = place, numbers: count[int] = numbers) -> None:
+                target = str(place / f"to-{next(numbers)}")
+                assert rebuild_indexes(spark, str(place / "logs"), target).ok
+
+            run()
+            found[segments] = median_s(run) / gib
+    return found
+
+
+def median_s(run: Callable[[], object]) -> float:
+    """Of a few runs."""
+    taken = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+# -- printed
+
+
+def tables(figures: Figures, assumed: Assumed, prices: Prices) -> Iterator[str]:
+    """The page's tables, line by line."""
+    yield from _rows(
+        ("Figure", "Measured"),
+        [(one.name, f"{getattr(figures, one.name):.2g}") for one in fields(figures)],
+    )
+    yield ""
+    yield from _rows(
+        ("Work", "Requests", "Tasks", "Slot hours", "Hours", "Dollars"),
+        [
+            tuple(value if isinstance(value, str) else short(value) for value in astuple(line))
+            for line in extrapolated(figures, assumed, prices)
+        ],
+    )
+    yield ""
+    audit, rebuild = driver_segments(figures, assumed)
+    yield f"A driver with {assumed.driver_gib:g} GiB for Python plans an audit of {short(audit)}"
+    yield f"segments at once, a rebuild of {short(rebuild)}."
+    gb = assumed.segments * assumed.segment_bytes / 1e9
+    yield f"To keep the segments takes {short(gb * prices.per_gb_month)} dollars a month."
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    for row in (head, ["---"] * len(head), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def short(value: float) -> str:
+    """Two digits: no such figure is worth more."""
+    if value == 0:
+        return "-"
+    power = 3 * math.floor(math.log10(abs(value)) / 3)
+    names = {3: " thousand", 6: " million", 9: " billion", 12: " trillion"}
+    scaled = value / 10.0**power if power in names else value
+    return f"{float(f'{scaled:.2g}'):g}{names.get(power, '')}"
+
+
+def _pieces(size_bytes: int, piece_bytes: int | None) -> int:
+    return 0 if piece_bytes is None else -(-size_bytes // piece_bytes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.scale", description=__doc__)
+    parser.add_argument("--plan", nargs=2, metavar=("OPERATION", "URL"), help=argparse.SUPPRESS)
+    for group in (Assumed(), Prices()):
+        for one in fields(group):
+            default = getattr(group, one.name)
+            flag = f"--{one.name.replace('_', '-')}"
+            parser.add_argument(flag, type=type(default), default=default, help=f"{default}")
+    options = parser.parse_args()
+    if options.plan:
+        print(json.dumps(plan(*options.plan)))
+        return
+    corpora = Corpora(directory=CACHE_DIR)
+    costs = cost_per_gib(corpora, FLAT_SEGMENTS, FLAT_BYTES)
+    figures = measured(corpora, task_s=per_task(TASKS).measure() / 1000)
+    assumed = Assumed(**{one.name: getattr(options, one.name) for one in fields(Assumed)})
+    prices = Prices(**{one.name: getattr(options, one.name) for one in fields(Prices)})
+    print("\n".join(tables(figures, assumed, prices)))
+    print()
+    costs_text = [(f"{segments:,}", f"{1000 * cost:.0f}") for segments, cost in costs.items()]
+    print("\n".join(_rows(("Segments of 4 MiB", "ms for each GiB"), costs_text)))
+
+
+if __name__ == "__main__":
+    main()
