@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -496,43 +495,6 @@ def test_many_readers_at_once(tier: Tier, seed: int) -> None:
     del consumers, consumer
     assert tier.memory.used_bytes == 0
     assert tier.memory.most_bytes <= 600_000
-
-
-# -- speed
-
-
-def test_a_slow_store_hardly_slows_a_sequential_reader(tmp_path: Path) -> None:
-    """20 ms more for each request to the store, for a reader that takes 4 ms for each MiB."""
-    tier = Tier(tmp_path)
-    tier.memory = FetchMemory(128 << 20)
-    body = [made_batch(4 * one, size=16_000, records=4) for one in range(512)]
-    for number in range(4):
-        base = number * 2048
-        tier.add([struct.pack(">q", base + 4 * row) + one[8:] for row, one in enumerate(body)])
-    clock = SystemClock()
-
-    def consume(reader: RemoteReader) -> tuple[int, int]:
-        offset = size = 0
-        begun_ms = clock.monotonic_ms()
-        while offset < 4 * 2048:
-            read = tier.read(reader, offset, 1 << 20)
-            size += memoryview(read.records).nbytes
-            offset = read.next_offset
-            clock.sleep(4)
-        return clock.monotonic_ms() - begun_ms, size
-
-    ratios = []
-    for _ in range(3):
-        plain, size = consume(tier.reader())
-        assert size == sum(one.segment_size_bytes for one in tier.segments)
-        tier.store.before_read = lambda _key: clock.sleep(20)
-        delayed, size = consume(tier.reader())
-        tier.store.before_read = lambda _key: None
-        assert size == sum(one.segment_size_bytes for one in tier.segments)
-        ratios.append(plain / delayed)
-        if ratios[-1] >= 0.8:
-            return
-    raise AssertionError(f"undelayed / delayed: {ratios}")
 
 
 def test_positions_are_those_of_the_object(tier: Tier, reader: RemoteReader) -> None:
