@@ -400,31 +400,29 @@ def _records_of(source: Any) -> _Lists:
 
 def _decode(source: Any, start: int, end: int) -> pa.Array:
     """The records of the whole batches between two positions."""
-    batch = tierlog.decode_records(source, start, end, verify_crc=False).to_arrow()
-    headers = batch.column("headers")
-    flat = headers.flatten()
+    records = tierlog.decode_records(source, start, end, verify_crc=False)
+    headers = records.headers
     header = pa.StructArray.from_arrays(
-        [_text(flat.field("key")), flat.field("value").cast(pa.binary())], fields=list(_HEADER)
+        [_text(headers.keys.to_binary()), headers.values.to_binary()], fields=list(_HEADER)
     )
     return pa.StructArray.from_arrays(
         [
-            batch.column("offset"),
-            batch.column("timestamp").cast(pa.int64()),
-            batch.column("key").cast(pa.binary()),
-            batch.column("value").cast(pa.binary()),
-            pa.ListArray.from_arrays(headers.offsets, header),
+            pa.array(records.offset),
+            pa.array(records.timestamp_ms),
+            records.keys.to_binary(),
+            records.values.to_binary(),
+            pa.ListArray.from_arrays(pa.array(headers.list_offsets), header),
         ],
         fields=list(_RECORD),
     )
 
 
-def _text(column: pa.Array) -> pa.Array:
+def _text(keys: pa.Array) -> pa.Array:
     """Header keys; bytes that are no UTF-8 are replaced, as Kafka's own client does."""
-    plain = column.cast(pa.binary())
     try:
-        return plain.cast(pa.string())
+        return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([key.decode("utf-8", "replace") for key in plain.to_pylist()], pa.string())
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
 
 
 def _entries(value: Any) -> _Lists:

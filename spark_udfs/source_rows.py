@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_udfs.source_plan import Partition
 from tierlog.batches import BatchTable
-from tierlog.columns import BinaryColumn, RecordColumns
+from tierlog.columns import RecordColumns
 
 __all__ = ["RecordRows", "is_plain"]
 
@@ -89,10 +89,6 @@ def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
     return _many(value, kind).slice(0, count)
 
 
-def _binary(column: BinaryColumn) -> pa.Array:
-    return column.to_arrow().cast(pa.binary())
-
-
 def _timestamp(rows: _Rows) -> pa.Array:
     """Microseconds; what Spark has no time for becomes the nearest that it has."""
     time_ms = rows.records.timestamp_ms
@@ -115,8 +111,8 @@ def _headers(rows: _Rows) -> pa.Array:
     headers = rows.records.headers
     offsets = headers.list_offsets
     first, last = int(offsets[0]), int(offsets[-1])
-    keys = _binary(headers.keys.rows(first, last)).view(pa.string())
-    values = _binary(headers.values.rows(first, last))
+    keys = headers.keys.rows(first, last).to_binary().view(pa.string())
+    values = headers.values.rows(first, last).to_binary()
     items = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
     return pa.ListArray.from_arrays(
         pa.array(offsets - first),
@@ -130,8 +126,8 @@ _MAX_MS = (2**63 - 1) // 1000
 _TIME_US = pa.timestamp("us", tz="UTC")
 _CODEC = 0x07
 _COLUMNS: dict[str, Callable[[_Rows], pa.Array]] = {
-    "key": lambda rows: _binary(rows.records.keys),
-    "value": lambda rows: _binary(rows.records.values),
+    "key": lambda rows: rows.records.keys.to_binary(),
+    "value": lambda rows: rows.records.values.to_binary(),
     "topic": lambda rows: _same(rows.partition.topic, pa.string(), len(rows.records)),
     "partition": lambda rows: _same(rows.partition.partition, pa.int32(), len(rows.records)),
     "offset": lambda rows: pa.array(rows.records.offset),

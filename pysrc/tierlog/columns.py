@@ -144,6 +144,20 @@ class BinaryColumn(Sequence["bytes | None"]):
         whole = pa.Array.from_buffers(pa.binary_view(), len(self._native), buffers, nulls)
         return whole.slice(self._first, self._count)
 
+    def to_binary(self) -> pa.Array:
+        """A ``pyarrow`` array of type ``binary``, for readers that know no views: the values are
+        copied, one after the other. OverflowError above 2^31 - 1 bytes."""
+        pa = _pyarrow()
+        end = self._first + self._count
+        offsets, data = self._native.to_binary(self._buffers, self._first, end)
+        validity = self.validity
+        buffers = [
+            None if validity is None else pa.py_buffer(validity),
+            pa.py_buffer(offsets),
+            pa.py_buffer(data),
+        ]
+        return pa.Array.from_buffers(pa.binary(), self._count, buffers)
+
 
 class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
     """The headers of each record: ``column[i]`` is a list of (key, value), values may be None.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+import pyarrow as pa
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_tools.golden import golden_segments
@@ -14,6 +15,7 @@ WHOLE = decode_records(golden_segments("codec-lz4")[0].path)
 ROWS = st.integers(0, len(WHOLE))
 
 
+@settings(deadline=None)
 @given(ROWS, ROWS)
 def test_rows_of_every_column(one: int, other: int) -> None:
     first, last = sorted((one, other))
@@ -28,6 +30,10 @@ def test_rows_of_every_column(one: int, other: int) -> None:
         assert column.is_null.tolist() == whole.is_null.tolist()[first:last]
         assert column.null_count == sum(value is None for value in column)
         assert column.to_arrow().to_pylist() == column.to_list()
+        copied = column.to_binary()
+        copied.validate(full=True)
+        assert copied.to_pylist() == column.to_list()
+        assert copied.null_count == column.null_count
         if len(column):
             assert column[0] == whole[first]
             assert column[-1] == whole[last - 1]
@@ -49,3 +55,13 @@ def test_rows_of_rows() -> None:
     part = WHOLE.rows(10, 90).rows(5, 20)
     assert part.values.to_list() == WHOLE.values.to_list()[15:30]
     assert part.headers[:] == WHOLE.headers[15:30]
+
+
+def test_a_copy_does_not_keep_the_source() -> None:
+    for name in ("codec-none", "codec-zstd"):
+        records = decode_records(golden_segments(name)[0].path)
+        for column in (records.keys, records.values):
+            copied = column.to_binary()
+            size_bytes = int(column.lengths.sum())
+            assert copied.buffers()[2].size == size_bytes
+            assert copied.cast(pa.binary_view()).to_pylist() == column.to_list()

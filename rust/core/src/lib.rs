@@ -27,6 +27,7 @@ pub mod producer_state;
 pub mod quota;
 pub mod rebuild;
 pub mod record_batch;
+pub mod record_binary;
 mod record_careful;
 pub mod record_columns;
 mod record_quick;

@@ -1,9 +1,10 @@
 //! `decode_records`: records as columns, and the way from a view to `bytes`.
 
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice};
 use tierlog_core::error::{Error, ErrorKind, Result};
+use tierlog_core::record_binary::{binary_data, binary_offsets};
 use tierlog_core::record_columns::{self, BinaryParts, with_view};
 use tierlog_core::records::{self, DecodeOptions, MAX_BUFFER_BYTES};
 use tierlog_core::segment::Scan;
@@ -71,6 +72,26 @@ impl Views {
             });
         }
         PyList::new(py, items)
+    }
+
+    /// Rows `start` to `end` one after the other: offsets and bytes; a null has none.
+    fn to_binary(
+        &self,
+        py: Python<'_>,
+        buffers: &Bound<'_, PyList>,
+        start: usize,
+        end: usize,
+    ) -> PyResult<(Column, Column)> {
+        let views = self.views.get().views().get(start..end).ok_or_else(|| outside(end))?;
+        let inputs: Vec<Input> =
+            buffers.iter().map(|buffer| Input::shared(&buffer)).collect::<PyResult<_>>()?;
+        let slices: Vec<&[u8]> = inputs.iter().map(Input::bytes).collect();
+        let offsets = binary_offsets(views).ok_or_else(|| {
+            PyOverflowError::new_err("expected at most 2^31 - 1 bytes in one column, found more")
+        })?;
+        let size = offsets.last().map_or(0, |&end| end as usize);
+        let data = py.detach(|| binary_data(views, &slices, size)).ok_or_else(beyond_its_buffer)?;
+        Ok((Column::i32(offsets), Column::new(Values::U8(data))))
     }
 
     /// Row `row` as bytes or None.

@@ -1,0 +1,95 @@
+//! Byte strings one after the other, as Arrow's `binary` has them: for readers that know no views,
+//! such as the JVM of Spark.
+
+use crate::record_columns::buffer_of;
+
+/// Where each of the values starts when they lie one after the other, and where the last one ends;
+/// `None` beyond 2^31 - 1 bytes, which Arrow's `binary` cannot hold. A null has no bytes.
+pub fn binary_offsets(views: &[u128]) -> Option<Vec<i32>> {
+    let mut offsets = Vec::with_capacity(views.len() + 1);
+    offsets.push(0);
+    let mut end = 0u64;
+    for &view in views {
+        end += u64::from(view as u32);
+        // Cut off where it does not fit; then the last end says so.
+        offsets.push(end as i32);
+    }
+    i32::try_from(end).is_ok().then_some(offsets)
+}
+
+/// The values one after the other, `size` bytes in all; `None` if a view points outside of
+/// `buffers`, which views made here never do.
+pub fn binary_data(views: &[u128], buffers: &[&[u8]], size: usize) -> Option<Vec<u8>> {
+    let mut data = Vec::with_capacity(size);
+    for &view in views {
+        let length = view as u32 as usize;
+        match buffer_of(view) {
+            None => data.extend_from_slice(view.to_le_bytes()[4..].get(..length)?),
+            Some(index) => {
+                let start = (view >> 96) as u32 as usize;
+                data.extend_from_slice(buffers.get(index)?.get(start..)?.get(..length)?);
+            }
+        }
+    }
+    Some(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inline(value: &[u8]) -> u128 {
+        let mut view = [0; 16];
+        view[0] = value.len() as u8;
+        view[4..4 + value.len()].copy_from_slice(value);
+        u128::from_le_bytes(view)
+    }
+
+    fn pointer(length: usize, buffer: u32, start: u32) -> u128 {
+        length as u128 | u128::from(buffer) << 64 | u128::from(start) << 96
+    }
+
+    #[test]
+    fn values_follow_each_other_from_wherever_they_are() {
+        let (first, second) = (vec![1; 100], (0..200).collect::<Vec<u8>>());
+        let twelve = [9; 12];
+        let views = [
+            inline(b"ab"),
+            0,
+            pointer(13, 1, 20),
+            inline(&twelve),
+            pointer(50, 0, 50),
+            inline(b""),
+        ];
+        let offsets = binary_offsets(&views).unwrap();
+        assert_eq!(offsets, [0, 2, 2, 15, 27, 77, 77]);
+        let data = binary_data(&views, &[&first, &second], 77).unwrap();
+        let expected = [b"ab".as_slice(), &second[20..33], &twelve, &first[50..]].concat();
+        assert_eq!(data, expected);
+        assert_eq!(data.capacity(), 77);
+        assert_eq!(binary_offsets(&[]), Some(vec![0]));
+    }
+
+    #[test]
+    fn a_view_outside_of_its_buffers_is_none() {
+        let buffer: &[u8] = &[0; 32];
+        for (view, is_inside) in [
+            (pointer(13, 0, 19), true),
+            (pointer(13, 0, 20), false),
+            (pointer(13, 0, u32::MAX), false),
+            (pointer(u32::MAX as usize, 0, 0), false),
+            (pointer(13, 1, 0), false),
+        ] {
+            assert_eq!(binary_data(&[view], &[buffer], 13).is_some(), is_inside, "{view:#x}");
+        }
+    }
+
+    #[test]
+    fn more_than_offsets_can_say_is_none() {
+        let half = pointer(1 << 30, 0, 0);
+        assert!(binary_offsets(&[half]).is_some());
+        assert_eq!(binary_offsets(&[half, half]), None);
+        assert!(binary_offsets(&[half, pointer((1 << 30) - 1, 0, 0)]).is_some());
+        assert_eq!(binary_offsets(&[half; 4]), None);
+    }
+}
