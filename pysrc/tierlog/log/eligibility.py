@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from tierlog.log.log_dir import CLUSTER_METADATA_TOPIC, PartitionLog
 from tierlog.log.segment_files import SegmentFiles
@@ -256,8 +257,7 @@ def copy_facts(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """Whether one segment may be copied; ``reason`` is None if so, ``text`` says why if not."""
 
     segment: SegmentFiles
@@ -277,11 +277,7 @@ def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple
     decisions: list[Decision] = []
     for segment in segments:
         reason = whole or _segment_reason(segment, facts, covered)
-        decisions.append(
-            Decision(segment=segment, reason=reason[0], text=reason[1])
-            if reason
-            else Decision(segment=segment, reason=None)
-        )
+        decisions.append(Decision(segment, *reason) if reason else Decision(segment, None))
     if facts.lag is not None:
         _hold_back(decisions, facts.lag)
     return tuple(decisions)

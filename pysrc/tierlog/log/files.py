@@ -15,9 +15,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
+from typing import NamedTuple
 
 from tierlog.errors import ClosedError, CorruptDataError
 
@@ -142,8 +142,7 @@ def read_small(path: StrPath, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileIdentity:
+class FileIdentity(NamedTuple):
     """Which file, and in what state: two equal ones have the same unchanged content."""
 
     device: int
@@ -154,12 +153,7 @@ class FileIdentity:
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
         """The identity in a stat result."""
-        return cls(
-            device=status.st_dev,
-            inode=status.st_ino,
-            size_bytes=status.st_size,
-            modified_ns=status.st_mtime_ns,
-        )
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class FileChange(StrEnum):

@@ -139,8 +139,7 @@ class ExpirationTask:
             high_watermark=max(view.log.high_watermark, view.stable.value or 0),
             highest_remote_offset=-1 if highest is None else highest,
             local_segments=[
-                LocalSegment(base_offset=one.base_offset, size_bytes=one.size_bytes)
-                for one in view.log.segments
+                LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments
             ],
             now_ms=self._tier.clock.now_ms(),
             retention_ms=view.topic.retention_ms,

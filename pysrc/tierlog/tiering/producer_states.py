@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tierlog import _core
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import read_small
-from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
@@ -64,7 +64,7 @@ def _read_snapshot(segment: SegmentFiles) -> bytes | None:
         return None
     try:
         data = read_small(segment.start_snapshot_path, MAX_SNAPSHOT_BYTES)
-        read_producer_snapshot(data)
+        _core.parse_producer_snapshot(data)
     except (OSError, CorruptDataError):
         return None
     return data

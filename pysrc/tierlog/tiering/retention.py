@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -55,8 +56,7 @@ class HeldBack(StrEnum):
     CLOCK_SUSPECT = "the wall clock jumped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSegment:
+class LocalSegment(NamedTuple):
     """A segment on the leader's disk, the active one included."""
 
     base_offset: int
@@ -107,14 +107,13 @@ class RetentionPlan:
     held_back: tuple[HeldBack, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Served:
+class _Served(NamedTuple):
     """A finished segment and the part of it that readers can reach; offsets inclusive."""
 
     first_offset: int
     last_offset: int
-    size_bytes: int = field(compare=False)
-    segment: RemoteLogSegmentMetadata = field(compare=False)
+    size_bytes: int
+    segment: RemoteLogSegmentMetadata
 
 
 def decide_retention(facts: RetentionFacts) -> RetentionPlan:
