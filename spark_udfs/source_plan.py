@@ -14,7 +14,7 @@ Nothing here knows Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import EARLIEST, LATEST, Bound, SourceOptions, View
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
+from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
@@ -169,22 +170,35 @@ class Catalog(Protocol):
         ...
 
 
-def chosen_partitions(options: SourceOptions, found: Iterable[Partition]) -> list[Partition]:
-    """Those that are asked for; OutOfRangeError when a topic is not there, or is there twice."""
+def chosen_partitions(
+    options: SourceOptions,
+    found: Iterable[Partition],
+    *,
+    gone: Iterable[TopicPartition] | None = (),
+) -> list[Partition]:
+    """Those that are asked for; OutOfRangeError when a topic is not there, or is there twice.
+
+    What was there before may be ``gone`` by now; None: whatever is not there.
+    """
     chosen = [one for one in found if options.topics.wants(*one)]
-    known = {name for one in chosen for name in (one.topic, one.topic_id)}
-    missing = sorted(options.topics.required - known)
-    if missing:
-        raise OutOfRangeError(f"{options.path}: expected topic {missing[0]!r}, found no such topic")
-    absent = sorted(
-        one
-        for one in options.topics.assigned
-        if not any(other.partition == one.partition and one.topic in other[:2] for other in chosen)
-    )
-    if absent:
-        raise OutOfRangeError(f"{options.path}: expected {absent[0]}, found no such partition")
+    if gone is not None:
+        _check_found(options, chosen, frozenset(gone))
     _check_one_topic_each(options.path, chosen)
     return sorted(chosen, key=lambda one: (one.topic, one.partition))
+
+
+def _check_found(
+    options: SourceOptions, chosen: Iterable[Partition], gone: Collection[TopicPartition]
+) -> None:
+    """What is asked for by name is there, or was."""
+    there = {(name, one.partition) for one in chosen for name in (one.topic, one.topic_id)}
+    there.update(gone)
+    missing = sorted(options.topics.required - {name for name, _ in there})
+    if missing:
+        raise OutOfRangeError(f"{options.path}: expected topic {missing[0]!r}, found no such topic")
+    absent = sorted(one for one in options.topics.assigned if tuple(one) not in there)
+    if absent:
+        raise OutOfRangeError(f"{options.path}: expected {absent[0]}, found no such partition")
 
 
 def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:

@@ -12,7 +12,7 @@ same records. What retention has removed before it was read is an error, or left
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,12 +80,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def latestOffset(  # noqa: N802
         self, start: _Json | None = None, limit: ReadLimit | None = None
     ) -> dict[str, dict[str, int]]:
-        catalog = self._look()
-        chosen = chosen_partitions(self._options, catalog.partitions())
-        held = [(one, catalog.bounds(one)) for one in chosen]
         known = from_json(start or {})
-        begin, end = advanced(known, held, fail_on_data_loss=self._options.fail_on_data_loss)
-        self._seen = dict(end)
+        begin, end = self._advanced(known, gone=known)
         if self._last is not None:
             end = _up_to(self._last, begin, end, known)
         if isinstance(limit, ReadMaxRows) and ReadMaxRows is not object:
@@ -101,7 +97,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             end=Bound(option="checkpoint", by_partition=upto),
         )
         catalog = self._catalog or self._look()
-        there = {_key(one): one for one in chosen_partitions(options, catalog.partitions())}
+        chosen = chosen_partitions(options, catalog.partitions(), gone=upto)
+        there = {_key(one): one for one in chosen}
         if self._options.fail_on_data_loss:
             check_all_there(begin, upto, there)
         offsets = [resolve(options, catalog, there[key]) for key in upto if key in there]
@@ -115,9 +112,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is where the query ends."""
-        self._last = None
-        self.latestOffset()
-        self._last = self._seen
+        # Nobody has said yet which topics the query knows.
+        _, self._last = self._advanced({}, gone=None)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._options.max_offsets_per_trigger
@@ -125,6 +121,17 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
         return None if self._seen is None else as_json(self._seen)
+
+    def _advanced(
+        self, known: StreamOffsets, *, gone: Iterable[TopicPartition] | None
+    ) -> tuple[StreamOffsets, StreamOffsets]:
+        """From and to where a look at the path says that the stream can go."""
+        catalog = self._look()
+        chosen = chosen_partitions(self._options, catalog.partitions(), gone=gone)
+        held = [(one, catalog.bounds(one)) for one in chosen]
+        begin, end = advanced(known, held, fail_on_data_loss=self._options.fail_on_data_loss)
+        self._seen = dict(end)
+        return begin, end
 
     def _look(self) -> Catalog:
         self._catalog = open_catalog(self._options, settled=True)

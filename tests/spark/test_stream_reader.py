@@ -230,6 +230,40 @@ def test_a_partition_without_segments_waits(store: GrowingStore) -> None:
     assert all(row["offset"] >= known["orders.eu-west_1"]["1"] for row in rows)
 
 
+@pytest.mark.parametrize("loss", ["true", "false"])
+@pytest.mark.parametrize("now", [True, False])
+def test_a_topic_without_segments_waits(store: GrowingStore, loss: str, now: bool) -> None:
+    """All of a topic that is asked for by name has expired."""
+    store.add("epochs", 0, 2)
+    query = Query(store.url, failOnDataLoss=loss)
+    query.trigger()
+    known, seen = query.offsets, query.seen()
+    store.expire("epochs", 0, 2)
+    query.restart()
+    if now:
+        query.reader.prepareForTriggerAvailableNow()
+    assert query.trigger() == []
+    assert query.offsets == known
+    if not now:
+        store.add("epochs", 2, 3)
+        assert query.trigger()[0]["offset"] == base_offset(store, 2)
+        assert query.seen()[: len(seen)] == seen
+
+
+def test_a_trigger_that_is_repeated_after_its_topic_is_gone(store: GrowingStore) -> None:
+    store.add("epochs", 0, 2)
+    query = Query(store.url)
+    start = query.start()
+    end = query.reader.latestOffset(start, ReadAllAvailable())
+    store.expire("epochs", 0, 2)
+    query.restart()
+    with pytest.raises(OutOfRangeError, match=r"epochs-0: .* no segment any more"):
+        query.read(start, end)
+    lenient = Query(store.url, failOnDataLoss="false")
+    assert lenient.read(start, end) == []
+    assert lenient.read(end, end) == []
+
+
 def test_a_topic_that_is_not_there(store: GrowingStore) -> None:
     with pytest.raises(OutOfRangeError, match="no such topic"):
         Query(store.url, subscribe="epoch").start()
