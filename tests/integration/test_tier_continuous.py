@@ -3,7 +3,7 @@
 A real producer keeps a ledger of what was acked. Meanwhile the broker deletes its own segments
 soon, the sidecar is killed and started again and again, the broker too, and a topic is deleted and
 made again. Afterwards every acked record below the last rolled segment has to come back from the
-store alone. ``SOAK_SECONDS`` is how long that goes on (40 unless set).
+store alone. ``SOAK_SECONDS`` is how long that goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import pytest
 import tierlog
 from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import LOOPBACK, free_ports, wait_until
+from tests.proofs import usually
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.metadata import RemoteLogSegmentState
@@ -37,7 +38,7 @@ from tierlog.remote.store import open_store
 
 pytestmark = pytest.mark.integration
 
-SOAK_S = float(os.environ.get("SOAK_SECONDS", "40"))
+SOAK_S = float(os.environ.get("SOAK_SECONDS", usually(40, thorough=180)))
 SEGMENT_BYTES = 1 << 20
 RECORD_BYTES = 4096
 RECORDS_PER_S = 300
@@ -56,6 +57,8 @@ BROKER = {
 }
 TOPICS = {"orders": 2, "reborn": 1}
 PAUSE = threading.Event()
+# What the sidecar says of its broker.
+AWAY, BACK = "does not answer: ", "the broker answers again"
 
 
 def checksum(value: bytes) -> int:
@@ -183,6 +186,9 @@ class Tier:
         values = [line.split()[1] for line in text.splitlines() if line.split()[0] == name]
         return float(values[0]) if values else None
 
+    def has_said(self, text: str) -> bool:
+        return any(text in line for line in self.stderr)
+
     def scrape(self) -> None:
         lag = self.metric("kafka_server_brokertopicmetrics_remotecopylagbytes")
         if lag is not None:
@@ -224,8 +230,9 @@ def live_through(broker: KafkaBroker, tier: Tier) -> None:
 
     def restart_broker() -> None:
         broker.kill()
-        PAUSE.wait(2)
+        wait_until(lambda: tier.has_said(AWAY), 60, what="the sidecar's warning")
         broker.start()
+        wait_until(lambda: tier.has_said(BACK), 60, what="the sidecar's relief")
 
     steps: list[tuple[float, Callable[[], None]]] = [
         (0.15, restart_sidecar),
@@ -283,7 +290,7 @@ def test_nothing_acked_is_lost(tmp_path: Path) -> None:
         with running(tier), Load(broker.bootstrap_servers) as load:
             live_through(broker, tier)
             load.stop()
-            wait_until(lambda: caught_up(broker, tier, store), 60, what="copy lag back at 0")
+            wait_until(lambda: caught_up(broker, tier, store), 120, what="copy lag back at 0")
             assert tier.end() == 0
         logs = [log_of(broker, topic, n) for topic, count in TOPICS.items() for n in range(count)]
         assert logs[-1].topic_id != first_id
@@ -363,8 +370,8 @@ def check_agreement(store: Path, state: Path) -> None:
 def check_what_it_said(tier: Tier) -> None:
     said = "\n".join(tier.stderr)
     assert "Traceback" not in said
-    away = [line for line in tier.stderr if "does not answer: " in line]
-    assert len(away) == 1, said
-    assert sum("the broker answers again" in line for line in tier.stderr) == 1, said
+    # Not at every look; on a busy machine the broker may be late with an answer besides.
+    away, back = said.count(AWAY), said.count(BACK)
+    assert 1 <= back <= away <= 3, said
     assert min(tier.lags) >= 0
     assert tier.lags[-1] == 0

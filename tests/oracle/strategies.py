@@ -1,17 +1,18 @@
 """Hypothesis strategies: valid batches, segments and remoteLogIndex entries, and damage to them.
 
 ``profile`` gives the settings every test of this kind uses: few and always the same examples by
-default, many and random ones with ``TIERLOG_HYPOTHESIS=thorough``.
+default, many and random ones in a proof.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+from tests.proofs import THOROUGH
 
 from . import batches, build, compression, remote_index
 from .model import Record
@@ -48,7 +49,7 @@ EDGES = {
 def profile(quick: int, thorough: int | None = None) -> settings:
     """Settings for one test: ``quick`` fixed examples, or ``thorough`` (50 times that) random."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    if os.environ.get("TIERLOG_HYPOTHESIS") == "thorough":
+    if THOROUGH:
         count = 50 * quick if thorough is None else thorough
         return settings(max_examples=count, deadline=None, suppress_health_check=slow)
     return settings(

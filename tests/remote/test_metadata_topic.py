@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kafka_tools import KafkaBroker, wait_until
+from tests.proofs import usually
 from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, partition_of, segment
 from tests.remote.metadata_conformance import MetadataConformance
 from tests.remote.metadata_events import (
@@ -58,8 +59,8 @@ ELSEWHERE = next(
     for one in (partition_of(number=number) for number in range(1, 99))
     if metadata_partition(one, TOPIC_PARTITIONS) != NUMBER
 )
-# How often it is closed at some moment; the promise was checked with 1,000.
-CLOSED_TIMES = 1_000 if os.environ.get("TIERLOG_HYPOTHESIS") == "thorough" else 40
+# How often it is closed at some moment.
+CLOSED_TIMES = usually(40, thorough=1_000)
 CLOSED_WITHIN_S = 30.0
 
 
