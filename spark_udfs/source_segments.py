@@ -146,7 +146,7 @@ class _LocalSegment:
             for row, end in zip(behind.tolist(), ends, strict=False):
                 position, known = int(index.position[row]), int(index.offset[row])
                 table = scan_segment(handle, position, end, verify_crc=False)
-                if len(table) and offset <= table.base_offset[0] <= known < self._limit:
+                if len(table) and offset <= table.base_offset[0] <= known:
                     return Mark(int(table.base_offset[0]), position)
         return None
 

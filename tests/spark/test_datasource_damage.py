@@ -88,6 +88,22 @@ def test_a_base_offset_that_no_checksum_covers(row: int, folder: Path, log: Path
     assert offsets_of(str(folder)) == all_but(lost)
 
 
+@pytest.mark.parametrize("base_offset", [150, 260])
+def test_an_entry_that_leads_to_a_wrong_base_offset(
+    base_offset: int, folder: Path, log: Path
+) -> None:
+    """Of two neighbours that are damaged, neither is gone on with: the next one after them is."""
+    overwrite(log, int(BATCHES.position[4]) + 70, b"\xff\xff\xff")
+    overwrite(log, int(BATCHES.position[5]), base_offset.to_bytes(8, "big"))
+    (lost,) = quarantined(str(folder))
+    assert (lost["reason"], lost["position"]) == ("bad_crc", BATCHES.position[4])
+    assert (lost["start_offset"], lost["end_offset"]) == (
+        BATCHES.base_offset[4],
+        BATCHES.base_offset[6],
+    )
+    assert offsets_of(str(folder)) == all_but([lost])
+
+
 def test_a_rolled_segment_that_was_cut(folder: Path, log: Path) -> None:
     with log.open("r+b") as file:
         file.truncate(int(BATCHES.position[-1]) + 10)
