@@ -169,7 +169,7 @@ def _in_one_epoch(
     epoch = None if lineage is None else lineage.epoch_for(first)
     if lineage is None or epoch is None or lineage.epoch_for(last) != epoch:
         return False
-    return bool((leader_epoch == epoch).all())
+    return not np.count_nonzero(leader_epoch != epoch)
 
 
 def _check_epochs(

@@ -263,7 +263,7 @@ def _reason(
             return DeleteReason.LOG_START_OFFSET
         by_time = segment.end_offset < start_by_time
         return DeleteReason.RETENTION_TIME if by_time else DeleteReason.RETENTION_SIZE
-    earliest = min((entry.epoch for entry in facts.lineage), default=0)
-    if segment.leader_epochs[-1][0] < earliest:
+    lineage = facts.lineage.entries
+    if lineage and segment.leader_epochs[-1][0] < lineage[0].epoch:
         return DeleteReason.UNREFERENCED_EPOCHS
     return None
