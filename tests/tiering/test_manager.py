@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from tierlog._hot import QuotaSensor
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.config import QuotaMode
 from tierlog.errors import ClosedError, RemoteStorageError
-from tierlog.log.eligibility import Ineligible
+from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
@@ -34,7 +35,7 @@ from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
-from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent
+from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent, coverage
 from tierlog.tiering.retention import HeldBack
 from tierlog.tiering.store_reader import StoreReader
 from tierlog.tiering.task_pool import TaskFailure
@@ -237,6 +238,28 @@ def test_a_damaged_segment_is_refused_once_and_does_not_stop_the_others(
     node.pass_time()
     assert node.told.of(Happened.REFUSED) == [bases[1]]
     assert rolled(log) == bases[1:], "what is not in the tier stays on disk, and all behind it"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_after_each_run_the_decisions_are_those_of_a_look_at_everything(
+    node: Node, tmp_path: Path, damaged: bool
+) -> None:
+    log = GoldenLog(tmp_path, "codec-none-0")
+    bases = rolled(log)
+    if damaged:
+        os.truncate(log.directory / f"{bases[1]:020d}.log", 100)
+        log.changed()
+    node.lead(log)
+    view = log.view()
+    assert view is not None
+    assert view.log.leader_epochs is not None
+    while node.manager.copy_pool.run_due():
+        finished = node.metadata.list(log.partition)
+        copied = coverage(finished, view.log.leader_epochs)
+        facts = copy_facts(view.log, view.stable, copied=copied, compacted=view.compacted)
+        assert node.manager.decisions(log.partition) == decide_segments(view.log.segments, facts)
+        assert log.highest_remote_offset == copied.reaches(0)
+    assert node.told.of(Happened.COPIED) == [bases[0], *bases[1 + damaged :]]
 
 
 def test_a_failed_copy_is_tried_again_and_the_lag_is_never_wrong(
