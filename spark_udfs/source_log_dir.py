@@ -93,7 +93,7 @@ class LogDirCatalog:
         for segment in log.segments:
             after = end_offset if segment.next_base_offset is None else segment.next_base_offset
             start, end = max(start_offset, segment.base_offset), min(end_offset, after)
-            if start < end and segment.size_bytes:
+            if start < end:
                 found.append(
                     ReadRange(
                         partition=partition,
