@@ -12,6 +12,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
+# Every test whose number of tries is larger in a proof.
+PROOFS := $(shell grep -rlE 'tests.proofs|oracle.strategies|hypothesis' tests --include='test_*.py')
+# In the order of tests/conftest.py.
+TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd pysrc/tierlog/_hot_budget.pxi
 STAMPS := $(VENV)/stamps
 
@@ -26,7 +30,7 @@ demo: build  ## tier the bundled real Kafka logs, read them back, compare byte f
 
 test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
 	cargo test --locked --quiet
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(TWO_WORKERS)
 
 check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 	cargo fmt --all --check
@@ -45,9 +49,9 @@ models: build  ## every interleaving of a few threads, tried by loom
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS="--cfg tierlog_loom" \
 	  cargo test --locked --release --quiet -p tierlog-core --target-dir target/loom --lib loom
 
-proofs: build models $(STAMPS)/test $(STAMPS)/java  ## the slow proofs: 50 times the examples, drawn at random
+proofs: build models $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 50 times the examples, at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
-	TIERLOG_HYPOTHESIS=thorough $(BIN)/python -m pytest -n 2 tests/native tests/oracle_tests tests/hot tests/remote/test_remote_index_files_model.py
+	TIERLOG_PROOFS=1 $(BIN)/python -m pytest $(TWO_WORKERS) $(PROOFS)
 
 CYCLES ?= 1000
 SEED ?= $(shell echo $$RANDOM)

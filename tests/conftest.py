@@ -16,6 +16,10 @@ from tests.proofs import THOROUGH, usually
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Whole files go to whoever is free: those that take minutes come first, so that nobody is left
+# alone with one in the end.
+LONG = ("test_benches.py", "integration", "reliability", "spark", "packaging", "remote")
+
 # A busy machine is no finding, and a run that anybody may repeat draws the same examples.
 settings.register_profile(
     "tierlog",
@@ -25,6 +29,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("tierlog")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        found = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONG.index(found) if found in LONG else len(LONG)
+
+    items.sort(key=place)
 
 
 @pytest.fixture
