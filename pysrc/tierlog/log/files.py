@@ -72,6 +72,8 @@ def file_kind(mode: int) -> FileKind:
 
 def printable(text: str) -> str:
     """A name from outside, fit for messages: undecodable bytes and control characters escaped."""
+    if text.isprintable():
+        return text
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
