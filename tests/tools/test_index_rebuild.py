@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -286,14 +288,35 @@ def test_workers_that_keep_dying_are_an_error(tmp_path: Path) -> None:
         rebuild(DATA_DIR / "clean" / "disk1", tmp_path, jobs=2, progress=Killer(100))
 
 
-def test_tasks_are_of_even_size() -> None:
+def chain_of(size_bytes: int) -> LogChain:
+    """A chain of one segment that says it has so many bytes."""
     (log, *_) = open_log_dir(DATA_DIR / "clean" / "disk1").listing().partitions
-    small = LogChain(log=log, target=None, index_interval_bytes=4096)
-    tasks = pack_tasks([small] * 1000, 2)
-    sizes = [len(task.chains) for task in tasks]
-    assert 8 <= len(tasks) <= 10
-    assert max(sizes) - min(sizes[:-1]) <= 1
-    assert sum(sizes) == 1000
+    segment = replace(log.segments[0], size_bytes=size_bytes)
+    return LogChain(log=replace(log, segments=(segment,)), target=None, index_interval_bytes=4096)
+
+
+def slot_ends(tasks: Sequence[RebuildTask], slots: int) -> list[int]:
+    """When each of the slots is done, if each takes the next task whenever it is free."""
+    ends = [0] * slots
+    for task in tasks:
+        ends[ends.index(min(ends))] += task.size_bytes
+    return sorted(ends)
+
+
+@pytest.mark.parametrize("slots", [2, 3, 7])
+@pytest.mark.parametrize(("chains", "size_bytes"), [(64, 256 << 20), (64, 268_767_232), (5000, 1)])
+def test_all_slots_are_done_at_about_the_same_time(
+    chains: int, size_bytes: int, slots: int
+) -> None:
+    tasks = pack_tasks([chain_of(size_bytes)] * chains, slots, max_bytes=1 << 30)
+    first, last = slot_ends(tasks, slots)[:: slots - 1]
+    assert last - first <= max(size_bytes, chains * size_bytes // 100)
+    assert sum(len(task.chains) for task in tasks) == chains
+    assert max(task.size_bytes for task in tasks) <= 1 << 30
+    assert len(tasks) <= 16 * slots
+
+
+def test_nothing_to_pack() -> None:
     assert pack_tasks([], 2) == ()
 
 

@@ -329,15 +329,21 @@ def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[
 def pack_tasks(
     chains: Sequence[Chain], slots: int, *, max_bytes: int = DEFAULT_TASK_BYTES
 ) -> tuple[RebuildTask, ...]:
-    """Tasks of about even size, the largest first; small chains share one, large ones are whole."""
-    limit = _task_bytes(sum(map(_cost_bytes, chains)), slots, max_bytes)
+    """Tasks, the largest chains first; small chains share one, large ones are whole.
+
+    A task takes no more than half of a slot's share of what is left: large tasks cost less, small
+    ones at the end let all slots be done at about the same time.
+    """
+    left = sum(map(_cost_bytes, chains))
     tasks: list[RebuildTask] = []
     group: list[Chain] = []
     held = segments = 0
     for chain in sorted(chains, key=_cost_bytes, reverse=True):
         cost = _cost_bytes(chain)
+        limit = min(max(left // (2 * slots), _SMALLEST_TASK_BYTES), max_bytes)
         if group and (held + cost > limit or segments + chain.segments > _MAX_SEGMENTS):
             tasks.append(RebuildTask(chains=tuple(group)))
+            left -= held
             group, held, segments = [], 0, 0
         group.append(chain)
         held += cost
