@@ -16,7 +16,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'C
 PROOFS := $(shell grep -rlE 'tests.proofs|oracle.strategies|hypothesis' tests --include='test_*.py')
 # In the order of tests/conftest.py.
 TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
-HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd pysrc/tierlog/_hot_budget.pxi
+HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
 .PHONY: help demo test check bench proofs models reliability fmt lock clean build

@@ -53,8 +53,7 @@ def build_hot() -> None:
     import sysconfig
 
     target = HOT.with_name("_hot" + sysconfig.get_config_var("EXT_SUFFIX"))
-    included = HOT.with_name("_hot_budget.pxi")
-    sources = [HOT, included, HOT.with_suffix(".pxd"), Path(__file__)]
+    sources = [HOT, HOT.with_suffix(".pxd"), *HOT.parent.glob("_hot_*.pxi"), Path(__file__)]
     newest = max(path.stat().st_mtime for path in sources)
     for other in HOT.parent.glob("_hot.*.so"):
         if other != target or other.stat().st_mtime < newest:

@@ -89,6 +89,13 @@ ctypedef struct CoreBegin:
     int64_t began_ms
 
 
+# Where the batches of a read lie in their segment.
+ctypedef struct CoreRead:
+    int64_t position
+    int64_t first_offset
+    int64_t next_offset
+
+
 # Functions that are not `nogil` are called with the interpreter lock and raise as Python's do.
 ctypedef struct CoreApi:
     uint32_t version
@@ -179,6 +186,16 @@ ctypedef struct CoreApi:
     bint (*load_wait)(CoreTurn *turn, uint64_t duration_ms) noexcept nogil
     object (*load_outcome)(CoreTurn *turn, object again)
     void (*load_let_go)(CoreTurn *turn) noexcept
+    object (*segment_read)(
+        object index,
+        object file,
+        int64_t reach_bytes,
+        int64_t offset,
+        int64_t last_offset,
+        uint64_t max_bytes,
+        bint minimum_one,
+        CoreRead *found,
+    )
 
 
 @cython.final
@@ -249,7 +266,9 @@ cdef class ByteBudget:
     cdef readonly int64_t ahead_bytes
     cdef readonly int64_t most_bytes
     cdef public bint guarded
+    cdef public bint closed
 
+    cdef Permit room(self, int64_t size, bint ahead, bint waited)
     cdef void give_back(self, Permit permit) noexcept
 
 
@@ -262,6 +281,45 @@ cdef class Permit:
     cdef readonly int64_t size_bytes
     cdef readonly bint ahead
     cdef object __weakref__
+
+
+@cython.final
+cdef class Place:
+    cdef readonly object segment
+    cdef readonly int64_t first_offset
+    cdef readonly int64_t last_offset
+    cdef readonly str log_key
+    cdef readonly tuple index_key
+
+
+@cython.final
+cdef class KnownPlaces:
+    cdef readonly object change
+    cdef readonly object lineage
+    cdef readonly tuple places
+
+    # The place of an offset; None when it is not known.
+    cdef Place find(self, int64_t offset)
+
+
+@cython.final
+cdef class PlaceTable:
+    cdef object _changes
+    cdef Py_ssize_t _most
+    cdef dict _known
+
+    # What is known of a partition and holds still.
+    cdef KnownPlaces look_up(self, partition, lineage)
+
+
+@cython.final
+cdef class ReadMarks:
+    cdef Py_ssize_t _most
+    cdef dict _young
+    cdef dict _old
+
+    cdef bint holds(self, tuple key) except -1
+    cdef int mark(self, tuple key, tuple value) except -1
 
 
 @cython.final
@@ -284,6 +342,25 @@ cdef class IndexCache:
     cdef object _get_or_load(self, object key, object loader, object timeout_ms)
     cdef object _load(self, object key, object loader, CoreBegin *begin)
     cdef object _wait(self, CoreTurn *turn, object key, int64_t deadline_ms)
+
+
+@cython.final
+cdef class FileReads:
+    cdef object _answer
+    cdef PlaceTable _places
+    cdef object _index_of
+    cdef IndexCache _cache
+    cdef object _distrusted
+    cdef object _open_file
+    cdef ByteBudget _budget
+    cdef object _streams
+    cdef ReadMarks _marks
+    cdef object _now_ms
+    cdef int64_t _reach_bytes
+    # No more reads: everything is left to others.
+    cdef public bint closed
+
+    cdef object find_index(self, Place place)
 
 
 # A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.

@@ -1,20 +1,38 @@
 """The per-request look-ups at the lowest call cost; `_hot.pxd` is for Cython."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, TypeAlias, final
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    final,
+)
 
 from typing_extensions import Buffer
+
+from tierlog._core import ReadFile, SegmentIndex
 
 __all__ = [
     "ByteBudget",
     "CacheStats",
     "CachedIndex",
     "CachedOffsetIndex",
+    "FileReads",
     "IndexCache",
+    "KnownPlaces",
     "Permit",
+    "Place",
+    "PlaceTable",
     "QuotaSensor",
     "QuotaSnapshot",
+    "ReadMarks",
     "Reservation",
     "native_key",
 ]
@@ -101,6 +119,7 @@ class Reservation:
 @final
 class ByteBudget:
     guarded: bool
+    closed: bool
     def __new__(
         cls,
         limit_bytes: SupportsIndex,
@@ -131,6 +150,92 @@ class Permit:
     def release(self) -> None: ...
     def hold(self, data: Buffer) -> memoryview: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+# The metadata of a segment, the lineage of a partition and its name belong to the layers above.
+class _Partition(Protocol):
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+@final
+class Place:
+    def __new__(cls, segment: Any, first_offset: int, last_offset: int, log_key: str) -> Self: ...
+    @property
+    def segment(self) -> Any: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def log_key(self) -> str: ...
+    @property
+    def index_key(self) -> tuple[str, int, str]: ...
+    def holds(self, offset: int) -> bool: ...
+    def is_of(self, other: Place) -> bool: ...
+
+@final
+class KnownPlaces:
+    def __new__(cls, change: int, lineage: object, places: tuple[Place, ...]) -> Self: ...
+    @property
+    def change(self) -> int: ...
+    @property
+    def lineage(self) -> Any: ...
+    @property
+    def places(self) -> tuple[Place, ...]: ...
+    def at(self, offset: int) -> Place | None: ...
+
+@final
+class PlaceTable:
+    def __new__(cls, changes: Callable[[Any], int], most: int) -> Self: ...
+    def current(self, partition: _Partition, lineage: object) -> KnownPlaces: ...
+    def keep(self, partition: _Partition, known: KnownPlaces) -> None: ...
+    def forget(self, partition: _Partition) -> None: ...
+
+@final
+class ReadMarks:
+    def __new__(cls, most: int) -> Self: ...
+    def __len__(self) -> int: ...
+    def put(
+        self,
+        topic_id: str,
+        partition: int,
+        offset: int,
+        place: Place,
+        position: int,
+        now_ms: int,
+    ) -> None: ...
+    def take(self, topic_id: str, partition: int, offset: int) -> tuple[Place, int, int] | None: ...
+    def clear(self) -> None: ...
+
+_Answer = TypeVar("_Answer", bound=tuple[Any, ...])
+
+@final
+class FileReads(Generic[_Answer]):
+    closed: bool
+    def __new__(
+        cls,
+        answer: type[_Answer],
+        places: PlaceTable,
+        index_of: Callable[[Place], SegmentIndex | None],
+        cache: IndexCache | None,
+        distrusted: Container[object],
+        open_file: Callable[[str], ReadFile | None],
+        budget: ByteBudget,
+        streams: Container[tuple[str, int, int]],
+        marks: ReadMarks,
+        now_ms: Callable[[], int],
+        reach_bytes: int,
+    ) -> Self: ...
+    def read(
+        self,
+        partition: _Partition,
+        lineage: object,
+        offset: int,
+        max_bytes: int,
+        upper_offset: int,
+        minimum_one: bool,
+    ) -> _Answer | None: ...
 
 class CacheStats(NamedTuple):
     hits: int

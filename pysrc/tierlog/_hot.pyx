@@ -35,10 +35,15 @@ __all__ = [
     "CacheStats",
     "CachedIndex",
     "CachedOffsetIndex",
+    "FileReads",
     "IndexCache",
+    "KnownPlaces",
     "Permit",
+    "Place",
+    "PlaceTable",
     "QuotaSensor",
     "QuotaSnapshot",
+    "ReadMarks",
     "Reservation",
     "native_key",
 ]
@@ -473,6 +478,9 @@ cdef class Reservation:
 
 
 include "_hot_budget.pxi"
+include "_hot_places.pxi"
+include "_hot_marks.pxi"
+include "_hot_reads.pxi"
 
 
 # ---- The cache of indexes ---------------------------------------------------------------------

@@ -28,11 +28,14 @@ cdef class ByteBudget:
         `waited`.
         """
         cdef int64_t size = whole(size_bytes, "a size")
-        cdef Permit permit
         if size < 0:
             raise ValueError(f"no room of {size} bytes")
+        return self.room(size, ahead, waited)
+
+    cdef Permit room(self, int64_t size, bint ahead, bint waited):
+        cdef Permit permit
         with cython.critical_section(self):
-            if self.guarded and not waited:
+            if self.closed or (self.guarded and not waited):
                 return None
             if self.used_bytes > self.limit_bytes - size and (ahead or self.used_bytes > 0):
                 return None

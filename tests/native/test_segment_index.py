@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from pathlib import Path
 
@@ -93,6 +94,45 @@ def test_a_file_answers_with_what_is_asked_for(
                 assert made.path.read_bytes()[position:].startswith(records)
                 assert first_offset == (offset if offset % 2 == START % 2 else offset - 1)
                 assert next_offset == first_offset + 2 * (len(wanted) // len(made.batches[0]))
+
+
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_of_all_sizes_in_any_order(seed: int, gap: int, tmp_path: Path) -> None:
+    """What the read before has brought is a hint where to look, never an answer."""
+    chance = random.Random(seed)
+    rows: list[tuple[int, int, bytes]] = []
+    entries: list[tuple[int, int]] = []
+    position, since, offset = 0, 0, START
+    for _ in range(250):
+        records = chance.choice((1, 2, 20))
+        size = chance.choice((20, 300, 4_000, 9_000, 40_000)) // records
+        batch = made_batch(offset, size=size, records=records)
+        if since > 4096:
+            entries.append((offset + records - 1, position))
+            since = 0
+        rows.append((offset, offset + records - 1, batch))
+        position, since = position + len(batch), since + len(batch)
+        offset += records + chance.randrange(gap + 1)
+    path = tmp_path / "segment.log"
+    path.write_bytes(b"".join(batch for _, _, batch in rows))
+    data = b"".join(struct.pack(">ii", one - START, at) for one, at in entries)
+    index = _core.SegmentIndex(data, START, rows[-1][1], position)
+    with path.open("rb") as opened:
+        file = _core.ReadFile(opened.fileno())
+    for _ in range(2_000):
+        offset, most = chance.randrange(entries[0][0], rows[-1][1] + 1), chance.choice((0, 9_000))
+        wanted, first = b"", -1
+        for base, last, batch in rows:
+            if last < offset:
+                continue
+            if wanted and len(wanted) + len(batch) > most:
+                break
+            wanted, first = wanted + batch, base if first < 0 else first
+        found = index.read(file, REACH, offset, rows[-1][1], most, True)
+        assert found is not None
+        assert found[0] == wanted
+        assert found[2] == first
 
 
 def test_bytes_at_hand_answer_as_the_file_does(made: Made, file: _core.ReadFile) -> None:

@@ -147,7 +147,8 @@ class RemoteIndexCache:
         self._directory = IndexCacheDir(directory, first_generation=now_ms)
         # Also when the cache is dropped without a close, and at interpreter exit.
         self._shut = weakref.finalize(self, _shut, self._directory, self._closing)
-        self._cache = IndexCache(
+        # For look-ups without detour; the keys are those of `Place`.
+        self.table = self._cache = IndexCache(
             self._total_size_bytes, ttl_ms, clock, self._listener, record_stats
         )
         self._adopt()

@@ -32,16 +32,16 @@ class RemoteIndexEntry:
     """
 
     __slots__ = (
-        "_asked",
         "_data",
         "_given_up",
         "_header",
         "_lock",
         "_offsets",
         "_remote_log_index",
-        "_segment_index",
         "_times",
+        "asked",
         "file",
+        "index",
         "metadata",
         "size_bytes",
     )
@@ -58,13 +58,13 @@ class RemoteIndexEntry:
         self.metadata = metadata
         self.size_bytes = size_bytes
         self.file = file
-        self._asked: RemoteLogSegmentMetadata | None = None
+        self.asked: RemoteLogSegmentMetadata | None = None
         self._given_up = False
         self._lock = threading.RLock()
         self._header = header
         self._data = None if data is None else memoryview(data).cast("B").toreadonly()
         self._offsets: memoryview | None = None
-        self._segment_index: _core.SegmentIndex | None = None
+        self.index: _core.SegmentIndex | None = None
         self._times: memoryview | None = None
         self._remote_log_index: RemoteLogIndexEntries | None = None
 
@@ -100,9 +100,9 @@ class RemoteIndexEntry:
 
     def check_segment(self, asked: RemoteLogSegmentMetadata) -> None:
         """CorruptDataError unless it describes the segment asked for."""
-        if asked is not self._asked:
+        if asked is not self.asked:
             check_same_segment(self._known_header(), self.metadata, asked)
-            self._asked = asked
+            self.asked = asked
 
     # -- for readers
 
@@ -139,10 +139,10 @@ class RemoteIndexEntry:
     @property
     def segment_index(self) -> _core.SegmentIndex:
         """Its offset index and bounds, for reads that find and check their batches in one go."""
-        found = self._segment_index
+        found = self.index
         if found is None:
             segment = self.metadata
-            found = self._segment_index = _core.SegmentIndex(
+            found = self.index = _core.SegmentIndex(
                 self._offset_index(),
                 segment.start_offset,
                 segment.end_offset,

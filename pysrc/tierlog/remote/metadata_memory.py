@@ -142,8 +142,8 @@ class InMemoryRemoteLogMetadataManager:
             return self._known(partition).log_start_offset
 
     def changes(self, partition: TopicIdPartition) -> int:
-        with self._lock:
-            return self._known(partition).change_number
+        # Every read asks this. Without the lock it is the number before a change or after it.
+        return self._known(partition).change_number
 
     def partitions(self) -> tuple[TopicIdPartition, ...]:
         with self._lock:

@@ -386,7 +386,7 @@ class _Reads:
 
     def next_bytes(self, place: Place) -> int:
         """How many bytes the next read may bring."""
-        left = place.segment.segment_size_bytes
+        left: int = place.segment.segment_size_bytes
         if self._at is not None and self._at[0] == place.segment:
             left -= self._at[1]
         return min(left, self._max_bytes)

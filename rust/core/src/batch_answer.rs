@@ -30,19 +30,10 @@ pub struct Origin {
     pub start_offset: i64,
     /// The highest one.
     pub end_offset: i64,
-    /// What the first batch has to be.
-    pub first: First,
+    /// The first batch ends with it, by the index.
+    pub first_last_offset: i64,
     /// Whether the segment ends where they do.
     pub is_end: bool,
-}
-
-/// By what the first batch is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// The index has its last offset.
-    EndsWith(i64),
-    /// The batch before ends right before this offset.
-    BeginsWith(i64),
 }
 
 /// Whole batches, back to back: bytes `start..end`.
@@ -84,10 +75,7 @@ pub fn answer(data: &[u8], origin: &Origin, asked: &Asked) -> Option<Answer> {
             }
         }
         let last_offset = checked(rest.get(..size)?, origin)?;
-        if at == 0
-            && origin.first != First::EndsWith(last_offset)
-            && origin.first != First::BeginsWith(base_offset)
-        {
+        if at == 0 && last_offset != origin.first_last_offset {
             return None;
         }
         if last_offset > asked.last_offset {
@@ -108,16 +96,6 @@ pub fn answer(data: &[u8], origin: &Origin, asked: &Asked) -> Option<Answer> {
         found =
             Some(Answer { start, end: at, first_offset, next_offset: last_offset.checked_add(1)? });
     }
-}
-
-/// Whether `header`, of a batch that nobody asks for, leads to the next one: it ends with
-/// `last_offset` and takes `size_bytes`, both by the index.
-pub fn leads_on(header: &[u8; HEADER_SIZE], last_offset: i64, size_bytes: u64) -> bool {
-    let parsed = BatchHeader::parse(header);
-    header[MAGIC_END - 1] == 2
-        && parsed.validate(0).is_ok()
-        && parsed.last_offset() == last_offset
-        && parsed.size_bytes() == size_bytes
 }
 
 /// The last offset of a batch that is what it should be.

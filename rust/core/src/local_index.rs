@@ -31,6 +31,9 @@ pub enum Tail {
     Anything,
 }
 
+/// Offset and position.
+pub type OffsetEntry = (i64, i32);
+
 /// An offset or time index as columns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct IndexEntries {
@@ -156,6 +159,27 @@ pub fn lookup_offset(data: &[u8], base_offset: i64, target_offset: i64) -> (i64,
         let (relative, position) = offset_slot(slot);
         (absolute(relative), position)
     })
+}
+
+/// What `lookup_offset` finds, and the two entries that follow it.
+pub fn lookup_around(
+    data: &[u8],
+    base_offset: i64,
+    target_offset: i64,
+) -> (OffsetEntry, [Option<OffsetEntry>; 2]) {
+    let (slots, _) = data.as_chunks::<OFFSET_ENTRY_SIZE>();
+    let absolute = |relative: i32| base_offset.saturating_add(relative.into());
+    let above = slots.partition_point(|slot| absolute(offset_slot(slot).0) <= target_offset);
+    let entry = |row: usize| {
+        slots.get(row).map(|slot| {
+            let (relative, position) = offset_slot(slot);
+            (absolute(relative), position)
+        })
+    };
+    let found = above.checked_sub(1).and_then(entry).unwrap_or((base_offset, 0));
+    // One of position 0 says no more than that the segment begins there.
+    let next = above + usize::from(entry(above).is_some_and(|(_, position)| position <= found.1));
+    (found, [entry(next), entry(next + 1)])
 }
 
 /// The first entry at or past the end of a fetch, found by position: (offset, position); `None`

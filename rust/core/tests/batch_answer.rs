@@ -6,7 +6,7 @@ mod build;
 
 use build::raw_batch;
 use proptest::prelude::*;
-use tierlog_core::batch_answer::{Answer, Asked, First, Origin, answer, leads_on};
+use tierlog_core::batch_answer::{Answer, Asked, Origin, answer};
 
 const START_OFFSET: i64 = 1000;
 
@@ -29,7 +29,7 @@ fn segment(batches: &[(i32, usize)]) -> (Vec<u8>, Rows) {
 fn origin(rows: &Rows, is_end: bool) -> Origin {
     let &(_, _, _, last_offset) = rows.first().expect("a batch");
     let &(_, _, _, end_offset) = rows.last().expect("a batch");
-    Origin { start_offset: START_OFFSET, end_offset, first: First::EndsWith(last_offset), is_end }
+    Origin { start_offset: START_OFFSET, end_offset, first_last_offset: last_offset, is_end }
 }
 
 /// What the rows say.
@@ -92,32 +92,16 @@ fn other_bytes_than_the_index_means_are_no_answer() {
     let all = asked(START_OFFSET, 10_000);
     let right = origin(&rows, true);
     for wrong in [
-        Origin { first: First::EndsWith(START_OFFSET), ..right },
-        Origin { first: First::BeginsWith(START_OFFSET + 1), ..right },
+        Origin { first_last_offset: START_OFFSET, ..right },
         Origin { start_offset: START_OFFSET + 1, ..right },
         Origin { end_offset: right.end_offset - 1, ..right },
         Origin { start_offset: i64::MIN, ..right },
     ] {
         assert_eq!(answer(&bytes, &wrong, &all), None);
     }
-    let begins = Origin { first: First::BeginsWith(START_OFFSET), ..right };
-    assert_eq!(answer(&bytes, &begins, &all), expected(&rows, &all));
     let mut old = bytes.clone();
     old[16] = 1;
     assert_eq!(answer(&old, &right, &all), None);
-}
-
-#[test]
-fn a_header_leads_on_when_the_index_says_the_same() {
-    let (bytes, rows) = segment(&[(3, 50), (2, 60)]);
-    let (_, size, _, last_offset) = rows[0];
-    let header = bytes.first_chunk().expect("a header");
-    assert!(leads_on(header, last_offset, size as u64));
-    assert!(!leads_on(header, last_offset + 1, size as u64));
-    assert!(!leads_on(header, last_offset, size as u64 + 1));
-    let mut old = *header;
-    old[16] = 1;
-    assert!(!leads_on(&old, last_offset, size as u64));
 }
 
 fn batches() -> impl Strategy<Value = Vec<(i32, usize)>> {

@@ -1,26 +1,30 @@
 //! `SegmentIndex`: what a read of a segment needs whose offset index is at hand; from an open file
 //! all of it in one call.
+#![expect(unsafe_code, reason = "C callers hand over pointers")]
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::batch_answer::{Answer, Asked, First, Origin, answer, leads_on};
+use tierlog_core::batch_answer::{Answer, Asked, Origin, answer};
 use tierlog_core::local_index;
-use tierlog_core::record_batch::HEADER_SIZE;
+use tierlog_core::record_batch::{LOG_OVERHEAD, be_i32};
 
 use crate::buffer::{Input, duplicate};
+use crate::object::{python, raise};
 
 /// Of so many bytes on they are walked without the interpreter lock.
 const LARGE_BYTES: usize = 64 << 10;
 /// No larger piece of a file is read in one call.
 const MOST_BYTES: usize = 256 << 10;
-/// To be read, what nobody asks for has to be smaller than this.
-const SKIPPED_BYTES: i64 = 8 << 10;
 /// A little of the batch that follows is read as well: its offset bears out the last one's.
 const NEXT_BYTES: i64 = 17;
 
@@ -51,6 +55,30 @@ impl ReadFile {
     }
 }
 
+/// What the offset index says of the neighbourhood of an offset: the entry at or below it, the
+/// next one, and the position of the one after that.
+#[derive(Clone, Copy)]
+struct Span {
+    last_offset: i64,
+    position: i64,
+    next: Option<(i64, i64)>,
+    covers: i64,
+}
+
+/// A range of the file, and the last offset of the batch that it begins with.
+#[derive(Clone, Copy)]
+struct Range {
+    position: i64,
+    end: i64,
+    first_last_offset: i64,
+}
+
+impl Range {
+    fn size(&self) -> i64 {
+        self.end.saturating_sub(self.position)
+    }
+}
+
 /// The offset index of a segment, its entries checked, and the segment's bounds.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct SegmentIndex {
@@ -58,6 +86,8 @@ pub struct SegmentIndex {
     start_offset: i64,
     end_offset: i64,
     size_bytes: i64,
+    /// Of the batch that was handed out last; 0 before the first one.
+    batch_bytes: AtomicI64,
 }
 
 #[pymethods]
@@ -69,26 +99,16 @@ impl SegmentIndex {
         end_offset: i64,
         size_bytes: i64,
     ) -> PyResult<Self> {
-        Ok(Self { entries: Input::new(entries)?, start_offset, end_offset, size_bytes })
+        let entries = Input::new(entries)?;
+        Ok(Self { entries, start_offset, end_offset, size_bytes, batch_bytes: AtomicI64::new(0) })
     }
 
     /// Where a batch of `offset` may lie: (last offset, position) of the entry at or below it, the
     /// position of the next entry, and of the one after that. Behind the last one the segment
     /// ends, at most `reach_bytes` further.
     fn span(&self, offset: i64, reach_bytes: i64) -> (i64, i64, i64, i64) {
-        let entries = self.entries.bytes();
-        let (last_offset, position) =
-            local_index::lookup_offset(entries, self.start_offset, offset);
-        let next = |position: i64| {
-            let found = local_index::lookup_upper_bound(entries, self.start_offset, position + 1);
-            found.map(|(_, position)| i64::from(position))
-        };
-        let position = i64::from(position);
-        let Some(latest) = next(position) else {
-            return (last_offset, position, self.size_bytes, self.size_bytes);
-        };
-        let reach = latest.saturating_add(reach_bytes).min(self.size_bytes);
-        (last_offset, position, latest, next(latest).unwrap_or(reach))
+        let Span { last_offset, position, next, covers } = self.around(offset, reach_bytes);
+        (last_offset, position, next.map_or(self.size_bytes, |(_, latest)| latest), covers)
     }
 
     /// The batches that answer a read of `offset`, out of the segment's file: looked up, read,
@@ -105,16 +125,7 @@ impl SegmentIndex {
         minimum_one: bool,
     ) -> PyResult<Option<Read<'py>>> {
         let asked = asked(offset, last_offset, max_bytes, minimum_one)?;
-        let span = self.span(offset, reach_bytes);
-        let mut scratch = SCRATCH.take();
-        let file = &file.get().0;
-        let found = py.detach(|| self.read_answer(file, span, &asked, &mut scratch));
-        let read = found.map(|(position, found)| {
-            let records = PyBytes::new(py, &scratch[found.start..found.end]);
-            (records, position + found.start as i64, found.first_offset, found.next_offset)
-        });
-        SCRATCH.set(scratch);
-        Ok(read)
+        Ok(self.read_asked(py, &file.get().0, reach_bytes, &asked))
     }
 
     /// Which batches of `data`, read from byte `position` of the segment, answer a read of `offset`:
@@ -136,7 +147,7 @@ impl SegmentIndex {
         let bytes = input.bytes();
         let asked = asked(offset, last_offset, max_bytes, minimum_one)?;
         let end = position.saturating_add_unsigned(bytes.len() as u64);
-        let origin = self.origin(First::EndsWith(first_last_offset), end);
+        let origin = self.origin(first_last_offset, end);
         let found = if bytes.len() < LARGE_BYTES {
             answer(bytes, &origin, &asked)
         } else {
@@ -149,52 +160,174 @@ impl SegmentIndex {
 }
 
 impl SegmentIndex {
-    fn origin(&self, first: First, end: i64) -> Origin {
+    fn around(&self, offset: i64, reach_bytes: i64) -> Span {
+        let entries = self.entries.bytes();
+        let ((last_offset, position), following) =
+            local_index::lookup_around(entries, self.start_offset, offset);
+        let [next, after] = following.map(|found| found.map(|(last, at)| (last, i64::from(at))));
+        let covers = match (next, after) {
+            (None, _) => self.size_bytes,
+            (_, Some((_, position))) => position,
+            (Some((_, latest)), None) => latest.saturating_add(reach_bytes).min(self.size_bytes),
+        };
+        Span { last_offset, position: position.into(), next, covers }
+    }
+
+    fn origin(&self, first_last_offset: i64, end: i64) -> Origin {
         Origin {
             start_offset: self.start_offset,
             end_offset: self.end_offset,
-            first,
+            first_last_offset,
             is_end: end == self.size_bytes,
         }
     }
 
-    /// From where it was read, and the answer in `scratch`. A large batch before the one that is
-    /// asked for is not read when its header says no more than the index: that it ends where the
-    /// next one begins.
+    fn read_asked<'py>(
+        &self,
+        py: Python<'py>,
+        file: &File,
+        reach_bytes: i64,
+        asked: &Asked,
+    ) -> Option<Read<'py>> {
+        let span = self.around(asked.offset, reach_bytes);
+        let mut scratch = SCRATCH.take();
+        let found = py.detach(|| self.read_answer(file, &span, asked, &mut scratch));
+        let read = found.map(|(position, found)| {
+            let records = PyBytes::new(py, &scratch[found.start..found.end]);
+            (records, position + found.start as i64, found.first_offset, found.next_offset)
+        });
+        SCRATCH.set(scratch);
+        read
+    }
+
+    /// From where it was read, and the answer in `scratch`: no more than it takes if all batches
+    /// here are of one size, else everything in which it may lie.
     fn read_answer(
         &self,
         file: &File,
-        (first_last_offset, position, latest, covers): (i64, i64, i64, i64),
+        span: &Span,
         asked: &Asked,
         scratch: &mut Vec<u8>,
     ) -> Option<(i64, Answer)> {
+        if span.position <= 0 {
+            return None;
+        }
         let most = i64::try_from(asked.max_bytes).unwrap_or(i64::MAX);
-        let end = covers.max(latest.saturating_add(most)).saturating_add(NEXT_BYTES);
-        let end = end.min(self.size_bytes);
-        let mut read = |position: i64, first: First| {
-            let size = usize::try_from(end.checked_sub(position)?).ok()?;
-            if position <= 0 || size > MOST_BYTES {
-                return None;
-            }
-            if scratch.len() < size {
-                scratch.resize(size, 0);
-            }
-            let data = &mut scratch[..size];
-            file.read_exact_at(data, position as u64).ok()?;
-            Some((position, answer(data, &self.origin(first, end), asked)?))
+        let latest = span.next.map_or(self.size_bytes, |(_, latest)| latest);
+        let whole = Range {
+            position: span.position,
+            end: self.cut(span.covers.max(latest.saturating_add(most))),
+            first_last_offset: span.last_offset,
         };
-        let skipped = latest.saturating_sub(position);
-        if skipped >= SKIPPED_BYTES && asked.offset > first_last_offset && position > 0 {
-            let mut header = [0; HEADER_SIZE];
-            file.read_exact_at(&mut header, position as u64).ok()?;
-            if leads_on(&header, first_last_offset, skipped as u64) {
-                let found = read(latest, First::BeginsWith(first_last_offset.saturating_add(1)));
-                if found.is_some() {
-                    return found;
-                }
+        let likely = self.likely(span, asked.offset, most).filter(|one| one.size() < whole.size());
+        let found = likely
+            .or_else(|| Some(whole))
+            .and_then(|range| self.read_range(file, &range, asked, scratch))
+            .or_else(|| likely.and_then(|_| self.read_range(file, &whole, asked, scratch)))?;
+        self.note(&scratch[found.1.start..]);
+        Some(found)
+    }
+
+    /// Where the answer lies if all batches here are of one size, and of so many offsets. It begins
+    /// where the index says that a batch does.
+    fn likely(&self, span: &Span, offset: i64, most: i64) -> Option<Range> {
+        let (next_last_offset, latest) = span.next?;
+        let gap = latest.checked_sub(span.position).filter(|&gap| gap > 0)?;
+        let offsets = next_last_offset.checked_sub(span.last_offset).filter(|&count| count > 0)?;
+        let known = self.batch_bytes.load(Ordering::Relaxed);
+        let batch_bytes = if known == 0 { gap } else { known.min(gap) };
+        let before = match offset.checked_sub(span.last_offset)? {
+            ..=0 => 0,
+            above => 1 + (above - 1).checked_mul(gap)? / offsets.checked_mul(batch_bytes)?,
+        };
+        let begin = span.position.checked_add(before.checked_mul(batch_bytes)?)?.min(latest);
+        let is_next = begin.saturating_add(batch_bytes / 2) >= latest;
+        let (position, first_last_offset) =
+            if is_next { (latest, next_last_offset) } else { (span.position, span.last_offset) };
+        let end = self.cut(begin.max(position).saturating_add(batch_bytes.max(most)));
+        Some(Range { position, end, first_last_offset })
+    }
+
+    fn cut(&self, end: i64) -> i64 {
+        end.saturating_add(NEXT_BYTES).min(self.size_bytes)
+    }
+
+    fn read_range(
+        &self,
+        file: &File,
+        range: &Range,
+        asked: &Asked,
+        scratch: &mut Vec<u8>,
+    ) -> Option<(i64, Answer)> {
+        let size = usize::try_from(range.size()).ok()?;
+        if size > MOST_BYTES {
+            return None;
+        }
+        if scratch.len() < size {
+            scratch.resize(size, 0);
+        }
+        let data = &mut scratch[..size];
+        file.read_exact_at(data, u64::try_from(range.position).ok()?).ok()?;
+        let found = answer(data, &self.origin(range.first_last_offset, range.end), asked)?;
+        // Else it may lie before what was read.
+        let is_first = found.start > 0 || found.first_offset <= asked.offset;
+        is_first.then_some((range.position, found))
+    }
+
+    /// Remembers of which size a batch is.
+    fn note(&self, batch: &[u8]) {
+        if let Some(head) = batch.first_chunk::<LOG_OVERHEAD>() {
+            let batch_bytes = LOG_OVERHEAD as i64 + i64::from(be_i32(head, 8));
+            if batch_bytes != self.batch_bytes.load(Ordering::Relaxed) {
+                self.batch_bytes.store(batch_bytes, Ordering::Relaxed);
             }
         }
-        read(position, First::EndsWith(first_last_offset))
+    }
+}
+
+/// Where the batches of a read lie, for C.
+#[repr(C)]
+pub struct Place {
+    position: i64,
+    first_offset: i64,
+    next_offset: i64,
+}
+
+/// `SegmentIndex.read` for C: the batches as bytes, and in `place` where they lie; None when there
+/// is no such answer, null with an exception.
+///
+/// # Safety
+/// `index` and `file` are alive, `place` can be written, and the caller holds the interpreter lock.
+pub unsafe extern "C" fn read(
+    index: *mut ffi::PyObject,
+    file: *mut ffi::PyObject,
+    reach_bytes: i64,
+    offset: i64,
+    last_offset: i64,
+    max_bytes: u64,
+    minimum_one: c_int,
+    place: *mut Place,
+) -> *mut ffi::PyObject {
+    // SAFETY: as the caller promises.
+    let (py, index, file) = unsafe {
+        let py = python();
+        (py, Bound::from_borrowed_ptr(py, index), Bound::from_borrowed_ptr(py, file))
+    };
+    let (index, file) = match (index.cast_into::<SegmentIndex>(), file.cast_into::<ReadFile>()) {
+        (Ok(index), Ok(file)) => (index, file),
+        (Err(error), _) | (_, Err(error)) => {
+            raise(py, error.into());
+            return ptr::null_mut();
+        }
+    };
+    let asked = Asked { offset, last_offset, max_bytes, minimum_one: minimum_one != 0 };
+    match index.get().read_asked(py, &file.get().0, reach_bytes, &asked) {
+        Some((records, position, first_offset, next_offset)) => {
+            // SAFETY: as the caller promises.
+            unsafe { place.write(Place { position, first_offset, next_offset }) };
+            records.into_ptr()
+        }
+        None => py.None().into_ptr(),
     }
 }
 

@@ -65,7 +65,7 @@ class FetchMemory:
             raise ValueError(f"read_ahead_share must be in 0..1, not {read_ahead_share}")
         self._read_ahead_share = read_ahead_share
         self._clock = clock or SystemClock()
-        self._budget = ByteBudget(limit_bytes, self._ahead_limit(limit_bytes), self._admit_at_once)
+        self.budget = ByteBudget(limit_bytes, self._ahead_limit(limit_bytes), self._admit_at_once)
         self._lock = threading.Lock()
         self._waiters: deque[_Waiter] = deque()
         self._look_again = False
@@ -80,22 +80,22 @@ class FetchMemory:
     @property
     def limit_bytes(self) -> int:
         """The budget."""
-        return self._budget.limit_bytes
+        return self.budget.limit_bytes
 
     @property
     def used_bytes(self) -> int:
         """Room that is taken now."""
-        return self._budget.used_bytes
+        return self.budget.used_bytes
 
     @property
     def read_ahead_bytes(self) -> int:
         """How much of it is for what nobody has asked for yet, or was when it was read."""
-        return self._budget.ahead_bytes
+        return self.budget.ahead_bytes
 
     @property
     def most_bytes(self) -> int:
         """The most that was ever taken."""
-        return self._budget.most_bytes
+        return self.budget.most_bytes
 
     @property
     def waiting(self) -> int:
@@ -116,7 +116,7 @@ class FetchMemory:
         with self._lock:
             self._check_open()
             self._waiters.append(waiter)
-            self._budget.guarded = True
+            self.budget.guarded = True
         self._wait(waiter, wait_ms)
         with self._lock:
             if waiter.permit is None and waiter in self._waiters:
@@ -132,7 +132,7 @@ class FetchMemory:
         read-ahead."""
         if self._closed:
             self._check_open()
-        return self._budget.take(size_bytes, ahead)
+        return self.budget.take(size_bytes, ahead)
 
     def on_shortage(self, give_up: Callable[[int], object]) -> None:
         """`give_up` is told how many bytes a reader lacks before it waits."""
@@ -145,12 +145,12 @@ class FetchMemory:
 
     def resize(self, limit_bytes: int) -> None:
         """Another budget from now on; what is taken already stays taken."""
-        self._budget.set_limits(limit_bytes, self._ahead_limit(limit_bytes))
+        self.budget.set_limits(limit_bytes, self._ahead_limit(limit_bytes))
         self._admit()
 
     def close(self) -> None:
         """Nobody gets room any more, who waits gets ClosedError; what is held stays good."""
-        self._closed = True
+        self._closed = self.budget.closed = True
         with self._lock:
             waiters = list(self._waiters)
         for waiter in waiters:
@@ -207,9 +207,9 @@ class FetchMemory:
         granted = []
         while self._waiters:
             waiter = self._waiters[0]
-            waiter.permit = self._budget.take(waiter.size_bytes, waited=True)
+            waiter.permit = self.budget.take(waiter.size_bytes, waited=True)
             if waiter.permit is None:
                 break
             granted.append(self._waiters.popleft())
-        self._budget.guarded = bool(self._waiters)
+        self.budget.guarded = bool(self._waiters)
         return granted

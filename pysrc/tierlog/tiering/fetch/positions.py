@@ -194,13 +194,15 @@ class Positions:
         clock: Clock,
     ) -> None:
         self._indexes = KeptIndexes(storage) if index_cache is None else index_cache
+        self.table = None if isinstance(self._indexes, KeptIndexes) else self._indexes.table
         self._files = index_files
         self._is_current = is_current
         self._alarm = alarm
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
-        self._walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
+        # Segments whose indexes nobody believes for the time being.
+        self.walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
     # -- looking up
 
@@ -210,7 +212,7 @@ class Positions:
         RemoteStorageError when the indexes have to be asked for and the store fails.
         """
         segment_id = place.segment.segment_id
-        if self._walked and (walked := self._without_index(segment_id)) is not None:
+        if self.walked and (walked := self._without_index(segment_id)) is not None:
             return self._walk(place, walked, offset)
         warm = segment_id in self._indexes
         if not warm and self._files is not None:
@@ -228,7 +230,7 @@ class Positions:
 
     def index_of(self, place: Place) -> SegmentIndex | None:
         """The segment's own index, if it is here and nothing speaks against it."""
-        if self._walked and self._without_index(place.segment.segment_id) is not None:
+        if self.walked and self._without_index(place.segment.segment_id) is not None:
             return None
         try:
             entry = self._indexes.find(place.segment)
@@ -291,7 +293,7 @@ class Positions:
 
     def note(self, place: Place, last_offset: int, position: int) -> None:
         """A walk came by a batch at `position`; all before it end at `last_offset` or earlier."""
-        walked = self._walked.get(place.segment.segment_id)
+        walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
@@ -302,7 +304,7 @@ class Positions:
             self._indexes.clear()
         with self._lock:
             self._runs.clear()
-            self._walked.clear()
+            self.walked.clear()
 
     # -- inside
 
@@ -405,18 +407,18 @@ class Positions:
             raise error
         walked = _Walked(self._clock.monotonic_ms() + _RETRY_MS)
         with self._lock:
-            self._walked[place.segment.segment_id] = walked
-            while len(self._walked) > _MAX_SEGMENTS:
-                self._walked.popitem(last=False)
+            self.walked[place.segment.segment_id] = walked
+            while len(self.walked) > _MAX_SEGMENTS:
+                self.walked.popitem(last=False)
         self._report(error)
         return walked
 
     def _without_index(self, segment_id: RemoteLogSegmentId) -> _Walked | None:
-        walked = self._walked.get(segment_id)
+        walked = self.walked.get(segment_id)
         if walked is None or walked.until_ms > self._clock.monotonic_ms():
             return walked
         with self._lock:
-            self._walked.pop(segment_id, None)
+            self.walked.pop(segment_id, None)
         return None
 
     def _walk(self, place: Place, walked: _Walked, offset: int) -> Start:

@@ -27,10 +27,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from tierlog._hot import ReadMarks
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
@@ -314,9 +314,9 @@ class ReadAhead:
             settings.threads, settings.idle_ms, clock, self.sweep
         )
         self._lock = threading.Lock()
-        self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
-        # Where readers may go on that have read once: place, position, when.
-        self._begun: OrderedDict[_Key, tuple[Place, int, int]] = OrderedDict()
+        self.streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
+        # Of readers that have read once.
+        self.marks = ReadMarks(settings.max_streams if settings.max_window_bytes > 0 else 0)
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
         self._waits_ms: deque[float] = deque(maxlen=_REQUESTS)
@@ -331,17 +331,17 @@ class ReadAhead:
         """The stream that goes on at `offset`, for the caller alone; of several the one that has
         read most ahead."""
         key = (partition.topic_id, partition.partition, offset)
-        if key in self._streams:
+        if key in self.streams:
             with self._lock:
-                found = self._streams.get(key)
+                found = self.streams.get(key)
                 if found:
                     stream = max(found, key=lambda one: len(one.pieces))
                     found.remove(stream)
                     self._count -= 1
                     if not found:
-                        del self._streams[key]
+                        del self.streams[key]
                     return stream
-        begun = self._begun.pop(key, None)
+        begun = self.marks.take(*key)
         return None if begun is None else Stream(partition, *begun)
 
     def begin(
@@ -349,13 +349,9 @@ class ReadAhead:
     ) -> None:
         """Somebody has read once, and goes on at `offset` if he is sequential: at byte `position`
         of `place`."""
-        if self.settings.max_window_bytes <= 0 or self._closed:
-            return
-        key = (partition.topic_id, partition.partition, offset)
-        self._begun[key] = place, position, now_ms
-        if len(self._begun) > self.settings.max_streams:
-            with suppress(KeyError):
-                self._begun.popitem(last=False)
+        if not self._closed:
+            key = (partition.topic_id, partition.partition, offset)
+            self.marks.put(*key, place, position, now_ms)
 
     def put(self, stream: Stream, offset: int) -> None:
         """The stream goes on at `offset`; who takes it next reads on there."""
@@ -366,9 +362,9 @@ class ReadAhead:
             if self._closed:
                 surplus.append(stream)
             else:
-                self._streams.setdefault(key, []).append(stream)
+                self.streams.setdefault(key, []).append(stream)
                 self._count += 1
-                self._streams.move_to_end(key)
+                self.streams.move_to_end(key)
             surplus += self._surplus()
         for one in surplus:
             self.drop_pieces(one)
@@ -384,15 +380,15 @@ class ReadAhead:
         """Streams that are too many or too old, out of the table."""
         found: list[Stream] = []
         now_ms = self._clock.monotonic_ms()
-        while self._streams:
-            key = next(iter(self._streams))
-            streams = self._streams[key]
+        while self.streams:
+            key = next(iter(self.streams))
+            streams = self.streams[key]
             if (
                 self._count <= self.settings.max_streams
                 and streams[-1].answered_ms + self.settings.idle_ms > now_ms
             ):
                 break
-            del self._streams[key]
+            del self.streams[key]
             self._count -= len(streams)
             found += streams
         return found
@@ -559,7 +555,7 @@ class ReadAhead:
     def give_up(self, needed_bytes: int) -> None:
         """Somebody needs memory: what was read ahead for who has been away longest goes first."""
         with self._lock:
-            for streams in self._streams.values():
+            for streams in self.streams.values():
                 for stream in streams:
                     if needed_bytes <= 0:
                         return
@@ -581,9 +577,9 @@ class ReadAhead:
         """Drop everything; a piece under way is dropped when it comes."""
         with self._lock:
             self._closed = True
-            streams = [one for found in self._streams.values() for one in found]
-            self._streams.clear()
-            self._begun.clear()
+            streams = [one for found in self.streams.values() for one in found]
+            self.streams.clear()
+            self.marks.clear()
             self._count = 0
         self._workers.close()
         for stream in streams:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tierlog._hot import FileReads
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
     ClosedError,
@@ -146,6 +147,19 @@ class RemoteReader:
             clock=self._clock,
             workers=workers,
         )
+        self._reads = FileReads(
+            RemoteRead,
+            self._places.table,
+            self._positions.index_of,
+            self._positions.table,
+            self._positions.walked,
+            storage.open_file,
+            memory.budget,
+            self._ahead.streams,
+            self._ahead.marks,
+            self._clock.monotonic_ms,
+            SPARSE_BYTES,
+        )
         self._closed = False
 
     def __repr__(self) -> str:
@@ -179,6 +193,15 @@ class RemoteReader:
             raise OutOfRangeError(
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
+        try:
+            read = self._reads.read(
+                partition, lineage, offset, max_bytes, upper_offset, minimum_one
+            )
+        except RemoteResourceNotFoundError:
+            # The others find out what that means.
+            read = None
+        if read is not None:
+            return read
         max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
         stream, fetched = self._ahead.take(partition, offset), None
         if stream is None:
@@ -190,7 +213,7 @@ class RemoteReader:
             fetched = found
         wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
         wanted.stream, wanted.fetched = stream, fetched
-        found = fetched = read = None
+        found = fetched = None
         try:
             read = self._read(partition, lineage, wanted)
         except _RefusedError:
@@ -211,7 +234,7 @@ class RemoteReader:
 
     def close(self) -> None:
         """Let go of everything; reads under way end with a ClosedError, their bytes are dropped."""
-        self._closed = True
+        self._closed = self._reads.closed = True
         self._ahead.close()
         self._positions.clear()
 
@@ -243,17 +266,6 @@ class RemoteReader:
             return None
         last_offset = min(place.last_offset, last_offset)
         try:
-            file = self._storage.open_file(place.log_key)
-            if file is not None:
-                found = index.read(file, SPARSE_BYTES, offset, last_offset, max_bytes, minimum_one)
-                if found is not None:
-                    records, position, first_offset, next_offset = found
-                    permit = self._memory.try_acquire(len(records))
-                    if permit is None:
-                        return None
-                    self._check_open()
-                    held, now_ms = permit.hold(records), self._clock.monotonic_ms()
-                    return self._begun(place, held, position, first_offset, next_offset, now_ms)
             return self._read_range(place, index, offset, last_offset, max_bytes, minimum_one)
         except RemoteResourceNotFoundError as error:
             if not self._places.is_current(place):
@@ -269,7 +281,7 @@ class RemoteReader:
         max_bytes: int,
         minimum_one: bool,
     ) -> RemoteRead | Fetched | None:
-        """The same by a request to the store."""
+        """The same, by a request to the store."""
         first_last_offset, position, latest, covers = index.span(offset, SPARSE_BYTES)
         if (
             not 0 < position <= latest <= covers <= place.segment.segment_size_bytes
@@ -288,22 +300,10 @@ class RemoteReader:
         if found is None:
             return Fetched(place, position, view)
         start, stop, first_offset, next_offset = found
-        records = self._own(view[start:stop], end - position)
-        return self._begun(place, records, position + start, first_offset, next_offset, now_ms)
-
-    def _begun(
-        self,
-        place: Place,
-        records: memoryview,
-        position: int,
-        first_offset: int,
-        next_offset: int,
-        now_ms: int,
-    ) -> RemoteRead:
-        """The answer to the first read of somebody who may go on."""
-        segment, end = place.segment, position + records.nbytes
-        self._ahead.begin(segment.topic_id_partition, next_offset, place, end, now_ms)
-        return RemoteRead(records, first_offset, next_offset, segment, position, end, 1)
+        records, segment = self._own(view[start:stop], end - position), place.segment
+        start, stop = position + start, position + stop
+        self._ahead.begin(segment.topic_id_partition, next_offset, place, stop, now_ms)
+        return RemoteRead(records, first_offset, next_offset, segment, start, stop, 1)
 
     # -- finding the segment
 
@@ -513,7 +513,8 @@ class RemoteReader:
 
     def _cut(self, place: Place, position: int, end: int) -> int:
         """No range is larger than the memory."""
-        return min(end, place.segment.segment_size_bytes, position + self._memory.limit_bytes)
+        size_bytes: int = place.segment.segment_size_bytes
+        return min(end, size_bytes, position + self._memory.limit_bytes)
 
     def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
         fetched, wanted.fetched = wanted.fetched, None

@@ -1,0 +1,98 @@
+# Where offsets lie in the tier: a part of `_hot.pyx`.
+
+
+@cython.final
+cdef class Place:
+    """The offsets `first_offset` to `last_offset` (inclusive) of a segment: part of the log, each
+    of them. ``log_key`` names the object, ``index_key`` its entry of the index cache."""
+
+    def __cinit__(self, segment, int64_t first_offset, int64_t last_offset, str log_key not None):
+        partition = segment.segment_id.topic_id_partition
+        self.segment = segment
+        self.index_key = (partition.topic_id, partition.partition, segment.segment_id.id)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.log_key = log_key
+
+    def __reduce__(self):
+        raise TypeError("a Place belongs to what was looked up in this process")
+
+    def holds(self, int64_t offset):
+        """Whether `offset` is one of these."""
+        return self.first_offset <= offset <= self.last_offset
+
+    def is_of(self, Place other not None):
+        """Whether both are of one segment."""
+        return self is other or self.segment.segment_id == other.segment.segment_id
+
+    def __repr__(self):
+        return f"Place({self.log_key}, {self.first_offset}..{self.last_offset})"
+
+
+@cython.final
+cdef class KnownPlaces:
+    """What was found out about one partition as of a number of its changes, for a lineage: places
+    that ascend. Replaced, never changed."""
+
+    def __cinit__(self, change, lineage, tuple places not None):
+        self.change = change
+        self.lineage = lineage
+        self.places = places
+
+    cdef Place find(self, int64_t offset):
+        cdef Py_ssize_t low = 0, high = len(self.places), middle
+        while low < high:
+            middle = (low + high) // 2
+            if (<Place>self.places[middle]).first_offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return None
+        place = <Place>self.places[low - 1]
+        return place if place.last_offset >= offset else None
+
+    def at(self, int64_t offset):
+        """The place of an offset; None when it is not known."""
+        return self.find(offset)
+
+
+@cython.final
+cdef class PlaceTable:
+    """`KnownPlaces` by partition. ``PlaceTable(changes, most)``: ``changes(partition)`` is a number
+    that is another one after every change, and `most` partitions are kept. Any thread."""
+
+    def __cinit__(self, changes, Py_ssize_t most):
+        self._changes = changes
+        self._most = most
+        self._known = {}
+
+    cdef KnownPlaces look_up(self, partition, lineage):
+        # Asked first: what is looked up afterwards is at least as new.
+        change = self._changes(partition)
+        known = <KnownPlaces>self._known.get((partition.topic_id, partition.partition))
+        if (
+            known is None
+            or known.change != change
+            or (known.lineage is not lineage and known.lineage != lineage)
+        ):
+            return KnownPlaces.__new__(KnownPlaces, change, lineage, ())
+        return known
+
+    def current(self, partition, lineage):
+        """What is known of a partition and holds still; maybe nothing."""
+        return self.look_up(partition, lineage)
+
+    def keep(self, partition, KnownPlaces known not None):
+        """From now on that."""
+        self._known[(partition.topic_id, partition.partition)] = known
+        while len(self._known) > self._most:
+            try:
+                self._known.pop(next(iter(self._known)), None)
+            except (RuntimeError, StopIteration):
+                # Another thread is at it as well.
+                return
+
+    def forget(self, partition):
+        """Nothing is known any more."""
+        self._known.pop((partition.topic_id, partition.partition), None)
