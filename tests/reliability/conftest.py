@@ -14,7 +14,7 @@ from tests.reliability.host import OwnedLog
 from tests.reliability.workload import append_some
 from tests.reliability.world import World
 from tests.remote.builders import uuid_of
-from tests.remote.fault_proxy import Fault, FaultProxy
+from tests.remote.fault_proxy import HEALTHY_MS, Fault, FaultProxy
 from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.remote.store import open_store
 from tierlog.tiering.local_log import TopicSettings
@@ -23,6 +23,8 @@ from tierlog.types import TopicIdPartition
 MakeLog = Callable[..., OwnedLog]
 OpenWorld = Callable[[], World]
 HEALING_PASSES = 8
+# A deadline that is worth waiting for, where a request may stall.
+STALLED_MS = 400
 WRITE_FAULTS = [
     Fault.STALL,
     Fault.RESET_BEFORE,
@@ -90,15 +92,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def open_world(server: S3Server, proxy: FaultProxy, tmp_path: Path) -> Iterator[OpenWorld]:
-    """Opens the world anew, as a restart does, over one bucket behind the proxy."""
+def open_world(
+    server: S3Server, proxy: FaultProxy, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[OpenWorld]:
+    """Opens the world anew, as a restart does, over one bucket behind the proxy. Impatient only
+    where something may stall."""
     url = f"s3://{server.new_bucket()}/p"
+    callspec = getattr(request.node, "callspec", None)
+    fault = callspec.params.get("fault", Fault.STALL) if callspec else Fault.STALL
+    deadline_ms = STALLED_MS if fault is Fault.STALL else HEALTHY_MS
     opened: list[World] = []
 
     def make() -> World:
         if opened:
             opened.pop().close()
-        opened.append(World(tmp_path / "world", store=open_store(url, **proxy.options())))
+        store = open_store(url, **proxy.options(deadline_ms))
+        opened.append(World(tmp_path / "world", store=store))
         return opened[-1]
 
     yield make

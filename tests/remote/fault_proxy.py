@@ -32,6 +32,8 @@ from tests.remote.s3_server import S3Server
 
 # Long enough that a client with a deadline gives up first.
 STALL_S = 60.0
+# No healthy request takes so long on a busy machine.
+HEALTHY_MS = 20_000
 ERROR_BODY = (
     b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>InternalError</Code>'
     b"<Message>We encountered an internal error. Please try again.</Message></Error>"
@@ -146,7 +148,7 @@ class FaultProxy:
         self._thread.join()
         self._listener.server_close()
 
-    def options(self, deadline_ms: int = 400) -> dict[str, Any]:
+    def options(self, deadline_ms: int = HEALTHY_MS) -> dict[str, Any]:
         """As `S3Server.options`, but through the proxy, with a deadline and quick repeats."""
         return self._server.options() | {
             "endpoint": f"http://{LOOPBACK}:{self._listener.server_port}",
