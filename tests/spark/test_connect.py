@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from spark_udfs import rebuild_indexes, ship
+from spark_udfs import audit, rebuild_indexes, ship
 from spark_udfs.datasource import TierlogDataSource
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_records
 from tests.kafka_tools.support import LOOPBACK, tail_text, wait_until
 from tests.spark.growing import GrowingStore, fill_store
+from tests.spark.test_audit import LATER_MS, agree
 from tests.spark.test_rebuild import Seen, tree
 from tierlog import _core
+from tierlog.tools.audit_rows import AuditRules
+from tierlog.tools.audit_store import audit_store
 from tierlog.tools.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:
@@ -153,6 +156,18 @@ def test_a_rebuild(connected: SparkSession, tmp_path: Path) -> None:
     assert built.findings.count() == len(pooled.findings) > 0
     assert built.quarantine.count() == 0
     assert progress.total_bytes == progress.done_bytes == pooled.summary.size_bytes
+
+
+def test_an_audit(connected: SparkSession, store: GrowingStore) -> None:
+    """With a segment that lost half of itself."""
+    store.add("epochs", 0, 4)
+    gone = store.segments("epochs")[1].with_suffix(".indexes")
+    Path(store.url.removeprefix("file://"), gone).unlink()
+    local = audit_store(store.url, AuditRules(now_ms=LATER_MS, deep=True, retention_bytes=1))
+    tables = audit(connected, store.url, now_ms=LATER_MS, deep=True, retention_bytes=1)
+    agree(tables, local)
+    assert {one.what for one in local.findings} >= {"log_without_indexes", "missing_offsets"}
+    tables.unpersist()
 
 
 def test_the_package_is_shipped_to_a_server_that_runs(server_url: str) -> None:
