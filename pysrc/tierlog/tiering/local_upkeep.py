@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 
 from tierlog.errors import RemoteStorageError
@@ -65,13 +66,25 @@ class _Finished:
     """The finished remote segments of a partition, found by the offsets they hold."""
 
     def __init__(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        self._given = segments
+
+    # Sorted when first asked for: mostly nothing is to go, and nobody asks.
+
+    @cached_property
+    def _segments(self) -> list[RemoteLogSegmentMetadata]:
         finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        self._segments = sorted(
-            (one for one in segments if one.state is finished), key=lambda one: one.start_offset
+        return sorted(
+            (one for one in self._given if one.state is finished), key=lambda one: one.start_offset
         )
-        self._starts = [one.start_offset for one in self._segments]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [one.start_offset for one in self._segments]
+
+    @cached_property
+    def _reach(self) -> list[int]:
         # They may overlap, and a cut one may end before an earlier one: how far all up to here get.
-        self._reach = list(accumulate((one.served_end_offset for one in self._segments), max))
+        return list(accumulate((one.served_end_offset for one in self._segments), max))
 
     def over(self, segment: SegmentFiles) -> list[RemoteLogSegmentMetadata]:
         """Those that hold offsets of a local segment."""
