@@ -1,6 +1,7 @@
 """The native core. Users reach it through the modules that wrap it in numpy columns."""
 
 import os
+from collections.abc import Iterable
 from typing import Any, Protocol, Self, TypeAlias, final, overload
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [
     "encode_time_index",
     "find_piece",
     "find_remote_offset",
+    "join_slab",
     "lookup_offset_index",
     "lookup_time_index",
     "lookup_upper_bound",
@@ -41,6 +43,7 @@ __all__ = [
     "parse_time_index",
     "parse_transaction_index",
     "read_remote_entry",
+    "read_slab",
     "rebuild_indexes",
     "release_spare_memory",
     "scan_piece",
@@ -366,5 +369,11 @@ def rebuild_indexes(
     max_table_rows: int | None,
     copy_to: _CopyTarget | None = None,
 ) -> Rebuilt: ...
+def read_slab(descriptor: int, position: int, size_bytes: int) -> Column:
+    """Up to `size_bytes` of an open file, in memory that is handed on when nobody sees it."""
+
+def join_slab(pieces: Iterable[Buffer], size_bytes: int) -> Column:
+    """All pieces, at most `size_bytes`, in such memory."""
+
 def release_spare_memory() -> int:
-    """Frees what is kept of columns for the next decode; how many bytes that were."""
+    """Frees what is kept of columns and reads for the next ones; how many bytes that were."""

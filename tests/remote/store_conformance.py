@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.remote.object_store import LARGE_READ_BYTES
 from tierlog.remote.store import ObjectStore
 
 if TYPE_CHECKING:
@@ -77,10 +80,25 @@ class StoreConformance:
         store.put_bytes("short", b"0123456789")
         assert bytes(store.get_range("short", 8, 100)) == b"89"
         assert bytes(store.get_range("short", 9, 8 * MIB)) == b"9"
-        for start in (10, 11, 1 << 40):
+        for start, size in product((10, 11, 1 << 40), (1, MIB)):
             with pytest.raises(RemoteStorageError, match="short") as caught:
-                store.get_range("short", start, 1)
+                store.get_range("short", start, size)
             assert not isinstance(caught.value, RemoteResourceNotFoundError)
+
+    def test_a_large_range_is_like_a_small_one(self, store: ObjectStore) -> None:
+        data = random.Random(3).randbytes(2 * MIB)
+        store.put_bytes("large", data)
+        for size in (LARGE_READ_BYTES - 1, LARGE_READ_BYTES, LARGE_READ_BYTES + 1, MIB + 1):
+            found = store.get_range("large", 5, size)
+            assert memoryview(found) == data[5 : 5 + size]
+            assert (
+                memoryview(store.get_range("large", len(data) - size // 2, size))
+                == (data[-(size // 2) :])
+            )
+            # What has come stays as it is, whatever is read afterwards.
+            assert memoryview(found) == data[5 : 5 + size]
+        with pytest.raises(RemoteStorageError, match="missing"):
+            store.get_range("missing", 0, MIB)
 
     @pytest.mark.parametrize(("start", "size"), [(-1, 5), (0, 0), (0, -1)])
     def test_impossible_range(self, store: ObjectStore, start: int, size: int) -> None:

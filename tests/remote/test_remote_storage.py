@@ -480,7 +480,7 @@ class TestBucket:
         reads: list[tuple[str, int, int]] = []
 
         class Watched(LocalStore):
-            def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+            def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
                 reads.append((Path(key).suffix, start_position, size_bytes))
                 return super().get_range(key, start_position, size_bytes)
 
@@ -495,7 +495,7 @@ class TestBucket:
 
     def test_what_vanishes_meanwhile_is_reported(self, tmp_path: Path, log_file: Path) -> None:
         class Vanishing(LocalStore):
-            def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+            def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
                 self.delete(key)
                 return super().get_range(key, start_position, size_bytes)
 
@@ -507,7 +507,7 @@ class TestBucket:
 
     def test_a_store_that_fails_is_not_an_empty_one(self, tmp_path: Path, log_file: Path) -> None:
         class Failing(LocalStore):
-            def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+            def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
                 raise RemoteStorageError("no answer")
 
         store = Failing(tmp_path / "store")

@@ -17,7 +17,7 @@ from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.errors import RemoteStorageError
 from tierlog.remote.bucket import bucket_metadata
 from tierlog.remote.layout import claim_cluster
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.object_store import LARGE_READ_BYTES, ObjectStore
 from tierlog.remote.store import open_store
 
 pytestmark = pytest.mark.integration
@@ -164,15 +164,17 @@ def test_a_claim(
     assert stored(server, bucket, "claim") == b"mine"
 
 
+@pytest.mark.parametrize("size", [1000, 3 * LARGE_READ_BYTES])
 @pytest.mark.parametrize("fault", READ_FAULTS)
-def test_a_ranged_read(proxy: FaultProxy, store: ObjectStore, fault: Fault) -> None:
-    store.put_bytes("k", SMALL)
+def test_a_ranged_read(proxy: FaultProxy, store: ObjectStore, fault: Fault, size: int) -> None:
+    data = (SMALL * (4 * LARGE_READ_BYTES // len(SMALL)))[100:]
+    store.put_bytes("k", data)
     proxy.inject(Call.GET_OBJECT, fault)
-    outcome = attempt(lambda: bytes(store.get_range("k", 100, 1000)))
+    outcome = attempt(lambda: bytes(store.get_range("k", 100, size)))
     assert proxy.struck == [(Call.GET_OBJECT, fault)]
-    assert isinstance(outcome, RemoteStorageError) or outcome == SMALL[100:1100]
+    assert isinstance(outcome, RemoteStorageError) or outcome == data[100 : 100 + size]
     proxy.heal()
-    assert bytes(store.get_range("k", 100, 1000)) == SMALL[100:1100]
+    assert bytes(store.get_range("k", 100, size)) == data[100 : 100 + size]
 
 
 @pytest.mark.parametrize("fault", [one for one in READ_FAULTS if one is not Fault.SHORT_BODY])

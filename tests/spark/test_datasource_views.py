@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,6 +28,9 @@ from tierlog.log.segment import scan_segment
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 TOPIC_ID = "lZ6vvmajTWKDBUTV6SQAtQ"
 LOGS = str(DATA_DIR / "clean" / "disk1")
@@ -153,7 +157,7 @@ class CountingStore(LocalStore):
 
     log_bytes = 0
 
-    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         if key.endswith(".log"):
             self.log_bytes += size_bytes
         return super().get_range(key, start_position, size_bytes)

@@ -25,11 +25,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
-from tierlog._core import ReadFile
+from tierlog._core import ReadFile, read_slab
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote.local_draft import LocalDraft, link_nameless, open_nameless
 from tierlog.remote.object_store import (
+    LARGE_READ_BYTES,
     TEMPORARY_PREFIX,
     TEMPORARY_SUFFIX,
     ObjectInfo,
@@ -54,8 +55,6 @@ _WRITEBACK_BYTES = 8 << 20
 # The page cache serves a file best when it was written in pieces of at least this size; with much
 # larger ones the kernel looks for pages of that size, which can take four times as long.
 _WRITE_BYTES = 256 << 10
-# Up to here a read's buffer is taken at its word; above, the file's size is asked first.
-_UNCHECKED_READ_BYTES = 1 << 20
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -129,15 +128,12 @@ class LocalStore:
 
     # -- reading
 
-    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         if start_position < 0 or size_bytes <= 0:
             check_range(start_position, size_bytes)
         opened = self._opened(key)
         try:
-            if size_bytes <= _UNCHECKED_READ_BYTES:
-                data = os.pread(opened.descriptor, size_bytes, start_position)
-            else:
-                data = _read_large(opened.descriptor, start_position, size_bytes)
+            data = _read(opened.descriptor, start_position, size_bytes)
         except OSError as error:
             raise self._failed(key, error) from error
         if not data:
@@ -426,18 +422,13 @@ class LocalStore:
         return storage_error(f"{self.url}: {key}: {error.strerror} (errno {error.errno})")
 
 
-def _read_large(descriptor: int, start_position: int, size_bytes: int) -> bytes:
-    """A read whose length is first cut to what the file holds, in as many calls as it takes."""
-    left = min(size_bytes, os.fstat(descriptor).st_size - start_position)
-    parts: list[bytes] = []
-    while left > 0:
-        part = os.pread(descriptor, left, start_position)
-        if not part:
-            break
-        parts.append(part)
-        start_position += len(part)
-        left -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _read(descriptor: int, start_position: int, size_bytes: int) -> bytes | memoryview:
+    """A large read is first cut to what the file holds."""
+    if size_bytes >= LARGE_READ_BYTES:
+        size_bytes = max(0, min(size_bytes, os.fstat(descriptor).st_size - start_position))
+    if size_bytes < LARGE_READ_BYTES:
+        return os.pread(descriptor, size_bytes, start_position)
+    return memoryview(read_slab(descriptor, start_position, size_bytes))
 
 
 def _slices(data: Buffer) -> Iterator[memoryview]:

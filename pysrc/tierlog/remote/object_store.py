@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "LARGE_READ_BYTES",
     "MAX_COMPONENT_BYTES",
     "MAX_KEY_BYTES",
     "Draft",
@@ -44,6 +45,9 @@ MAX_COMPONENT_BYTES = 255
 TEMPORARY_PREFIX = ".tierlog-"
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
+# From here on what is read comes in memory that goes from one read to the next (`_core.read_slab`),
+# not in the allocator's: of what glibc takes back from so large a read, its arenas keep a lot.
+LARGE_READ_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ pub mod records;
 pub mod remote_index;
 pub mod resync;
 pub mod segment;
+pub mod slabs;
 mod snappy;
 pub mod source;
 pub mod spare;

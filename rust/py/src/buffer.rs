@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::{ptr, slice};
+use std::{mem, ptr, slice};
 
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
@@ -18,6 +18,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tierlog_core::memory::prefer_large_pages;
+use tierlog_core::slabs::Slab;
 
 use crate::spare;
 
@@ -191,6 +192,8 @@ pub enum Values {
     U8(Vec<u8>),
     /// Arrow binary views, 16 bytes each.
     View(Vec<u128>),
+    /// Bytes that were read, in memory that is handed on when the column goes.
+    Slab(Slab),
 }
 
 /// A read-only, one-dimensional buffer that owns its memory.
@@ -246,7 +249,7 @@ impl Column {
 
 impl Drop for Column {
     fn drop(&mut self) {
-        spare::keep(&mut self.values);
+        spare::keep(mem::replace(&mut self.values, Values::U8(Vec::new())));
     }
 }
 
@@ -259,6 +262,7 @@ fn describe(values: &Values) -> (*const c_void, usize, usize, &'static CStr) {
         Values::I8(v) => (v.as_ptr().cast(), v.len(), 1, c"b"),
         Values::U8(v) => (v.as_ptr().cast(), v.len(), 1, c"B"),
         Values::View(v) => (v.as_ptr().cast(), v.len(), 16, c"16s"),
+        Values::Slab(v) => (v.bytes().as_ptr().cast(), v.bytes().len(), 1, c"B"),
     }
 }
 

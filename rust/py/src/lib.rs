@@ -16,6 +16,7 @@ mod records;
 mod remote_index;
 mod segment;
 mod segment_index;
+mod slabs;
 mod spare;
 
 use pyo3::prelude::*;
@@ -57,6 +58,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(slabs::read_slab, module)?)?;
+    module.add_function(wrap_pyfunction!(slabs::join_slab, module)?)?;
     module.add_function(wrap_pyfunction!(spare::release_spare_memory, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     remote_index::register(module)?;

@@ -5,9 +5,10 @@ use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use tierlog_core::spare::{MIN_BYTES, Spare};
+use tierlog_core::spare::{Item, MIN_BYTES, Spare};
 
 use crate::buffer::Values;
+use crate::slabs;
 
 /// Enough for the columns of a quarter of a gigabyte of small records.
 const LIMIT_BYTES: usize = 128 << 20;
@@ -26,27 +27,24 @@ pub fn give_back(unused: Spare) {
 }
 
 /// Keeps the memory of a column if it is large.
-pub fn keep(values: &mut Values) {
-    let size_bytes = match values {
-        Values::I64(column) => column.capacity() * size_of::<i64>(),
-        Values::View(column) => column.capacity() * size_of::<u128>(),
-        Values::U8(column) => column.capacity(),
-        Values::I32(_) | Values::I16(_) | Values::I8(_) => 0,
-    };
-    if size_bytes < MIN_BYTES {
-        return;
-    }
-    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+pub fn keep(values: Values) {
     match values {
-        Values::I64(column) => spare.give(mem::take(column)),
-        Values::View(column) => spare.give(mem::take(column)),
-        Values::U8(column) => spare.give(mem::take(column)),
+        Values::I64(column) => keep_large(column),
+        Values::View(column) => keep_large(column),
+        Values::U8(column) => keep_large(column),
+        Values::Slab(slab) => slabs::give_back(slab),
         Values::I32(_) | Values::I16(_) | Values::I8(_) => {}
     }
 }
 
-/// Gives the kept memory back to the system; how many bytes that were.
+fn keep_large<T: Item>(column: Vec<T>) {
+    if column.capacity() * size_of::<T>() >= MIN_BYTES {
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).give(column);
+    }
+}
+
+/// Gives the kept memory back to the system, that of reads, too; how many bytes that were.
 #[pyfunction]
 pub fn release_spare_memory() -> usize {
-    take().size_bytes()
+    take().size_bytes() + slabs::release()
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tests.oracle.indexes import (
     AbortedTransaction,
@@ -24,6 +24,9 @@ from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import LocalStore
 from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Removals: TypeAlias = list[tuple[str, str]]
 Troubles: TypeAlias = list[Exception]
@@ -48,7 +51,7 @@ class WatchedStore(LocalStore):
         self.reads: list[str] = []
         self.before_read: Callable[[str], object] = lambda _key: None
 
-    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         self.reads.append(key)
         self.before_read(key)
         return super().get_range(key, start_position, size_bytes)

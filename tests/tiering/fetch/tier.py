@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.oracle import batches as oracle
 from tests.oracle.build import batch
@@ -27,6 +27,9 @@ from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 PARTITION = TopicIdPartition(topic_id=uuid_of("topic made"), topic="made", partition=0)
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
@@ -55,13 +58,13 @@ class TestStore(LocalStore):
         self.root = root
         self.reads: list[tuple[str, int, int]] = []
         self.before_read: Callable[[str], object] = lambda _key: None
-        self.change: Callable[[str, int, bytes], bytes] = lambda _key, _position, data: data
+        self.change: Callable[[str, int, bytes], bytes] | None = None
 
-    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         self.reads.append((key, start_position, size_bytes))
         self.before_read(key)
         data = super().get_range(key, start_position, size_bytes)
-        return self.change(key, start_position, data)
+        return data if self.change is None else self.change(key, start_position, bytes(data))
 
     def count(self) -> tuple[int, int]:
         """How often `.indexes` and `.log` objects were asked for since the last look."""

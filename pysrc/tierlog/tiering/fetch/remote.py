@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tierlog._core import join_slab
 from tierlog._hot import FileReads
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
@@ -434,12 +435,13 @@ class RemoteReader:
         first = parts[0]
         records = None
         if len(parts) > 1:
-            permit = self._memory.try_acquire(sum(part.size_bytes for part in parts))
+            size_bytes = sum(part.size_bytes for part in parts)
+            permit = self._memory.try_acquire(size_bytes)
             if permit is None:
                 parts = parts[:1]
             else:
-                joined = b"".join([part.run.bytes_of(part.row, part.end) for part in parts])
-                records = permit.hold(joined)
+                pieces = [part.run.bytes_of(part.row, part.end) for part in parts]
+                records = permit.hold(join_slab(pieces, size_bytes))
         if records is None:
             records = self._own(first.run.bytes_of(first.row, first.end), first.run.view.nbytes)
         return self._found(records, first, parts[-1], place, wanted)
