@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from tests.kafka_tools.golden import golden_segments
-from tests.spark.source import rows_of, truth
+from tests.native.test_bomb import zstd_of_zeros
+from tests.oracle import build
+from tests.oracle.model import HEADER_BYTES
+from tests.spark.source import batches_of, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.errors import CorruptDataError
+from tierlog.errors import CorruptDataError, RemoteStorageError
 from tierlog.log.segment import scan_segment
 
 TOPIC = "epochs"
@@ -188,3 +191,44 @@ def test_indexes_that_cannot_be_read(store_copy: Path) -> None:
     assert reasons["corrupt_indexes"]["topic"] is None
     with pytest.raises(CorruptDataError, match="corrupt_indexes"):
         offsets_of(store_copy.as_uri(), onCorrupt="fail")
+
+
+# -- what the plan did not know
+
+
+def test_what_is_gone_since_the_plan_is_an_error(folder: Path, store_copy: Path) -> None:
+    """Not an empty rest of a segment: Spark tries again, and plans anew with the next query."""
+    objects = objects_of(store_copy, ".log")
+    for path, gone in (
+        (str(folder), folder / f"{TOPIC}-0" / SEGMENT.path.name),
+        (
+            store_copy.as_uri(),
+            objects[1],
+        ),
+    ):
+        options = {"path": path, "subscribe": TOPIC}
+        tasks = tasks_of(options)
+        gone.unlink()
+        with pytest.raises((FileNotFoundError, RemoteStorageError), match=gone.name):
+            batches_of(options, tasks)
+
+
+def test_a_batch_that_would_open_to_gigabytes(folder: Path, log: Path) -> None:
+    """With a sound one before it and, where no index leads to, behind it."""
+    log.with_suffix(".index").unlink()
+    data, start = log.read_bytes(), int(BATCHES.position[3])
+    bomb = build.seal(
+        zstd_of_zeros(4 << 30),
+        attributes=4,
+        base_offset=int(BATCHES.base_offset[3]),
+        record_count=1,
+    )
+    log.write_bytes(data[:start] + bomb + data[start:])
+    (lost,) = quarantined(str(folder))
+    # Where what is packed begins, behind the header.
+    assert (lost["reason"], lost["position"]) == ("too_large", start + HEADER_BYTES)
+    assert (lost["start_offset"], lost["end_offset"]) == (
+        BATCHES.base_offset[3],
+        SEGMENT.next_base_offset,
+    )
+    assert offsets_of(str(folder)) == all_but([lost])

@@ -24,7 +24,9 @@ from tierlog.tools.index_rebuild import (
     RebuildReport,
     RebuildTask,
     pack_tasks,
+    plan_rebuild,
     rebuild_index,
+    rebuild_report,
     rebuild_task,
 )
 from tierlog.tools.rebuild_log_dir import LogChain, plan_log_chains
@@ -143,6 +145,27 @@ def test_damage_is_quarantined_and_the_rest_is_done(tmp_path: Path) -> None:
     missing.add(f"{TRANSACTIONS}/00000000000000000176.snapshot")
     expected = {name: data for name, data in tree(healthy).items() if name not in missing}
     assert tree(damaged) == expected
+
+
+def test_segments_that_are_gone_or_others_since_the_plan(tmp_path: Path) -> None:
+    """One has vanished, one is empty, one is a link: the others are done."""
+    source = copy_log_dir(tmp_path, "clean/disk1", "epochs-0", "headers-0")
+    rebuild(source, tmp_path / "healthy")
+    plan = plan_rebuild(str(source), target=str(tmp_path / "to"), dry_run=False, now_ms=0, slots=2)
+    *bad, active = sorted((source / "epochs-0").glob("*.log"))
+    gone, empty, link = bad
+    gone.unlink()
+    os.truncate(empty, 0)
+    link.unlink()
+    link.symlink_to(source / "headers-0" / f"{0:020d}.log")
+    report = rebuild_report(plan, [one for task in plan.tasks for one in rebuild_task(task)])
+    found = outcomes(report, "epochs")
+    assert [found[int(path.stem)] for path in bad] == [Outcome.QUARANTINED] * 3
+    assert found[int(active.stem)] is Outcome.WRITTEN
+    assert set(outcomes(report, "headers").values()) == {Outcome.WRITTEN}
+    written, whole = tree(tmp_path / "to"), tree(tmp_path / "healthy")
+    assert written.items() < whole.items()
+    assert f"epochs-0/{active.stem}.index" in written
 
 
 def test_unknown_producers_are_not_guessed(tmp_path: Path) -> None:

@@ -251,7 +251,28 @@ def test_indexes_without_a_log(store_copy: Path) -> None:
     assert whats(report) == {"indexes_without_log"}
 
 
-@pytest.mark.integration
+def test_logs_that_are_gone_since_the_plan(store_copy: Path) -> None:
+    whole, wanted = contents(store_copy), indexes_of(store_copy)[::2]
+    lost(store_copy, wanted)
+    gone = wanted[::5]
+    left = contents(store_copy)
+    url = store_copy.as_uri()
+    plan = plan_rebuild(url, target=None, dry_run=False, now_ms=2**53, slots=2)
+    for path in gone:
+        path.with_suffix(".log").unlink()
+    report = rebuild_report(plan, [one for task in plan.tasks for one in rebuild_task(task)])
+    found = contents(store_copy)
+    names = {str(path.relative_to(store_copy)) for path in gone}
+    assert {key: found.get(key) for key in names} == {key: left.get(key) for key in names}
+    failed = {row.path for row in report.segments if "failed" in row.findings}
+    assert failed == {name.replace(".indexes", ".log") for name in names}
+    done = [row for row in report.segments if row.outcome is Outcome.WRITTEN]
+    assert done
+    for row in done:
+        key = row.path.replace(".log", ".indexes")
+        assert_same_but_for_the_copy({key: found[key]}, {key: whole[key]})
+
+
 def in_pieces(url: str, now_ms: int) -> RebuildReport:
     """A rebuild by many workers, for whom every object is too large for one."""
     plan = plan_rebuild(
@@ -278,6 +299,7 @@ def test_objects_in_pieces(store_copy: Path) -> None:
     assert contents(store_copy).keys() <= whole.keys()
 
 
+@pytest.mark.integration
 def test_a_bucket_from_several_processes(
     golden_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
