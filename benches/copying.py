@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +27,12 @@ PARTITION_METADATA = "version: 0\ntopic_id: qza3daxmQBmJiMVKA5kDaQ\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A partition whose only rolled segment goes to a ``file://`` store."""
+    """A partition whose only rolled segment goes to a ``file://`` store, `opened` once: its folders
+    are there after the first copy, as in a manager's life."""
 
     log: PartitionLog
     store: Path
+    opened: ObjectStore
 
     @classmethod
     def of(cls, segment: Path, folder: Path, store: Path | None = None) -> Copying:
@@ -46,11 +47,13 @@ class Copying:
         os.link(segment, partition / f"{0:020}.log")
         (partition / f"{next_offset:020}.log").touch()
         (log,) = open_log_dir(folder / "disk").listing().partitions
-        return cls(log=log, store=store or folder / "store")
+        place = store or folder / "store"
+        place.mkdir()
+        return cls(log=log, store=place, opened=open_store(place.as_uri()))
 
     def run(self) -> Path:
         """Scan, rebuild, copy, verify; returns the stored `.log` object."""
-        return self.store / log_key(self.copy_to(open_store(self.store.as_uri())))
+        return self.store / log_key(self.copy_to(self.opened))
 
     def copy_to(self, store: ObjectStore) -> RemoteLogSegmentMetadata:
         """The same into any store; what the copy ended as."""
@@ -65,7 +68,7 @@ class Copying:
 
     def copy_paced(self, gate: Callable[[int], None]) -> RemoteLogSegmentMetadata:
         """Into the store of this object, piece by piece through `gate`."""
-        copier, (segment,) = self._copier(open_store(self.store.as_uri())), self.log.rolled_segments
+        copier, (segment,) = self._copier(self.opened), self.log.rolled_segments
         with SegmentHandle(segment.log_path) as handle:
             return copier.copy(prepare(self.log, segment, handle), handle, gate=gate).metadata
 
@@ -79,5 +82,5 @@ class Copying:
 
     def forget(self) -> None:
         """Removes what the last run stored."""
-        if self.store.exists():
-            shutil.rmtree(self.store)
+        for info in list(self.opened.list()):
+            self.opened.delete(info.key)
