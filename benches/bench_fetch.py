@@ -290,9 +290,19 @@ def small_case(
         ranges = [(one.end_position - one.start_position, one.start_position) for one in found]
         file = stack.enter_context(tier.path.open("rb")).fileno()
 
+        partition, lineage = tier.segment.topic_id_partition, tier.lineage
+
         def ours() -> Answer:
-            records = (tier.read(offset, SMALL_BYTES).records for offset in offsets)
-            return {"bytes": sum(map(len, records))}
+            read = tier.reader.read
+            return {
+                "bytes": sum(
+                    found.end_position - found.start_position
+                    for offset in offsets
+                    for found in [
+                        read(partition, lineage, offset, SMALL_BYTES, end + 1, minimum_one=True)
+                    ]
+                )
+            }
 
         def bare() -> Answer:
             pread = os.pread
@@ -335,12 +345,13 @@ def first_byte_cold_index(bench: Bench, shape: str) -> Limit:
 
     def measure() -> float:
         with tiered(bench, shape, lambda folder: far(on_disk(folder))) as tier:
-
-            def read(offset: int) -> None:
-                tier.cache.remove(tier.segment.segment_id)
-                tier.read(offset, FIRST_READ_BYTES)
-
-            return beyond_ms(bench, tier, 2, read)
+            return beyond_ms(
+                bench,
+                tier,
+                2,
+                lambda offset: tier.read(offset, FIRST_READ_BYTES),
+                before_each=lambda: tier.cache.remove(tier.segment.segment_id),
+            )
 
     return first_byte_limit("of a cold read, cold index", 2, measure)
 
@@ -361,7 +372,13 @@ def first_piece(bench: Bench, shape: str) -> Limit:
     return first_byte_limit("of tierlog.read, no index cache", 2, measure)
 
 
-def beyond_ms(bench: Bench, tier: Tiered, round_trips: int, read: Callable[[int], object]) -> float:
+def beyond_ms(
+    bench: Bench,
+    tier: Tiered,
+    round_trips: int,
+    read: Callable[[int], object],
+    before_each: Callable[[], object] = lambda: None,
+) -> float:
     """How much longer the slowest of a hundred reads at random offsets takes than that of so many
     bare requests to the same store, made in turns with them."""
     chance = random.Random(11)
@@ -378,6 +395,7 @@ def beyond_ms(bench: Bench, tier: Tiered, round_trips: int, read: Callable[[int]
     took: tuple[list[float], list[float]] = [], []
     for _ in range(20 if bench.corpora.quick else FIRST_BYTES):
         offset = chance.randrange(segment.end_offset)
+        before_each()
         for seconds, call in zip(took, (read, requests), strict=True):
             began = time.perf_counter()
             call(offset)

@@ -360,6 +360,7 @@ cdef class FileReads:
     # No more reads: everything is left to others.
     cdef public bint closed
 
+    cdef object now(self)
     cdef object find_index(self, Place place)
 
 

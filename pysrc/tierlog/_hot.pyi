@@ -224,7 +224,7 @@ class FileReads(Generic[_Answer]):
         budget: ByteBudget,
         streams: Container[tuple[str, int, int]],
         marks: ReadMarks,
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], int] | None,
         reach_bytes: int,
     ) -> Self: ...
     def read(

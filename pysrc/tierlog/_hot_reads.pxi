@@ -8,7 +8,8 @@ cdef class FileReads:
     `answer` is the tuple class of what is found. ``index_of(place)`` gives its `SegmentIndex` and
     ``open_file(log_key)`` its `ReadFile`, or None. With a `cache` of entries that have ``index``
     and, once they were compared with a segment, that as ``asked``, most come from there; not while
-    there are `distrusted` segments. `streams` has the keys of those that go on otherwise.
+    there are `distrusted` segments. Without `now_ms` the machine's coarse monotonic clock says when
+    a mark was made. `streams` has the keys of those that go on otherwise.
     """
 
     def __cinit__(
@@ -36,6 +37,9 @@ cdef class FileReads:
         self._marks = marks
         self._now_ms = now_ms
         self._reach_bytes = reach_bytes
+
+    cdef object now(self):
+        return core.coarse_now_ms() if self._now_ms is None else self._now_ms()
 
     cdef object find_index(self, Place place):
         """Out of the cache, if it was compared with this segment before; else by asking."""
@@ -78,7 +82,7 @@ cdef class FileReads:
         if permit is None or self.closed:
             return None
         next_offset, end = found.next_offset, found.position + permit.size_bytes
-        self._marks.mark((key[0], key[1], next_offset), (place, end, self._now_ms()))
+        self._marks.mark((key[0], key[1], next_offset), (place, end, self.now()))
         return TUPLE_NEW(
             self._answer,
             (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,7 +140,12 @@ def test_marks_hold_their_places_no_longer_than_they_last() -> None:
 class Reads:
     """Reads of one segment of batches of two records, and everything they look at."""
 
-    def __init__(self, folder: Path, limit_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit_bytes: int = 1 << 20,
+        now_ms: Callable[[], int] | None = lambda: 4711,
+    ) -> None:
         batches = [made_batch(2 * row, size=500, records=2) for row in range(60)]
         ends = [sum(map(len, batches[:row])) for row in range(61)]
         data = b"".join(struct.pack(">ii", 2 * row + 1, ends[row]) for row in range(5, 60, 5))
@@ -166,7 +173,7 @@ class Reads:
             self.budget,
             self.streams,
             self.marks,
-            lambda: 4711,
+            now_ms,
             64 << 10,
         )
 
@@ -195,6 +202,18 @@ def test_a_read_is_whole(reads: Reads) -> None:
     assert reads.budget.used_bytes == found.end_position - found.start_position
     del found
     assert reads.budget.used_bytes == 0
+
+
+def test_without_a_clock_the_machines_own_dates_a_mark(tmp_path: Path) -> None:
+    reads = Reads(tmp_path, now_ms=None)
+    before_ms = time.monotonic_ns() // 1_000_000
+    found = reads.read()
+    after_ms = time.monotonic_ns() // 1_000_000
+    assert found is not None
+    mark = reads.marks.take(TOPIC_ID, 3, found.next_offset)
+    assert mark is not None
+    # The coarse clock is a tick behind, of 10 ms at most.
+    assert before_ms - 100 <= mark[2] <= after_ms
 
 
 def test_what_is_not_the_usual_read_is_left_alone(reads: Reads) -> None:

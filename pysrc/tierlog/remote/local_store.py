@@ -142,7 +142,11 @@ class LocalStore:
 
     def open_file(self, key: str) -> ReadFile:
         """The object's file, for a read that begins now: not to be kept."""
-        return self._opened(key).file
+        # As `_opened`, without the call: every read asks this.
+        opened = self._open_files.get(key)
+        if opened is None or opened.expires_ms <= self._monotonic_ms():
+            opened = self._open_for_reading(key)
+        return opened.file
 
     def _opened(self, key: str) -> _OpenFile:
         opened = self._open_files.get(key)

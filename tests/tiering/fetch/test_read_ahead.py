@@ -195,6 +195,19 @@ def test_a_store_that_answers_at_once_is_read_in_place(tier: Tier, workers: ByHa
     assert tier.memory.used_bytes == 0
 
 
+def test_a_quick_store_gives_more_the_longer_a_reader_goes_on(tier: Tier, workers: ByHand) -> None:
+    """Who comes by his own mark once, reading here and there, gets little more than he asks for."""
+    settings = ReadAheadSettings(chunk_bytes=100_000, slow_ms=10_000)
+    reader = tier.reader(read_ahead=settings, workers=workers)
+    offset, sizes = 0, []
+    while offset < END:
+        tier.store.reads.clear()
+        offset = tier.read(reader, offset, 1_000).next_offset
+        sizes += [size for key, _, size in tier.store.reads if key.endswith(".log")]
+    assert sizes[1] < 70_000
+    assert sizes[2] >= 100_000
+
+
 def test_nothing_is_read_ahead_when_that_is_switched_off(tier: Tier, workers: ByHand) -> None:
     settings = ReadAheadSettings(max_window_bytes=0, slow_ms=0)
     reader = tier.reader(read_ahead=settings, workers=workers)

@@ -397,10 +397,14 @@ class ReadAhead:
 
     def in_place(self, stream: Stream, size_bytes: int) -> int:
         """How much to fetch for a reader who waits for `size_bytes`: more than that when he is
-        sequential, so that the next reads find it here."""
+        sequential, so that the next reads find it here. From a quick store the more the longer he
+        has been it: one who reads here and there comes by his own marks now and then."""
         if stream.reads < 1 or self.settings.max_window_bytes <= 0:
             return size_bytes
-        return max(size_bytes, self.settings.chunk_bytes)
+        chunk_bytes = self.settings.chunk_bytes
+        if not self.is_slow:
+            chunk_bytes = min(chunk_bytes, size_bytes * _GROWTH ** min(stream.reads, 16))
+        return max(size_bytes, chunk_bytes)
 
     @property
     def is_slow(self) -> bool:

@@ -158,7 +158,7 @@ class RemoteReader:
             memory.budget,
             self._ahead.streams,
             self._ahead.marks,
-            self._clock.monotonic_ms,
+            None if clock is None else clock.monotonic_ms,
             SPARSE_BYTES,
         )
         self._closed = False
