@@ -17,10 +17,10 @@ use memmap2::MmapMut;
 use crate::error::{Error, Result};
 use crate::memory::prefer_large_pages;
 
-/// Sizes are rounded up to this, so that reads of about the same size can have each other's.
+/// So many sizes of slabs there are between a power of two and the next one, and none closer than
+/// `UNIT_BYTES`: reads of about the same size can have each other's.
+const SIZES: usize = 8;
 const UNIT_BYTES: usize = 64 << 10;
-/// A slab may be larger than it needs to be by the size divided by this.
-const EXCESS_SHARE: usize = 16;
 
 /// Memory that is filled once, from its start on. Nothing can be seen but what was filled in: the
 /// rest may be of an earlier read.
@@ -34,9 +34,7 @@ pub struct Slab {
 impl Slab {
     /// New memory for `size` bytes.
     fn map(size: usize) -> Result<Self> {
-        let map = size
-            .max(1)
-            .checked_next_multiple_of(UNIT_BYTES)
+        let map = capacity_for(size)
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
             .and_then(MmapMut::map_anon)
             .map_err(|error| Error::io(0, error))?;
@@ -77,10 +75,12 @@ impl Slab {
     fn capacity(&self) -> usize {
         self.map.len()
     }
+}
 
-    fn suits(&self, size: usize) -> bool {
-        (size..=size.saturating_add(size / EXCESS_SHARE).max(UNIT_BYTES)).contains(&self.capacity())
-    }
+/// How large a slab for `size` bytes is; `None` if none can be.
+fn capacity_for(size: usize) -> Option<usize> {
+    let unit = size.checked_next_power_of_two()? / (2 * SIZES);
+    size.max(1).checked_next_multiple_of(unit.max(UNIT_BYTES))
 }
 
 /// Slabs that nobody uses, the one used last at the end.
@@ -113,8 +113,10 @@ impl Slabs {
 
     /// Memory for `size` bytes, if some suits; what goes if not, for [`new_slab`].
     pub fn take(&mut self, size: usize) -> Found {
-        let Some(index) = self.idle.iter().rposition(|slab| slab.suits(size)) else {
-            return Found::Gone(self.shrink(self.idle_bytes.saturating_sub(size)));
+        let capacity = capacity_for(size);
+        let suits = |slab: &Slab| Some(slab.capacity()) == capacity;
+        let Some(index) = self.idle.iter().rposition(suits) else {
+            return Found::Gone(self.shrink(self.idle_bytes.saturating_sub(capacity.unwrap_or(0))));
         };
         let Some(mut slab) = self.idle.remove(index) else { return Found::Gone(Vec::new()) };
         self.idle_bytes -= slab.capacity();
@@ -263,7 +265,8 @@ mod tests {
                 } else {
                     let (size, byte) = (units * 20_000, number as u8);
                     held.push((byte, filled(&mut slabs, size, byte)));
-                    prop_assert!(held[held.len() - 1].1.capacity() <= (size + size / EXCESS_SHARE).max(size.next_multiple_of(UNIT_BYTES)));
+                    let excess = held[held.len() - 1].1.capacity() - size;
+                    prop_assert!(excess <= (size / SIZES).max(UNIT_BYTES));
                 }
                 let used: usize = held.iter().map(|(_, slab)| slab.capacity()).sum();
                 most = most.max(used);

@@ -12,8 +12,8 @@ use tierlog_core::slabs::{Found, Slab, Slabs, new_slab};
 use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;
 
-/// What may lie idle: eight pieces of a quick sequential reader.
-const LIMIT_BYTES: usize = 64 << 20;
+/// What may lie idle: what one quick sequential reader has fetched ahead.
+const LIMIT_BYTES: usize = 128 << 20;
 
 static SLABS: Mutex<Slabs> = Mutex::new(Slabs::new(LIMIT_BYTES));
 
