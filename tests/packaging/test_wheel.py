@@ -43,8 +43,15 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """Builds share one cargo target folder, so that only the first compiles the dependencies."""
-    return {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target" / "packaging")}
+    """Builds share one cargo target folder, so that only the first compiles the dependencies, and
+    take no pains: what is optimised is the same code."""
+    return {
+        **os.environ,
+        "CARGO_TARGET_DIR": str(ROOT / "target" / "packaging"),
+        "CARGO_PROFILE_RELEASE_LTO": "off",
+        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
+    }
 
 
 def new_venv(folder: Path) -> Path:
