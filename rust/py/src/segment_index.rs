@@ -221,7 +221,7 @@ impl SegmentIndex {
         };
         let likely = self.likely(span, asked.offset, most).filter(|one| one.size() < whole.size());
         let found = likely
-            .or_else(|| Some(whole))
+            .or(Some(whole))
             .and_then(|range| self.read_range(file, &range, asked, scratch))
             .or_else(|| likely.and_then(|_| self.read_range(file, &whole, asked, scratch)))?;
         self.note(&scratch[found.1.start..]);
