@@ -34,7 +34,8 @@ HOUR_MS = 3_600_000
 
 
 def rebuild(store: Path, *, age_ms: int = HOUR_MS, **more: object) -> RebuildReport:
-    newest_ms = max(path.stat().st_mtime_ns for path in store.rglob("*")) // 1_000_000
+    files = (path for path in store.rglob("*") if path.is_file())
+    newest_ms = max(path.stat().st_mtime_ns for path in files) // 1_000_000
     return rebuild_index(store.as_uri(), now_ms=newest_ms + age_ms, **more)  # type: ignore[arg-type]
 
 

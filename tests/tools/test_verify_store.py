@@ -31,7 +31,8 @@ FIRST = golden_segments(topic="epochs")[0]
 
 
 def check(store: Path, *, deep: bool = False, age_ms: int = HOUR_MS) -> Report:
-    newest_ms = max(path.stat().st_mtime_ns for path in store.rglob("*")) // 1_000_000
+    files = (path for path in store.rglob("*") if path.is_file())
+    newest_ms = max(path.stat().st_mtime_ns for path in files) // 1_000_000
     return verify_store(store.as_uri(), deep=deep, now_ms=newest_ms + age_ms)
 
 
