@@ -37,10 +37,12 @@ from tierlog.tools.index_rebuild import (
     plan_rebuild,
     rebuild_report,
     rebuild_task,
+    remote_index_task,
     scan_task,
 )
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild_pieces import FoundPiece
+from tierlog.tools.rebuild_remote_index import RemoteIndexRow
 from tierlog.tools.rebuild_segment import Outcome
 from tierlog.tools.rebuild_store_plan import Looked, SegmentPair, look_at_pairs
 from tierlog.tools.rebuild_table import (
@@ -66,10 +68,12 @@ __all__ = [
     "rebuild_indexes",
     "rebuild_on",
     "rebuild_rows",
+    "remote_index_rows",
 ]
 
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _PIECES = pa.schema({"piece": pa.binary()})
+_MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
 # How many `.indexes` objects one task reads, and how many at a time: the other slots read, too.
 _TASK_LOOKS = 1024
@@ -86,12 +90,14 @@ class RebuiltTables:
     """The report of a run as frames of a session.
 
     ``segments`` has the columns of `tierlog.tools.rebuild_table.SEGMENTS`, a row for each segment;
-    ``findings`` those of ``FINDINGS``, also for what is no segment.
+    ``findings`` those of ``FINDINGS``, also for what is no segment. ``remote_indexes`` are of a
+    store with a target, one for each partition.
     """
 
     summary: RebuildSummary
     segments: DataFrame
     findings: DataFrame
+    remote_indexes: tuple[RemoteIndexRow, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -161,6 +167,7 @@ def rebuild_indexes(
         summary=report.summary,
         segments=_frame(spark, segments),
         findings=_frame(spark, findings),
+        remote_indexes=report.remote_indexes,
     )
 
 
@@ -204,6 +211,14 @@ def piece_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for scan in _unpacked(batches):
         found = [pickle.dumps(one) for one in scan_task(scan)]
         yield from _in_batches(pa.table([found], schema=_PIECES))
+
+
+def remote_index_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same for the remote index files of a plan: what became of those of each partition,
+    pickled, as ``made``."""
+    for task in _unpacked(batches):
+        made = [pickle.dumps(one) for one in remote_index_task(task)]
+        yield from _in_batches(pa.table([made], schema=_MADE))
 
 
 def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -269,7 +284,6 @@ class _Run:
         if not place.is_store:
             # A worker has a folder of its own.
             source = os.path.abspath(source)
-            target = None if target is None else os.path.abspath(target)
         slots = slots or _slots(spark)
         plan = plan_rebuild(
             source,
@@ -297,7 +311,7 @@ class _Run:
         """Runs the tasks; the rows come to the driver."""
         with self._running() as rows:
             table = rows.toArrow()
-        return rebuild_report(self.plan, segment_outcomes(table))
+        return rebuild_report(self._with_remote_indexes(), segment_outcomes(table))
 
     def written(self, url: str) -> RebuiltTables:
         """Runs the tasks; the workers write the rows, and nothing comes to the driver."""
@@ -306,6 +320,7 @@ class _Run:
         with self._running() as rows:
             planned = _frame(spark, segment_table(plan.outcomes))
             rows.unionAll(planned).write.mode("overwrite").parquet(places[0])
+        plan = self._with_remote_indexes()
         with _errors(plan.source):
             segments = spark.read.schema(spark_schema(SEGMENTS)).parquet(places[0])
             found = segments.selectExpr("inline(findings)")
@@ -313,7 +328,21 @@ class _Run:
             found.write.mode("overwrite").parquet(places[1])
             findings = spark.read.schema(spark_schema(FINDINGS)).parquet(places[1])
             summary = _summary(plan, segments, findings)
-        return RebuiltTables(summary=summary, segments=segments, findings=findings)
+        return RebuiltTables(
+            summary=summary,
+            segments=segments,
+            findings=findings,
+            remote_indexes=plan.remote_indexes,
+        )
+
+    def _with_remote_indexes(self) -> RebuildPlan:
+        """Has the remote index files made, when all `.indexes` objects are mended."""
+        with _errors(self.plan.source):
+            tasks = self.plan.index_tasks
+            made = _mapped(self.spark, tasks, "remote_index_rows", _MADE).toArrow()
+        return self.plan.with_remote_indexes(
+            pickle.loads(one.as_buffer()) for one in made.column("made")
+        )
 
     @contextmanager
     def _running(self) -> Iterator[DataFrame]:

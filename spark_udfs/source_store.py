@@ -26,7 +26,7 @@ from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.remote import RemoteRead
 from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
 from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
@@ -159,7 +159,7 @@ class StoreCatalog:
         known = self._lineages.get(partition)
         if known is None:
             segments = self._finished(_identity(partition))
-            newest = max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
+            newest = newest_segment(segments)
             kind = IndexKind.LEADER_EPOCH
             section = self._storage.fetch_indexes(newest, [kind])[kind]
             known = parse_leader_epochs(bytes(section), log_key(newest))

@@ -410,7 +410,7 @@ def index() -> None:
 
 @index.command()
 @click.argument("source")
-@click.option("--to", "target", metavar="DIR", help="Where index files of a log directory go.")
+@click.option("--to", "target", metavar="DIR", help="Where index files go.")
 @click.option("--dry-run", is_flag=True, help="Scan and check everything, write nothing.")
 @click.option(
     "--jobs",
@@ -445,7 +445,8 @@ def rebuild(
 
     Of a log directory: every .index, .timeindex, .txnindex and .snapshot, as Kafka's own recovery
     writes them, into DIR and never into the directory itself. Of a store: .indexes objects that
-    are missing or damaged; sound ones stay. A damaged segment is reported and left out, the others
+    are missing or damaged; sound ones stay. With DIR the remote index files that a node keeps of it
+    are made there. A damaged segment is reported and left out, the others
     are done all the same, and the exit code is 1. May be repeated: what is done stays done.
 
     \b

@@ -172,6 +172,38 @@ def test_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monkey
     assert again.quarantine.count() == 0
 
 
+def test_the_remote_index_files_of_a_store(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tasks, when all objects are mended; one of them cannot be."""
+    monkeypatch.setattr("tierlog.tools.rebuild_remote_index._TASK_PARTITIONS", 5)
+    store, other = tmp_path / "store", tmp_path / "other"
+    assert tier_golden(store, tmp_path / "state").ok
+    for path in sorted(store.glob("*/*/*.indexes"))[::2]:
+        path.unlink()
+    bad = sorted(store.glob("epochs-*/0/*.log"))[1]
+    bad.with_suffix(".indexes").unlink(missing_ok=True)
+    overwrite(bad, 40, b"\xff\xff")
+    shutil.copytree(store, other)
+    pooled = rebuild_index(store.as_uri(), target=str(tmp_path / "pool"), now_ms=LATER_MS)
+    built = rebuild_indexes(spark, other.as_uri(), str(tmp_path / "spark"), now_ms=LATER_MS)
+    assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
+    assert built.remote_indexes == pooled.remote_indexes
+    assert built.findings.toArrow() == finding_table(pooled.findings)
+    assert [row.findings for row in built.remote_indexes if row.topic == "epochs"] == [("gap",)]
+
+    # Once more, with a report of which nothing comes to the driver.
+    report = (tmp_path / "report").as_uri()
+    again = rebuild_indexes(
+        spark, other.as_uri(), str(tmp_path / "spark"), now_ms=LATER_MS, report_path=report
+    )
+    assert {row.outcome for row in again.remote_indexes} == {"same"}
+    assert sorted(row.what for row in again.findings.collect()) == sorted(
+        found.what for found in pooled.findings
+    )
+    assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
+
+
 def test_a_dry_run_writes_nothing(spark: SparkSession, damaged: Path, tmp_path: Path) -> None:
     before = tree(damaged)
     built = rebuild_indexes(spark, str(damaged), str(tmp_path / "to"), dry_run=True)

@@ -23,6 +23,7 @@ from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
 from tierlog.sidecar.stable import StableOffsets
+from tierlog.tiering.lineage import newest_segment
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import coverage
 from tierlog.types import TopicIdPartition
@@ -140,7 +141,7 @@ class SidecarLog:
 
     def _uploaded(self, segments: list[RemoteLogSegmentMetadata]) -> LeaderEpochs:
         """The history that the newest segment was uploaded with."""
-        newest = max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
+        newest = newest_segment(segments)
         section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
         return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
 

@@ -7,10 +7,18 @@ whole segment; a segment is cut here, not dropped).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 
-__all__ = ["ranges_in_lineage"]
+__all__ = ["newest_segment", "ranges_in_lineage"]
+
+
+def newest_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
+    """The one whose leader epochs are the log's history as far as these segments tell: of the
+    latest leader the last one. ValueError without any."""
+    return max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
 
 
 def ranges_in_lineage(

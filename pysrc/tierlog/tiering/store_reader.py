@@ -39,7 +39,7 @@ from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
     PartitionSummary,
@@ -274,9 +274,7 @@ class StoreReader:
         return int(min(firsts[firsts >= 0], default=newest.end_offset + 1))
 
     def _newest(self, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
-        return max(
-            self._finished(partition), key=lambda one: (one.leader_epochs[-1][0], one.end_offset)
-        )
+        return newest_segment(self._finished(partition))
 
     def _entries(
         self, segment: RemoteLogSegmentMetadata, indexes: Indexes

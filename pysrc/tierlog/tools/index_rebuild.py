@@ -9,12 +9,15 @@ damaged `.indexes` object; so tasks may be repeated, and two runs may meet.
 A chain that would keep one worker busy when all others are done may be cut: then `scan_task` runs
 over ranges of its bytes first, and `RebuildPlan.with_pieces` takes what it finds, so that the
 chain's own task has nothing left to scan. What comes out is the same.
+
+The remote index files of a store's partitions are made of the `.indexes` objects, so their tasks,
+for `remote_index_task`, come when all others are done.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -38,10 +41,17 @@ from tierlog.tools.rebuild_log_dir import (
     rebuild_log_chains,
 )
 from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, find_piece
+from tierlog.tools.rebuild_remote_index import (
+    RemoteIndexOutcome,
+    RemoteIndexRow,
+    RemoteIndexTask,
+    pack_partitions,
+    remote_index_task,
+)
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
 from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
 from tierlog.tools.rebuild_store_plan import LookAtPairs, plan_store
-from tierlog.tools.sources import Source, source_of
+from tierlog.tools.sources import Source, local_path, source_of
 
 __all__ = [
     "RebuildPlan",
@@ -55,6 +65,7 @@ __all__ = [
     "rebuild_report",
     "rebuild_task",
     "rebuild_text",
+    "remote_index_task",
     "scan_task",
 ]
 
@@ -69,7 +80,7 @@ _MAX_RESTARTS = 3
 
 
 Chain = LogChain | StoredChain
-_Task = TypeVar("_Task", "RebuildTask", "ScanTask")
+_Task = TypeVar("_Task", "RebuildTask", "ScanTask", RemoteIndexTask)
 _Result = TypeVar("_Result")
 
 
@@ -118,7 +129,8 @@ class RebuildPlan:
 
     ``tasks`` are all there is to do, for `rebuild_task`. Where one of them would still be running
     when the others are done, ``scans`` has tasks for `scan_task` that come before: give what they
-    find to `with_pieces`.
+    find to `with_pieces`. ``index_tasks``, of a store with a target, are for `remote_index_task`
+    and come after all others: give what they made to `with_remote_indexes`.
     """
 
     source: str
@@ -126,7 +138,9 @@ class RebuildPlan:
     dry_run: bool
     tasks: tuple[RebuildTask, ...]
     scans: tuple[ScanTask, ...] = ()
+    index_tasks: tuple[RemoteIndexTask, ...] = ()
     outcomes: tuple[SegmentOutcome, ...] = ()
+    remote_indexes: tuple[RemoteIndexRow, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     def with_pieces(self, found: Iterable[FoundPiece]) -> RebuildPlan:
@@ -140,6 +154,18 @@ class RebuildPlan:
             pieces = tuple(tuple(by_segment[number, one]) for one in range(chain.segments))
             tasks[number] = RebuildTask(chains=(replace(chain, pieces=pieces),))
         return replace(self, tasks=tuple(tasks), scans=())
+
+    def with_remote_indexes(self, made: Iterable[RemoteIndexOutcome]) -> RebuildPlan:
+        """The plan that is left when all of ``index_tasks`` were run; what they made, in any
+        order."""
+        ordered = sorted(made, key=lambda one: (one.row.topic, one.row.partition, one.row.path))
+        found = (each for one in ordered for each in one.findings)
+        return replace(
+            self,
+            index_tasks=(),
+            remote_indexes=tuple(one.row for one in ordered),
+            findings=(*self.findings, *found),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +195,7 @@ class RebuildReport:
     summary: RebuildSummary
     segments: tuple[SegmentRow, ...]
     findings: tuple[Finding, ...]
+    remote_indexes: tuple[RemoteIndexRow, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -181,6 +208,7 @@ class RebuildReport:
             Table(name="summary", row_type=RebuildSummary, rows=(self.summary,), single=True),
             Table(name="segments", row_type=SegmentRow, rows=self.segments),
             Table(name="findings", row_type=Finding, rows=self.findings),
+            Table(name="remote_indexes", row_type=RemoteIndexRow, rows=self.remote_indexes),
         ]
 
 
@@ -218,9 +246,9 @@ def plan_rebuild(
 
     A chain that would keep one of them busy when the others are done is cut into pieces of about
     ``piece_bytes``. ``look`` has the `.indexes` objects of a store read elsewhere than here.
-    ConfigError for a target that is missing, not wanted or a broker's, and for a store in Kafka's
-    own layout; else as `open_log_dir`, `open_store` and ``look``, and RemoteStorageError when a
-    store does not answer.
+    ConfigError for a target that is missing, a broker's or part of the source, and for a store in
+    Kafka's own layout; else as `open_log_dir`, `open_store` and ``look``, and RemoteStorageError
+    when a store does not answer.
     """
     place = source_of(source)
     if place.is_store:
@@ -229,10 +257,7 @@ def plan_rebuild(
                 f"{printable(place.location)}: expected a store of tierlog's, found Kafka's own "
                 "layout, which is only read; `tierlog verify` tells what is wrong with it"
             )
-        if target is not None:
-            raise ConfigError(
-                f"{target}: a store has no target; its .indexes objects go beside the .log objects"
-            )
+        folder = None if target is None else check_target(target, local_path(place.location))
         stored = plan_store(
             open_store(place.location),
             place.location,
@@ -244,10 +269,15 @@ def plan_rebuild(
         tasks = pack_tasks(stored.chains, slots)
         return RebuildPlan(
             source=place.location,
-            target=place.location,
+            target=place.location if folder is None else printable(folder),
             dry_run=dry_run,
             tasks=tasks,
             scans=_scans(tasks, slots, piece_bytes),
+            index_tasks=()
+            if folder is None
+            else pack_partitions(
+                stored.partitions, url=place.location, target=folder, dry_run=dry_run
+            ),
             outcomes=tuple(stored.outcomes),
             findings=tuple(stored.findings),
         )
@@ -375,7 +405,8 @@ def rebuild_index(
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Rebuilds the index files of a log directory into `target`, or the damaged and missing
-    `.indexes` objects of a store, in `jobs` processes.
+    `.indexes` objects of a store and then, into `target` if there is one, the remote index files of
+    its partitions; in `jobs` processes.
 
     ``now_ms`` tells a `.log` object that is just being copied from one left behind. With
     ``dry_run`` everything is scanned and nothing written. Raises as `plan_rebuild`, and
@@ -404,7 +435,11 @@ def rebuild_index(
         for task, done in workers.run(rebuild_task, plan.tasks):
             outcomes += done
             watching.advance(0 if task.is_scanned else task.size_bytes, task.name)
-    return rebuild_report(plan, outcomes)
+        made: list[RemoteIndexOutcome] = []
+        for index_task, rows in workers.run(remote_index_task, plan.index_tasks):
+            made += rows
+            watching.advance(0, index_task.name)
+    return rebuild_report(plan.with_remote_indexes(made), outcomes)
 
 
 class _Workers:
@@ -493,7 +528,9 @@ def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> Reb
         problems=problems,
         notes=len(findings) - problems,
     )
-    return RebuildReport(summary=summary, segments=rows, findings=findings)
+    return RebuildReport(
+        summary=summary, segments=rows, findings=findings, remote_indexes=plan.remote_indexes
+    )
 
 
 def rebuild_text(report: RebuildReport) -> Iterator[str]:
@@ -502,16 +539,26 @@ def rebuild_text(report: RebuildReport) -> Iterator[str]:
         if found.severity is Severity.PROBLEM:
             yield from finding_text(found)
     seen = report.summary
-    counts = {
-        "to write" if seen.dry_run else "written": seen.written,
-        "the same": seen.same,
-        "sound": seen.sound,
-        "left alone": seen.left_alone,
-        "in conflict": seen.conflicts,
-        "quarantined": seen.quarantined,
-    }
-    told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     yield (
         f"{counted(seen.partitions, 'partition')}, {counted(seen.segments, 'segment')}, "
-        f"{human_size(seen.size_bytes)} scanned: {told or 'nothing to do'}"
+        f"{human_size(seen.size_bytes)} scanned: {_told(row.outcome for row in report.segments)}"
     )
+    if report.remote_indexes:
+        partitions = counted(len(report.remote_indexes), "partition")
+        told = _told(row.outcome for row in report.remote_indexes)
+        yield f"remote index files of {partitions}: {told}"
+
+
+def _told(outcomes: Iterable[Outcome]) -> str:
+    counts = Counter(outcomes)
+    words = {
+        Outcome.WOULD_WRITE: "to write",
+        Outcome.WRITTEN: "written",
+        Outcome.SAME: "the same",
+        Outcome.SOUND: "sound",
+        Outcome.LEFT_ALONE: "left alone",
+        Outcome.CONFLICT: "in conflict",
+        Outcome.QUARANTINED: "quarantined",
+    }
+    told = (f"{counts[one]:,} {word}" for one, word in words.items() if counts[one])
+    return ", ".join(told) or "nothing to do"

@@ -93,10 +93,18 @@ class LogChain:
         return self.log.name
 
 
-def check_target(target: str, source: str) -> str:
-    """The folder to write to, resolved. ConfigError when it is a broker's, or part of `source`."""
-    place, read = os.path.realpath(target), os.path.realpath(source)
-    if os.path.commonpath((place, read)) in (place, read):
+def _overlap(one: str, other: str) -> bool:
+    """Whether one of two folders is the other, or lies in it."""
+    return os.path.commonpath((one, other)) in (one, other)
+
+
+def check_target(target: str, source: str | None) -> str:
+    """The folder to write to, resolved. ConfigError when it is a broker's, or part of the folder
+    `source`, or no folder."""
+    if "://" in target:
+        raise ConfigError(f"{printable(target)}: expected a folder of this machine, found a URL")
+    place = os.path.realpath(target)
+    if source is not None and _overlap(place, os.path.realpath(source)):
         raise ConfigError(
             f"{printable(target)}: expected a folder outside of {printable(source)}, found one "
             "that holds it or lies in it; index files are never written where a broker may look"

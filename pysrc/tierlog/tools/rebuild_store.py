@@ -65,6 +65,7 @@ __all__ = [
     "read_whole",
     "rebuild_stored_chain",
     "salvage",
+    "sections_of",
 ]
 
 _COPY_AGAIN = (
@@ -251,7 +252,7 @@ def _state_before(chain: StoredChain, store: ObjectStore, base_offset: int) -> _
     for metadata in chain.before:
         if metadata.end_offset + 1 == base_offset:
             kinds = (IndexKind.PRODUCER_SNAPSHOT, IndexKind.LEADER_EPOCH)
-            sections = _sections(store, metadata, *kinds)
+            sections = sections_of(store, metadata, *kinds)
             return _State(
                 snapshot=bytes(sections[IndexKind.PRODUCER_SNAPSHOT]),
                 lineage=parse_leader_epochs(bytes(sections[IndexKind.LEADER_EPOCH])),
@@ -259,9 +260,10 @@ def _state_before(chain: StoredChain, store: ObjectStore, base_offset: int) -> _
     return None
 
 
-def _sections(
+def sections_of(
     store: ObjectStore, metadata: RemoteLogSegmentMetadata, *kinds: IndexKind
 ) -> dict[IndexKind, memoryview]:
+    """Sections of a segment's `.indexes` object, checked. CorruptDataError, RemoteStorageError."""
     key = indexes_key(metadata)
     header, first = read_indexes_header(store, key)
     return read_sections(store, key, header, first, kinds)
@@ -399,7 +401,7 @@ def _lineage(
         return segment.lineage
     own = [EpochEntry(*pair) for pair in rebuilt.leader_epochs if pair[0] >= 0]
     if chain.after is not None:
-        text = _sections(store, chain.after, IndexKind.LEADER_EPOCH)[IndexKind.LEADER_EPOCH]
+        text = sections_of(store, chain.after, IndexKind.LEADER_EPOCH)[IndexKind.LEADER_EPOCH]
         later = parse_leader_epochs(bytes(text)).up_to(end_offset + 1)
         if _agree(later, own, segment.key.base_offset, end_offset):
             return later

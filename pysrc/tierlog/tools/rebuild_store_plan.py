@@ -26,6 +26,7 @@ from tierlog.remote.layout import (
 from tierlog.remote.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.rebuild_remote_index import StoredPartition
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
 from tierlog.tools.rebuild_store import StoredChain, StoredSegment, read_whole, salvage
 from tierlog.types import TopicIdPartition
@@ -57,11 +58,13 @@ LookAtPairs = Callable[[Sequence[SegmentPair]], Iterable[Looked]]
 
 @dataclass(slots=True)
 class StorePlan:
-    """What is to be done, what is already known of segments that need nothing, other findings."""
+    """What is to be done, what is already known of segments that need nothing, other findings; and
+    all partitions."""
 
     chains: list[StoredChain] = field(default_factory=list)
     outcomes: list[SegmentOutcome] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    partitions: list[StoredPartition] = field(default_factory=list)
 
 
 def plan_store(
@@ -93,6 +96,14 @@ def plan_store(
         else:
             plan.outcomes.append(_unusable(pair, looked))
     topics = _topics(sound, broken)
+    for place in sorted({*sound, *broken}):
+        plan.partitions.append(
+            StoredPartition(
+                partition=_partition(place, topics),
+                suspects=frozenset(one.indexes_key for one in broken[place]),
+                segments=len(sound[place]) + len(broken[place]),
+            )
+        )
     for place, segments in sorted(broken.items()):
         wanted = [
             one for one in segments if not _left_alone(one, sound[place], now_ms, topics, plan)
@@ -104,9 +115,7 @@ def plan_store(
                     sound[place],
                     _first_base(segments, sound[place]),
                     url=url,
-                    partition=TopicIdPartition(
-                        topic_id=place[0], topic=topics[place[0]], partition=place[1]
-                    ),
+                    partition=_partition(place, topics),
                     cluster_id=cluster_id,
                     dry_run=dry_run,
                     index_interval_bytes=index_interval_bytes,
@@ -255,6 +264,11 @@ def _topics(
         partition = description.metadata.topic_id_partition
         names[partition.topic_id] = partition.topic
     return names
+
+
+def _partition(place: _Partition, topics: dict[str, str]) -> TopicIdPartition:
+    topic_id, number = place
+    return TopicIdPartition(topic_id=topic_id, topic=topics[topic_id], partition=number)
 
 
 def _left_alone(

@@ -7,14 +7,21 @@ import os
 import re
 from enum import StrEnum
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from tierlog.log.files import printable
 from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.layout import CLUSTER_KEY
 from tierlog.types import check_topic_name
 
-__all__ = ["Source", "SourceKind", "parse_topic", "parse_topic_partition", "source_of"]
+__all__ = [
+    "Source",
+    "SourceKind",
+    "local_path",
+    "parse_topic",
+    "parse_topic_partition",
+    "source_of",
+]
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 _MAX_INT32 = 2**31 - 1
@@ -55,6 +62,12 @@ def source_of(text: str) -> Source:
         if os.path.basename(real) == KAFKA_FOLDER and os.path.isdir(real):
             return Source(SourceKind.STORE, f"{KAFKA_SCHEME}file://{quote(real)}")
     return Source(SourceKind.LOG_DIR, text)
+
+
+def local_path(url: str) -> str | None:
+    """The folder of a store of files, None for any other store."""
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" else None
 
 
 def parse_topic(text: str) -> tuple[str, int | None]:

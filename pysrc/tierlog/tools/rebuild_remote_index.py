@@ -1,0 +1,333 @@
+"""The remote index files of a store's partitions, as a node keeps them, made again in a folder.
+
+Made of the partition's sound `.indexes` objects alone, by what appends them on a node: so they are
+the files that a node has which indexed these segments, byte for byte, with the default settings of
+rotation. Offsets that no sound segment has are a gap in the files, as on a node that lost some.
+
+What later leaders wrote in another way is cut off as the lineage of the newest segment says; the
+store itself does not know where a node has recorded a cut.
+
+Each worker makes the files in a folder of its own and then gives them their names, each whole and
+only where none is. So tasks may be repeated, and two runs may meet. A partition whose files differ
+from what is there keeps those, all of them: a node may be at work on them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from tierlog.config import RemoteIndexConfig
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.log.checkpoint import parse_leader_epochs
+from tierlog.remote.bucket import list_segments
+from tierlog.remote.indexes import IndexKind, verify_indexes
+from tierlog.remote.layout import indexes_key, partition_prefix
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.object_store import ObjectStore, holds_exactly
+from tierlog.remote.remote_index_dir import RemoteIndexDir, RemoteIndexKind
+from tierlog.remote.remote_index_row import Row, RowWriter, SegmentEntries, segment_entries
+from tierlog.remote.store import LocalStore, open_store
+from tierlog.tiering.lineage import newest_segment
+from tierlog.tiering.truncation import truncation_offset
+from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.output import wide_field
+from tierlog.tools.rebuild_segment import Outcome, finding, finding_of
+from tierlog.tools.rebuild_store import read_whole, sections_of
+from tierlog.types import TopicIdPartition
+
+__all__ = [
+    "RemoteIndexOutcome",
+    "RemoteIndexRow",
+    "RemoteIndexTask",
+    "StoredPartition",
+    "pack_partitions",
+    "remote_index_task",
+]
+
+# What one task takes: listing a partition costs more than a small segment of it.
+_TASK_SEGMENTS = 256
+_TASK_PARTITIONS = 32
+_PARALLEL_READS = 8
+_SUFFIXES = tuple(f".{kind}" for kind in RemoteIndexKind)
+_AGAIN = "restore the object or run this again, then give an empty folder"
+_CONFLICT = "a node goes on with its own; else give an empty folder, or remove that one"
+_FAILED = "see why the store or the disk failed, then run this again: what is done stays done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPartition:
+    """A partition of a store. ``suspects`` are keys of `.indexes` objects that were no good before
+    this run; of ``segments`` in all."""
+
+    partition: TopicIdPartition
+    suspects: frozenset[str]
+    segments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteIndexTask:
+    """Partitions for one worker, at one go; ``target`` is the folder of all partitions' files."""
+
+    url: str
+    target: str
+    dry_run: bool
+    partitions: tuple[StoredPartition, ...]
+
+    @property
+    def name(self) -> str:
+        """Where it begins."""
+        partition = self.partitions[0].partition
+        return f"{partition.topic}-{partition.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteIndexRow:
+    """The remote index files of one partition in the report.
+
+    ``end_offset`` is the last offset that an entry covers, None without any; ``size_bytes`` counts
+    the entries, not the indexes over them; ``path`` is the partition's folder below the target.
+    """
+
+    topic: str
+    partition: int
+    files: int
+    entries: int
+    base_offset: int | None
+    end_offset: int | None
+    size_bytes: int
+    outcome: Outcome
+    path: str = wide_field()
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteIndexOutcome:
+    """A row of the report and what was found on the way to it."""
+
+    row: RemoteIndexRow
+    findings: tuple[Finding, ...] = ()
+
+
+def pack_partitions(
+    partitions: Iterable[StoredPartition], *, url: str, target: str, dry_run: bool
+) -> tuple[RemoteIndexTask, ...]:
+    """Tasks, the largest partitions first; small ones share one."""
+    groups: list[list[StoredPartition]] = []
+    held = 0
+    for one in sorted(partitions, key=lambda one: one.segments, reverse=True):
+        full = groups and (
+            held + one.segments > _TASK_SEGMENTS or len(groups[-1]) == _TASK_PARTITIONS
+        )
+        if not groups or full:
+            groups.append([])
+            held = 0
+        groups[-1].append(one)
+        held += one.segments
+    return tuple(
+        RemoteIndexTask(url=url, target=target, dry_run=dry_run, partitions=tuple(group))
+        for group in groups
+    )
+
+
+def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
+    """What a worker does when all `.indexes` objects are mended, in whatever process.
+
+    One outcome for each partition. What is wrong is a finding in it, never an error.
+    """
+    source, target = open_store(task.url), LocalStore(task.target)
+    return [_rebuild(source, target, one, dry_run=task.dry_run) for one in task.partitions]
+
+
+def _rebuild(
+    source: ObjectStore, target: LocalStore, one: StoredPartition, *, dry_run: bool
+) -> RemoteIndexOutcome:
+    path = partition_prefix(one.partition)
+    findings: list[Finding] = []
+    row, outcome = Row(), Outcome.QUARANTINED
+    try:
+        with tempfile.TemporaryDirectory(prefix="tierlog-index-") as folder:
+            directory = RemoteIndexDir.of(folder, one.partition)
+            segments = _segments(source, one)
+            row = _made(source, directory, one.partition, segments, findings)
+            if dry_run and one.suspects:
+                # What they will say when they are mended, nobody knows yet.
+                outcome = Outcome.WOULD_WRITE
+            elif segments:
+                findings += _gaps(path, segments)
+                outcome = _settle(target, path, directory, row, dry_run=dry_run)
+            else:
+                outcome = Outcome.LEFT_ALONE
+        if outcome is Outcome.CONFLICT:
+            there = "other bytes or files of this partition"
+            findings.append(finding(path, "conflict", "no files, or these bytes", there, _CONFLICT))
+    except CorruptDataError as error:
+        findings.append(finding_of(error, error.path or path, _AGAIN))
+    except (OSError, RemoteStorageError) as error:
+        findings.append(finding(path, "failed", "store and disk at work", str(error), _FAILED))
+    return RemoteIndexOutcome(
+        row=_row(one.partition, path, row, outcome, findings), findings=tuple(findings)
+    )
+
+
+def _row(
+    partition: TopicIdPartition, path: str, row: Row, outcome: Outcome, findings: Sequence[Finding]
+) -> RemoteIndexRow:
+    return RemoteIndexRow(
+        topic=partition.topic,
+        partition=partition.partition,
+        files=len(row.files),
+        entries=sum(file.entry_count for file in row.files),
+        base_offset=row.files[0].base_offset if row.files else None,
+        end_offset=row.last_offset if row.files else None,
+        size_bytes=sum(file.size_bytes for file in row.files),
+        outcome=outcome,
+        path=path,
+        findings=tuple(found.what for found in findings),
+    )
+
+
+# -- what goes into the files
+
+
+def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmentMetadata]:
+    """The sound segments of the partition as far as they are part of the log, in the order in which
+    nodes index them."""
+    described = list_segments(
+        source,
+        partition_prefix(one.partition).rstrip("/"),
+        # Whoever looked at the store before has told of them.
+        on_problem=lambda _: None,
+    )
+    sound = [
+        segment
+        for segment in described
+        if segment.topic_id_partition == one.partition
+        and (indexes_key(segment) not in one.suspects or _is_sound(source, segment))
+    ]
+    if not sound:
+        return []
+    kind = IndexKind.LEADER_EPOCH
+    newest = newest_segment(sound)
+    text = sections_of(source, newest, kind)[kind]
+    lineage = parse_leader_epochs(bytes(text), indexes_key(newest))
+    cut = [replace(one, truncation_offset=truncation_offset(one, lineage)) for one in sound]
+    kept = [segment for segment in cut if segment.served_end_offset >= segment.start_offset]
+    return sorted(kept, key=lambda one: (one.start_offset, one.end_offset, one.segment_id.id))
+
+
+def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
+    """Whether an object that was no good before holds in all its checksums now."""
+    key = indexes_key(segment)
+    try:
+        verify_indexes(read_whole(source, key), path=f"{source.url}/{key}")
+    except CorruptDataError:
+        return False
+    return True
+
+
+def _made(
+    source: ObjectStore,
+    directory: RemoteIndexDir,
+    partition: TopicIdPartition,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    findings: list[Finding],
+) -> Row:
+    """The files of these segments, in a folder that nobody else knows."""
+    settings = RemoteIndexConfig()
+    writer = RowWriter(
+        directory,
+        partition,
+        rotate_bytes=settings.rotate_bytes,
+        rotate_ms=settings.rotate_ms,
+        sync=False,
+    )
+    for segment, entries in _fetched(source, segments):
+        if isinstance(entries, CorruptDataError):
+            findings.append(finding_of(entries, indexes_key(segment), _AGAIN))
+        else:
+            writer.insert(entries, writer.row.gaps_in(0, segment.served_end_offset))
+    return writer.row
+
+
+def _fetched(
+    source: ObjectStore, segments: Sequence[RemoteLogSegmentMetadata]
+) -> Iterator[tuple[RemoteLogSegmentMetadata, SegmentEntries | CorruptDataError]]:
+    """The entries of each segment, in order, of a few at a time; or what is wrong with them."""
+
+    def fetch(segment: RemoteLogSegmentMetadata) -> SegmentEntries | CorruptDataError:
+        kind = IndexKind.REMOTE_LOG
+        try:
+            return segment_entries(segment, sections_of(source, segment, kind)[kind])
+        except CorruptDataError as error:
+            return error
+
+    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-index") as pool:
+        for start in range(0, len(segments), _PARALLEL_READS):
+            group = segments[start : start + _PARALLEL_READS]
+            yield from zip(group, pool.map(fetch, group), strict=True)
+
+
+def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
+    """A note of every range of offsets between these segments that none of them has."""
+    last: int | None = None
+    for segment in segments:
+        if last is not None and segment.start_offset > last + 1:
+            missing = f"none for offsets {last + 1} to {segment.start_offset - 1}"
+            yield replace(
+                finding(
+                    path,
+                    "gap",
+                    "a sound segment for every offset",
+                    missing,
+                    "a node finds out by itself when that segment is back; else nothing to do",
+                    severity=Severity.NOTE,
+                ),
+                first_offset=last + 1,
+                last_offset=segment.start_offset - 1,
+            )
+        last = max(last or 0, segment.served_end_offset)
+
+
+# -- where the files go
+
+
+def _settle(
+    target: LocalStore, path: str, made: RemoteIndexDir, row: Row, *, dry_run: bool
+) -> Outcome:
+    """Gives the files their names, unless other files are there; nothing is ever replaced."""
+    names = [f"{file.base_offset:020d}.{kind}" for file in row.files for kind in RemoteIndexKind]
+    there = _names_in(target, path)
+    if not there <= set(names):
+        return Outcome.CONFLICT
+    for name in sorted(there):
+        if not holds_exactly(target, path + name, _content(made, name)):
+            return Outcome.CONFLICT
+    missing = [name for name in names if name not in there]
+    if not missing:
+        return Outcome.SAME
+    if dry_run:
+        return Outcome.WOULD_WRITE
+    for base in dict.fromkeys(name.partition(".")[0] for name in missing):
+        files = {path + name: _content(made, name) for name in missing if name.startswith(base)}
+        stored = target.put_all_if_absent(files)
+        if not all(stored[key] or holds_exactly(target, key, files[key]) for key in files):
+            return Outcome.CONFLICT
+    return Outcome.WRITTEN
+
+
+def _names_in(target: LocalStore, path: str) -> set[str]:
+    """The remote index files of a partition, by their path below its folder."""
+    try:
+        keys = [info.key for info in target.list(path.rstrip("/"))]
+    except RemoteResourceNotFoundError:
+        return set()
+    return {key.removeprefix(path) for key in keys if key.endswith(_SUFFIXES)}
+
+
+def _content(made: RemoteIndexDir, name: str) -> bytes:
+    with open(os.path.join(made.path, name), "rb") as file:
+        return file.read()
