@@ -302,7 +302,10 @@ def test_objects_in_pieces(store_copy: Path) -> None:
 
 @pytest.mark.integration
 def test_a_bucket_from_several_processes(
-    golden_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    golden_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with running_s3_server("moto") as server:
         name, client = server.new_bucket(), server.client()
@@ -333,10 +336,15 @@ def test_a_bucket_from_several_processes(
                 assert body == data
 
         spoil()
-        command = ["index", "rebuild", f"s3://{name}/kafka", "--jobs", "2"]
+        index = tmp_path / "index"
+        command = ["index", "rebuild", f"s3://{name}/kafka", "--jobs", "2", "--to", str(index)]
         monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
         assert main(command) == 0, capsys.readouterr().out
         require_whole()
+        kept = golden_store.parent / "state" / "index"
+        names = {path.relative_to(kept) for path in kept.rglob("*.remote*")}
+        assert {path.relative_to(index) for path in index.rglob("*.remote*")} == names
+        assert all((index / one).read_bytes() == (kept / one).read_bytes() for one in names)
         spoil()
         report = in_pieces(f"s3://{name}/kafka", 2**53)
         assert report.ok, [one for one in report.findings if one.severity == "problem"][:3]

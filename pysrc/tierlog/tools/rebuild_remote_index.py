@@ -53,8 +53,8 @@ _TASK_SEGMENTS = 256
 _TASK_PARTITIONS = 32
 _PARALLEL_READS = 8
 _SUFFIXES = tuple(f".{kind}" for kind in RemoteIndexKind)
-_AGAIN = "restore the object or run this again, then give an empty folder"
-_CONFLICT = "a node goes on with its own; else give an empty folder, or remove that one"
+_AGAIN = "restore the object, then run this again into an empty folder"
+_CONFLICT = "nothing to do if a node keeps them; else remove that folder, then run this again"
 _FAILED = "see why the store or the disk failed, then run this again: what is done stays done"
 
 
@@ -162,8 +162,7 @@ def _rebuild(
             else:
                 outcome = Outcome.LEFT_ALONE
         if outcome is Outcome.CONFLICT:
-            there = "other bytes or files of this partition"
-            findings.append(finding(path, "conflict", "no files, or these bytes", there, _CONFLICT))
+            findings.append(_conflict(f"{target.url}/{path}"))
     except CorruptDataError as error:
         findings.append(finding_of(error, error.path or path, _AGAIN))
     except (OSError, RemoteStorageError) as error:
@@ -171,6 +170,11 @@ def _rebuild(
     return RemoteIndexOutcome(
         row=_row(one.partition, path, row, outcome, findings), findings=tuple(findings)
     )
+
+
+def _conflict(path: str) -> Finding:
+    there = "other bytes or files of this partition"
+    return finding(path, "conflict", "no files, or these bytes", there, _CONFLICT)
 
 
 def _row(
@@ -198,7 +202,7 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
     nodes index them."""
     described = list_segments(
         source,
-        partition_prefix(one.partition).rstrip("/"),
+        partition_prefix(one.partition),
         # Whoever looked at the store before has told of them.
         on_problem=lambda _: None,
     )
@@ -322,7 +326,7 @@ def _settle(
 def _names_in(target: LocalStore, path: str) -> set[str]:
     """The remote index files of a partition, by their path below its folder."""
     try:
-        keys = [info.key for info in target.list(path.rstrip("/"))]
+        keys = [info.key for info in target.list(path)]
     except RemoteResourceNotFoundError:
         return set()
     return {key.removeprefix(path) for key in keys if key.endswith(_SUFFIXES)}
