@@ -42,6 +42,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "s3://bucket/kafka": store,
         "file:///mnt/archive": archive,
         "/mnt/indexes": str(tmp_path_factory.mktemp("indexes")),
+        "/mnt/remote-index": str(tmp_path_factory.mktemp("remote-index")),
         "/var/lib/kafka/data": str(DISK),
         "gs://bucket/archive": tmp_path_factory.mktemp("bucket").as_uri(),
         "hdfs://namenode:8020/kafka": tmp_path_factory.mktemp("hdfs").as_uri(),
