@@ -3,7 +3,7 @@
 A real producer keeps a ledger of what was acked. Meanwhile the broker deletes its own segments
 soon, the sidecar is killed and started again and again, the broker too, and a topic is deleted and
 made again. Afterwards every acked record below the last rolled segment has to come back from the
-store alone. ``SOAK_SECONDS`` is how long that goes on.
+store alone. ``SOAK_SECONDS`` is how long the load goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 import zlib
 from collections import defaultdict
@@ -87,8 +86,8 @@ class Load:
         )
         self.acked: dict[tuple[str, int, int], set[int]] = defaultdict(set)
         self.unsettled: set[int] = set()
-        self.failed = 0
-        self._stop = threading.Event()
+        self.failed = self.sent = 0
+        self._stop, self._rest = threading.Event(), threading.Event()
         self._random = random.Random(7)
         self._thread = threading.Thread(target=self._run, name="load")
 
@@ -103,13 +102,19 @@ class Load:
         self._stop.set()
         self._thread.join()
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """What piles up for a broker that is away comes all at once, and may be too old by then."""
+        self._rest.set()
+        yield
+        self._rest.clear()
+
     def _run(self) -> None:
         partitions = [(topic, number) for topic, count in TOPICS.items() for number in range(count)]
-        row = 0
         while not self._stop.wait(10 / RECORDS_PER_S):
-            for _ in range(10):
-                topic, number = partitions[row % len(partitions)]
-                row += 1
+            for _ in range(0 if self._rest.is_set() else 10):
+                topic, number = partitions[self.sent % len(partitions)]
+                self.sent += 1
                 value = self._random.randbytes(RECORD_BYTES // 2).hex().encode()
                 self._send(topic, number, value)
             self._producer.poll(0)
@@ -214,8 +219,8 @@ def topic_id_of(broker: KafkaBroker, topic: str) -> str:
     return str(log_of(broker, topic, 0).topic_id)
 
 
-def live_through(broker: KafkaBroker, tier: Tier) -> None:
-    """What happens meanwhile, in parts of the time there is."""
+def live_through(broker: KafkaBroker, tier: Tier, load: Load) -> None:
+    """What happens meanwhile, in parts of the load, so that it is the same on a slow machine."""
     from confluent_kafka.admin import AdminClient
 
     def restart_sidecar() -> None:
@@ -230,9 +235,10 @@ def live_through(broker: KafkaBroker, tier: Tier) -> None:
 
     def restart_broker() -> None:
         broker.kill()
-        wait_until(lambda: tier.has_said(AWAY), 60, what="the sidecar's warning")
-        broker.start()
-        wait_until(lambda: tier.has_said(BACK), 60, what="the sidecar's relief")
+        with load.resting():
+            wait_until(lambda: tier.has_said(AWAY), 60, what="the sidecar's warning")
+            broker.start()
+            wait_until(lambda: tier.has_said(BACK), 60, what="the sidecar's relief")
 
     steps: list[tuple[float, Callable[[], None]]] = [
         (0.15, restart_sidecar),
@@ -243,11 +249,10 @@ def live_through(broker: KafkaBroker, tier: Tier) -> None:
         (0.75, restart_sidecar),
         (0.85, restart_sidecar),
     ]
-    begin = time.monotonic()
     # On a slow machine the steps themselves take long: some load has to follow the last one.
     rest_s = 3.0
     while steps or rest_s > 0:
-        passed = (time.monotonic() - begin) / SOAK_S
+        passed = load.sent / (RECORDS_PER_S * SOAK_S)
         if steps and passed >= steps[0][0]:
             steps.pop(0)[1]()
         if not steps and passed >= 1:
@@ -288,7 +293,7 @@ def test_nothing_acked_is_lost(tmp_path: Path) -> None:
         tier = Tier([*arguments, "--metrics", address], f"http://{address}/metrics")
         first_id = topic_id_of(broker, "reborn")
         with running(tier), Load(broker.bootstrap_servers) as load:
-            live_through(broker, tier)
+            live_through(broker, tier, load)
             load.stop()
             wait_until(lambda: caught_up(broker, tier, store), 120, what="copy lag back at 0")
             assert tier.end() == 0

@@ -66,7 +66,8 @@ def test_requests_of_a_segment(watched: tuple[str, FaultProxy], disk: Path, tmp_
         asked = REQUESTS[work]
         for wanted, calls in ((asked.gets(size_bytes), GETS), (asked.puts(size_bytes), PUTS)):
             counted = sum(found[call] for call in calls)
-            assert 3 * wanted // 4 <= counted <= wanted + MORE, (work, found)
+            # Fewer and larger ones where a piece came before it was needed.
+            assert wanted // 2 <= counted <= wanted + MORE, (work, found)
         assert found[Call.LIST_OBJECTS] <= 1
 
     def tier() -> bool:
