@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ __all__ = ["NOT_INSTALLED", "freeze_once", "on_worker"]
 
 NOT_INSTALLED = "a worker of Spark has no tierlog"
 _OPT_OUT = "TIERLOG_SPARK_GC_FREEZE"
-_frozen = False
+_frozen_modules = 0
 
 
 def on_worker(module: str, name: str) -> Callable[[Any], Any]:
@@ -49,14 +50,16 @@ def on_worker(module: str, name: str) -> Callable[[Any], Any]:
 
 
 def freeze_once() -> None:
-    """Takes all that is loaded out of the garbage collector's sight, once per worker.
+    """Takes all that is loaded out of the garbage collector's sight, once: again only when modules
+    were loaded since, as pandas is when pyarrow is first given a list.
 
     Spark collects garbage after every task, and to look through pandas and pyarrow takes longer
     than a short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the workers' environment keeps it from that.
     """
-    global _frozen
-    if _frozen or os.environ.get(_OPT_OUT) == "0":
+    global _frozen_modules
+    loaded = len(sys.modules)
+    if loaded == _frozen_modules or os.environ.get(_OPT_OUT) == "0":
         return
-    _frozen = True
+    _frozen_modules = loaded
     gc.collect()
     gc.freeze()
