@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -15,6 +16,9 @@ from tests.proofs import THOROUGH, usually
 # The background of a shell ignores Ctrl-C, and so would the tests of it and their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A JVM of a test is gone before it could be faster for having thought.
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 # Whole files go to whoever is free: those that take minutes come first, so that nobody is left
 # alone with one in the end.

@@ -10,7 +10,7 @@ from .classpath import HERE, classpath
 from .support import KafkaToolsError, find_program
 
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
-JVM_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
+JVM_FLAGS = ("-Xmx512m", "-Dfile.encoding=UTF-8")
 
 
 def java_command(

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 CACHE_DIR = HERE.parents[1] / ".cache" / "hdfs"
 POM = HERE / "hdfs_pom.xml"
 MAIN = HERE / "HdfsCluster.java"
-JVM_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
+JVM_FLAGS = ("-Xmx512m", "-Dfile.encoding=UTF-8")
 ANSWER_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 

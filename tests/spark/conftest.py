@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
-    # It is gone before it could be faster for having thought.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.memory": "768m",
     "spark.scheduler.mode": "FAIR",
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
