@@ -31,6 +31,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tierlog._core import crc32c
 from tierlog._hot import IndexCache
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, ConfigError, CorruptDataError
@@ -38,7 +39,7 @@ from tierlog.metrics import RemoteIndexCacheStats
 from tierlog.remote.evictions import Evictions
 from tierlog.remote.index_cache_dir import IndexCacheDir, IndexFile, forks
 from tierlog.remote.index_entry import RemoteIndexEntry
-from tierlog.remote.indexes import IndexesHeader, verify_indexes
+from tierlog.remote.indexes import IndexesHeader
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
@@ -324,7 +325,15 @@ class RemoteIndexCache:
     ) -> RemoteIndexEntry:
         file = self._directory.write(described, data)
         stored = file.read()
-        verify_indexes(stored, path=file.path)
+        expected, found = crc32c(data), crc32c(stored)
+        if found != expected:
+            raise CorruptDataError(
+                reason="bad_crc",
+                path=file.path,
+                position=0,
+                expected=f"what was written, with checksum {expected:#010x}",
+                found=f"{found:#010x}",
+            )
         return RemoteIndexEntry(
             described, header.object_size_bytes, file=file, header=header, data=stored
         )

@@ -459,6 +459,31 @@ def test_cac3_a_flipped_bit_is_found_at_first_use_and_rewritten(
     assert cache.stats().damaged == 1
 
 
+def test_a_disk_that_keeps_other_bytes_is_not_believed(
+    watched: WatchedStore,
+    open_cache: OpenCache,
+    folder: Path,
+    troubles: Troubles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, cache, write = stored(watched, "a", entries=MAPPED_ENTRIES), open_cache(), os.write
+
+    def wrong(descriptor: int, data: memoryview) -> int:
+        return write(descriptor, bytes(data[:-1]) + bytes([data[-1] ^ 1]))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", wrong)
+        assert cache.get(one.metadata).lookup_offset(9) == one.offsets[0]
+    gc.collect()
+    assert files_in(folder) == []
+    (trouble,) = troubles
+    assert isinstance(trouble, CorruptDataError)
+    assert (trouble.reason, cache.stats().disk_errors) == ("bad_crc", 1)
+    cache.get(one.metadata)
+    assert file_of(folder, one.metadata).read_bytes() == one.data
+    assert watched.reads_of(one.metadata) == 2
+
+
 @pytest.mark.parametrize("damage", ["truncated", "grown", "removed", "a link", "a folder"])
 def test_cac3_files_damaged_after_the_start_are_fetched_again(
     damage: str,

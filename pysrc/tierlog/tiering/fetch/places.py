@@ -31,12 +31,6 @@ class SegmentPlaces:
         self._metadata = metadata
         self.table = PlaceTable(metadata.changes, _MAX_PARTITIONS)
 
-    def known(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
-    ) -> Place | None:
-        """`find`, as far as that was found before and holds still."""
-        return self.table.current(partition, lineage).at(offset)
-
     def find(
         self,
         partition: TopicIdPartition,

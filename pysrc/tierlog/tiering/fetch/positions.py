@@ -238,6 +238,18 @@ class Positions:
         except CorruptDataError:
             return None
 
+    def fetch_index(self, place: Place) -> SegmentIndex | None:
+        """The same with a request; None when it is not the way to find an offset there, or in
+        vain: `find` knows what to do then. RemoteStorageError when the store fails."""
+        segment_id = place.segment.segment_id
+        if self._files is not None or segment_id in self.walked or segment_id in self._indexes:
+            return None
+        try:
+            return self._indexes.get(place.segment).segment_index
+        except (CorruptDataError, RemoteResourceNotFoundError) as error:
+            self._give_up(place, error)
+            return None
+
     def run_before(self, place: Place, offset: int) -> int:
         """Where the run of `offset` begins, by an index already here; 0 when none says."""
         span = self._span(place, offset)

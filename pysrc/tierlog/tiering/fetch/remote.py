@@ -204,17 +204,12 @@ class RemoteReader:
         if read is not None:
             return read
         max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
-        stream, fetched = self._ahead.take(partition, offset), None
-        if stream is None:
-            found = self._read_warm(
-                partition, lineage, offset, max_bytes, upper_offset - 1, minimum_one
-            )
-            if isinstance(found, RemoteRead):
-                return found
-            fetched = found
         wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
-        wanted.stream, wanted.fetched = stream, fetched
-        found = fetched = None
+        stream = wanted.stream = self._ahead.take(partition, offset)
+        if stream is None:
+            read = self._read_warm(partition, lineage, wanted)
+            if read is not None:
+                return read
         try:
             read = self._read(partition, lineage, wanted)
         except _RefusedError:
@@ -250,39 +245,28 @@ class RemoteReader:
     # -- the usual read
 
     def _read_warm(
-        self,
-        partition: TopicIdPartition,
-        lineage: LeaderEpochs,
-        offset: int,
-        max_bytes: int,
-        last_offset: int,
-        minimum_one: bool,
-    ) -> RemoteRead | Fetched | None:
-        """A read of who comes for the first time to a segment whose index is here: nothing but the
-        few steps that it takes. Everything that is not as usual is left to `_read`, with what was
-        fetched."""
-        place = self._places.known(partition, lineage, offset)
-        index = None if place is None else self._positions.index_of(place)
-        if place is None or index is None:
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: Wanted
+    ) -> RemoteRead | None:
+        """A read of who comes for the first time to a segment: nothing but the few steps that it
+        takes. Everything that is not as usual is left to `_read`, with what was fetched."""
+        place = self._places.find(partition, lineage, wanted.offset)
+        if place is None or wanted.offset > wanted.last_offset:
             return None
-        last_offset = min(place.last_offset, last_offset)
         try:
-            return self._read_range(place, index, offset, last_offset, max_bytes, minimum_one)
-        except RemoteResourceNotFoundError as error:
+            index = self._positions.index_of(place)
+            if index is None:
+                index = self._positions.fetch_index(place)
+                wanted.requests += index is not None
+            return None if index is None else self._read_range(place, index, wanted)
+        except (RemoteResourceNotFoundError, CorruptDataError) as error:
             if not self._places.is_current(place):
-                self._require_another(partition, lineage, offset, error)
+                self._require_another(partition, lineage, wanted.offset, error)
             return None
 
-    def _read_range(
-        self,
-        place: Place,
-        index: SegmentIndex,
-        offset: int,
-        last_offset: int,
-        max_bytes: int,
-        minimum_one: bool,
-    ) -> RemoteRead | Fetched | None:
+    def _read_range(self, place: Place, index: SegmentIndex, wanted: Wanted) -> RemoteRead | None:
         """The same, by a request to the store."""
+        offset, max_bytes = wanted.offset, wanted.max_bytes
+        last_offset = min(place.last_offset, wanted.last_offset)
         first_last_offset, position, latest, covers = index.span(offset, SPARSE_BYTES)
         if (
             not 0 < position <= latest <= covers <= place.segment.segment_size_bytes
@@ -295,16 +279,18 @@ class RemoteReader:
         if permit is None:
             return None
         view, now_ms = self._fetch_view(place, position, end, permit)
+        wanted.requests += 1
         found = index.answer(
-            view, position, first_last_offset, offset, last_offset, max_bytes, minimum_one
+            view, position, first_last_offset, offset, last_offset, max_bytes, wanted.minimum_one
         )
         if found is None:
-            return Fetched(place, position, view)
+            wanted.fetched = Fetched(place, position, view)
+            return None
         start, stop, first_offset, next_offset = found
         records, segment = self._own(view[start:stop], end - position), place.segment
         start, stop = position + start, position + stop
         self._ahead.begin(segment.topic_id_partition, next_offset, place, stop, now_ms)
-        return RemoteRead(records, first_offset, next_offset, segment, start, stop, 1)
+        return RemoteRead(records, first_offset, next_offset, segment, start, stop, wanted.requests)
 
     # -- finding the segment
 
@@ -521,7 +507,6 @@ class RemoteReader:
     def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
         fetched, wanted.fetched = wanted.fetched, None
         if fetched is not None and fetched.place.is_of(place) and fetched.position == position:
-            wanted.requests += 1
             return BatchRun(fetched.view, position, place.segment, place.log_key)
         del fetched
         permit = self._memory.try_acquire(end - position)
