@@ -43,7 +43,7 @@ from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 __all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"]
 
 _GROWTH = 4
-# Bytes that any store hands over in a millisecond: what a request took beyond that was waiting.
+# Bytes that a store may hand over in a millisecond: what a request took beyond that was waiting.
 _BYTES_PER_MS = 1 << 20
 # So many requests tell how quick a store is.
 _REQUESTS = 8
@@ -58,7 +58,8 @@ _Key = tuple[str, int, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadSettings:
     """Sizes in bytes. ``threads`` fetch for all streams together; with ``max_window_bytes`` 0
-    nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead."""
+    nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead,
+    unless that is little beside the time that their bytes take."""
 
     threads: int = 32
     chunk_bytes: int = 1 << 20
@@ -319,8 +320,9 @@ class ReadAhead:
         self.marks = ReadMarks(settings.max_streams if settings.max_window_bytes > 0 else 0)
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
-        self._waits_ms: deque[float] = deque(maxlen=_REQUESTS)
-        self._request_ms = 0.0
+        # How long the last requests waited, and what their bytes take.
+        self._waits_ms: deque[tuple[float, float]] = deque(maxlen=_REQUESTS)
+        self._request_ms = self._transfer_ms = 0.0
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
         self._closed = False
         memory.on_shortage(self.give_up)
@@ -408,8 +410,9 @@ class ReadAhead:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the store lets readers wait."""
-        return self._request_ms >= self.settings.slow_ms
+        """Whether the store lets readers wait. When most of the time it sends, requests beside
+        each other would only share what it can send."""
+        return self._request_ms >= max(self.settings.slow_ms, self._transfer_ms / 2)
 
     def noted(self, duration_ms: int, size_bytes: int) -> None:
         """A request took that long. The quickest one of the last few says what the store takes;
@@ -417,8 +420,9 @@ class ReadAhead:
         if not duration_ms and not self._request_ms and self._waits_ms:
             # As quick as before.
             return
-        self._waits_ms.append(max(0.0, duration_ms - size_bytes / _BYTES_PER_MS))
-        self._request_ms = min(tuple(self._waits_ms))
+        transfer_ms = size_bytes / _BYTES_PER_MS
+        self._waits_ms.append((max(0.0, duration_ms - transfer_ms), transfer_ms))
+        self._request_ms, self._transfer_ms = min(tuple(self._waits_ms))
 
     def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
         """The batches of a piece, and whether the caller fetched it himself. A reader that has to
