@@ -221,9 +221,12 @@ class IndexesHeader:
 
 def verify_indexes(data: Buffer, *, path: str) -> tuple[IndexesHeader, SegmentDescription]:
     """Header and description of a whole object, once every checksum in it has been compared."""
-    header = IndexesHeader.parse(data, path=path, object_size_bytes=memoryview(data).nbytes)
-    header.check_all(data)
-    return header, header.description(header.read_section(IndexKind.METADATA, data))
+    view = memoryview(data).cast("B")
+    header = IndexesHeader.parse(view, path=path, object_size_bytes=len(view))
+    header.check_all(view)
+    section = header.section(IndexKind.METADATA)
+    text = bytes(view[section.position : section.end_position])
+    return header, decode_segment(text, path=path, position=section.position)
 
 
 def read_indexes_header(

@@ -43,7 +43,7 @@ from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 __all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"]
 
 _GROWTH = 4
-# Bytes that a store may hand over in a millisecond: what a request took beyond that was waiting.
+# Bytes that any store hands over in a millisecond: what a request took beyond that was waiting.
 _BYTES_PER_MS = 1 << 20
 # So many requests tell how quick a store is.
 _REQUESTS = 8
@@ -59,7 +59,7 @@ _Key = tuple[str, int, int]
 class ReadAheadSettings:
     """Sizes in bytes. ``threads`` fetch for all streams together; with ``max_window_bytes`` 0
     nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead,
-    unless that is little beside the time that their bytes take."""
+    unless that is little beside the time their bytes take."""
 
     threads: int = 32
     chunk_bytes: int = 1 << 20
@@ -320,9 +320,8 @@ class ReadAhead:
         self.marks = ReadMarks(settings.max_streams if settings.max_window_bytes > 0 else 0)
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
-        # How long the last requests waited, and what their bytes take.
-        self._waits_ms: deque[tuple[float, float]] = deque(maxlen=_REQUESTS)
-        self._request_ms = self._transfer_ms = 0.0
+        self._waits_ms: deque[float] = deque(maxlen=_REQUESTS)
+        self._request_ms = 0.0
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
         self._closed = False
         memory.on_shortage(self.give_up)
@@ -410,9 +409,8 @@ class ReadAhead:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the store lets readers wait. When most of the time it sends, requests beside
-        each other would only share what it can send."""
-        return self._request_ms >= max(self.settings.slow_ms, self._transfer_ms / 2)
+        """Whether the store lets readers wait."""
+        return self._request_ms >= self.settings.slow_ms
 
     def noted(self, duration_ms: int, size_bytes: int) -> None:
         """A request took that long. The quickest one of the last few says what the store takes;
@@ -421,8 +419,11 @@ class ReadAhead:
             # As quick as before.
             return
         transfer_ms = size_bytes / _BYTES_PER_MS
-        self._waits_ms.append((max(0.0, duration_ms - transfer_ms), transfer_ms))
-        self._request_ms, self._transfer_ms = min(tuple(self._waits_ms))
+        waited_ms = duration_ms - transfer_ms
+        # A little beside the time of the bytes may be theirs, too: a store that is busy sending
+        # sends no more to requests beside each other, which then all take longer.
+        self._waits_ms.append(waited_ms if waited_ms >= transfer_ms / 2 else 0.0)
+        self._request_ms = min(tuple(self._waits_ms))
 
     def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
         """The batches of a piece, and whether the caller fetched it himself. A reader that has to
