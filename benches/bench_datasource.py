@@ -114,7 +114,7 @@ def against_all_columns(bench: Bench) -> Case:
 
 
 def per_slot(bench: Bench) -> Limit:
-    """At least 0.5 GB/s of each slot."""
+    """How long the slots are busy for a GB, all of them at once: at least 0.5 GB/s of each."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -123,9 +123,9 @@ def per_slot(bench: Bench) -> Limit:
             return SLOTS * best_s(drained(frame)) / amount
 
     return Limit(
-        operation="records through Spark, one slot",
+        operation="records through Spark, time of all slots",
         shape=tasks_of(bench),
-        unit="s per GB",
+        unit="slot seconds per GB",
         at_most=2.0,
         measure=measure,
     )

@@ -13,6 +13,7 @@ from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_options import parse_options
 from spark_udfs.source_plan import Finding, ReadRange, plan_read
 from spark_udfs.source_read import read_task
+from spark_udfs.worker import freeze_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,6 +63,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(sum(map(_rows, task))) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_once()
         left: int = partition.value
         while left:
             for batch in _kept(self._path):

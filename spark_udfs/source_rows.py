@@ -1,4 +1,4 @@
-"""Records as rows of Spark: Arrow batches of about 1 MiB in the columns of a schema."""
+"""Records as rows of Spark: Arrow batches of about 2 MiB in the columns of a schema."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_udfs.source_plan import Partition
 from tierlog.batches import BatchTable
-from tierlog.columns import RecordColumns
+from tierlog.columns import RecordColumns, RowColumns
 
 __all__ = ["RecordRows", "is_plain"]
 
-_ROWS_BYTES = 1 << 20
+_ROWS_BYTES = 2 << 20
 _MAX_ROWS = 1 << 16
 
 
@@ -27,13 +26,14 @@ class RecordRows:
         self.schema = schema
         names = [name.lower() for name in schema.names]
         self._columns = [_COLUMNS[name] for name in names if name in _COLUMNS]
+        self._has_fields = any(name in _FIELDS for name in names)
         self._weighed = [name for name in names if name in ("key", "value")]
 
     def of(self, partition: Partition, records: RecordColumns) -> Iterator[pa.RecordBatch]:
-        """Batches of about 1 MiB."""
+        """Batches of about 2 MiB."""
         for first, last in self._runs(records):
             part = records if last - first == len(records) else records.rows(first, last)
-            rows = _Rows(partition, part, np.diff(part.batch_starts))
+            rows = _Rows(partition, part, part.row_columns() if self._has_fields else None)
             arrays = [column(rows) for column in self._columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -67,15 +67,16 @@ def _fits(batches: BatchTable) -> bool:
 
 
 class _Rows(NamedTuple):
-    """Records of a partition, and how many of them are of each batch."""
+    """Records of a partition, and what rows have beside them if a column wants it."""
 
     partition: Partition
     records: RecordColumns
-    counts: npt.NDArray[np.int64]
+    fields: RowColumns | None
 
-    def of_batch(self, values: npt.NDArray[Any]) -> pa.Array:
-        """A value of each batch, for each of its records."""
-        return pa.array(np.repeat(values, self.counts))
+
+def _array(values: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Numbers of a buffer as an array over the same memory."""
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(values)])
 
 
 @lru_cache(maxsize=8)
@@ -89,21 +90,8 @@ def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
     return _many(value, kind).slice(0, count)
 
 
-def _timestamp(rows: _Rows) -> pa.Array:
-    """Microseconds; what Spark has no time for becomes the nearest that it has."""
-    time_ms = rows.records.timestamp_ms
-    if int(time_ms.min()) < -_MAX_MS or int(time_ms.max()) > _MAX_MS:
-        time_ms = np.clip(time_ms, -_MAX_MS, _MAX_MS)
-    return pa.array(time_ms * 1000).view(_TIME_US)
-
-
-def _timestamp_type(rows: _Rows) -> pa.Array:
-    """Kafka's numbers: -1 none, 0 create time, 1 log append time."""
-    batches = rows.records.batches
-    if batches.magic.all() and not batches.attributes.any():
-        return _same(0, pa.int32(), len(rows.records))
-    kinds = np.where(batches.magic == 0, -1, batches.is_log_append_time)
-    return rows.of_batch(kinds.astype(np.int32))
+def _field(name: str, kind: pa.DataType) -> Callable[[_Rows], pa.Array]:
+    return lambda rows: _array(getattr(rows.fields, name), kind, len(rows.records))
 
 
 def _headers(rows: _Rows) -> pa.Array:
@@ -122,20 +110,23 @@ def _headers(rows: _Rows) -> pa.Array:
     )
 
 
-_MAX_MS = (2**63 - 1) // 1000
 _TIME_US = pa.timestamp("us", tz="UTC")
 _CODEC = 0x07
+# The field of `RowColumns` behind a column.
+_FIELDS = {
+    "timestamp": ("timestamp_us", _TIME_US),
+    "timestamptype": ("timestamp_type", pa.int32()),
+    "leader_epoch": ("leader_epoch", pa.int32()),
+    "producer_id": ("producer_id", pa.int64()),
+    "producer_epoch": ("producer_epoch", pa.int16()),
+    "base_sequence": ("base_sequence", pa.int32()),
+}
 _COLUMNS: dict[str, Callable[[_Rows], pa.Array]] = {
     "key": lambda rows: rows.records.keys.to_binary(),
     "value": lambda rows: rows.records.values.to_binary(),
     "topic": lambda rows: _same(rows.partition.topic, pa.string(), len(rows.records)),
     "partition": lambda rows: _same(rows.partition.partition, pa.int32(), len(rows.records)),
-    "offset": lambda rows: pa.array(rows.records.offset),
-    "timestamp": _timestamp,
-    "timestamptype": _timestamp_type,
+    "offset": lambda rows: _array(rows.records.offset, pa.int64(), len(rows.records)),
     "headers": _headers,
-    "leader_epoch": lambda rows: rows.of_batch(rows.records.batches.leader_epoch),
-    "producer_id": lambda rows: rows.of_batch(rows.records.batches.producer_id),
-    "producer_epoch": lambda rows: rows.of_batch(rows.records.batches.producer_epoch),
-    "base_sequence": lambda rows: rows.of_batch(rows.records.batches.base_sequence),
+    **{name: _field(*field) for name, field in _FIELDS.items()},
 }

@@ -33,7 +33,7 @@ from tierlog.types import StopReason
 
 __all__ = ["read_range"]
 
-_WINDOW_BYTES = 1 << 20
+_WINDOW_BYTES = 2 << 20
 _OPENED_BYTES = 4 << 20
 # Of a store; the reader asks for more ahead.
 _FETCH_BYTES = 2 << 20

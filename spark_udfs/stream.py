@@ -38,6 +38,7 @@ from spark_udfs.stream_offsets import (
     from_json,
     limited,
 )
+from spark_udfs.worker import freeze_once
 from tierlog.log.checkpoint import TopicPartition
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_once()
         yield from read_task(partition.value or (), arrow_schema(self._schema), self._options, None)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -176,6 +176,9 @@ def decode_records(
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Records: ...
+def row_columns(
+    batches: Batches, starts: Buffer | npt.NDArray[Any], timestamp_ms: Buffer | npt.NDArray[Any]
+) -> tuple[Column, Column, Column, Column, Column, Column]: ...
 
 @final
 class RemoteLogIndex:

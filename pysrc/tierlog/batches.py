@@ -60,6 +60,7 @@ class BatchTable:
 
     __slots__ = (
         "_length",
+        "_native",
         "attributes",
         "base_offset",
         "base_sequence",
@@ -83,6 +84,7 @@ class BatchTable:
     def __init__(self, native: _core.Batches) -> None:
         for name, column in native.columns():
             setattr(self, name, np.asarray(column))
+        self._native = native
         self._length = len(native)
         self.stop_reason = StopReason(native.stop_reason)
         self.stop_position: int = native.stop_position
@@ -99,6 +101,11 @@ class BatchTable:
             f"BatchTable({self._length} batches, offsets {offsets}, "
             f"stop {self.stop_reason.value} at byte {self.stop_position})"
         )
+
+    @property
+    def native(self) -> _core.Batches:
+        """The same in the scanner's own shape, for its other functions."""
+        return self._native
 
     @property
     def is_control(self) -> npt.NDArray[np.bool_]:

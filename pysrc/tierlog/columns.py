@@ -21,7 +21,7 @@ from tierlog.batches import BatchTable, Int32Column, Int64Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BinaryColumn", "HeaderColumn", "Record", "RecordColumns"]
+__all__ = ["BinaryColumn", "HeaderColumn", "Record", "RecordColumns", "RowColumns"]
 
 _VIEW_BYTES = 16
 # Rows that an iterator turns into bytes at a time.
@@ -233,6 +233,19 @@ class Record(NamedTuple):
     headers: list[tuple[bytes, bytes | None]]
 
 
+class RowColumns(NamedTuple):
+    """What a row of a table has beside its record: the time in microseconds (the nearest that
+    there is), Kafka's number of its type (-1 none, 0 create time, 1 log append time), and fields
+    of the record's batch. Buffers of i64, i32, i32, i64, i16 and i32, a value for each row."""
+
+    timestamp_us: _core.Column
+    timestamp_type: _core.Column
+    leader_epoch: _core.Column
+    producer_id: _core.Column
+    producer_epoch: _core.Column
+    base_sequence: _core.Column
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RecordColumns:
     """The records of a range of batches, one row per record.
@@ -292,6 +305,11 @@ class RecordColumns:
             batches=self.batches,
             batch_starts=np.clip(self.batch_starts, first, last) - first,
         )
+
+    def row_columns(self) -> RowColumns:
+        """Columns that records do not have themselves, a row for each record."""
+        columns = _core.row_columns(self.batches.native, self.batch_starts, self.timestamp_ms)
+        return RowColumns(*columns)
 
     def records(self) -> Iterator[Record]:
         """The rows one by one, as Python objects: handy, and many times slower than columns."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_tools.golden import golden_segments
+from tests.vectors import vector
+from tierlog import _core
 from tierlog.log.records import decode_records
 
 WHOLE = decode_records(golden_segments("codec-lz4")[0].path)
@@ -49,6 +53,57 @@ def test_rows_of_every_column(one: int, other: int) -> None:
 def row_ranges() -> list[tuple[int, int]]:
     starts = WHOLE.batch_starts.tolist()
     return list(itertools.pairwise(starts))
+
+
+@settings(deadline=None)
+@given(ROWS, ROWS)
+def test_rows_have_the_fields_of_their_batch(one: int, other: int) -> None:
+    first, last = sorted((one, other))
+    part = WHOLE.rows(first, last)
+    found = part.row_columns()
+    batches = part.batches
+    spread = [
+        row
+        for row, (start, end) in enumerate(itertools.pairwise(part.batch_starts.tolist()))
+        for _ in range(start, end)
+    ]
+    for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+        column = np.asarray(getattr(found, name))
+        assert column.dtype == getattr(batches, name).dtype
+        assert column.tolist() == getattr(batches, name)[spread].tolist()
+    assert np.asarray(found.timestamp_us).tolist() == (part.timestamp_ms * 1000).tolist()
+    assert np.asarray(found.timestamp_type).tolist() == [0] * len(part)
+
+
+def test_times_by_the_broker_and_of_old_messages() -> None:
+    appended = decode_records(golden_segments("times-appended")[0].path)
+    for records, kind in (
+        (appended, 1),
+        (decode_records(vector("v0_none")), -1),
+        (decode_records(vector("v1_none")), 0),
+    ):
+        assert len(records)
+        assert set(np.asarray(records.row_columns().timestamp_type).tolist()) == {kind}
+
+
+def test_times_beyond_microseconds_are_the_nearest() -> None:
+    far_ms = np.full(len(WHOLE), 2**63 - 1)
+    native = WHOLE.batches.native
+    latest = np.asarray(_core.row_columns(native, WHOLE.batch_starts, far_ms)[0])
+    earliest = np.asarray(_core.row_columns(native, WHOLE.batch_starts, -far_ms)[0])
+    assert set(latest.tolist()) == {9223372036854775000}
+    assert set(earliest.tolist()) == {-9223372036854775000}
+
+
+def test_every_row_has_a_batch() -> None:
+    starts, times = WHOLE.batch_starts, WHOLE.timestamp_ms
+    for bad in (starts[:-1], starts + 1, starts[::-1].copy(), starts[:0], np.append(starts, 0)):
+        with pytest.raises(ValueError, match="expected starts of"):
+            _core.row_columns(WHOLE.batches.native, bad, times)
+    with pytest.raises(ValueError, match="expected starts of"):
+        _core.row_columns(WHOLE.batches.native, starts, times[1:])
+    with pytest.raises(TypeError, match="timestamp_ms"):
+        _core.row_columns(WHOLE.batches.native, starts, times.astype(np.int32))
 
 
 def test_rows_of_rows() -> None:

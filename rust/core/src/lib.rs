@@ -35,6 +35,7 @@ mod record_rows;
 pub mod records;
 pub mod remote_index;
 pub mod resync;
+pub mod row_columns;
 pub mod segment;
 pub mod slabs;
 mod snappy;

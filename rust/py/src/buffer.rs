@@ -212,6 +212,11 @@ impl Column {
         Self { shape: [length as isize], strides: [item_size as isize], values }
     }
 
+    /// The vector.
+    pub fn values(&self) -> &Values {
+        &self.values
+    }
+
     /// The views of a column of them; nothing for another column.
     pub fn views(&self) -> &[u128] {
         match &self.values {

@@ -14,6 +14,7 @@ mod pieces;
 mod quota;
 mod records;
 mod remote_index;
+mod row_columns;
 mod segment;
 mod segment_index;
 mod slabs;
@@ -58,6 +59,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(row_columns::row_columns, module)?)?;
     module.add_function(wrap_pyfunction!(slabs::read_slab, module)?)?;
     module.add_function(wrap_pyfunction!(slabs::join_slab, module)?)?;
     module.add_function(wrap_pyfunction!(spare::release_spare_memory, module)?)?;

@@ -125,6 +125,16 @@ impl Batches {
 }
 
 impl Batches {
+    /// How many there are.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The column of that name.
+    pub fn values(&self, name: &str) -> Option<&Values> {
+        self.columns.iter().find(|(one, _)| *one == name).map(|(_, column)| column.get().values())
+    }
+
     /// Moves the columns of a scan to Python.
     pub fn new(py: Python<'_>, batches: BatchColumns, scan: Scan) -> PyResult<Self> {
         let rows = batches.len();

@@ -1,0 +1,74 @@
+//! `row_columns`: what rows of a table have beside their records.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use tierlog_core::row_columns::{BatchFields, RowColumns};
+
+use crate::buffer::{Column, Longs, Values};
+use crate::segment::Batches;
+
+/// Times in microseconds, timestamp types, leader epochs, producer ids and epochs, base sequences.
+type Columns = (Column, Column, Column, Column, Column, Column);
+
+/// Six columns, a row for each of `timestamp_ms`; rows `starts[i]` to `starts[i + 1]` are of batch
+/// i. ValueError unless every row has a batch.
+#[pyfunction]
+pub fn row_columns(
+    py: Python<'_>,
+    batches: &Batches,
+    starts: &Bound<'_, PyAny>,
+    timestamp_ms: &Bound<'_, PyAny>,
+) -> PyResult<Columns> {
+    let starts = longs(py, starts, "starts")?;
+    let timestamp_ms = longs(py, timestamp_ms, "timestamp_ms")?;
+    let found = fields(batches)
+        .and_then(|fields| RowColumns::of(fields, &starts, &timestamp_ms))
+        .ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "expected starts of {} batches for {} rows, found {} others",
+            batches.rows(),
+            timestamp_ms.len(),
+            starts.len()
+        ))
+    })?;
+    Ok((
+        Column::i64(found.timestamp_us),
+        Column::i32(found.timestamp_type),
+        Column::i32(found.leader_epoch),
+        Column::i64(found.producer_id),
+        Column::new(Values::I16(found.producer_epoch)),
+        Column::i32(found.base_sequence),
+    ))
+}
+
+fn longs(py: Python<'_>, object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<i64>> {
+    let view = Longs::new(object, name)?;
+    Ok((0..view.len()).filter_map(|row| view.get(py, row)).collect())
+}
+
+fn fields(batches: &Batches) -> Option<BatchFields<'_>> {
+    let long = |name| match batches.values(name)? {
+        Values::I64(column) => Some(column.as_slice()),
+        _ => None,
+    };
+    let int = |name| match batches.values(name)? {
+        Values::I32(column) => Some(column.as_slice()),
+        _ => None,
+    };
+    let short = |name| match batches.values(name)? {
+        Values::I16(column) => Some(column.as_slice()),
+        _ => None,
+    };
+    let magic = match batches.values("magic")? {
+        Values::I8(column) => column.as_slice(),
+        _ => return None,
+    };
+    Some(BatchFields {
+        magic,
+        attributes: short("attributes")?,
+        leader_epoch: int("leader_epoch")?,
+        producer_id: long("producer_id")?,
+        producer_epoch: short("producer_epoch")?,
+        base_sequence: int("base_sequence")?,
+    })
+}
