@@ -90,7 +90,8 @@ class Case:
     """One operation on one shape of input, ours against peers.
 
     ``peers`` holds the goal for each. ``unit`` is what ``Sides.amount`` counts. ``one_thread`` is
-    False when a run waits, or works anywhere else than in the thread that calls it.
+    False when a run waits, or works anywhere else than in the thread that calls it. ``rounds`` are
+    enough where one takes many seconds.
     """
 
     operation: str
@@ -99,6 +100,7 @@ class Case:
     peers: Goals
     prepare: Callable[[ExitStack], Sides]
     one_thread: bool = True
+    rounds: int | None = None
 
     @property
     def name(self) -> str:
@@ -154,6 +156,8 @@ def measure(item: Case | Limit, pace: Pace) -> list[Row]:
         runs = {name: run for name, run in sides.runs().items() if name not in missing}
         if not item.one_thread:
             pace = replace(pace, cpu_time=False)
+        if item.rounds is not None:
+            pace = replace(pace, rounds=min(item.rounds, pace.rounds))
         seconds = _race(runs, sides.reset, pace)
     return [_row(item, sides.amount, seconds, name, missing.get(name, "")) for name in item.peers]
 

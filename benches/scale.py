@@ -30,11 +30,11 @@ from tierlog.tools.rebuild_store_plan import Looked, SegmentPair, look_at_pairs
 
 from .bench_audit import fill
 from .bench_rebuild import make_log_dir
-from .bench_spark import per_task
+from .bench_spark import SCHEDULING, per_task
 from .corpus import Corpora
 from .memory_child import status_bytes
 from .metadata import Store
-from .spark_child import MASTER, SMALL
+from .spark_child import MASTER
 
 ROOT = Path(__file__).parents[1]
 CACHE_DIR = ROOT / ".cache" / "bench"
@@ -273,7 +273,7 @@ def _rebuild_s_per_gib(corpora: Corpora, folder: Path) -> float:
 def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> dict[int, float]:
     """Seconds for each GiB that a rebuild on Spark takes, by how many segments there are."""
     path, found = corpora.path("none-100-16k"), {}
-    with session(MASTER, SMALL) as spark, TemporaryDirectory(dir=path.parent) as name:
+    with session(MASTER, SCHEDULING) as spark, TemporaryDirectory(dir=path.parent) as name:
         for segments in many:
             place = Path(name) / str(segments)
             size_bytes = min(segment_bytes, path.stat().st_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +52,6 @@ from tierlog.tools.rebuild_table import (
     SEGMENTS_FILE,
     finding_table,
     report_outcomes,
-    segment_outcomes,
     segment_table,
     write_report,
 )
@@ -62,8 +61,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "SCHEDULING_JVM",
     "RebuiltTables",
     "look_rows",
+    "outcome_rows",
     "piece_rows",
     "rebuild_indexes",
     "rebuild_on",
@@ -72,7 +73,6 @@ __all__ = [
 ]
 
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
-_PIECES = pa.schema({"piece": pa.binary()})
 _MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
 # How many `.indexes` objects one task reads, and how many at a time: the other slots read, too.
@@ -83,6 +83,15 @@ _BATCH_BYTES = 1 << 20
 _TASK_BYTES = 256 << 20
 _LARGE_TASK_BYTES = 1 << 30
 _PLENTY_BYTES = 8 << 30
+# While Spark starts a task, a worker scans about so much.
+_SMALLEST_TASK_BYTES = 32 << 20
+# A JVM that only schedules is over before its second compiler has paid for itself: that takes as
+# much of the cores as the scans do. What somebody sets as ``extraJavaOptions`` stays.
+_ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+SCHEDULING_JVM = {
+    "spark.driver.defaultJavaOptions": _ONE_COMPILER,
+    "spark.executor.defaultJavaOptions": _ONE_COMPILER,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +194,8 @@ def rebuild_on(
 ) -> RebuildReport:
     """`rebuild_indexes` in a session of its own on ``master``; with ``send_package`` workers that
     have no tierlog get this one (`spark_udfs.ship`). Errors are those of both."""
-    with session(master) as spark:
+    # A server of Connect has its JVM already.
+    with session(master, None if master.startswith("sc://") else SCHEDULING_JVM) as spark:
         if send_package:
             ship(spark)
         return _Run.planned(
@@ -206,19 +216,20 @@ def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from _in_batches(segment_table(rebuild_task(task)))
 
 
+def outcome_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same for a driver that keeps what comes: what became of a task's segments, pickled, as
+    ``made``. Of nested columns the JVM would take each value by itself."""
+    return _made(rebuild_task, batches)
+
+
 def piece_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for the scans of a plan: what each range held comes out, pickled, as ``piece``."""
-    for scan in _unpacked(batches):
-        found = [pickle.dumps(one) for one in scan_task(scan)]
-        yield from _in_batches(pa.table([found], schema=_PIECES))
+    """The same for the scans of a plan: what each range held comes out."""
+    return _made(scan_task, batches)
 
 
 def remote_index_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for the remote index files of a plan: what became of those of each partition,
-    pickled, as ``made``."""
-    for task in _unpacked(batches):
-        made = [pickle.dumps(one) for one in remote_index_task(task)]
-        yield from _in_batches(pa.table([made], schema=_MADE))
+    """The same for the remote index files of a plan: what became of those of each partition."""
+    return _made(remote_index_task, batches)
 
 
 def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -226,6 +237,19 @@ def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for number, url, pairs in _unpacked(batches):
         looks = [*look_at_pairs(open_store(url), pairs, parallel_reads=_PARALLEL_READS)]
         yield from _in_batches(pa.table([[number], [pickle.dumps(looks)]], schema=_LOOKS))
+
+
+def _made(
+    work: Callable[[Any], Sequence[object]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for task in _unpacked(batches):
+        yield from _in_batches(pa.table([[pickle.dumps(work(task))]], schema=_MADE))
+
+
+def _results(rows: DataFrame) -> Iterator[Any]:
+    """On the driver: what all tasks have made; this runs them."""
+    for made in rows.toArrow().column("made"):
+        yield from pickle.loads(made.as_buffer())
 
 
 def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
@@ -309,15 +333,15 @@ class _Run:
 
     def collected(self) -> RebuildReport:
         """Runs the tasks; the rows come to the driver."""
-        with self._running() as rows:
-            table = rows.toArrow()
-        return rebuild_report(self._with_remote_indexes(), segment_outcomes(table))
+        with self._running("outcome_rows", _MADE) as rows:
+            outcomes = [*_results(rows)]
+        return rebuild_report(self._with_remote_indexes(), outcomes)
 
     def written(self, url: str) -> RebuiltTables:
         """Runs the tasks; the workers write the rows, and nothing comes to the driver."""
         spark, plan = self.spark, self.plan
         places = [f"{url.rstrip('/')}/{name}" for name in (SEGMENTS_FILE, FINDINGS_FILE)]
-        with self._running() as rows:
+        with self._running("rebuild_rows", SEGMENTS) as rows:
             planned = _frame(spark, segment_table(plan.outcomes))
             rows.unionAll(planned).write.mode("overwrite").parquet(places[0])
         plan = self._with_remote_indexes()
@@ -337,33 +361,34 @@ class _Run:
 
     def _with_remote_indexes(self) -> RebuildPlan:
         """Has the remote index files made, when all `.indexes` objects are mended."""
+        if not self.plan.index_tasks:
+            return self.plan
         with _errors(self.plan.source):
             tasks = self.plan.index_tasks
-            made = _mapped(self.spark, tasks, "remote_index_rows", _MADE).toArrow()
-        return self.plan.with_remote_indexes(
-            pickle.loads(one.as_buffer()) for one in made.column("made")
-        )
+            made = [*_results(_mapped(self.spark, tasks, "remote_index_rows", _MADE))]
+        return self.plan.with_remote_indexes(made)
 
     @contextmanager
-    def _running(self) -> Iterator[DataFrame]:
-        """The rows of all segments, to be asked for inside and once: that runs the tasks."""
+    def _running(self, function: str, schema: pa.Schema) -> Iterator[DataFrame]:
+        """The rows of all tasks, to be asked for inside and once: that runs them."""
         plan = self.plan
         with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
             pieces: list[FoundPiece] = []
             if plan.scans:
                 with self._watched([scan.size_bytes for scan in plan.scans]):
-                    found = _mapped(self.spark, plan.scans, "piece_rows", _PIECES).toArrow()
-                pieces = [pickle.loads(one.as_buffer()) for one in found.column("piece")]
+                    pieces += _results(_mapped(self.spark, plan.scans, "piece_rows", _MADE))
             tasks = self._packed(plan.with_pieces(pieces).tasks)
             with self._watched([0 if task.is_scanned else task.size_bytes for task in tasks]):
-                yield _mapped(self.spark, tasks, "rebuild_rows", SEGMENTS)
+                yield _mapped(self.spark, tasks, function, schema)
 
     def _packed(self, tasks: Sequence[RebuildTask]) -> tuple[RebuildTask, ...]:
         """The tasks in the size that suits Spark, those first that only wait for their pieces."""
         scanned = tuple(task for task in tasks if task.is_scanned)
         chains = [chain for task in tasks if not task.is_scanned for chain in task.chains]
-        return scanned + pack_tasks(chains, self.slots, max_bytes=self.task_bytes)
+        return scanned + pack_tasks(
+            chains, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
+        )
 
     def _watched(self, sizes_bytes: Sequence[int]) -> AbstractContextManager[None]:
         return watched(self.spark, sizes_bytes, self.progress, self.clock)

@@ -17,14 +17,14 @@ from typing import Any
 def on_worker_twice(fifo: str) -> Callable[[str, str], Callable[[Any], Any]]:
     def on_worker(module: str, name: str) -> Callable[[Any], Any]:
         def call(batches: Iterable[Any]) -> Iterator[Any]:
-            from pyspark import TaskContext
+            from importlib import import_module
 
-            from spark_udfs.rebuild import rebuild_rows
+            from pyspark import TaskContext
 
             context = TaskContext.get()
             assert context is not None
             # All files are written by both before either has said so.
-            rows = list(rebuild_rows(batches))
+            rows = list(getattr(import_module(module), name)(batches))
             if context.partitionId() == 0:
                 # Opening it takes a reader and a writer.
                 with open(fifo, "rb" if context.attemptNumber() == 0 else "wb"):
@@ -40,6 +40,8 @@ def main(master: str, source: str, target: str, fifo: str) -> None:
     from spark_udfs import rebuild
 
     vars(rebuild)["on_worker"] = on_worker_twice(fifo)
+    # Several tasks, although there is little.
+    vars(rebuild)["_SMALLEST_TASK_BYTES"] = 1
     report = rebuild.rebuild_on(master, source, target=target, now_ms=0, slots=64)
     print(json.dumps(asdict(report.summary)))
 

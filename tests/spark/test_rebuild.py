@@ -6,16 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spark_udfs import rebuild_indexes
-from spark_udfs.rebuild import rebuild_rows
+from spark_udfs.rebuild import _mapped as mapped
 from spark_udfs.types import spark_schema
 from tests.kafka_tools.golden import DATA_DIR
 from tests.kafka_tools.tools import dump_log_segments
@@ -36,7 +37,7 @@ from tierlog.tools.rebuild_table import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LATER_MS = 1 << 50
 UNCLEAN = DATA_DIR / "unclean" / "disk1"
@@ -54,7 +55,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks, although the golden logs are small."""
-    monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
+    for module in ("tierlog.tools.index_rebuild", "spark_udfs.rebuild"):
+        monkeypatch.setattr(f"{module}._SMALLEST_TASK_BYTES", 1)
 
 
 @pytest.fixture
@@ -142,9 +144,18 @@ def test_damage_is_a_row_and_no_failed_job(
     assert built.summary.written == 5
 
 
+def last_task_first(
+    spark: SparkSession, tasks: Sequence[object], function: str, schema: pa.Schema
+) -> DataFrame:
+    """Instead of `_mapped`: the same rows in another order, where they tell their task."""
+    rows = mapped(spark, tasks, function, schema)
+    return rows.orderBy("task", ascending=False) if "task" in rows.columns else rows
+
+
 def test_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked at in several tasks, whose order does not show."""
+    """Looked at in several tasks, whose order does not show: the last one comes first."""
     monkeypatch.setattr("spark_udfs.rebuild._TASK_LOOKS", 5)
+    monkeypatch.setattr("spark_udfs.rebuild._mapped", last_task_first)
     store = tmp_path / "store"
     assert tier_golden(store, tmp_path / "state").ok
     for number, path in enumerate(sorted(store.glob("*/*/*.indexes"))):
@@ -254,9 +265,11 @@ def dying(died: Path, *, always: bool = False) -> Callable[[str, str], Rows]:
         def call(batches: Iterable[Any]) -> Iterator[Any]:
             import random
             import signal
+            from importlib import import_module
 
             from pyspark import TaskContext
 
+            work = getattr(import_module(module), name)
             context = TaskContext.get()
             assert context is not None
             task, attempt = context.partitionId(), context.attemptNumber()
@@ -267,9 +280,9 @@ def dying(died: Path, *, always: bool = False) -> Callable[[str, str], Rows]:
                     # Its default is the end of the process, in the middle of whatever it does.
                     signal.signal(signal.SIGALRM, signal.SIG_DFL)
                     signal.setitimer(signal.ITIMER_REAL, moment)
-                list(rebuild_rows(batches))
+                list(work(batches))
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield from rebuild_rows(batches)
+            yield from work(batches)
 
         return call
 
@@ -325,6 +338,34 @@ def test_three_rebuilds_of_one_target_at_once(spark: SparkSession, tmp_path: Pat
     for built in reports:
         assert built.ok
         assert built.summary.written + built.summary.same == pooled.summary.segments
+
+
+def test_two_rebuilds_of_one_store_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Objects that are gone and objects that are damaged, which alone are replaced."""
+    store, alone = tmp_path / "store", tmp_path / "alone"
+    assert tier_golden(store, tmp_path / "state").ok
+    whole = tree(store)
+    for number, path in enumerate(sorted(store.glob("*/*/*.indexes"))):
+        if number % 3 == 0:
+            path.unlink()
+        elif number % 3 == 1:
+            overwrite(path, 300, b"\xee" * 8)
+    assert tree(store) != whole
+    shutil.copytree(store, alone)
+    pooled = rebuild_index(alone.as_uri(), now_ms=LATER_MS)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(rebuild_indexes, spark, store.as_uri(), now_ms=LATER_MS) for _ in range(2)
+        ]
+        reports = [run.result() for run in runs]
+    assert tree(store) == tree(alone)
+    for built in reports:
+        assert built.ok
+        summary = built.summary
+        assert summary.segments == pooled.summary.segments
+        assert summary.written + summary.same + summary.sound == summary.segments
+    # Whatever was bad is written by one of them at least.
+    assert sum(built.summary.written for built in reports) >= pooled.summary.written > 0
 
 
 # -- the command

@@ -357,20 +357,25 @@ def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[
 
 
 def pack_tasks(
-    chains: Sequence[Chain], slots: int, *, max_bytes: int = DEFAULT_TASK_BYTES
+    chains: Sequence[Chain],
+    slots: int,
+    *,
+    max_bytes: int = DEFAULT_TASK_BYTES,
+    min_bytes: int = 0,
 ) -> tuple[RebuildTask, ...]:
     """Tasks, the largest chains first; small chains share one, large ones are whole.
 
     A task takes no more than half of a slot's share of what is left: large tasks cost less, small
-    ones at the end let all slots be done at about the same time.
+    ones at the end let all slots be done at about the same time. ``min_bytes`` are worth a task.
     """
+    least = max(min_bytes, _SMALLEST_TASK_BYTES)
     left = sum(map(_cost_bytes, chains))
     tasks: list[RebuildTask] = []
     group: list[Chain] = []
     held = segments = 0
     for chain in sorted(chains, key=_cost_bytes, reverse=True):
         cost = _cost_bytes(chain)
-        limit = min(max(left // (2 * slots), _SMALLEST_TASK_BYTES), max_bytes)
+        limit = min(max(left // (2 * slots), least), max_bytes)
         if group and (held + cost > limit or segments + chain.segments > _MAX_SEGMENTS):
             tasks.append(RebuildTask(chains=tuple(group)))
             left -= held
