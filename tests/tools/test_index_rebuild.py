@@ -339,6 +339,18 @@ def test_all_slots_are_done_at_about_the_same_time(
     assert len(tasks) <= 16 * slots
 
 
+def test_no_task_but_the_last_is_smaller_than_what_is_worth_one() -> None:
+    chains = [chain_of(1 << 20)] * 1000
+    tasks = pack_tasks(chains, 8, min_bytes=64 << 20)
+    # A segment costs a MiB besides its own.
+    assert min(len(task.chains) for task in tasks[:-1]) == 32
+    assert sum(len(task.chains) for task in tasks) == 1000
+    smaller = pack_tasks(chains, 8)
+    assert min(len(task.chains) for task in smaller[:-1]) == 2
+    # The largest size that is asked for counts more.
+    assert len(pack_tasks(chains, 8, min_bytes=64 << 20, max_bytes=2 << 20)) == 1000
+
+
 def test_nothing_to_pack() -> None:
     assert pack_tasks([], 2) == ()
 
