@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from tests.proofs import usually
 from tests.reliability.compare import differences, violations
 from tests.reliability.conftest import WRITE_FAULTS, MakeLog, OpenWorld, heal
 from tests.reliability.host import OwnedLog
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.integration
 
 MINUTE_MS = 60_000
 FOR_EVER = 1_000_000
+# The first call that a fault strikes, and how many.
+TIMES = [(1, 1), (2, 1), (1, FOR_EVER)]
 READ_FAULTS = [
     Fault.STALL,
     Fault.RESET_BEFORE,
@@ -49,7 +52,7 @@ def write(world: World, log: OwnedLog, seed: int) -> None:
     log.roll()
 
 
-@pytest.mark.parametrize(("number", "times"), [(1, 1), (2, 1), (1, FOR_EVER)])
+@pytest.mark.parametrize(("number", "times"), usually(TIMES[1:], thorough=TIMES))
 @pytest.mark.parametrize(("call", "fault"), STRIKES)
 def test_copy_and_expire_over_a_bad_store_and_over_a_healed_one(
     open_world: OpenWorld,
