@@ -14,8 +14,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 # Every test whose number of tries is larger in a proof.
 PROOFS := $(shell grep -rlE 'tests.proofs|oracle.strategies|hypothesis' tests --include='test_*.py')
-# In the order of tests/conftest.py.
-TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# One more than two cores, since a third of a test's time is spent waiting for a server or a disk; in
+# the order of tests/conftest.py.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
@@ -30,7 +31,7 @@ demo: build  ## tier the bundled real Kafka logs, read them back, compare byte f
 
 test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
 	cargo test --locked --quiet
-	$(BIN)/python -m pytest $(TWO_WORKERS)
+	$(BIN)/python -m pytest $(WORKERS)
 
 check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 	cargo fmt --all --check
@@ -51,7 +52,7 @@ models: build  ## every interleaving of a few threads, tried by loom
 
 proofs: build models $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 50 times the examples, at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
-	TIERLOG_PROOFS=1 $(BIN)/python -m pytest $(TWO_WORKERS) $(PROOFS)
+	TIERLOG_PROOFS=1 $(BIN)/python -m pytest $(WORKERS) $(PROOFS)
 
 CYCLES ?= 1000
 SEED ?= $(shell echo $$RANDOM)
