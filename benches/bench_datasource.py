@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GB = 1e9
 SHAPE = "none-1024-16k"
 ROOT = Path(__file__).parents[1]
+# The JVM compiles what it runs: the first runs take up to twice as long as the later ones.
+WARM_RUNS = 5
 
 
 def items(bench: Bench) -> Sequence[Case | Limit]:
@@ -65,6 +67,13 @@ def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
     return run
 
 
+def warm(bench: Bench, *frames: DataFrame) -> None:
+    """Runs them until a run takes about as long as the next one."""
+    for frame in frames:
+        for _ in range(0 if bench.corpora.quick else WARM_RUNS):
+            drained(frame)()
+
+
 def tasks_of(bench: Bench) -> str:
     return f"{2 * SLOTS} x {SHAPE}, {SLOTS} slots"
 
@@ -76,6 +85,7 @@ def against_kept(bench: Bench) -> Case:
         spark, source, amount = opened(stack, bench)
         ours = spark.read.format("tierlog").option("subscribePattern", ".*").load(source)
         kept = spark.read.format("kept").load(source)
+        warm(bench, ours, kept)
         return Sides(
             amount=amount,
             ours=drained(ours),
@@ -101,6 +111,7 @@ def against_all_columns(bench: Bench) -> Case:
         reader = spark.read.format("tierlog").option("subscribePattern", ".*")
         few = reader.schema("offset long, timestamp timestamp").load(source)
         whole = spark.read.format("tierlog").option("subscribePattern", ".*").load(source)
+        warm(bench, few, whole)
         return Sides(amount=amount, ours=drained(few), peers={"all columns": drained(whole)})
 
     return Case(
@@ -120,6 +131,7 @@ def per_slot(bench: Bench) -> Limit:
         with ExitStack() as stack:
             spark, source, amount = opened(stack, bench)
             frame = spark.read.format("tierlog").option("subscribePattern", ".*").load(source)
+            warm(bench, frame)
             return SLOTS * best_s(drained(frame)) / amount
 
     return Limit(
