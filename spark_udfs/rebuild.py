@@ -1,8 +1,8 @@
 """The rebuild of `tierlog index rebuild` on a Spark cluster: its plan, its worker, its report.
 
-Spark schedules and nothing more: tasks go out as rows of a few hundred bytes, workers read and
-write the files or objects themselves, rows come back. A task that Spark repeats or runs twice
-writes the same bytes again, that is, nothing. Only frames are used, so Spark Connect will do.
+Spark schedules and nothing more: tasks go out in a few hundred bytes, workers read and write the
+files or objects themselves, rows come back. A task that Spark repeats or runs twice writes the same
+bytes again, that is, nothing. Only frames are used, so Spark Connect will do.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ _LARGE_TASK_BYTES = 1 << 30
 _PLENTY_BYTES = 8 << 30
 # While Spark starts a task, a worker scans about so much.
 _SMALLEST_TASK_BYTES = 32 << 20
+# So much goes to every task with the function it calls: nearly for nothing, where a shuffle that
+# gives each task its own costs a stage, and every task a look for it.
+_SENT_WITH_FUNCTION_BYTES = 256 << 10
 # A JVM that only schedules is over before its second compiler has paid for itself: that takes as
 # much of the cores as the scans do. What somebody sets as ``extraJavaOptions`` stays.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
@@ -411,12 +414,29 @@ def _mapped(
     """What a function of this module makes of each task, which is one of Spark's, in order."""
     if not tasks:
         return _frame(spark, schema.empty_table())
-    plan = pa.table([range(len(tasks)), list(map(pickle.dumps, tasks))], schema=_PLAN)
-    each = _frame(spark, plan).repartitionById(len(tasks), "task")
-    rows: DataFrame = each.mapInArrow(
-        on_worker("spark_udfs.rebuild", function), spark_schema(schema)
-    )
+    work = list(map(pickle.dumps, tasks))
+    run = on_worker("spark_udfs.rebuild", function)
+    if sum(map(len, work)) <= _SENT_WITH_FUNCTION_BYTES:
+        each, run = spark.range(0, len(work), 1, len(work)), _with_work(run, work)
+    else:
+        plan = pa.table([range(len(work)), work], schema=_PLAN)
+        each = _frame(spark, plan).repartitionById(len(work), "task")
+    rows: DataFrame = each.mapInArrow(run, spark_schema(schema))
     return rows
+
+
+def _with_work(run: Callable[[Any], Any], work: Sequence[bytes]) -> Callable[[Any], Any]:
+    """What Spark calls with numbers of tasks in place of the tasks."""
+
+    # As in `on_worker` the code travels alone, to a worker that may have none of ours.
+    def call(batches: Iterable[Any]) -> Any:
+        import pyarrow
+
+        numbers = (number for batch in batches for number in batch.column("id").to_pylist())
+        return run(pyarrow.table({"work": [work[number]]}) for number in numbers)
+
+    call.__name__ = call.__qualname__ = run.__name__
+    return call
 
 
 def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:

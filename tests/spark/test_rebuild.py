@@ -68,8 +68,18 @@ def damaged(tmp_path: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("disk", ["clean/disk1", "clean/disk2", "unclean/disk1"])
-def test_a_log_directory(spark: SparkSession, disk: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("disk", "sent_bytes"), [("clean/disk1", 1 << 20), ("clean/disk2", 0), ("unclean/disk1", 0)]
+)
+def test_a_log_directory(
+    spark: SparkSession,
+    disk: str,
+    sent_bytes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tasks that go with the function, and tasks that go in a shuffle."""
+    monkeypatch.setattr("spark_udfs.rebuild._SENT_WITH_FUNCTION_BYTES", sent_bytes)
     source = str(DATA_DIR / disk)
     pooled = rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
     built = rebuild_indexes(spark, source, str(tmp_path / "spark"))
