@@ -28,7 +28,7 @@ from tierlog.errors import ClosedError, CorruptDataError, RemoteStorageError
 from tierlog.remote.layout import parse_key
 from tierlog.remote.metadata import RemoteLogSegmentState
 from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.read_ahead import ReadAhead, ReadAheadSettings
+from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.workers import Threads
 
@@ -206,37 +206,6 @@ def test_a_quick_store_gives_more_the_longer_a_reader_goes_on(tier: Tier, worker
         sizes += [size for key, _, size in tier.store.reads if key.endswith(".log")]
     assert sizes[1] < 70_000
     assert sizes[2] >= 100_000
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "duration_ms", "slow"),
-    [
-        (8 << 20, 11, False),
-        (8 << 20, 13, True),
-        (8 << 20, 23, True),
-        (1 << 20, 2, False),
-        (1 << 20, 3, True),
-        (4 << 10, 1, False),
-        (4 << 10, 3, True),
-    ],
-)
-def test_a_store_that_is_busy_sending_is_not_slow(
-    size_bytes: int, duration_ms: int, slow: bool, workers: ByHand
-) -> None:
-    """Requests beside each other would share what it can send: each takes longer, and more of them
-    seem to be needed."""
-    nothing: Any = None
-    ahead = ReadAhead(
-        ReadAheadSettings(),
-        fetch=nothing,
-        places=nothing,
-        memory=FetchMemory(1 << 20),
-        clock=ManualClock(),
-        workers=workers,
-    )
-    for _ in range(10):
-        ahead.noted(duration_ms, size_bytes)
-    assert ahead.is_slow is slow
 
 
 def test_nothing_is_read_ahead_when_that_is_switched_off(tier: Tier, workers: ByHand) -> None:

@@ -58,8 +58,7 @@ _Key = tuple[str, int, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadSettings:
     """Sizes in bytes. ``threads`` fetch for all streams together; with ``max_window_bytes`` 0
-    nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead,
-    unless that is little beside the time their bytes take."""
+    nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead."""
 
     threads: int = 32
     chunk_bytes: int = 1 << 20
@@ -418,11 +417,7 @@ class ReadAhead:
         if not duration_ms and not self._request_ms and self._waits_ms:
             # As quick as before.
             return
-        transfer_ms = size_bytes / _BYTES_PER_MS
-        waited_ms = duration_ms - transfer_ms
-        # A little beside the time of the bytes may be theirs, too: a store that is busy sending
-        # sends no more to requests beside each other, which then all take longer.
-        self._waits_ms.append(waited_ms if waited_ms >= transfer_ms / 2 else 0.0)
+        self._waits_ms.append(max(0.0, duration_ms - size_bytes / _BYTES_PER_MS))
         self._request_ms = min(tuple(self._waits_ms))
 
     def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
