@@ -10,7 +10,8 @@ from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_options import parse_options
 from spark_udfs.source_plan import partition_offsets, plan_tasks
-from tests.kafka_tools.golden import DATA_DIR, manifest
+from tests.dump_text import parse_log_dump
+from tests.kafka_tools.golden import DATA_DIR, golden_segments, manifest, truth_text
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
 from tests.tiering.fetch.views import truth as oracle_truth
@@ -62,6 +63,29 @@ def test_headers_are_null_where_there_are_none() -> None:
     known = [bool(row["headers"]) for row in truth("headers", 0)]
     assert [row["headers"] is not None for row in rows] == known
     assert len(set(known)) == 2
+
+
+@pytest.mark.parametrize("topic", ["epochs", "idempotent", "times-appended", "transactions"])
+def test_rows_have_the_fields_that_kafkas_tool_prints(topic: str) -> None:
+    dumped = {
+        record.offset: (
+            batch.leader_epoch,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            int(batch.is_log_append_time),
+        )
+        for segment in golden_segments(topic, "clean")
+        if segment.partition == 0
+        for batch in parse_log_dump(truth_text(segment.path))
+        for record in batch.records
+    }
+    rows = rows_of(options(LOGS, topic, 0))
+    assert rows
+    for row in rows:
+        found = [row[name] for name in ("leader_epoch", "producer_id", "producer_epoch")]
+        found += [row["base_sequence"], row["timestampType"]]
+        assert tuple(found) == dumped[row["offset"]]
 
 
 @pytest.mark.parametrize(("topic", "partition"), PARTITIONS)
