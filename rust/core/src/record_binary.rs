@@ -2,6 +2,7 @@
 //! such as the JVM of Spark.
 
 use crate::record_columns::buffer_of;
+use crate::spare::Spare;
 
 /// Where each of the values starts when they lie one after the other, and where the last one ends;
 /// `None` beyond 2^31 - 1 bytes, which Arrow's `binary` cannot hold. A null has no bytes.
@@ -17,10 +18,18 @@ pub fn binary_offsets(views: &[u128]) -> Option<Vec<i32>> {
     i32::try_from(end).is_ok().then_some(offsets)
 }
 
-/// The values one after the other, `size` bytes in all; `None` if a view points outside of
-/// `buffers`, which views made here never do.
-pub fn binary_data(views: &[u128], buffers: &[&[u8]], size: usize) -> Option<Vec<u8>> {
-    let mut data = Vec::with_capacity(size);
+/// The values one after the other, `size` bytes in all, in memory that was used before if `spare`
+/// has some: that is still in a cache. `None` if a view points outside of `buffers`, which views
+/// made here never do.
+pub fn binary_data(
+    views: &[u128],
+    buffers: &[&[u8]],
+    size: usize,
+    spare: &mut Spare,
+) -> Option<Vec<u8>> {
+    let mut data = spare.take(size).unwrap_or_default();
+    data.clear();
+    data.reserve_exact(size);
     for &view in views {
         let length = view as u32 as usize;
         match buffer_of(view) {
@@ -63,11 +72,24 @@ mod tests {
         ];
         let offsets = binary_offsets(&views).unwrap();
         assert_eq!(offsets, [0, 2, 2, 15, 27, 77, 77]);
-        let data = binary_data(&views, &[&first, &second], 77).unwrap();
+        let mut spare = Spare::default();
+        let data = binary_data(&views, &[&first, &second], 77, &mut spare).unwrap();
         let expected = [b"ab".as_slice(), &second[20..33], &twelve, &first[50..]].concat();
         assert_eq!(data, expected);
         assert_eq!(data.capacity(), 77);
         assert_eq!(binary_offsets(&[]), Some(vec![0]));
+    }
+
+    #[test]
+    fn memory_that_was_used_before_shows_nothing_of_it() {
+        let mut spare = Spare::new(8 << 20);
+        let used = vec![7; 2 << 20];
+        let place = used.as_ptr();
+        spare.give(used);
+        let value = vec![1; 1 << 20];
+        let data = binary_data(&[pointer(1 << 20, 0, 0)], &[&value], 1 << 20, &mut spare).unwrap();
+        assert_eq!((data.as_ptr(), &data), (place, &value));
+        assert_eq!(spare.size_bytes(), 0);
     }
 
     #[test]
@@ -80,7 +102,8 @@ mod tests {
             (pointer(u32::MAX as usize, 0, 0), false),
             (pointer(13, 1, 0), false),
         ] {
-            assert_eq!(binary_data(&[view], &[buffer], 13).is_some(), is_inside, "{view:#x}");
+            let found = binary_data(&[view], &[buffer], 13, &mut Spare::default());
+            assert_eq!(found.is_some(), is_inside, "{view:#x}");
         }
     }
 

@@ -105,7 +105,8 @@ impl Spare {
         }
     }
 
-    /// The vector with the least room that has room for `items`, its old content still in it.
+    /// The vector with the least room that has room for `items`, the newest of them, its old
+    /// content still in it.
     pub fn take<T: Item>(&mut self, items: usize) -> Option<Vec<T>> {
         let most = items.saturating_mul(MAX_EXCESS);
         let mut best: Option<(usize, usize)> = None;
@@ -113,7 +114,7 @@ impl Spare {
             let Some(capacity) = T::give_out(shelved).map(|column| column.capacity()) else {
                 continue;
             };
-            if (items..=most).contains(&capacity) && best.is_none_or(|(least, _)| capacity < least)
+            if (items..=most).contains(&capacity) && best.is_none_or(|(least, _)| capacity <= least)
             {
                 best = Some((capacity, index));
             }
@@ -146,6 +147,15 @@ mod tests {
         assert_eq!(spare.take::<i64>(40_000), None);
         assert_eq!(spare.take::<u8>(1 << 20), Some(vec![7; 2 << 20]));
         assert_eq!(spare.size_bytes(), 600_000 * 8);
+    }
+
+    #[test]
+    fn gives_out_the_newest_of_one_size() {
+        let mut spare = Spare::new(1 << 30);
+        for byte in 1u8..=3 {
+            spare.give(vec![byte; 2 << 20]);
+        }
+        assert_eq!(spare.take::<u8>(2 << 20).map(|column| column[0]), Some(3));
     }
 
     #[test]

@@ -90,7 +90,13 @@ impl Views {
             PyOverflowError::new_err("expected at most 2^31 - 1 bytes in one column, found more")
         })?;
         let size = offsets.last().map_or(0, |&end| end as usize);
-        let data = py.detach(|| binary_data(views, &slices, size)).ok_or_else(beyond_its_buffer)?;
+        let data = py.detach(|| {
+            let mut spare = spare::take();
+            let data = binary_data(views, &slices, size, &mut spare);
+            spare::give_back(spare);
+            data
+        });
+        let data = data.ok_or_else(beyond_its_buffer)?;
         Ok((Column::i32(offsets), Column::new(Values::U8(data))))
     }
 
