@@ -89,8 +89,10 @@ ctypedef struct CoreBegin:
     int64_t began_ms
 
 
-# Where the batches of a read lie in their segment.
+# Where the batches of a read lie: in the bytes that were read, and in their segment.
 ctypedef struct CoreRead:
+    size_t start
+    size_t end
     int64_t position
     int64_t first_offset
     int64_t next_offset
@@ -282,6 +284,13 @@ cdef class Permit:
     cdef readonly bint ahead
     cdef object __weakref__
 
+    cdef object hold_part(self, bytes data, size_t start, size_t end)
+
+
+@cython.final
+cdef class ChangeCount:
+    cdef readonly int64_t count
+
 
 @cython.final
 cdef class Place:
@@ -290,6 +299,9 @@ cdef class Place:
     cdef readonly int64_t last_offset
     cdef readonly str log_key
     cdef readonly tuple index_key
+    # Of the partition: topic id and number.
+    cdef tuple name
+    cdef Py_hash_t name_hash
 
 
 @cython.final
@@ -297,6 +309,7 @@ cdef class KnownPlaces:
     cdef readonly object change
     cdef readonly object lineage
     cdef readonly tuple places
+    cdef int64_t held_at
 
     # The place of an offset; None when it is not known.
     cdef Place find(self, int64_t offset)
@@ -305,21 +318,49 @@ cdef class KnownPlaces:
 @cython.final
 cdef class PlaceTable:
     cdef object _changes
+    cdef ChangeCount _change_count
     cdef Py_ssize_t _most
     cdef dict _known
 
-    # What is known of a partition and holds still.
-    cdef KnownPlaces look_up(self, partition, lineage)
+    # What is known of a partition, by its name, and holds still.
+    cdef KnownPlaces look_up(self, tuple name, partition, lineage)
+
+
+# Of a reader that has read up to `offset`; -1: it was taken. A free row has no place.
+ctypedef struct Mark:
+    PyObject *place
+    int64_t offset
+    int64_t position
+    int64_t now_ms
 
 
 @cython.final
 cdef class ReadMarks:
     cdef Py_ssize_t _most
-    cdef dict _young
-    cdef dict _old
+    cdef Py_ssize_t _last_row
+    # Rows of the young table in use.
+    cdef Py_ssize_t _count
+    cdef Mark *_young
+    cdef Mark *_old
 
-    cdef bint holds(self, tuple key) except -1
-    cdef int mark(self, tuple key, tuple value) except -1
+    # Whether a reader of the partition of `place` goes on at `offset`; now and then also of
+    # another one.
+    cdef bint holds(self, Place place, int64_t offset) noexcept
+    cdef void mark(self, Place place, int64_t offset, int64_t position, int64_t now_ms) noexcept
+    cdef Mark *row_of(self, Mark *rows, Py_hash_t name_hash, int64_t offset) noexcept
+    cdef void wipe(self, Mark *rows) noexcept
+
+
+@cython.final
+cdef class OpenFiles:
+    cdef Py_ssize_t _most
+    cdef int64_t _keep_ms
+    cdef object _now_ms
+    cdef dict _files
+
+    cdef int64_t now(self) except? -1
+    # The `ReadFile` of a name; None when it is to be opened.
+    cdef object find(self, str name)
 
 
 @cython.final
@@ -351,6 +392,7 @@ cdef class FileReads:
     cdef object _index_of
     cdef IndexCache _cache
     cdef object _distrusted
+    cdef OpenFiles _files
     cdef object _open_file
     cdef ByteBudget _budget
     cdef object _streams
@@ -360,8 +402,9 @@ cdef class FileReads:
     # No more reads: everything is left to others.
     cdef public bint closed
 
-    cdef object now(self)
+    cdef int64_t now(self) except? -1
     cdef object find_index(self, Place place)
+    cdef bint goes_on(self, Place place, offset, int64_t at) except -1
 
 
 # A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.

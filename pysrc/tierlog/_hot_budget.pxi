@@ -97,6 +97,14 @@ cdef class Permit:
         self._holds = True
         return PyMemoryView_FromObject(self)
 
+    cdef object hold_part(self, bytes data, size_t start, size_t end):
+        """The same of a part of `data`, which is kept as a whole."""
+        PyObject_GetBuffer(data, &self._view, PyBUF_SIMPLE)
+        self._view.buf = <char *>self._view.buf + start
+        self._view.len = end - start
+        self._holds = True
+        return PyMemoryView_FromObject(self)
+
     def __getbuffer__(self, Py_buffer *view, int flags):
         if not self._holds:
             raise BufferError("this permit holds nothing")

@@ -6,39 +6,118 @@ cdef class ReadMarks:
     """Where readers go on that have read once: the last `most` of them at least, and at most twice
     as many.
 
-    ``ReadMarks(most)``, with 0 none at all. A reader is known by topic id, partition and offset. Two tables take turns,
-    so that letting go of old marks costs nothing. Any thread.
+    ``ReadMarks(most)``, with 0 none at all. A reader is known by partition and offset. Two tables
+    of plain numbers take turns, so that letting go of old marks costs little. Any thread.
     """
 
     def __cinit__(self, Py_ssize_t most):
+        cdef Py_ssize_t rows = 1
+        # At least half of a table is free, so that a row is found in a few steps.
+        while rows < 2 * most:
+            rows *= 2
         self._most = most
-        self.clear()
+        self._last_row = rows - 1
+        self._young = <Mark *>PyMem_Calloc(rows, sizeof(Mark))
+        self._old = <Mark *>PyMem_Calloc(rows, sizeof(Mark))
+        if self._young is NULL or self._old is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        self.wipe(self._young)
+        self.wipe(self._old)
+        PyMem_Free(self._young)
+        PyMem_Free(self._old)
 
     def __len__(self):
-        return len(self._young) + len(self._old)
+        cdef Py_ssize_t row, count = 0
+        for row in range(self._last_row + 1):
+            count += is_mark(&self._young[row]) + is_mark(&self._old[row])
+        return count
 
-    def put(self, str topic_id not None, partition, offset, Place place not None, position, now_ms):
+    def put(self, offset, Place place not None, position, now_ms):
         """Somebody has read up to `offset` at `now_ms`, which is byte `position` of `place`."""
-        self.mark((topic_id, partition, offset), (place, position, now_ms))
+        self.mark(
+            place,
+            whole_from(offset, "an offset", 0),
+            whole_from(position, "a position", 0),
+            whole(now_ms, "a time"),
+        )
 
     def take(self, str topic_id not None, partition, offset):
         """(place, position, now_ms) of who goes on there, once; None when there is nobody."""
-        cdef tuple key = (topic_id, partition, offset)
-        old = self._old.pop(key, None)
-        return self._young.pop(key, old)
+        cdef tuple name = (topic_id, partition)
+        cdef int64_t at = clamped(offset)
+        if at < 0:
+            return None
+        with cython.critical_section(self):
+            old = taken(self.row_of(self._old, hash(name), at), name)
+            young = taken(self.row_of(self._young, hash(name), at), name)
+        return old if young is None else young
 
     def clear(self):
         """Nobody goes on."""
-        self._young = {}
-        self._old = {}
+        with cython.critical_section(self):
+            self._count = 0
+            self.wipe(self._young)
+            self.wipe(self._old)
 
-    cdef bint holds(self, tuple key) except -1:
-        return key in self._young or key in self._old
+    cdef bint holds(self, Place place, int64_t offset) noexcept:
+        with cython.critical_section(self):
+            return (
+                self.row_of(self._young, place.name_hash, offset).place is not NULL
+                or self.row_of(self._old, place.name_hash, offset).place is not NULL
+            )
 
-    cdef int mark(self, tuple key, tuple value) except -1:
-        if len(self._young) >= self._most:
-            if self._most == 0:
-                return 0
-            self._old, self._young = self._young, {}
-        self._young[key] = value
-        return 0
+    cdef void mark(self, Place place, int64_t offset, int64_t position, int64_t now_ms) noexcept:
+        cdef Mark *row
+        cdef PyObject *before
+        if self._most == 0:
+            return
+        with cython.critical_section(self):
+            row = self.row_of(self._young, place.name_hash, offset)
+            if row.place is NULL:
+                if self._count >= self._most:
+                    self._count = 0
+                    self._young, self._old = self._old, self._young
+                    self.wipe(self._young)
+                    row = self.row_of(self._young, place.name_hash, offset)
+                self._count += 1
+            before = row.place
+            Py_INCREF(place)
+            row.place, row.offset = <PyObject *>place, offset
+            row.position, row.now_ms = position, now_ms
+            Py_XDECREF(before)
+
+    cdef Mark *row_of(self, Mark *rows, Py_hash_t name_hash, int64_t offset) noexcept:
+        """The row of that mark, or a free one where it may go."""
+        cdef uint64_t mixed = (<uint64_t>name_hash + <uint64_t>offset) * 0x9E3779B97F4A7C15ULL
+        cdef Py_ssize_t row = <Py_ssize_t>(mixed >> 32) & self._last_row
+        while rows[row].place is not NULL:
+            if rows[row].offset == offset and (<Place>rows[row].place).name_hash == name_hash:
+                break
+            row = (row + 1) & self._last_row
+        return &rows[row]
+
+    cdef void wipe(self, Mark *rows) noexcept:
+        cdef PyObject *place
+        cdef Py_ssize_t row
+        if rows is NULL:
+            return
+        for row in range(self._last_row + 1):
+            place = rows[row].place
+            if place is not NULL:
+                # Whoever the place takes along may look here.
+                rows[row].place = NULL
+                Py_DECREF(<object>place)
+
+
+cdef inline bint is_mark(Mark *row) noexcept:
+    return row.place is not NULL and row.offset >= 0
+
+
+cdef object taken(Mark *row, tuple name):
+    """What a row says, which then is nobody's, but stays: those behind it are found past it."""
+    if row.place is NULL or (<Place>row.place).name != name:
+        return None
+    row.offset = -1
+    return <Place>row.place, row.position, row.now_ms

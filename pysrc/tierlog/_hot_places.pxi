@@ -2,6 +2,20 @@
 
 
 @cython.final
+cdef class ChangeCount:
+    """How often anything has changed. Whoever remembers the count before it looked something up may
+    go by what it found until the count is another one, and need not ask."""
+
+    def __cinit__(self):
+        self.count = 1
+
+    def changed(self):
+        """Something has, and can be seen by who asks now."""
+        with cython.critical_section(self):
+            self.count += 1
+
+
+@cython.final
 cdef class Place:
     """The offsets `first_offset` to `last_offset` (inclusive) of a segment: part of the log, each
     of them. ``log_key`` names the object, ``index_key`` its entry of the index cache."""
@@ -10,6 +24,8 @@ cdef class Place:
         partition = segment.segment_id.topic_id_partition
         self.segment = segment
         self.index_key = (partition.topic_id, partition.partition, segment.segment_id.id)
+        self.name = (partition.topic_id, partition.partition)
+        self.name_hash = hash(self.name)
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.log_key = log_key
@@ -32,7 +48,7 @@ cdef class Place:
 @cython.final
 cdef class KnownPlaces:
     """What was found out about one partition as of a number of its changes, for a lineage: places
-    that ascend. Replaced, never changed."""
+    that ascend. Replaced, never changed, but for the count of all changes at which it still held."""
 
     def __cinit__(self, change, lineage, tuple places not None):
         self.change = change
@@ -59,29 +75,35 @@ cdef class KnownPlaces:
 
 @cython.final
 cdef class PlaceTable:
-    """`KnownPlaces` by partition. ``PlaceTable(changes, most)``: ``changes(partition)`` is a number
-    that is another one after every change, and `most` partitions are kept. Any thread."""
+    """`KnownPlaces` by partition. ``PlaceTable(changes, change_count, most)``: ``changes(partition)``
+    is a number that is another one after every change, asked only when the `change_count` of all
+    partitions has moved; `most` partitions are kept. Any thread."""
 
-    def __cinit__(self, changes, Py_ssize_t most):
+    def __cinit__(self, changes, ChangeCount change_count not None, Py_ssize_t most):
         self._changes = changes
+        self._change_count = change_count
         self._most = most
         self._known = {}
 
-    cdef KnownPlaces look_up(self, partition, lineage):
-        # Asked first: what is looked up afterwards is at least as new.
+    cdef KnownPlaces look_up(self, tuple name, partition, lineage):
+        # Both are looked at first: what is looked up afterwards is at least as new.
+        cdef int64_t count = self._change_count.count
+        known = <KnownPlaces>self._known.get(name)
+        if known is not None and known.held_at == count and known.lineage is lineage:
+            return known
         change = self._changes(partition)
-        known = <KnownPlaces>self._known.get((partition.topic_id, partition.partition))
         if (
             known is None
             or known.change != change
             or (known.lineage is not lineage and known.lineage != lineage)
         ):
             return KnownPlaces.__new__(KnownPlaces, change, lineage, ())
+        known.held_at = count
         return known
 
     def current(self, partition, lineage):
         """What is known of a partition and holds still; maybe nothing."""
-        return self.look_up(partition, lineage)
+        return self.look_up((partition.topic_id, partition.partition), partition, lineage)
 
     def keep(self, partition, KnownPlaces known not None):
         """From now on that."""

@@ -6,10 +6,11 @@ cdef class FileReads:
     """Reads of segments whose place, index and file are here, in one call each.
 
     `answer` is the tuple class of what is found. ``index_of(place)`` gives its `SegmentIndex` and
-    ``open_file(log_key)`` its `ReadFile`, or None. With a `cache` of entries that have ``index``
-    and, once they were compared with a segment, that as ``asked``, most come from there; not while
-    there are `distrusted` segments. Without `now_ms` the machine's coarse monotonic clock says when
-    a mark was made. `streams` has the keys of those that go on otherwise.
+    ``open_file(log_key)`` its `ReadFile`, or None, unless `files` has it open; without `files` there
+    are none. With a `cache` of entries that have ``index`` and, once they were compared with a
+    segment, that as ``asked``, most come from there; not while there are `distrusted` segments.
+    Without `now_ms` the machine's coarse monotonic clock says when a mark was made. `streams` has the
+    keys of those that go on otherwise.
     """
 
     def __cinit__(
@@ -19,6 +20,7 @@ cdef class FileReads:
         index_of,
         IndexCache cache,
         distrusted,
+        OpenFiles files,
         open_file,
         ByteBudget budget not None,
         streams,
@@ -31,6 +33,7 @@ cdef class FileReads:
         self._index_of = index_of
         self._cache = cache
         self._distrusted = distrusted
+        self._files = files
         self._open_file = open_file
         self._budget = budget
         self._streams = streams
@@ -38,7 +41,7 @@ cdef class FileReads:
         self._now_ms = now_ms
         self._reach_bytes = reach_bytes
 
-    cdef object now(self):
+    cdef int64_t now(self) except? -1:
         return core.coarse_now_ms() if self._now_ms is None else self._now_ms()
 
     cdef object find_index(self, Place place):
@@ -54,41 +57,44 @@ cdef class FileReads:
     def read(self, partition, lineage, offset, max_bytes, upper_offset, bint minimum_one):
         """An answer (records, first offset, next offset, segment, position, end position, 1,
         False), or None when it takes more than that."""
-        cdef int64_t at = clamped(offset)
-        cdef int64_t most = min(max(clamped(max_bytes), 0), self._budget.limit_bytes)
-        cdef tuple key = (partition.topic_id, partition.partition, offset)
+        cdef int64_t at, most, last
+        cdef tuple name
         cdef Place place
         cdef Permit permit
         cdef CoreRead found
-        cdef int64_t last
-        if self.closed or key in self._streams or self._marks.holds(key):
+        if self.closed or self._files is None:
             return None
-        place = self._places.look_up(partition, lineage).find(at)
-        if place is None:
+        at = clamped(offset)
+        name = (partition.topic_id, partition.partition)
+        place = self._places.look_up(name, partition, lineage).find(at)
+        if place is None or self.goes_on(place, offset, at):
             return None
         index = self.find_index(place)
         if index is None:
             return None
-        last = min(place.last_offset, clamped(upper_offset) - 1)
-        file = self._open_file(place.log_key)
+        file = self._files.find(place.log_key)
         if file is None:
-            return None
-        records = core.segment_read(
+            file = self._open_file(place.log_key)
+            if file is None:
+                return None
+        most = min(max(clamped(max_bytes), 0), self._budget.limit_bytes)
+        last = min(place.last_offset, clamped(upper_offset) - 1)
+        data = core.segment_read(
             index, file, self._reach_bytes, at, last, most, minimum_one, &found
         )
-        if records is None:
+        if data is None:
             return None
-        permit = self._budget.room(len(<bytes>records), False, False)
+        permit = self._budget.room(len(<bytes>data), False, False)
         if permit is None or self.closed:
             return None
-        next_offset, end = found.next_offset, found.position + permit.size_bytes
-        self._marks.mark((key[0], key[1], next_offset), (place, end, self.now()))
+        end = found.position + <int64_t>(found.end - found.start)
+        self._marks.mark(place, found.next_offset, end, self.now())
         return TUPLE_NEW(
             self._answer,
             (
-                permit.hold(records),
+                permit.hold_part(<bytes>data, found.start, found.end),
                 found.first_offset,
-                next_offset,
+                found.next_offset,
                 place.segment,
                 found.position,
                 end,
@@ -96,6 +102,12 @@ cdef class FileReads:
                 False,
             ),
         )
+
+    cdef bint goes_on(self, Place place, offset, int64_t at) except -1:
+        """Whether somebody may go on there who has read before."""
+        if self._marks.holds(place, at):
+            return True
+        return bool(self._streams) and (place.name[0], place.name[1], offset) in self._streams
 
 
 cdef object TUPLE_NEW = tuple.__new__

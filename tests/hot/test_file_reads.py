@@ -8,6 +8,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +21,11 @@ from tests.tiering.fetch.tier import made_batch
 from tierlog import _core
 from tierlog._hot import (
     ByteBudget,
+    ChangeCount,
     FileReads,
     IndexCache,
     KnownPlaces,
+    OpenFiles,
     Place,
     PlaceTable,
     ReadMarks,
@@ -36,8 +40,9 @@ PARTITION = TopicIdPartition(topic_id=TOPIC_ID, topic="orders", partition=3)
 class Segment:
     """What is asked of a segment's metadata here: its name."""
 
-    def __init__(self, number: int) -> None:
-        self.segment_id = RemoteLogSegmentId(topic_id_partition=PARTITION, id=f"{number:021d}A")
+    def __init__(self, number: int, partition: int = 3) -> None:
+        name = replace(PARTITION, partition=partition)
+        self.segment_id = RemoteLogSegmentId(topic_id_partition=name, id=f"{number:021d}A")
 
 
 def place(number: int, first: int, last: int) -> Place:
@@ -64,23 +69,49 @@ def test_places_are_found_by_offset(bounds: list[int], far: int) -> None:
 
 
 def test_a_table_forgets_what_has_changed() -> None:
-    changes = {PARTITION: 1}
-    table = PlaceTable(changes.__getitem__, 2)
+    changes, count = {PARTITION: 1}, ChangeCount()
+    table = PlaceTable(changes.__getitem__, count, 2)
     one = place(1, 0, 9)
     assert table.current(PARTITION, "lineage").at(5) is None
     table.keep(PARTITION, KnownPlaces(1, "lineage", (one,)))
     assert table.current(PARTITION, "lineage").at(5) is one
     assert table.current(PARTITION, "another").at(5) is None
     changes[PARTITION] = 2
+    count.changed()
     assert table.current(PARTITION, "lineage").at(5) is None
     assert table.current(PARTITION, "lineage").change == 2
     changes[PARTITION] = 1
+    count.changed()
+    assert table.current(PARTITION, "lineage").at(5) is one
     table.forget(PARTITION)
     assert table.current(PARTITION, "lineage").at(5) is None
 
 
+def test_a_partition_is_asked_for_its_changes_only_after_a_change() -> None:
+    asked: list[TopicIdPartition] = []
+    count, other = ChangeCount(), TopicIdPartition(topic_id=TOPIC_ID, topic="orders", partition=4)
+
+    def changes(partition: TopicIdPartition) -> int:
+        asked.append(partition)
+        # What is found out after the count was looked at must be looked at again.
+        if len(asked) == 3:
+            count.changed()
+        return 1
+
+    table, one = PlaceTable(changes, count, 2), place(1, 0, 9)
+    table.keep(PARTITION, KnownPlaces(1, None, (one,)))
+    expected = [1, 1, 1, 2, 3, 4, 4]
+    for number, asks in enumerate(expected):
+        assert table.current(PARTITION, None).at(5) is one
+        assert asked == [PARTITION] * asks
+        if number in (2, 3):
+            count.changed()
+    assert table.current(other, None).at(5) is None
+    assert asked[-1] is other
+
+
 def test_a_table_keeps_so_many_partitions() -> None:
-    table = PlaceTable(lambda _partition: 1, 2)
+    table = PlaceTable(lambda _partition: 1, ChangeCount(), 2)
     names = [TopicIdPartition(topic_id=TOPIC_ID, topic="t", partition=n) for n in range(4)]
     for name in names:
         table.keep(name, KnownPlaces(1, None, (place(1, 0, 9),)))
@@ -88,7 +119,7 @@ def test_a_table_keeps_so_many_partitions() -> None:
 
 
 def test_errors_of_who_is_asked_come_through() -> None:
-    table = PlaceTable({}.__getitem__, 2)
+    table = PlaceTable({}.__getitem__, ChangeCount(), 2)
     with pytest.raises(KeyError):
         table.current(PARTITION, None)
     with pytest.raises(TypeError):
@@ -107,7 +138,7 @@ def test_marks_are_those_of_the_last_readers(most: int, steps: list[tuple[bool, 
     marks, model, at = ReadMarks(most), OrderedDict[int, int](), place(1, 0, 9)
     for now_ms, (is_put, offset) in enumerate(steps):
         if is_put:
-            marks.put(TOPIC_ID, 3, offset, at, 7, now_ms)
+            marks.put(offset, at, 7, now_ms)
             model.pop(offset, None)
             model[offset] = now_ms
         else:
@@ -124,7 +155,7 @@ def test_marks_are_those_of_the_last_readers(most: int, steps: list[tuple[bool, 
 def test_marks_hold_their_places_no_longer_than_they_last() -> None:
     marks, one = ReadMarks(2), place(1, 0, 9)
     kept = weakref.ref(one.segment)
-    marks.put(TOPIC_ID, 3, 5, one, 7, 0)
+    marks.put(5, one, 7, 0)
     assert marks.take("AAAAAAAAAAAAAAAAAAAAAg", 3, 5) is None
     assert marks.take(TOPIC_ID, 4, 5) is None
     del one
@@ -132,6 +163,84 @@ def test_marks_hold_their_places_no_longer_than_they_last() -> None:
     marks.clear()
     assert kept() is None
     assert len(marks) == 0
+
+
+def test_marks_of_two_partitions_are_two(tmp_path: Path) -> None:
+    marks, one = ReadMarks(100), place(1, 0, 9)
+    other = Place(Segment(2, partition=4), 0, 9, "key 2")
+    for offset in range(50):
+        marks.put(offset, one, 1, offset)
+        marks.put(offset, other, 2, offset)
+    assert len(marks) == 100
+    for offset in range(50):
+        assert marks.take(TOPIC_ID, 4, offset) == (other, 2, offset)
+        assert marks.take(TOPIC_ID, 3, offset) == (one, 1, offset)
+    for bad in ((-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match="0 or more"):
+            marks.put(bad[0], one, bad[1], 0)
+    assert len(marks) == 0
+    # A mark that was taken is nobody's, by whatever number.
+    assert marks.take(TOPIC_ID, 3, -1) is None
+    assert marks.take(TOPIC_ID, 3, 2**70) is None
+
+
+def test_a_mark_goes_while_its_place_takes_others_along() -> None:
+    """What goes with an old mark may use the marks itself."""
+    marks = ReadMarks(3)
+    seen = []
+    for number in range(20):
+        gone = place(number, 0, 9)
+        weakref.finalize(gone.segment, lambda: seen.append(marks.take(TOPIC_ID, 3, 5)))
+        marks.put(100 + number, gone, 1, 2)
+        del gone
+    assert len(seen) >= 12
+    assert len(marks) <= 6
+
+
+# -- open files
+
+
+def opened_file(path: Path) -> _core.ReadFile:
+    with path.open("rb") as opened:
+        return _core.ReadFile(opened.fileno())
+
+
+def test_files_stay_open_for_so_long_and_so_many(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    now_ms = [0]
+    files = OpenFiles(2, 1_000, lambda: now_ms[0])
+    first = opened_file(tmp_path / "one")
+    files.put("a", first)
+    assert files.get("a") is first
+    assert files.get("b") is None
+    now_ms[0] = 999
+    assert files.get("a") is first
+    now_ms[0] = 1_000
+    assert files.get("a") is None
+    # Opened anew, it is the one that stays when there are too many.
+    files.put("b", opened_file(tmp_path / "one"))
+    files.put("a", first)
+    files.put("c", opened_file(tmp_path / "one"))
+    assert (files.get("a"), files.get("b"), len(files)) == (first, None, 2)
+    files.forget("a")
+    files.forget("never there")
+    assert files.get("a") is None
+
+
+def test_a_file_closes_when_the_last_reader_has_let_go(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    files = OpenFiles(2, 1_000)
+    files.put("a", opened_file(tmp_path / "one"))
+    file = files.get("a")
+    assert file is not None
+    descriptor = file.fileno()
+    files.forget("a")
+    assert os.pread(descriptor, 1, 0) == b"1"
+    identity = os.fstat(descriptor)
+    del file
+    with suppress(OSError):
+        # Somebody else's by now, if it is one.
+        assert not os.path.samestat(os.fstat(descriptor), identity)
 
 
 # -- reads
@@ -156,9 +265,11 @@ class Reads:
         self.index: _core.SegmentIndex | None = _core.SegmentIndex(data, 0, 119, ends[60])
         self.asked: list[Place] = []
         self.place = place(1, 0, 119)
-        self.table = PlaceTable(lambda _partition: 1, 10)
+        self.table = PlaceTable(lambda _partition: 1, ChangeCount(), 10)
         self.table.keep(PARTITION, KnownPlaces(1, None, (self.place,)))
         self.cache = IndexCache(1 << 20)
+        self.now_ms, self.opened = 0, 0
+        self.files = OpenFiles(2, 1_000, lambda: self.now_ms)
         self.distrusted: set[object] = set()
         self.streams: set[tuple[str, int, int]] = set()
         self.budget = ByteBudget(limit_bytes, 0, lambda: None)
@@ -169,7 +280,8 @@ class Reads:
             self.index_of,
             self.cache,
             self.distrusted,
-            lambda _key: self.file,
+            self.files,
+            self.open_file,
             self.budget,
             self.streams,
             self.marks,
@@ -180,6 +292,10 @@ class Reads:
     def index_of(self, asked: Place) -> _core.SegmentIndex | None:
         self.asked.append(asked)
         return self.index
+
+    def open_file(self, _key: str) -> _core.ReadFile | None:
+        self.opened += 1
+        return self.file
 
     def read(self, offset: int = 51, max_bytes: int = 1, upper: int = 2**70) -> RemoteRead | None:
         return self.reads.read(PARTITION, None, offset, max_bytes, upper, True)
@@ -199,7 +315,9 @@ def test_a_read_is_whole(reads: Reads) -> None:
     start = sum(map(len, reads.batches[:25]))
     assert (found.start_position, found.end_position) == (start, start + len(found.records))  # type: ignore[arg-type]
     assert reads.marks.take(TOPIC_ID, 3, 54) == (reads.place, found.end_position, 4711)
-    assert reads.budget.used_bytes == found.end_position - found.start_position
+    # With what was read around it.
+    size_bytes = found.end_position - found.start_position
+    assert size_bytes <= reads.budget.used_bytes <= 4 * size_bytes
     del found
     assert reads.budget.used_bytes == 0
 
@@ -225,7 +343,7 @@ def test_what_is_not_the_usual_read_is_left_alone(reads: Reads) -> None:
     reads.streams.add((TOPIC_ID, 3, 51))
     assert reads.read() is None
     reads.streams.clear()
-    reads.marks.put(TOPIC_ID, 3, 51, reads.place, 0, 0)
+    reads.marks.put(51, reads.place, 0, 0)
     assert reads.read() is None
     # Still there for who takes it.
     assert reads.marks.take(TOPIC_ID, 3, 51) is not None
@@ -283,6 +401,35 @@ def test_other_things_than_indexes_and_files_are_refused(reads: Reads) -> None:
     with pytest.raises(TypeError):
         reads.read(offset="51")  # type: ignore[arg-type]
     assert reads.budget.used_bytes == 0
+
+
+def test_an_open_file_is_not_asked_for(reads: Reads) -> None:
+    assert reads.file is not None
+    reads.files.put(reads.place.log_key, reads.file)
+    assert reads.read() is not None
+    assert reads.opened == 0
+    reads.now_ms = 1_000
+    assert reads.read(71) is not None
+    assert reads.opened == 1
+
+
+def test_marks_outlast_what_is_known_of_a_partition(reads: Reads) -> None:
+    """A mark is the partition's, not the place's."""
+    found = reads.read()
+    assert found is not None
+    again = place(1, 0, 119)
+    reads.table.keep(PARTITION, KnownPlaces(1, None, (again,)))
+    assert reads.read(found.next_offset) is None
+    assert reads.marks.take(TOPIC_ID, 3, found.next_offset) is not None
+
+
+def test_a_few_bytes_do_not_keep_many(tmp_path: Path) -> None:
+    """The first read of a batch between two entries brings all five."""
+    reads = Reads(tmp_path)
+    found = reads.read(58)
+    assert found is not None
+    assert bytes(found.records) == reads.batches[29]
+    assert reads.budget.used_bytes == len(reads.batches[29])
 
 
 def test_a_truncated_file_has_no_answer(reads: Reads, tmp_path: Path) -> None:

@@ -348,11 +348,14 @@ class FencingConformance:
             lambda: delete_partition(manager, DELETION_STARTED),
             lambda: delete_partition(manager, DELETION_FINISHED),
         ]
-        seen = [manager.changes(PARTITION)]
+        seen, count = [manager.changes(PARTITION)], manager.change_count.count
         for event in events:
             event()
             now = manager.changes(PARTITION)
             assert now not in seen
+            # Whoever has not seen that move need not ask.
+            assert manager.change_count.count > count
+            count = manager.change_count.count
             seen.append(now)
             if event is not events[1]:
                 event()

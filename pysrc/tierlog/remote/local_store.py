@@ -19,14 +19,14 @@ import errno
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from tierlog._core import ReadFile, read_slab
-from tierlog.clock import Clock, SystemClock
+from tierlog._hot import OpenFiles
+from tierlog.clock import Clock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote.local_draft import LocalDraft, link_nameless, open_nameless
 from tierlog.remote.object_store import (
@@ -85,17 +85,6 @@ _renameat2 = _hint(
 )
 
 
-class _OpenFile:
-    """A file that closes when the last reader has let go of it, never under one."""
-
-    __slots__ = ("descriptor", "expires_ms", "file")
-
-    def __init__(self, descriptor: int, expires_ms: int) -> None:
-        self.file = ReadFile(descriptor)
-        self.descriptor = self.file.fileno()
-        self.expires_ms = expires_ms
-
-
 class LocalStore:
     """Objects as files beneath `root`, which the first put creates."""
 
@@ -108,13 +97,11 @@ class LocalStore:
         max_open_files: int = _MAX_OPEN_FILES,
     ) -> None:
         self._root = os.path.abspath(os.fspath(root))
-        self._monotonic_ms = (clock or SystemClock()).monotonic_ms
         self._random_bytes = random_bytes
-        self._max_open_files = max_open_files
-        self._open_files: dict[str, _OpenFile] = {}
+        now_ms = None if clock is None else clock.monotonic_ms
+        self.open_files = OpenFiles(max_open_files, _OPEN_MS, now_ms)
         self._durable_folders: set[str] = set()
         self._names_drafts = True
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"LocalStore({self._root!r})"
@@ -131,53 +118,39 @@ class LocalStore:
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         if start_position < 0 or size_bytes <= 0:
             check_range(start_position, size_bytes)
-        opened = self._opened(key)
+        file = self.open_file(key)
         try:
-            data = _read(opened.descriptor, start_position, size_bytes)
+            data = _read(file.fileno(), start_position, size_bytes)
         except OSError as error:
             raise self._failed(key, error) from error
         if not data:
-            raise self._past_the_end(key, opened, start_position)
+            raise self._past_the_end(key, file, start_position)
         return data
 
     def open_file(self, key: str) -> ReadFile:
         """The object's file, for a read that begins now: not to be kept."""
-        # As `_opened`, without the call: every read asks this.
-        opened = self._open_files.get(key)
-        if opened is None or opened.expires_ms <= self._monotonic_ms():
-            opened = self._open_for_reading(key)
-        return opened.file
+        file = self.open_files.get(key)
+        return self._open_for_reading(key) if file is None else file
 
-    def _opened(self, key: str) -> _OpenFile:
-        opened = self._open_files.get(key)
-        if opened is None or opened.expires_ms <= self._monotonic_ms():
-            opened = self._open_for_reading(key)
-        return opened
-
-    def _past_the_end(self, key: str, opened: _OpenFile, position: int) -> RemoteStorageError:
-        size_bytes = os.fstat(opened.descriptor).st_size
+    def _past_the_end(self, key: str, file: ReadFile, position: int) -> RemoteStorageError:
+        size_bytes = os.fstat(file.fileno()).st_size
         return storage_error(
             f"{self.url}: read of {key} from position {position}, but it has {size_bytes} bytes",
             retriable=False,
         )
 
-    def _open_for_reading(self, key: str) -> _OpenFile:
+    def _open_for_reading(self, key: str) -> ReadFile:
         *folders, name = check_key(key).split("/")
         with self._errors(key), self._folder(folders) as folder:
             descriptor = os.open(name, _FILE_FLAGS, dir_fd=folder)
             try:
-                opened = _OpenFile(descriptor, self._monotonic_ms() + _OPEN_MS)
+                file = ReadFile(descriptor)
             finally:
                 os.close(descriptor)
-        if not stat.S_ISREG(os.fstat(opened.descriptor).st_mode):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise storage_error(f"{self.url}: {key} is not a regular file", retriable=False)
-        with self._lock:
-            # Out and in again, so that the first one in the table is the one opened longest ago.
-            self._open_files.pop(key, None)
-            self._open_files[key] = opened
-            while len(self._open_files) > self._max_open_files:
-                del self._open_files[next(iter(self._open_files))]
-        return opened
+        self.open_files.put(key, file)
+        return file
 
     def head(self, key: str) -> ObjectInfo:
         *folders, name = check_key(key).split("/")
@@ -298,8 +271,7 @@ class LocalStore:
                     # Once published, the hidden name may be somebody else's already.
                     with suppress(FileNotFoundError):
                         os.unlink(temporary, dir_fd=folder)
-                with self._lock:
-                    self._open_files.pop(key, None)
+                self.open_files.forget(key)
 
     def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
         """A file for the object `key` of about that size, to be written by whoever reads its
@@ -374,8 +346,7 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         *folders, name = check_key(key).split("/")
-        with self._lock:
-            self._open_files.pop(key, None)
+        self.open_files.forget(key)
         try:
             with self._errors(key), self._folder(folders) as folder:
                 with suppress(FileNotFoundError):

@@ -32,6 +32,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from tierlog._hot import ChangeCount
 from tierlog.errors import RemoteMetadataError
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
@@ -376,6 +377,11 @@ class RemoteLogMetadataManager(Protocol):
 
     def changes(self, partition: TopicIdPartition) -> int:
         """A number that is another one after every visible change of `partition`; one look-up."""
+        ...
+
+    @property
+    def change_count(self) -> ChangeCount:
+        """Of whatever may make `changes` of any partition another number, or an error."""
         ...
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator
 
+from tierlog._hot import ChangeCount
 from tierlog.errors import ClosedError, MetadataNotReadyError
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
@@ -30,6 +31,7 @@ class InMemoryRemoteLogMetadataManager:
         self._lock = threading.RLock()
         self._partitions: dict[TopicIdPartition, PartitionMetadata] = {}
         self._change_numbers = itertools.count(1)
+        self.change_count = ChangeCount()
         self._ready = ready
         self._closed = False
 
@@ -40,11 +42,13 @@ class InMemoryRemoteLogMetadataManager:
         with self._lock:
             for metadata in segments:
                 self._partition(metadata.topic_id_partition).put(metadata)
+            self.change_count.changed()
 
     def mark_ready(self) -> None:
         """Everything is loaded: from now on what is not here does not exist."""
         with self._lock:
             self._ready = True
+            self.change_count.changed()
 
     def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
         """Make `change` durable; what raises here has not happened."""
@@ -87,6 +91,7 @@ class InMemoryRemoteLogMetadataManager:
         if change is not None:
             self._persist(known.partition, change)
             self._partitions.setdefault(known.partition, known).apply(change)
+            self.change_count.changed()
 
     # -- questions
 
@@ -162,6 +167,7 @@ class InMemoryRemoteLogMetadataManager:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+            self.change_count.changed()
 
     # -- inside
 

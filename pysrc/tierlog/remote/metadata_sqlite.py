@@ -112,6 +112,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             for known, number in taken.items():
                 self._partitions[known.partition] = known
                 self._keep_number(known.partition, number)
+            self.change_count.changed()
 
     def close(self) -> None:
         with self._lock:

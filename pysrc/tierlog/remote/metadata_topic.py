@@ -226,6 +226,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             # Nobody reads on: every question and every write under way has to know.
             with self._caught_up:
                 self._failure = unavailable(f"{self._topic}: no longer followed: {reason}")
+                self.change_count.changed()
                 self._settle_writes(None, self._failure)
                 self._caught_up.notify_all()
             self._client.close_consumer()
@@ -266,6 +267,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         change = self._change(known, record)
         if change is not None:
             known.apply(change)
+            self.change_count.changed()
         event = record.event
         if isinstance(event, RemotePartitionDeleteMetadata) and event.state is _PARTITION_GONE:
             self._deleted.add(event.partition)
@@ -285,6 +287,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     def _stop(self, number: int, error: CorruptDataError | RemoteMetadataError) -> None:
         self._stopped[number] = error
+        self.change_count.changed()
         self._settle_writes(number, error)
 
     def _cut_off(self, number: int) -> RemoteMetadataError:
@@ -348,6 +351,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         """Stops following; writes under way end with a ClosedError, though they may be durable."""
         with self._caught_up:
             self._closed = True
+            self.change_count.changed()
             self._settle_writes(None, ClosedError("the metadata manager is closed"))
             self._caught_up.notify_all()
         # Never under the lock, which the reader needs to come to its end.

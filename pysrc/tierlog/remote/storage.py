@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tierlog._core import ReadFile, crc32c
+from tierlog._hot import OpenFiles
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.bucket import (
     Problem,
@@ -146,6 +147,11 @@ class RemoteStorageManager:
                 f"{start_position}, got {received}"
             )
         return data
+
+    @property
+    def open_files(self) -> OpenFiles | None:
+        """What `open_file` has open still; None when the store has no files."""
+        return None if self._files is None else self._files.open_files
 
     def open_file(self, key: str) -> ReadFile | None:
         """The file that an object is, for a read that begins now; None when the store has none."""

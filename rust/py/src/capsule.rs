@@ -19,7 +19,7 @@ use crate::object::Index;
 use crate::{cache, load, quota, segment_index};
 
 /// Of the table's layout and of what its functions mean.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const NAME: &CStr = c"tierlog._core._C_API";
 
 /// The table. Functions are only ever added at its end.

@@ -2,13 +2,12 @@
 //! all of it in one call.
 #![expect(unsafe_code, reason = "C callers hand over pointers")]
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
-use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::{io, ptr, slice};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -31,11 +30,16 @@ const NEXT_BYTES: i64 = 17;
 /// Start, end, first offset, next offset.
 type Found = (usize, usize, i64, i64);
 /// The batches, the position of the first one, first offset, next offset.
-type Read<'py> = (Bound<'py, PyBytes>, i64, i64, i64);
+type Records<'py> = (Bound<'py, PyBytes>, i64, i64, i64);
 
-thread_local! {
-    /// Where a thread reads to; what is handed out is copied from here, while it is in the cache.
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+/// An answer so many times as small as what was read for it is copied, so that the rest can go.
+const COPY_FROM: usize = 4;
+
+/// What was read from byte `position` of the file on, and the answer in it.
+struct Read<'py> {
+    bytes: Bound<'py, PyBytes>,
+    position: i64,
+    answer: Answer,
 }
 
 /// An open file that reads share; closed when the last one lets go of it.
@@ -123,9 +127,13 @@ impl SegmentIndex {
         last_offset: i64,
         max_bytes: i64,
         minimum_one: bool,
-    ) -> PyResult<Option<Read<'py>>> {
+    ) -> PyResult<Option<Records<'py>>> {
         let asked = asked(offset, last_offset, max_bytes, minimum_one)?;
-        Ok(self.read_asked(py, &file.get().0, reach_bytes, &asked))
+        let found = self.read_asked(py, &file.get().0, reach_bytes, &asked)?;
+        Ok(found.map(|Read { bytes, position, answer }| {
+            let records = PyBytes::new(py, &bytes.as_bytes()[answer.start..answer.end]);
+            (records, position + answer.start as i64, answer.first_offset, answer.next_offset)
+        }))
     }
 
     /// Which batches of `data`, read from byte `position` of the segment, answer a read of `offset`:
@@ -182,35 +190,18 @@ impl SegmentIndex {
         }
     }
 
+    /// No more is read than it takes if all batches here are of one size, else everything in which
+    /// the answer may lie.
     fn read_asked<'py>(
         &self,
         py: Python<'py>,
         file: &File,
         reach_bytes: i64,
         asked: &Asked,
-    ) -> Option<Read<'py>> {
+    ) -> PyResult<Option<Read<'py>>> {
         let span = self.around(asked.offset, reach_bytes);
-        let mut scratch = SCRATCH.take();
-        let found = py.detach(|| self.read_answer(file, &span, asked, &mut scratch));
-        let read = found.map(|(position, found)| {
-            let records = PyBytes::new(py, &scratch[found.start..found.end]);
-            (records, position + found.start as i64, found.first_offset, found.next_offset)
-        });
-        SCRATCH.set(scratch);
-        read
-    }
-
-    /// From where it was read, and the answer in `scratch`: no more than it takes if all batches
-    /// here are of one size, else everything in which it may lie.
-    fn read_answer(
-        &self,
-        file: &File,
-        span: &Span,
-        asked: &Asked,
-        scratch: &mut Vec<u8>,
-    ) -> Option<(i64, Answer)> {
         if span.position <= 0 {
-            return None;
+            return Ok(None);
         }
         let most = i64::try_from(asked.max_bytes).unwrap_or(i64::MAX);
         let latest = span.next.map_or(self.size_bytes, |(_, latest)| latest);
@@ -219,13 +210,14 @@ impl SegmentIndex {
             end: self.cut(span.covers.max(latest.saturating_add(most))),
             first_last_offset: span.last_offset,
         };
-        let likely = self.likely(span, asked.offset, most).filter(|one| one.size() < whole.size());
-        let found = likely
-            .or(Some(whole))
-            .and_then(|range| self.read_range(file, &range, asked, scratch))
-            .or_else(|| likely.and_then(|_| self.read_range(file, &whole, asked, scratch)))?;
-        self.note(&scratch[found.1.start..]);
-        Some(found)
+        let likely = self.likely(&span, asked.offset, most).filter(|one| one.size() < whole.size());
+        for range in likely.into_iter().chain([whole]) {
+            if let Some(read) = self.read_range(py, file, &range, asked)? {
+                self.note(&read.bytes.as_bytes()[read.answer.start..]);
+                return Ok(Some(read));
+            }
+        }
+        Ok(None)
     }
 
     /// Where the answer lies if all batches here are of one size, and of so many offsets. It begins
@@ -252,26 +244,31 @@ impl SegmentIndex {
         end.saturating_add(NEXT_BYTES).min(self.size_bytes)
     }
 
-    fn read_range(
+    /// Read into memory of its own, which nobody else has seen: what is handed out lies there.
+    fn read_range<'py>(
         &self,
+        py: Python<'py>,
         file: &File,
         range: &Range,
         asked: &Asked,
-        scratch: &mut Vec<u8>,
-    ) -> Option<(i64, Answer)> {
-        let size = usize::try_from(range.size()).ok()?;
-        if size > MOST_BYTES {
-            return None;
+    ) -> PyResult<Option<Read<'py>>> {
+        let (Ok(size), Ok(position)) =
+            (usize::try_from(range.size()), u64::try_from(range.position))
+        else {
+            return Ok(None);
+        };
+        if size == 0 || size > MOST_BYTES {
+            return Ok(None);
         }
-        if scratch.len() < size {
-            scratch.resize(size, 0);
-        }
-        let data = &mut scratch[..size];
-        file.read_exact_at(data, u64::try_from(range.position).ok()?).ok()?;
-        let found = answer(data, &self.origin(range.first_last_offset, range.end), asked)?;
+        let origin = self.origin(range.first_last_offset, range.end);
+        let (bytes, room) = new_bytes(py, size)?;
+        let found = py.detach(|| answer(fill(room, file, position)?, &origin, asked));
         // Else it may lie before what was read.
-        let is_first = found.start > 0 || found.first_offset <= asked.offset;
-        is_first.then_some((range.position, found))
+        let is_first = |found: &Answer| found.start > 0 || found.first_offset <= asked.offset;
+        Ok(found.filter(is_first).map(|answer| {
+            let read = Read { bytes, position: range.position, answer };
+            if size > COPY_FROM * (answer.end - answer.start) { read.cut(py) } else { read }
+        }))
     }
 
     /// Remembers of which size a batch is.
@@ -285,15 +282,62 @@ impl SegmentIndex {
     }
 }
 
-/// Where the batches of a read lie, for C.
+impl<'py> Read<'py> {
+    /// The answer alone.
+    fn cut(self, py: Python<'py>) -> Self {
+        let Answer { start, end, .. } = self.answer;
+        let bytes = PyBytes::new(py, &self.bytes.as_bytes()[start..end]);
+        let answer = Answer { start: 0, end: end - start, ..self.answer };
+        Self { bytes, position: self.position + start as i64, answer }
+    }
+}
+
+/// New bytes, and the room in them.
+type Room<'py, 'a> = (Bound<'py, PyBytes>, &'a mut [MaybeUninit<u8>]);
+
+/// Bytes that nobody else has, and the room in them, which nobody has written to.
+fn new_bytes<'py, 'a>(py: Python<'py>, size: usize) -> PyResult<Room<'py, 'a>> {
+    // SAFETY: without a source the bytes are new; Python wants them written before anybody else
+    // sees them, and the room is gone by then.
+    unsafe {
+        let bytes = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
+        let bytes = Bound::from_owned_ptr_or_err(py, bytes)?.cast_into_unchecked::<PyBytes>();
+        let start = ffi::PyBytes_AS_STRING(bytes.as_ptr()).cast_mut().cast();
+        Ok((bytes, slice::from_raw_parts_mut(start, size)))
+    }
+}
+
+/// What a file has from `position` on, if it fills the room.
+fn fill<'a>(room: &'a mut [MaybeUninit<u8>], file: &File, position: u64) -> Option<&'a [u8]> {
+    let mut filled = 0;
+    while filled < room.len() {
+        let rest = &mut room[filled..];
+        let at = i64::try_from(position + filled as u64).ok()?;
+        // SAFETY: the system writes to `rest` alone.
+        let count =
+            unsafe { libc::pread64(file.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), at) };
+        match usize::try_from(count) {
+            Ok(0) => return None,
+            Ok(count) => filled += count,
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    // SAFETY: all of it was written.
+    Some(unsafe { slice::from_raw_parts(room.as_ptr().cast(), filled) })
+}
+
+/// Where the batches of a read lie, for C: in the bytes that were read, and in the file.
 #[repr(C)]
 pub struct Place {
+    start: usize,
+    end: usize,
     position: i64,
     first_offset: i64,
     next_offset: i64,
 }
 
-/// `SegmentIndex.read` for C: the batches as bytes, and in `place` where they lie; None when there
+/// `SegmentIndex.read` for C: bytes, and in `place` where the batches are in them; None when there
 /// is no such answer, null with an exception.
 ///
 /// # Safety
@@ -322,12 +366,18 @@ pub unsafe extern "C" fn read(
     };
     let asked = Asked { offset, last_offset, max_bytes, minimum_one: minimum_one != 0 };
     match index.get().read_asked(py, &file.get().0, reach_bytes, &asked) {
-        Some((records, position, first_offset, next_offset)) => {
+        Ok(Some(Read { bytes, position, answer })) => {
+            let Answer { start, end, first_offset, next_offset } = answer;
+            let position = position + start as i64;
             // SAFETY: as the caller promises.
-            unsafe { place.write(Place { position, first_offset, next_offset }) };
-            records.into_ptr()
+            unsafe { place.write(Place { start, end, position, first_offset, next_offset }) };
+            bytes.into_ptr()
         }
-        None => py.None().into_ptr(),
+        Ok(None) => py.None().into_ptr(),
+        Err(error) => {
+            raise(py, error);
+            ptr::null_mut()
+        }
     }
 }
 

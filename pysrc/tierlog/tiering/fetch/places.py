@@ -29,7 +29,7 @@ class SegmentPlaces:
 
     def __init__(self, metadata: RemoteLogMetadataManager) -> None:
         self._metadata = metadata
-        self.table = PlaceTable(metadata.changes, _MAX_PARTITIONS)
+        self.table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
 
     def find(
         self,

@@ -344,14 +344,11 @@ class ReadAhead:
         begun = self.marks.take(*key)
         return None if begun is None else Stream(partition, *begun)
 
-    def begin(
-        self, partition: TopicIdPartition, offset: int, place: Place, position: int, now_ms: int
-    ) -> None:
+    def begin(self, offset: int, place: Place, position: int, now_ms: int) -> None:
         """Somebody has read once, and goes on at `offset` if he is sequential: at byte `position`
         of `place`."""
         if not self._closed:
-            key = (partition.topic_id, partition.partition, offset)
-            self.marks.put(*key, place, position, now_ms)
+            self.marks.put(offset, place, position, now_ms)
 
     def put(self, stream: Stream, offset: int) -> None:
         """The stream goes on at `offset`; who takes it next reads on there."""

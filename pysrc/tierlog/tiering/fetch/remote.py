@@ -154,6 +154,7 @@ class RemoteReader:
             self._positions.index_of,
             self._positions.table,
             self._positions.walked,
+            storage.open_files,
             storage.open_file,
             memory.budget,
             self._ahead.streams,
@@ -289,7 +290,7 @@ class RemoteReader:
         start, stop, first_offset, next_offset = found
         records, segment = self._own(view[start:stop], end - position), place.segment
         start, stop = position + start, position + stop
-        self._ahead.begin(segment.topic_id_partition, next_offset, place, stop, now_ms)
+        self._ahead.begin(next_offset, place, stop, now_ms)
         return RemoteRead(records, first_offset, next_offset, segment, start, stop, wanted.requests)
 
     # -- finding the segment
@@ -619,8 +620,7 @@ class RemoteReader:
         if wanted.stream is not None:
             wanted.stream.goes_on(place, end_position)
         else:
-            partition, now_ms = place.segment.topic_id_partition, self._clock.monotonic_ms()
-            self._ahead.begin(partition, next_offset, place, end_position, now_ms)
+            self._ahead.begin(next_offset, place, end_position, self._clock.monotonic_ms())
         return RemoteRead(
             records=records,
             first_offset=first.run.base_offset[first.row],
