@@ -24,12 +24,13 @@ ROOT = Path(__file__).resolve().parent
 
 # The maturin command lies beside the interpreter, which need not be on PATH.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-# A binary names the source files of its panics: not by the paths of the machine that built it.
+# A binary names the source files of its panics: not by the paths of the machine that built it. Our
+# own are relative already; a flag with their folder would have each build elsewhere compile all
+# dependencies again.
 CARGO_HOME = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
 os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(
     [
         *os.environ.get("RUSTFLAGS", "").split(),
-        f"--remap-path-prefix={ROOT}=tierlog",
         f"--remap-path-prefix={CARGO_HOME}=cargo",
     ]
 )
