@@ -291,17 +291,14 @@ def small_case(
         ranges = [(one.end_position - one.start_position, one.start_position) for one in found]
         file = stack.enter_context(tier.path.open("rb")).fileno()
 
-        partition, lineage = tier.segment.topic_id_partition, tier.lineage
+        partition, lineage, after = tier.segment.topic_id_partition, tier.lineage, end + 1
 
         def ours() -> Answer:
             read = tier.reader.read
             return {
                 "bytes": sum(
-                    found.end_position - found.start_position
-                    for offset in offsets
-                    for found in [
-                        read(partition, lineage, offset, SMALL_BYTES, end + 1, minimum_one=True)
-                    ]
+                    len(read(partition, lineage, one, SMALL_BYTES, after, minimum_one=True).records)
+                    for one in offsets
                 )
             }
 

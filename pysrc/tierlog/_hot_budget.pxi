@@ -68,6 +68,7 @@ cdef class ByteBudget:
 
 
 @cython.final
+@cython.freelist(64)
 @cython.no_gc_clear
 cdef class Permit:
     """Room for `size_bytes` in a `ByteBudget`; `ahead`: for what nobody has asked for yet.

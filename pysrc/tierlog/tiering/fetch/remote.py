@@ -191,7 +191,7 @@ class RemoteReader:
         object that should be there is not. CorruptDataError for damage that a second request
         brought as well. MetadataNotReadyError, ClosedError.
         """
-        if offset < max(log_start_offset, 0):
+        if offset < log_start_offset or offset < 0:
             raise OutOfRangeError(
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
