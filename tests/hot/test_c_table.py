@@ -57,7 +57,7 @@ def test_both_descriptions_name_the_same_functions_in_the_same_order() -> None:
     in_cython = re.findall(r"(?:int32_t|uint32_t) (\w+)$|\(\*(\w+)\)\(", cython, re.MULTILINE)
     assert in_rust == [field or function for field, function in in_cython]
     version, size_bytes = head_of_the_table()
-    assert version == 2
+    assert version == 3
     assert size_bytes == 8 + 8 * (len(in_rust) - 2)
 
 
