@@ -297,8 +297,11 @@ def small_case(
             read = tier.reader.read
             return {
                 "bytes": sum(
-                    len(read(partition, lineage, one, SMALL_BYTES, after, minimum_one=True).records)
-                    for one in offsets
+                    found.end_position - found.start_position
+                    for offset in offsets
+                    for found in [
+                        read(partition, lineage, offset, SMALL_BYTES, after, minimum_one=True)
+                    ]
                 )
             }
 

@@ -64,11 +64,11 @@ def test_both_descriptions_name_the_same_functions_in_the_same_order() -> None:
 @pytest.mark.parametrize(
     ("version", "size_bytes", "name", "expected"),
     [
-        (1, 4096, NAME, "ImportError: tierlog._hot needs version 2 of the core's C API"),
-        (3, 4096, NAME, "found version 3 (4096 bytes): install both from one wheel"),
-        (2, 24, NAME, "found version 2 (24 bytes)"),
-        (2, 4096, b"other", "ValueError: PyCapsule_GetPointer called with incorrect name"),
-        (2, 4096, b"", "ValueError: PyCapsule_GetPointer called with invalid PyCapsule object"),
+        (1, 4096, NAME, "ImportError: tierlog._hot needs version 3 of the core's C API"),
+        (4, 4096, NAME, "found version 4 (4096 bytes): install both from one wheel"),
+        (3, 24, NAME, "found version 3 (24 bytes)"),
+        (3, 4096, b"other", "ValueError: PyCapsule_GetPointer called with incorrect name"),
+        (3, 4096, b"", "ValueError: PyCapsule_GetPointer called with invalid PyCapsule object"),
     ],
 )
 def test_another_table_is_refused(
@@ -80,6 +80,6 @@ def test_another_table_is_refused(
 
 
 def test_a_longer_table_of_the_same_version_will_do() -> None:
-    command = [sys.executable, "-c", IMPORT_WITH, "2", "4096", NAME.decode()]
+    command = [sys.executable, "-c", IMPORT_WITH, "3", "4096", NAME.decode()]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout == ""
