@@ -46,6 +46,7 @@ __all__ = [
     "read_slab",
     "rebuild_indexes",
     "release_spare_memory",
+    "row_columns",
     "scan_piece",
     "scan_segment",
 ]
