@@ -267,3 +267,24 @@ def test_many_partitions_at_once_stay_within_the_memory(tiers: TwoTiers) -> None
     assert answers[0].size_bytes > 0
     memory = tiers.memory  # type: ignore[attr-defined]
     assert memory.most_bytes <= MEMORY_BYTES
+
+
+def test_a_cache_full_of_entries_that_readers_hold(tiers: TwoTiers) -> None:
+    """They make way like any others, and stay what they are for who holds them: no read waits for
+    a reader that keeps its entries for ever."""
+    ill, well, _ = three(tiers)
+    plenty = [bytes(one.records) for one in fetch(tiers, ill, well)]
+    segments = tiers.metadata.list(ill)
+    tiers.cache.remove_partition(ill)
+    tiers.cache.remove_partition(well)
+    held = [tiers.cache.get(one) for one in segments]
+    found = [
+        entry.lookup_offset(one.start_offset) for one, entry in zip(segments, held, strict=True)
+    ]
+    tiers.cache.resize(tiers.cache.size_bytes // len(segments))
+    for _ in range(3):
+        assert [bytes(one.records) for one in fetch(tiers, ill, well)] == plenty
+    assert tiers.cache.get(segments[0]) is not held[0]
+    assert found == [
+        entry.lookup_offset(one.start_offset) for one, entry in zip(segments, held, strict=True)
+    ]
