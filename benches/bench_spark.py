@@ -54,6 +54,7 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
     return [
         rebuild(bench, 256 * MIB, goal=0.70),
         rebuild(bench, 1024 * MIB, goal=0.85),
+        rebuild(bench, 1024 * MIB, goal=0.85, links=128),
         batches(bench, links=1),
         batches(bench, links=4),
         per_task(20 if quick else 400),
@@ -99,10 +100,11 @@ class Targets:
             shutil.rmtree(path)
 
 
-def rebuild(bench: Bench, task_bytes: int, *, goal: float) -> Case:
-    """17 GB of segments, plan and report included; both have started what they run in before."""
+def rebuild(bench: Bench, task_bytes: int, *, goal: float, links: int = 64) -> Case:
+    """17 GB of segments, or more of them, plan and report included; both have started what they run
+    in before."""
     shape = "none-100-16k"
-    links = 4 if bench.corpora.quick else 64
+    links = links // 16 if bench.corpora.quick else links
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape)
