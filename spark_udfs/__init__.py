@@ -17,21 +17,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_udfs.codec import (
-        ENTRY_SCHEMA,
-        SCAN_SCHEMA,
-        decode_remote_log_indexes,
-        scan_segments,
-    )
+    from spark_udfs.codec import ENTRY_SCHEMA, SCAN_SCHEMA
     from spark_udfs.rebuild import rebuild_indexes
     from spark_udfs.session import session_config
     from spark_udfs.shipping import ship
     from spark_udfs.store_audit import audit
     from spark_udfs.udfs import (
+        decode_remote_log_indexes,
         decode_udf,
         encode_udf,
         records_udf,
         register,
+        scan_segments,
         scan_udf,
         verify_udf,
     )
@@ -54,9 +51,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(
-        ("ENTRY_SCHEMA", "SCAN_SCHEMA", "decode_remote_log_indexes", "scan_segments"), "codec"
-    ),
+    **dict.fromkeys(("ENTRY_SCHEMA", "SCAN_SCHEMA"), "codec"),
     "audit": "store_audit",
     "rebuild_indexes": "rebuild",
     "session_config": "session",

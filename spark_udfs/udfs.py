@@ -32,7 +32,21 @@ from spark_udfs.worker import on_worker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["decode_udf", "encode_udf", "records_udf", "register", "scan_udf", "verify_udf"]
+__all__ = [
+    "decode_remote_log_indexes",
+    "decode_udf",
+    "encode_udf",
+    "records_udf",
+    "register",
+    "scan_segments",
+    "scan_udf",
+    "verify_udf",
+]
+
+# For ``mapInArrow``: what `spark_udfs.codec` has by these names, in a worker that leaves tierlog
+# alone when it collects garbage.
+scan_segments = on_worker(codec.__name__, codec.scan_segments.__name__)
+decode_remote_log_indexes = on_worker(codec.__name__, codec.decode_remote_log_indexes.__name__)
 
 
 def _udf(function: Callable[[pa.Array], pa.Array], kind: pa.DataType) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import tierlog
-from spark_udfs import ENTRY_SCHEMA, SCAN_SCHEMA, decode_remote_log_indexes, scan_segments
+from spark_udfs.codec import ENTRY_SCHEMA, SCAN_SCHEMA, decode_remote_log_indexes, scan_segments
 from tests.kafka_tools.golden import GoldenSegment, golden_segments
 
 SEGMENTS = golden_segments("codec-zstd")
