@@ -22,7 +22,7 @@ pub const CRC_START: usize = 21;
 pub const MIN_BATCH_LENGTH: i32 = 14;
 
 const CODEC_MASK: i16 = 0x07;
-const LOG_APPEND_TIME: i16 = 0x08;
+pub(crate) const LOG_APPEND_TIME: i16 = 0x08;
 const TRANSACTIONAL: i16 = 0x10;
 const CONTROL: i16 = 0x20;
 const DELETE_HORIZON: i16 = 0x40;

@@ -1,8 +1,8 @@
 //! What a row of a table has beside its record: the fields of the record's batch, once for each
 //! record, and the time in microseconds, as Arrow and Spark have it.
 
-/// Bit of a batch's attributes: the broker set the times.
-const LOG_APPEND_TIME: i16 = 0x08;
+use crate::record_batch::LOG_APPEND_TIME;
+
 /// The latest time that microseconds can say; the earliest is as far before 1970.
 const MAX_MS: i64 = i64::MAX / 1000;
 

@@ -25,7 +25,7 @@ pub fn row_columns(
         .and_then(|fields| RowColumns::of(fields, &starts, &timestamp_ms))
         .ok_or_else(|| {
         PyValueError::new_err(format!(
-            "expected starts of {} batches for {} rows, found {} others",
+            "expected starts of {} batches that give each of {} rows one, found {} that do not",
             batches.rows(),
             timestamp_ms.len(),
             starts.len()
