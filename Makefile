@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 # Every test whose number of tries is larger in a proof.
-PROOFS := $(shell grep -rlE 'tests.proofs|oracle.strategies|hypothesis' tests --include='test_*.py')
+PROOF_FILES := $(shell grep -rlE 'tests.proofs|oracle.strategies|hypothesis' tests --include='test_*.py')
 # One more than two cores, since a third of a test's time is spent waiting for a server or a disk; in
 # the order of tests/conftest.py.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
@@ -52,7 +52,7 @@ models: build  ## every interleaving of a few threads, tried by loom
 
 proofs: build models $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 50 times the examples, at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
-	TIERLOG_PROOFS=1 $(BIN)/python -m pytest $(WORKERS) $(PROOFS)
+	PROOFS=1 $(BIN)/python -m pytest $(WORKERS) $(PROOF_FILES)
 
 CYCLES ?= 1000
 SEED ?= $(shell echo $$RANDOM)

@@ -9,7 +9,7 @@ __all__ = ["THOROUGH", "usually"]
 
 T = TypeVar("T")
 
-THOROUGH = os.environ.get("TIERLOG_PROOFS") == "1"
+THOROUGH = os.environ.get("PROOFS") == "1"
 
 
 def usually(few: T, *, thorough: T) -> T:

@@ -256,7 +256,8 @@ def test_settings_of_file_environment_and_flags(
     )
     monkeypatch.setenv("TIERLOG_STORE_URL", (tmp_path / "environment").as_uri())
     monkeypatch.setenv("TIERLOG_TOPICS", "epochs")
-    monkeypatch.setenv("TIERLOG_DEBUG", "0")
+    for no_setting in ("TIERLOG_DEBUG", "TIERLOG_SPARK_GC_FREEZE"):
+        monkeypatch.setenv(no_setting, "0")
     arguments = ["tier", "--config", str(file), "--once"]
     assert main(arguments) == 0
     assert capsys.readouterr().err.startswith("3 segments copied;")

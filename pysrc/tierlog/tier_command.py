@@ -43,7 +43,7 @@ __all__ = ["Watched", "run_tier", "tier_config"]
 
 _EXIT_PROBLEMS, _EXIT_INTERRUPTED = 1, 130
 # Variables of the same prefix that are no settings.
-_RESERVED = ("TIERLOG_DEBUG", "TIERLOG_HYPOTHESIS")
+_RESERVED = ("TIERLOG_DEBUG", "TIERLOG_SPARK_GC_FREEZE")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
