@@ -187,6 +187,7 @@ def batches(bench: Bench, *, links: int) -> Case:
         prepare=prepare,
         one_thread=False,
         rounds=3 if links > 1 else None,
+        warmup_s=15,
     )
 
 

@@ -91,7 +91,8 @@ class Case:
 
     ``peers`` holds the goal for each. ``unit`` is what ``Sides.amount`` counts. ``one_thread`` is
     False when a run waits, or works anywhere else than in the thread that calls it. ``rounds`` are
-    enough where one takes many seconds.
+    enough where one takes many seconds; ``warmup_s`` is for sides that get quicker for longer than
+    others, as a JVM does while it compiles.
     """
 
     operation: str
@@ -101,6 +102,7 @@ class Case:
     prepare: Callable[[ExitStack], Sides]
     one_thread: bool = True
     rounds: int | None = None
+    warmup_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -158,6 +160,8 @@ def measure(item: Case | Limit, pace: Pace) -> list[Row]:
             pace = replace(pace, cpu_time=False)
         if item.rounds is not None:
             pace = replace(pace, rounds=min(item.rounds, pace.rounds))
+        if item.warmup_s is not None and pace.warmup_s:
+            pace = replace(pace, warmup_s=item.warmup_s)
         seconds = _race(runs, sides.reset, pace)
     return [_row(item, sides.amount, seconds, name, missing.get(name, "")) for name in item.peers]
 
