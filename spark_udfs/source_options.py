@@ -16,10 +16,11 @@
 | ``view`` | records (default), batches, segments, quarantine |
 | ``onCorrupt`` | quarantine (default), fail |
 
-Among offsets -2 is earliest and -1 latest. A stream also heeds ``maxOffsetsPerTrigger``, and starts
-at latest unless told otherwise. Of several ways to say where to start the first of these counts, as
-in Spark: a timestamp, timestamps by partition, offsets. Names are compared without regard to case;
-an unknown one is an error.
+Among offsets -2 is earliest and -1 latest. Of several ways to say where to start the first of these
+counts, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at latest unless
+told otherwise, and also heeds ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
+``maxTriggerDelay`` (a time such as ``90s``; 15m by default). Names are compared without regard to
+case; an unknown one is an error.
 
 Nothing here knows Spark.
 """
@@ -37,13 +38,25 @@ from typing import Any
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "SourceOptions", "TopicChoice", "View", "parse_options"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Bound",
+    "SourceOptions",
+    "TopicChoice",
+    "TriggerSize",
+    "View",
+    "parse_options",
+]
 
 # Kafka's numbers for offsets by name.
 LATEST, EARLIEST = -1, -2
 
 _MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
 _DEFAULT_TASK_BYTES = 256 << 20
+_DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000
+# Times as Spark's options have them; a number alone is milliseconds.
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Topics that a pattern does not mean, as with Kafka's consumers.
 _INTERNAL_TOPICS = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
@@ -69,6 +82,8 @@ _NAMES = (
     "view",
     "onCorrupt",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
 )
 
 
@@ -145,7 +160,17 @@ class SourceOptions:
     view: View
     task_bytes: int
     min_partitions: int
-    max_offsets_per_trigger: int | None
+    triggers: TriggerSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerSize:
+    """How many offsets a trigger of a stream reads at most, and how many it waits for and how
+    long."""
+
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
@@ -174,7 +199,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
         view=view,
         task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),
         min_partitions=options.count("minPartitions", default=1),
-        max_offsets_per_trigger=_per_trigger(options),
+        triggers=_triggers(options),
     )
 
 
@@ -215,6 +240,19 @@ class _Options:
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
             raise self.wrong(name, "a whole number above 0")
         return int(text)
+
+    def count_or_none(self, name: str) -> int | None:
+        return None if name not in self._given else self.count(name, default=1)
+
+    def time_ms(self, name: str, *, default: int) -> int:
+        text = self._given.get(name)
+        if text is None:
+            return default
+        found = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
+        unit_ms = None if found is None else _UNIT_MS.get(found[2] or "ms")
+        if found is None or unit_ms is None:
+            raise self.wrong(name, f"a number and one of {', '.join(_UNIT_MS)}")
+        return int(found[1]) * unit_ms
 
     def wrong(self, name: str, expected: str) -> ConfigError:
         return ConfigError(
@@ -289,10 +327,17 @@ def _end(options: _Options, streaming: bool | None) -> Bound:
     return Bound(option="endingOffsets", everywhere=LATEST)
 
 
-def _per_trigger(options: _Options) -> int | None:
-    if options.text("maxOffsetsPerTrigger") is None:
-        return None
-    return options.count("maxOffsetsPerTrigger", default=1)
+def _triggers(options: _Options) -> TriggerSize:
+    size = TriggerSize(
+        max_offsets=options.count_or_none("maxOffsetsPerTrigger"),
+        min_offsets=options.count_or_none("minOffsetsPerTrigger"),
+        max_delay_ms=options.time_ms("maxTriggerDelay", default=_DEFAULT_TRIGGER_DELAY_MS),
+    )
+    if size.min_offsets and size.max_offsets and size.min_offsets > size.max_offsets:
+        raise options.wrong(
+            "minOffsetsPerTrigger", f"at most maxOffsetsPerTrigger, {size.max_offsets}"
+        )
+    return size
 
 
 def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...]) -> Bound:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_udfs.datasource import arrow_schema
@@ -39,6 +40,8 @@ from spark_udfs.stream_offsets import (
     limited,
 )
 from spark_udfs.worker import freeze_once
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,11 +53,15 @@ try:
         ReadAllAvailable,
         ReadLimit,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
+
+    has_limits = True
 except ImportError:
     # PySpark 4.1 asks for no limits: a trigger reads all that is there.
-    ReadLimit = ReadAllAvailable = ReadMaxRows = SupportsTriggerAvailableNow = object
+    ReadLimit = ReadAllAvailable = ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object
+    has_limits = False
 
 __all__ = ["TierlogStreamReader"]
 
@@ -65,9 +72,16 @@ _Json = Mapping[str, Mapping[str, int]]
 class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """From where to where each trigger reads, its tasks, and in the workers their rows."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, clock: Clock | None = None
+    ) -> None:
+        """ConfigError for limits that this PySpark cannot keep."""
+        check_limits(options)
         self._options = options
         self._schema = schema
+        self._clock = clock or SystemClock()
+        # When a trigger was last told to go on.
+        self._triggered_ms: int | None = None
         # The last look at the path, and how far it went; where a query that reads what is there
         # now is to end.
         self._catalog: Catalog | None = None
@@ -85,9 +99,14 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         begin, end = self._advanced(known, gone=known)
         if self._last is not None:
             end = _up_to(self._last, begin, end, known)
-        if isinstance(limit, ReadMaxRows) and ReadMaxRows is not object:
-            end = limited(begin, end, limit.max_rows)
-        return as_json(end)
+        if limit is None or isinstance(limit, ReadAllAvailable):
+            return as_json(end)
+        now_ms = self._clock.monotonic_ms()
+        if self._is_early(begin, end, now_ms):
+            return as_json(known)
+        self._triggered_ms = now_ms
+        most = self._options.triggers.max_offsets
+        return as_json(end if most is None else limited(begin, end, most))
 
     def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
         """OutOfRangeError when what the trigger needs is not there any more."""
@@ -118,11 +137,22 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         _, self._last = self._advanced({}, gone=None)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        size = self._options.triggers
+        if size.max_offsets is not None:
+            return ReadMaxRows(size.max_offsets)
+        return ReadAllAvailable() if size.min_offsets is None else ReadMinRows(size.min_offsets)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
         return None if self._seen is None else as_json(self._seen)
+
+    def _is_early(self, begin: StreamOffsets, end: StreamOffsets, now_ms: int) -> bool:
+        """Whether to wait for more: the first trigger never does, as in Spark's Kafka source, and
+        none of a query that ends with what is there now."""
+        size = self._options.triggers
+        if size.min_offsets is None or self._triggered_ms is None or self._last is not None:
+            return False
+        waiting = sum(after - begin[key] for key, after in end.items())
+        return waiting < size.min_offsets and now_ms - self._triggered_ms < size.max_delay_ms
 
     def _advanced(
         self, known: StreamOffsets, *, gone: Iterable[TopicPartition] | None
@@ -138,6 +168,16 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def _look(self) -> Catalog:
         self._catalog = open_catalog(self._options, settled=True)
         return self._catalog
+
+
+def check_limits(options: SourceOptions) -> None:
+    """ConfigError for limits when PySpark asks for none: 4.1 reads all that is there."""
+    size = options.triggers
+    if not has_limits and (size.max_offsets is not None or size.min_offsets is not None):
+        raise ConfigError(
+            "maxOffsetsPerTrigger, minOffsetsPerTrigger: expected PySpark 4.2 or newer, which asks "
+            f"a stream how far to go; found {pyspark.__version__}"
+        )
 
 
 def _up_to(

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_udfs.datasource import schema_of
 from spark_udfs.source_options import parse_options
 from spark_udfs.stream import TierlogStreamReader
+from tierlog.clock import Clock
 
 __all__ = ["Offsets", "Query"]
 
@@ -18,6 +19,9 @@ Offsets = dict[str, dict[str, int]]
 
 class Query:
     """What Spark keeps of a query and makes of a reader; `restart` is a new process."""
+
+    # Of the readers from the next `restart` on.
+    clock: Clock | None = None
 
     def __init__(self, path: str, **options: str) -> None:
         self._options = {"path": path, "startingOffsets": "earliest", **options}
@@ -29,7 +33,7 @@ class Query:
 
     def restart(self) -> None:
         options = parse_options(self._options, streaming=True)
-        self.reader = TierlogStreamReader(options, schema_of(options))
+        self.reader = TierlogStreamReader(options, schema_of(options), self.clock)
 
     def start(self) -> Offsets:
         if self.offsets is None:

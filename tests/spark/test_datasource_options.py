@@ -101,6 +101,15 @@ def test_the_more_particular_start_counts() -> None:
         ({**PLACE, "taskBytes": "0"}, "a whole number above 0"),
         ({**PLACE, "view": "rows"}, "records or batches or segments or quarantine"),
         ({**PLACE, "maxOffsetsPerTrigger": "0"}, "expected a whole number above 0"),
+        ({**PLACE, "minOffsetsPerTrigger": "-1"}, "expected a whole number above 0"),
+        (
+            {**PLACE, "minOffsetsPerTrigger": "8", "maxOffsetsPerTrigger": "7"},
+            "minOffsetsPerTrigger: expected at most maxOffsetsPerTrigger, 7, found '8'",
+        ),
+        ({**PLACE, "maxTriggerDelay": "-1s"}, "expected a number and one of ms, s, m, min, h, d"),
+        ({**PLACE, "maxTriggerDelay": "1.5h"}, "expected a number and one of"),
+        ({**PLACE, "maxTriggerDelay": "3 weeks"}, "expected a number and one of"),
+        ({**PLACE, "maxTriggerDelay": "m"}, "expected a number and one of"),
         ({**PLACE, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({**PLACE, "kafka.bootstrap.servers": "a:1"}, "no broker is asked"),
     ],
@@ -108,6 +117,26 @@ def test_the_more_particular_start_counts() -> None:
 def test_what_is_wrong_is_said(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         parse_options(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"),
+    [
+        (None, 900_000),
+        ("0", 0),
+        ("250", 250),
+        ("250ms", 250),
+        (" 90S ", 90_000),
+        ("2m", 120_000),
+        ("2min", 120_000),
+        ("3h", 10_800_000),
+        ("1d", 86_400_000),
+    ],
+)
+def test_how_long_a_trigger_waits(text: str | None, delay_ms: int) -> None:
+    given = PLACE if text is None else {**PLACE, "maxTriggerDelay": text}
+    size = parse_options({**given, "MINOFFSETSPERTRIGGER": "7"}, streaming=True).triggers
+    assert (size.min_offsets, size.max_offsets, size.max_delay_ms) == (7, None, delay_ms)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from spark_udfs import stream
 from spark_udfs.source_plan import Partition
 from spark_udfs.stream_offsets import advanced, as_json, from_json, limited
 from tests.kafka_tools.golden import golden_segments, truth_records
 from tests.spark.growing import GrowingLogDir, GrowingStore, fill_store
 from tests.spark.query import Query
+from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.segment import scan_segment
@@ -101,6 +103,69 @@ def test_limits(store: GrowingStore) -> None:
     query.trigger(every=True)
     assert len(query.seen()) == len([one for one in EPOCHS if one < base_offset(store, 2)])
     assert Query(store.url).reader.getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_too_little_is_waited_for_and_not_for_ever(store: GrowingStore) -> None:
+    """Offsets are waited for, by the monotonic clock, in all triggers but the first."""
+    clock = ManualClock()
+    ends = [one.next_base_offset for one in golden_segments("epochs", "clean") if one.rolled]
+    least = ends[2] - ends[1] + 1
+    query = Query(store.url, minOffsetsPerTrigger=str(least), maxTriggerDelay="2min")
+    query.clock = clock
+    query.restart()
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(least)
+    store.add("epochs", 0, 1)
+    query.trigger()
+    assert query.offsets == {"epochs": {"0": ends[0]}}
+    clock.advance(120_000)
+    store.add("epochs", 1, 2)
+    query.trigger()
+    assert query.offsets == {"epochs": {"0": ends[1]}}
+    store.add("epochs", 2, 3)
+    clock.advance(119_999)
+    clock.jump_wall(3_600_000)
+    assert query.trigger() == []
+    assert query.offsets == {"epochs": {"0": ends[1]}}
+    clock.advance(1)
+    query.trigger()
+    assert query.offsets == {"epochs": {"0": ends[2]}}
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_as_much_as_was_asked_for_goes_at_once(missing: int, store: GrowingStore) -> None:
+    ends = [base_offset(store, number) for number in range(1, 3)]
+    least = ends[1] - ends[0] + missing
+    query = Query(store.url, minOffsetsPerTrigger=str(least))
+    store.add("epochs", 0, 1)
+    query.trigger()
+    store.add("epochs", 1, 2)
+    query.trigger()
+    assert query.offsets == {"epochs": {"0": ends[0 if missing else 1]}}
+    # Whoever wants all that is there does not wait.
+    query.trigger(every=True)
+    assert query.offsets == {"epochs": {"0": ends[1]}}
+
+
+def test_a_query_that_ends_waits_for_nothing(store: GrowingStore) -> None:
+    store.add("epochs", 0, 2)
+    limits = {"minOffsetsPerTrigger": "30", "maxOffsetsPerTrigger": "40"}
+    query = Query(store.url, **limits)
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(40)
+    query.reader.prepareForTriggerAvailableNow()
+    while query.trigger():
+        pass
+    assert query.offsets == {"epochs": {"0": base_offset(store, 2)}}
+
+
+def test_a_pyspark_that_asks_for_no_limits(
+    store: GrowingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that was asked for is left out in silence."""
+    monkeypatch.setattr(stream, "has_limits", False)
+    for option in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"):
+        with pytest.raises(ConfigError, match=r"expected PySpark 4\.2 or newer"):
+            Query(store.url, **{option: "10"})
+    Query(store.url)
 
 
 def test_available_now_ends_where_it_began_to_look(store: GrowingStore) -> None:
