@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -67,8 +68,8 @@ def _check(audit: StoreAudit, segments: int) -> None:
 def fill(folder: Path, store: Store) -> None:
     """Sound `.indexes` objects, beside `.log` objects of the right size that nobody reads."""
     claim_cluster(open_store(folder.as_uri()), "bench")
-    for number in range(store.segments):
-        made = store.segment(0, number)
+    for partition, number in product(range(store.partitions), range(store.segments)):
+        made = store.segment(partition, number)
         ((epoch, _),) = made.leader_epochs
         # As a copier writes it: where the segment begins.
         metadata = replace(made, leader_epochs=((epoch, made.start_offset),))

@@ -1,7 +1,9 @@
 """What a billion segments take, from what a few take here: the tables of docs/SCALE.md.
 
 ``python -m benches.scale`` measures and prints them; ``--help`` has what may be assumed otherwise.
-What is extrapolated is a pure function of figures, assumptions and prices.
+``--measure PART`` measures one part and keeps what it finds beside the bench's files, for
+``--kept`` to print: the whole takes minutes. What is extrapolated is a pure function of figures,
+assumptions and prices.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.store import open_store
 from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.index_rebuild import plan_rebuild, rebuild_task
-from tierlog.tools.rebuild_store_plan import Looked, SegmentPair, look_at_pairs
+from tierlog.tools.listed_segments import ListedSegments
+from tierlog.tools.rebuild_store_plan import LookedSegments, look_at_listed
 
 from .bench_audit import fill
 from .bench_rebuild import make_log_dir
@@ -42,7 +45,7 @@ MIB, GIB = 1 << 20, 1 << 30
 HOUR_S = 3600
 KEYS_PER_LIST = 1_000
 LATER_MS = 1 << 42
-SEGMENTS, S3_SEGMENTS, TASKS, ROUNDS = 10_000, 1_000, 400, 3
+SEGMENTS, FEW, TASKS, ROUNDS = 10_000, 1_000, 400, 3
 FLAT_SEGMENTS, FLAT_BYTES = (10, 100, 1_000, 10_000), 4 * MIB
 
 
@@ -82,7 +85,7 @@ REQUESTS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What was measured for each segment: seconds on a core, bytes of the driver's Python. Of a
-    task of Spark's it is the time between two of them.
+    task of Spark's it is the time between two of them. A plan's is without that of the listing.
 
     To look is to read an `.indexes` object and compare all of its checksums.
     """
@@ -188,57 +191,62 @@ def driver_segments(figures: Figures, assumed: Assumed) -> tuple[float, float]:
 # -- measured here
 
 
-def measured(corpora: Corpora, task_s: float, segments: int = SEGMENTS) -> Figures:
-    """All figures; ``task_s`` is what a task of Spark takes that does nothing."""
+def measured(part: str, corpora: Corpora, segments: int = SEGMENTS) -> dict[str, float]:
+    """The figures of one of `PARTS`."""
+    if part == "task":
+        return {"task_s": per_task(TASKS).measure() / 1000}
+    few = min(segments, FEW)
+    if part == "bucket":
+        return {"list_s3_s": _s3_listing_s(few)}
     with TemporaryDirectory(dir=corpora.directory) as name:
-        folder = Path(name) / "store"
-        fill(folder, Store(partitions=1, segments=segments))
-        url = folder.as_uri()
-        audit, rebuild = (
-            {key: value / segments for key, value in _planned(operation, url).items()}
-            for operation in ("audit", "rebuild")
-        )
-        return Figures(
-            list_file_s=_listing_s(open_store(url)) / segments,
-            list_s3_s=_s3_listing_s(min(segments, S3_SEGMENTS)),
-            plan_audit_s=audit["seconds"],
-            plan_audit_bytes=audit["bytes"],
-            plan_rebuild_s=rebuild["seconds"],
-            plan_rebuild_bytes=rebuild["bytes"],
-            look_s=rebuild["look_seconds"],
-            rebuild_s_per_gib=_rebuild_s_per_gib(corpora, Path(name)),
-            task_s=task_s,
-        )
+        if part == "rebuild":
+            return {"rebuild_s_per_gib": _rebuild_s_per_gib(corpora, Path(name))}
+        folders = [Path(name) / str(count) for count in (few, segments)]
+        for folder, count in zip(folders, (few, segments), strict=True):
+            fill(folder, Store(partitions=count // few, segments=few))
+        return _planned([folder.as_uri() for folder in folders], segments, segments - few)
 
 
-def _planned(operation: str, url: str) -> dict[str, float]:
-    """In a process that has planned nothing before."""
-    command = [sys.executable, "-m", "benches.scale", "--plan", operation, url]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
+    """In processes that have planned nothing before; the second of both stores has so many
+    segments, and so many ``more`` than the first."""
+    list_s = _listing_s(open_store(urls[-1])) / segments
+    figures = {"list_file_s": list_s}
+    for operation in ("audit", "rebuild"):
+        command = [sys.executable, "-m", "benches.scale", "--plan", operation, *urls]
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        found = json.loads(done.stdout)
+        figures[f"plan_{operation}_s"] = found["seconds"] / segments - list_s
+        figures[f"plan_{operation}_bytes"] = found["bytes"] / max(more, 1)
+        figures["look_s"] = found["look_seconds"] / segments
+    return figures
 
 
-def plan(operation: str, url: str) -> dict[str, float]:
-    """Seconds without those of the looks, and the bytes by which the process became larger."""
-    looks: list[float] = []
-
-    def look(pairs: Sequence[SegmentPair]) -> list[Looked]:
+def plan(operation: str, *urls: str) -> dict[str, float]:
+    """Of the last plan: seconds, looks apart, and by how many bytes the process became larger than
+    the ones before had made it."""
+    peaks, taken, looks = [status_bytes("VmHWM")], [0.0], [0.0]
+    for url in urls:
+        looks.append(0.0)
         start = time.process_time()
-        looked = [*look_at_pairs(open_store(url), pairs)]
-        looks.append(time.process_time() - start)
-        return looked
 
-    before, start = status_bytes("VmHWM"), time.process_time()
-    made: object
-    if operation == "audit":
-        made = plan_audit(open_store(url), now_ms=LATER_MS)
-    else:
-        made = plan_rebuild(url, target=None, dry_run=True, now_ms=LATER_MS, look=look)
-    taken_s = time.process_time() - start
-    assert made
-    grown_bytes = status_bytes("VmHWM") - before
-    return {"seconds": taken_s - sum(looks), "look_seconds": sum(looks), "bytes": grown_bytes}
+        def look(listed: Sequence[ListedSegments], url: str = url) -> list[LookedSegments]:
+            begin = time.process_time()
+            looked = [*look_at_listed(open_store(url), listed)]
+            looks[-1] += time.process_time() - begin
+            return looked
+
+        if operation == "audit":
+            assert plan_audit(open_store(url), now_ms=LATER_MS).parts
+        else:
+            assert plan_rebuild(url, target=None, dry_run=True, now_ms=LATER_MS, look=look).looked
+        taken.append(time.process_time() - start)
+        peaks.append(status_bytes("VmHWM"))
+    return {
+        "seconds": taken[-1] - looks[-1],
+        "look_seconds": looks[-1],
+        "bytes": peaks[-1] - peaks[-2],
+    }
 
 
 def _listing_s(store: ObjectStore) -> float:
@@ -268,6 +276,10 @@ def _rebuild_s_per_gib(corpora: Corpora, folder: Path) -> float:
 
     size_bytes = run()
     return median_s(run) / (size_bytes / GIB)
+
+
+# What may be measured by itself.
+PARTS = ("plan", "bucket", "rebuild", "task", "flat")
 
 
 def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> dict[int, float]:
@@ -343,9 +355,39 @@ def _pieces(size_bytes: int, piece_bytes: int | None) -> int:
     return 0 if piece_bytes is None else -(-size_bytes // piece_bytes)
 
 
+class Kept:
+    """The figures of parts that were measured, in a file beside the corpora."""
+
+    def __init__(self, corpora: Corpora) -> None:
+        self._corpora = corpora
+        self._path = corpora.directory / "scale.json"
+        self.found: dict[str, float] = {}
+        self.costs: dict[int, float] = {}
+
+    def read(self) -> None:
+        """Those of earlier runs, if any."""
+        if self._path.exists():
+            kept = json.loads(self._path.read_text())
+            self.found, costs = kept["figures"], kept["costs"]
+            self.costs = {int(segments): cost for segments, cost in costs.items()}
+
+    def measure(self, part: str) -> None:
+        """A part anew."""
+        if part == "flat":
+            self.costs = cost_per_gib(self._corpora, FLAT_SEGMENTS, FLAT_BYTES)
+        else:
+            self.found |= measured(part, self._corpora)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps({"figures": self.found, "costs": self.costs}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.scale", description=__doc__)
-    parser.add_argument("--plan", nargs=2, metavar=("OPERATION", "URL"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--plan", nargs=3, metavar=("OPERATION", "URL", "URL"), help=argparse.SUPPRESS
+    )
+    parser.add_argument("--measure", choices=PARTS, help="this part only, print nothing")
+    parser.add_argument("--kept", action="store_true", help="print what such runs have found")
     for group in (Assumed(), Prices()):
         for one in fields(group):
             default = getattr(group, one.name)
@@ -355,14 +397,19 @@ def main() -> None:
     if options.plan:
         print(json.dumps(plan(*options.plan)))
         return
-    corpora = Corpora(directory=CACHE_DIR)
-    costs = cost_per_gib(corpora, FLAT_SEGMENTS, FLAT_BYTES)
-    figures = measured(corpora, task_s=per_task(TASKS).measure() / 1000)
+    kept = Kept(Corpora(directory=CACHE_DIR))
+    if options.measure or options.kept:
+        kept.read()
+    for part in (options.measure,) if options.measure else () if options.kept else PARTS:
+        kept.measure(part)
+    if options.measure:
+        return
+    figures = Figures(**kept.found)
     assumed = Assumed(**{one.name: getattr(options, one.name) for one in fields(Assumed)})
     prices = Prices(**{one.name: getattr(options, one.name) for one in fields(Prices)})
     print("\n".join(tables(figures, assumed, prices)))
     print()
-    costs_text = [(f"{segments:,}", f"{1000 * cost:.0f}") for segments, cost in costs.items()]
+    costs_text = [(f"{segments:,}", f"{1000 * cost:.0f}") for segments, cost in kept.costs.items()]
     print("\n".join(_rows(("Segments of 4 MiB", "ms for each GiB"), costs_text)))
 
 

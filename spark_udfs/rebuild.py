@@ -1,8 +1,9 @@
 """The rebuild of `tierlog index rebuild` on a Spark cluster: its plan, its worker, its report.
 
-Spark schedules and nothing more: tasks go out in a few hundred bytes, workers read and write the
-files or objects themselves, rows come back. A task that Spark repeats or runs twice writes the same
-bytes again, that is, nothing. Only frames are used, so Spark Connect will do.
+Spark schedules and nothing more: tasks go out in a few hundred bytes, as the plan has packed them,
+workers read and write the files or objects themselves, rows come back. A task that Spark repeats or
+runs twice writes the same bytes again, that is, nothing. Only frames are used, so Spark Connect
+will do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -32,19 +33,18 @@ from tierlog.tools.index_rebuild import (
     RebuildPlan,
     RebuildReport,
     RebuildSummary,
-    RebuildTask,
-    pack_tasks,
     plan_rebuild,
     rebuild_report,
     rebuild_task,
     remote_index_task,
     scan_task,
 )
+from tierlog.tools.listed_segments import ListedSegments
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild_pieces import FoundPiece
 from tierlog.tools.rebuild_remote_index import RemoteIndexRow
 from tierlog.tools.rebuild_segment import Outcome
-from tierlog.tools.rebuild_store_plan import Looked, SegmentPair, look_at_pairs
+from tierlog.tools.rebuild_store_plan import LookedSegments, look_at_listed
 from tierlog.tools.rebuild_table import (
     FINDINGS,
     FINDINGS_FILE,
@@ -55,6 +55,7 @@ from tierlog.tools.rebuild_table import (
     segment_table,
     write_report,
 )
+from tierlog.tools.rebuild_tasks import RebuildTask, pack_tasks
 from tierlog.tools.sources import source_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __all__ = [
     "SCHEDULING_JVM",
     "RebuiltTables",
     "look_rows",
+    "looked_rows",
     "outcome_rows",
     "piece_rows",
     "rebuild_indexes",
@@ -72,10 +74,13 @@ __all__ = [
     "remote_index_rows",
 ]
 
+_Part = TypeVar("_Part", ListedSegments, LookedSegments)
+
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
-# How many `.indexes` objects one task reads, and how many at a time: the other slots read, too.
+# How many `.indexes` objects one task reads, or some more, and how many at a time: the other slots
+# read, too.
 _TASK_LOOKS = 1024
 _PARALLEL_READS = 4
 _BATCH_BYTES = 1 << 20
@@ -236,10 +241,17 @@ def remote_index_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for the pairs of objects of a store: what becomes of them, pickled, as ``looks``."""
-    for number, url, pairs in _unpacked(batches):
-        looks = [*look_at_pairs(open_store(url), pairs, parallel_reads=_PARALLEL_READS)]
+    """The same for listed segments of a store: what becomes of them, pickled, as ``looks``."""
+    for number, url, listed in _unpacked(batches):
+        looks = [*look_at_listed(open_store(url), listed, parallel_reads=_PARALLEL_READS)]
         yield from _in_batches(pa.table([[number], [pickle.dumps(looks)]], schema=_LOOKS))
+
+
+def looked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same for what was seen, where nothing is to be done: rows of ``SEGMENTS`` out."""
+    for looks in _unpacked(batches):
+        outcomes = [outcome for looked in looks for outcome in looked.outcomes()]
+        yield from _in_batches(segment_table(outcomes))
 
 
 def _made(
@@ -320,6 +332,7 @@ class _Run:
             slots=slots,
             index_interval_bytes=index_interval_bytes,
             piece_bytes=piece_bytes,
+            least_bytes=_SMALLEST_TASK_BYTES,
             look=partial(_looks, spark, place.location),
         )
         total_bytes = sum(task.size_bytes for task in plan.tasks)
@@ -345,8 +358,11 @@ class _Run:
         spark, plan = self.spark, self.plan
         places = [f"{url.rstrip('/')}/{name}" for name in (SEGMENTS_FILE, FINDINGS_FILE)]
         with self._running("rebuild_rows", SEGMENTS) as rows:
-            planned = _frame(spark, segment_table(plan.outcomes))
-            rows.unionAll(planned).write.mode("overwrite").parquet(places[0])
+            rows = rows.unionAll(_frame(spark, segment_table(plan.outcomes)))
+            if plan.looked:
+                looked = _mapped(spark, [*_together(plan.looked)], "looked_rows", SEGMENTS)
+                rows = rows.unionAll(looked)
+            rows.write.mode("overwrite").parquet(places[0])
         plan = self._with_remote_indexes()
         with _errors(plan.source):
             segments = spark.read.schema(spark_schema(SEGMENTS)).parquet(places[0])
@@ -388,24 +404,38 @@ class _Run:
     def _packed(self, tasks: Sequence[RebuildTask]) -> tuple[RebuildTask, ...]:
         """The tasks in the size that suits Spark, those first that only wait for their pieces."""
         scanned = tuple(task for task in tasks if task.is_scanned)
-        chains = [chain for task in tasks if not task.is_scanned for chain in task.chains]
+        parts = [part for task in tasks if not task.is_scanned for part in task.parts]
         return scanned + pack_tasks(
-            chains, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
+            parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
         )
 
     def _watched(self, sizes_bytes: Sequence[int]) -> AbstractContextManager[None]:
         return watched(self.spark, sizes_bytes, self.progress, self.clock)
 
 
-def _looks(spark: SparkSession, url: str, pairs: Sequence[SegmentPair]) -> Iterator[Looked]:
-    """What becomes of each pair of objects of a store, in order."""
-    starts = range(0, len(pairs), _TASK_LOOKS)
-    groups = [tuple(pairs[start : start + _TASK_LOOKS]) for start in starts]
-    tasks = [(number, url, group) for number, group in enumerate(groups)]
+def _looks(
+    spark: SparkSession, url: str, listed: Sequence[ListedSegments]
+) -> Iterator[LookedSegments]:
+    """What becomes of listed segments of a store, in order."""
+    tasks = [(number, url, group) for number, group in enumerate(_together(listed))]
     with _errors(url):
         looks = _mapped(spark, tasks, "look_rows", _LOOKS).toArrow().sort_by("task")
     for one in looks.column("looks"):
         yield from pickle.loads(one.as_buffer())
+
+
+def _together(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
+    """As many of them, in order, as one task looks at."""
+    group: list[_Part] = []
+    held = 0
+    for part in parts:
+        group.append(part)
+        held += part.segments
+        if held >= _TASK_LOOKS:
+            yield tuple(group)
+            group, held = [], 0
+    if group:
+        yield tuple(group)
 
 
 def _mapped(

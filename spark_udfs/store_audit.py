@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,11 @@ from tierlog.errors import ConfigError
 from tierlog.log.files import printable
 from tierlog.remote.store import open_store
 from tierlog.tools.audit_partition import audit_partition
-from tierlog.tools.audit_plan import AuditPlan, plan_audit
+from tierlog.tools.audit_plan import AuditPart, AuditPlan, plan_audit
 from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_segment import SegmentLook, SegmentTask
+from tierlog.tools.audit_segment import SegmentLook
 from tierlog.tools.audit_store import look_at_segments
+from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild_table import FINDINGS
 from tierlog.tools.sources import source_of
 
@@ -44,7 +45,6 @@ __all__ = [
 ]
 
 _TASK_BYTES = 256 << 20
-_TASK_SEGMENTS = 256
 # Requests and checks of a segment take about as long as the core takes for so many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 # As many as a worker's slot should have; the other slots of its machine read, too.
@@ -188,45 +188,40 @@ def audit(
         retention_bytes=retention_bytes,
         log_start_offset=log_start_offset,
     )
-    plan = plan_audit(open_store(place.location), now_ms=rules.now_ms, metadata=metadata)
-    partitions = _partitions(spark, _work(plan, place.location, rules), rules).persist()
+    plan = plan_audit(
+        open_store(place.location),
+        now_ms=rules.now_ms,
+        metadata=metadata,
+        part_bytes=_TASK_BYTES - _SEGMENT_COST_BYTES if deep else None,
+    )
+    work = pa.array(list(_work(plan, place.location, rules)), pa.binary())
+    partitions = _partitions(spark, work, rules).persist()
     tables = {name: partitions.selectExpr(f"inline({name})") for name in _TABLES}
     of_plan = spark.createDataFrame(_table(plan.findings, FINDINGS), spark_schema(FINDINGS))
     tables["findings"] = tables["findings"].unionAll(of_plan)
     return AuditTables(partitions=partitions, **tables)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What one task of Spark's does."""
-
-    url: str
-    cluster_id: str | None
-    rules: AuditRules
-    tasks: tuple[SegmentTask, ...]
-
-
-def _work(plan: AuditPlan, url: str, rules: AuditRules) -> list[_Work]:
-    """Tasks of about even size. Neighbours stay together: each partition is judged as a whole."""
-    groups: list[list[SegmentTask]] = []
-    left_bytes = 0
-    for task in plan.tasks:
-        cost_bytes = _SEGMENT_COST_BYTES + (task.size_bytes if rules.deep else 0)
-        if cost_bytes > left_bytes or len(groups[-1]) == _TASK_SEGMENTS:
-            groups.append([])
-            left_bytes = _TASK_BYTES
-        groups[-1].append(task)
+def _work(plan: AuditPlan, url: str, rules: AuditRules) -> Iterator[bytes]:
+    """What each task of Spark's does, all of about even size. Neighbours stay together: each
+    partition is judged as a whole."""
+    group: list[AuditPart] = []
+    left_bytes = _TASK_BYTES
+    for part in plan.parts:
+        cost_bytes = _SEGMENT_COST_BYTES * part.segments + (part.size_bytes if rules.deep else 0)
+        if group and cost_bytes > left_bytes:
+            yield pack((url, plan.cluster_id, rules, group))
+            group, left_bytes = [], _TASK_BYTES
+        group.append(part)
         left_bytes -= cost_bytes
-    return [
-        _Work(url=url, cluster_id=plan.cluster_id, rules=rules, tasks=tuple(group))
-        for group in groups
-    ]
+    if group:
+        yield pack((url, plan.cluster_id, rules, group))
 
 
-def _partitions(spark: SparkSession, work: Sequence[_Work], rules: AuditRules) -> DataFrame:
-    if not work:
+def _partitions(spark: SparkSession, work: pa.BinaryArray, rules: AuditRules) -> DataFrame:
+    if not len(work):
         return spark.createDataFrame(_AUDITED.empty_table(), spark_schema(_AUDITED))
-    plan = pa.table([range(len(work)), list(map(pickle.dumps, work))], schema=_PLAN)
+    plan = pa.table([range(len(work)), work], schema=_PLAN)
     tasks = spark.createDataFrame(plan, spark_schema(_PLAN)).repartitionById(len(work), "task")
     look = on_worker("spark_udfs.store_audit", "look_at_tasks")
     looks = tasks.mapInArrow(look, spark_schema(_LOOKS))
@@ -238,14 +233,13 @@ def look_at_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """What a worker does: tasks in (``task``, ``work``), what was seen in each folder out."""
     for batch in batches:
         for given in batch.column("work"):
-            # Bytes that our own driver made, as every function that Spark runs is.
-            work: _Work = pickle.loads(given.as_buffer())
+            url, cluster_id, rules, parts = unpack(given.as_buffer())
             folders: defaultdict[str, list[SegmentLook]] = defaultdict(list)
             for _, look in look_at_segments(
-                open_store(work.url),
-                work.tasks,
-                work.rules,
-                cluster_id=work.cluster_id,
+                open_store(url),
+                (task for part in parts for task in part.tasks()),
+                rules,
+                cluster_id=cluster_id,
                 parallel_reads=_PARALLEL_READS,
             ):
                 folders[look.folder].append(look)

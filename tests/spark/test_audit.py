@@ -93,7 +93,8 @@ def test_every_kind_of_damage(
     spark: SparkSession, bucket: Bucket, deep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tasks so small that a partition is seen by several."""
-    monkeypatch.setattr(store_audit, "_TASK_SEGMENTS", 3)
+    monkeypatch.setattr("tierlog.tools.listed_segments.MAX_LISTED", 3)
+    monkeypatch.setattr(store_audit, "_TASK_BYTES", 4 << 20)
     for damage in DAMAGES.values():
         damage.do(bucket)
     wanted: dict[str, Any] = {"deep": deep, "retention_bytes": 30_000, "retention_ms": 1_000}

@@ -55,7 +55,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks, although the golden logs are small."""
-    for module in ("tierlog.tools.index_rebuild", "spark_udfs.rebuild"):
+    for module in ("tierlog.tools.rebuild_tasks", "spark_udfs.rebuild"):
         monkeypatch.setattr(f"{module}._SMALLEST_TASK_BYTES", 1)
 
 

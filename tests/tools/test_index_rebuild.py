@@ -23,7 +23,6 @@ from tierlog.log.segment import scan_segment
 from tierlog.tools.index_rebuild import (
     RebuildReport,
     RebuildTask,
-    pack_tasks,
     plan_rebuild,
     rebuild_index,
     rebuild_report,
@@ -31,6 +30,7 @@ from tierlog.tools.index_rebuild import (
 )
 from tierlog.tools.rebuild_log_dir import LogChain, plan_log_chains
 from tierlog.tools.rebuild_segment import Outcome
+from tierlog.tools.rebuild_tasks import pack_chains, pack_tasks
 
 DISKS = tuple(
     DATA_DIR / name / disk for name in ("clean", "unclean") for disk in ("disk1", "disk2")
@@ -89,12 +89,15 @@ def test_processes_and_tasks_do_not_show_in_the_bytes(tmp_path: Path) -> None:
     assert first.segments == second.segments
     chains = list(
         plan_log_chains(
-            open_log_dir(source).listing(), str(cut), index_interval_bytes=4096, task_bytes=1
+            open_log_dir(source).partitions(),
+            str(cut),
+            index_interval_bytes=4096,
+            chain_bytes=lambda _: 1,
         )
     )
     assert len(chains) > first.summary.partitions
     for chain in reversed(chains):
-        rebuild_task(RebuildTask(chains=(chain,)))
+        rebuild_task(RebuildTask.of(chain))
     assert tree(alone) == tree(pooled) == tree(cut)
 
 
@@ -237,8 +240,8 @@ def test_leader_epochs_come_from_the_broker_or_else_the_batches(disk: Path, tmp_
     report = rebuild(source, tmp_path / "lost")
     assert report.ok
     # Whoever makes it must see all segments.
-    listing = open_log_dir(source).listing()
-    chains = list(plan_log_chains(listing, None, index_interval_bytes=4096, task_bytes=1))
+    logs = open_log_dir(source).partitions()
+    chains = list(plan_log_chains(logs, None, index_interval_bytes=4096, chain_bytes=lambda _: 1))
     assert len(chains) == report.summary.partitions < report.summary.segments
     for name, data in checkpoints(tmp_path / "lost").items():
         ends = [row.end_offset for row in report.segments if f"{row.topic}-{row.partition}" == name]
@@ -290,7 +293,7 @@ class Killer:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every segment's cost fills a task."""
-    monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
+    monkeypatch.setattr("tierlog.tools.rebuild_tasks._SMALLEST_TASK_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_tasks")
@@ -326,33 +329,45 @@ def slot_ends(tasks: Sequence[RebuildTask], slots: int) -> list[int]:
     return sorted(ends)
 
 
+def packed(chains: Sequence[LogChain], slots: int, **bounds: int) -> tuple[RebuildTask, ...]:
+    """Tasks of chains, in the two steps of a plan; no chain is lost, and none is there twice."""
+    tasks = pack_tasks(pack_chains(chains, slots, **bounds), slots, **bounds)
+    assert sum(task.size_bytes for task in tasks) == sum(chain.size_bytes for chain in chains)
+    assert sum(len([*task.chains()]) for task in tasks) == len(chains)
+    return tasks
+
+
 @pytest.mark.parametrize("slots", [2, 3, 7])
 @pytest.mark.parametrize(("chains", "size_bytes"), [(64, 256 << 20), (64, 268_767_232), (5000, 1)])
 def test_all_slots_are_done_at_about_the_same_time(
     chains: int, size_bytes: int, slots: int
 ) -> None:
-    tasks = pack_tasks([chain_of(size_bytes)] * chains, slots, max_bytes=1 << 30)
+    tasks = packed([chain_of(size_bytes)] * chains, slots, max_bytes=1 << 30)
     first, last = slot_ends(tasks, slots)[:: slots - 1]
     assert last - first <= max(size_bytes, chains * size_bytes // 100)
-    assert sum(len(task.chains) for task in tasks) == chains
     assert max(task.size_bytes for task in tasks) <= 1 << 30
     assert len(tasks) <= 16 * slots
 
 
 def test_no_task_but_the_last_is_smaller_than_what_is_worth_one() -> None:
     chains = [chain_of(1 << 20)] * 1000
-    tasks = pack_tasks(chains, 8, min_bytes=64 << 20)
+    tasks = packed(chains, 8, min_bytes=64 << 20)
     # A segment costs a MiB besides its own.
-    assert min(len(task.chains) for task in tasks[:-1]) == 32
-    assert sum(len(task.chains) for task in tasks) == 1000
-    smaller = pack_tasks(chains, 8)
-    assert min(len(task.chains) for task in smaller[:-1]) == 2
+    assert min(len([*task.chains()]) for task in tasks[:-1]) == 32
+    smaller = packed(chains, 8)
+    assert min(len([*task.chains()]) for task in smaller[:-1]) == 2
     # The largest size that is asked for counts more.
-    assert len(pack_tasks(chains, 8, min_bytes=64 << 20, max_bytes=2 << 20)) == 1000
+    assert len(packed(chains, 8, min_bytes=64 << 20, max_bytes=2 << 20)) == 1000
+
+
+def test_a_small_rest_does_not_wait_for_a_large_chain() -> None:
+    """Whatever comes between them: a chain that is large is alone, small ones share a task."""
+    tasks = packed([chain_of(1), chain_of(1 << 30), chain_of(2)], 2)
+    assert [[chain.size_bytes for chain in task.chains()] for task in tasks] == [[1 << 30], [2, 1]]
 
 
 def test_nothing_to_pack() -> None:
-    assert pack_tasks([], 2) == ()
+    assert packed([], 2) == ()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

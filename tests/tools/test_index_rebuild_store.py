@@ -338,7 +338,7 @@ def test_a_bucket_from_several_processes(
         spoil()
         index = tmp_path / "index"
         command = ["index", "rebuild", f"s3://{name}/kafka", "--jobs", "2", "--to", str(index)]
-        monkeypatch.setattr("tierlog.tools.index_rebuild._SMALLEST_TASK_BYTES", 1)
+        monkeypatch.setattr("tierlog.tools.rebuild_tasks._SMALLEST_TASK_BYTES", 1)
         assert main(command) == 0, capsys.readouterr().out
         require_whole()
         kept = golden_store.parent / "state" / "index"

@@ -19,6 +19,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log import checkpoint
@@ -194,22 +195,36 @@ class LogDir:
         not read again.
         """
         findings = Findings()
-        found: dict[TopicPartition, list[PartitionLog]] = {}
-        for root in self.paths:
-            findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
-            checkpoints = _RootCheckpoints.read(root, findings)
-            for log in self._partitions_of(root, checkpoints, findings, memory):
-                found.setdefault(log.topic_partition, []).append(log)
+        partitions = tuple(self.each_partition(findings, memory))
         if memory is not None:
-            memory.forget_all_but({log.directory for logs in found.values() for log in logs})
-        for logs in found.values():
-            for log in logs if len(logs) > 1 else ():
-                findings.skip(log.directory, SkipReason.DUPLICATE_PARTITION)
+            memory.forget_all_but({log.directory for log in partitions})
         return Listing(
-            partitions=tuple(logs[0] for _, logs in sorted(found.items()) if len(logs) == 1),
+            partitions=partitions,
             skipped=tuple(findings.skipped),
             problems=tuple(findings.problems),
         )
+
+    def each_partition(
+        self, findings: Findings, memory: ListingMemory | None = None
+    ) -> Iterator[PartitionLog]:
+        """The partitions of `listing`, each looked at when it is its turn, so that a caller who
+        lets go of them needs memory for one. What is left out beside them goes to `findings`."""
+        places: dict[TopicPartition, list[tuple[str, _RootCheckpoints]]] = {}
+        for root in self.paths:
+            findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
+            checkpoints = _RootCheckpoints.read(root, findings)
+            for path, topic_partition in _partitions_of(root, findings):
+                places.setdefault(topic_partition, []).append((path, checkpoints))
+        for topic_partition, where in sorted(places.items(), key=itemgetter(0)):
+            logs = [
+                log
+                for path, checkpoints in where
+                if (log := self._partition(path, topic_partition, checkpoints, findings, memory))
+            ]
+            if len(logs) == 1:
+                yield logs[0]
+            for log in logs if len(logs) > 1 else ():
+                findings.skip(log.directory, SkipReason.DUPLICATE_PARTITION)
 
     def partitions(self) -> tuple[PartitionLog, ...]:
         """The partitions of ``listing``."""
@@ -233,27 +248,6 @@ class LogDir:
         where = ", ".join(printable(path) for path in self.paths)
         why = "".join(f"; {skipped}" for skipped in findings.skipped)
         raise OutOfRangeError(f"{where}: {count} partition {printable(name)}{why}")
-
-    def _partitions_of(
-        self,
-        root: str,
-        checkpoints: _RootCheckpoints,
-        findings: Findings,
-        memory: ListingMemory | None,
-    ) -> Iterator[PartitionLog]:
-        try:
-            with open_directory(root) as fd:
-                names = sorted(os.listdir(fd))
-        except OSError as error:
-            findings.skip_error(root, error)
-            return
-        for name in names:
-            path = os.path.join(root, name)
-            topic_partition = _partition_of_entry(path, name, findings)
-            if topic_partition:
-                log = self._partition(path, topic_partition, checkpoints, findings, memory)
-                if log:
-                    yield log
 
     def _partition(
         self,
@@ -299,6 +293,21 @@ class LogDir:
 
 def _read_meta(path: StrPath) -> MetaProperties | None:
     return checkpoint.read_meta_properties(path)
+
+
+def _partitions_of(root: str, findings: Findings) -> Iterator[tuple[str, TopicPartition]]:
+    """The directories of partitions in a log directory."""
+    try:
+        with open_directory(root) as fd:
+            names = sorted(os.listdir(fd))
+    except OSError as error:
+        findings.skip_error(root, error)
+        return
+    for name in names:
+        path = os.path.join(root, name)
+        topic_partition = _partition_of_entry(path, name, findings)
+        if topic_partition:
+            yield path, topic_partition
 
 
 def _partition_of_entry(path: str, name: str, findings: Findings) -> TopicPartition | None:

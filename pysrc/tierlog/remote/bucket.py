@@ -44,8 +44,10 @@ __all__ = [
     "bucket_metadata",
     "describe_indexes",
     "describe_segments",
-    "list_pairs",
+    "foreign_object",
+    "list_objects",
     "list_segments",
+    "lonely_object",
 ]
 
 _PARALLEL_READS = 8
@@ -110,7 +112,7 @@ def describe_segments(
     "nothing".
     """
     report = on_problem or (lambda problem: _refuse(store, problem))
-    objects = store.list(prefix) if prefix else _with_marker(store)
+    objects = store.list(prefix) if prefix else list_objects(store)
     pairs = _pairs(objects, wanted or _any, report)
     for outcome in _in_parallel(lambda pair: describe_indexes(store, *pair), pairs, parallel_reads):
         if isinstance(outcome, Problem):
@@ -119,11 +121,22 @@ def describe_segments(
             yield outcome.description
 
 
-def list_pairs(
-    store: ObjectStore, on_problem: Callable[[Problem], None]
-) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
-    """(`.log`, `.indexes`) of every segment of the store that has both, from the listing alone."""
-    return _pairs(_with_marker(store), _any, on_problem)
+def list_objects(store: ObjectStore) -> Iterator[ObjectInfo]:
+    """Every object of the store. A listing that lags, or an error page taken for one, looks like
+    an empty store; but then it lacks the cluster marker, too, which is easily asked for."""
+    seen = False
+    for info in store.list():
+        seen = seen or info.key == CLUSTER_KEY
+        yield info
+    if not seen:
+        try:
+            store.head(CLUSTER_KEY)
+        except RemoteResourceNotFoundError:
+            return
+        raise storage_error(
+            f"{store.url}: the listing lacks {CLUSTER_KEY}, which is there: it lags behind or is "
+            "not one; try again"
+        )
 
 
 def list_segments(
@@ -181,24 +194,6 @@ def _any(_key: ObjectKey) -> bool:
     return True
 
 
-def _with_marker(store: ObjectStore) -> Iterator[ObjectInfo]:
-    """Every object of the store. A listing that lags, or an error page taken for one, looks like
-    an empty store; but then it lacks the cluster marker, too, which is easily asked for."""
-    seen = False
-    for info in store.list():
-        seen = seen or info.key == CLUSTER_KEY
-        yield info
-    if not seen:
-        try:
-            store.head(CLUSTER_KEY)
-        except RemoteResourceNotFoundError:
-            return
-        raise storage_error(
-            f"{store.url}: the listing lacks {CLUSTER_KEY}, which is there: it lags behind or is "
-            "not one; try again"
-        )
-
-
 def _pairs(
     objects: Iterable[ObjectInfo],
     wanted: Callable[[ObjectKey], bool],
@@ -211,7 +206,7 @@ def _pairs(
             key = parse_key(info.key)
         except ValueError:
             if info.key != CLUSTER_KEY:
-                report(_foreign(info))
+                report(foreign_object(info))
             continue
         if not wanted(key):
             continue
@@ -220,11 +215,12 @@ def _pairs(
             waiting[key.stem] = (key.suffix, info)
         else:
             yield (info, other[1]) if key.suffix == LOG_SUFFIX else (other[1], info)
-    for suffix, info in waiting.values():
-        report(_alone(suffix, info))
+    for _, info in waiting.values():
+        report(lonely_object(info))
 
 
-def _foreign(info: ObjectInfo) -> Problem:
+def foreign_object(info: ObjectInfo) -> Problem:
+    """An object that is none of a segment's."""
     return Problem(
         key=info.key,
         reason=ProblemReason.FOREIGN_OBJECT,
@@ -233,8 +229,9 @@ def _foreign(info: ObjectInfo) -> Problem:
     )
 
 
-def _alone(suffix: str, info: ObjectInfo) -> Problem:
-    if suffix == INDEXES_SUFFIX:
+def lonely_object(info: ObjectInfo) -> Problem:
+    """One of the two objects of a segment, where the other is missing."""
+    if info.key.endswith(INDEXES_SUFFIX):
         reason, missing = ProblemReason.INDEXES_WITHOUT_LOG, LOG_SUFFIX
     else:
         reason, missing = ProblemReason.LOG_WITHOUT_INDEXES, INDEXES_SUFFIX

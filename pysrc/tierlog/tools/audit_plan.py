@@ -1,18 +1,28 @@
 """Which segments of a store there are to look at: its listing against the metadata.
 
-Found on the way is what needs no look into an object: objects that are alone or not ours, the
+However many there are, they stay packed as they were listed until somebody looks at them. Found on
+the way is what needs no look into an object: objects that are alone or not ours, the
 cluster marker, one topic under two names, and segments that only one of bucket and metadata has.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.bucket import Problem, ProblemReason, list_pairs
+from tierlog.remote.bucket import (
+    Problem,
+    ProblemReason,
+    foreign_object,
+    list_objects,
+    lonely_object,
+)
 from tierlog.remote.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.layout import (
     CLUSTER_KEY,
@@ -21,27 +31,60 @@ from tierlog.remote.layout import (
     cluster_of,
     parse_key,
 )
-from tierlog.remote.object_store import (
-    TEMPORARY_PREFIX,
-    TEMPORARY_SUFFIX,
-    ObjectInfo,
-    ObjectStore,
-)
+from tierlog.remote.object_store import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, ObjectStore
 from tierlog.tools.audit_metadata import KnownSegments, read_metadata
 from tierlog.tools.audit_rows import FINISHED, UNDER_WAY_MS, AuditedSegment
 from tierlog.tools.audit_segment import OBJECT_ACTIONS, SegmentTask, place_of
 from tierlog.tools.findings import Finding, Tally
+from tierlog.tools.listed_segments import ListedSegments, list_in_columns
 from tierlog.tools.output import iso_time
 
-__all__ = ["AuditPlan", "plan_audit"]
-
-_Pairs = Mapping[str, tuple[ObjectInfo, ObjectInfo]]
+__all__ = ["AuditPart", "AuditPlan", "plan_audit"]
 
 _SETTLE = "run tierlog tier again, which settles interrupted copies and deletions"
 _RESTORE = (
     "readers fail there: restore the objects from a backup or an older version in the bucket, or "
     "copy the segment again while the broker still has it"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPart:
+    """Neighbours in one folder, for one worker.
+
+    ``listed``: those in the store; ``known``: what the metadata says of them and of those between
+    them that are not, by key; ``otherwise``: the state of one of which it says nothing.
+    """
+
+    listed: ListedSegments | None
+    known: Mapping[str, AuditedSegment]
+    otherwise: str | None
+
+    @property
+    def segments(self) -> int:
+        """How many, or a few more where objects are alone."""
+        return len(self.known) if self.listed is None else self.listed.segments
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all `.log` objects that are not alone."""
+        if self.listed is None:
+            return 0
+        if self.listed.alone:
+            return sum(task.size_bytes for task in self.tasks())
+        return self.listed.size_bytes
+
+    def tasks(self) -> Iterator[SegmentTask]:
+        """One for each segment that either of both has, by key."""
+        objects = {
+            pair.log.key: (pair.log, pair.indexes)
+            for pair in (() if self.listed is None else self.listed.pairs())
+            if pair.log is not None and pair.indexes is not None
+        }
+        for key in sorted({*objects, *self.known}):
+            known = self.known.get(key)
+            state = self.otherwise if known is None else known.state
+            yield SegmentTask(objects=objects.get(key), known=known, state=state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,41 +95,62 @@ class AuditPlan:
     """
 
     url: str
-    tasks: tuple[SegmentTask, ...]
+    parts: tuple[AuditPart, ...]
     findings: tuple[Finding, ...]
     cluster_id: str | None
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all `.log` objects."""
-        return sum(task.size_bytes for task in self.tasks)
+        return sum(part.size_bytes for part in self.parts)
+
+    def tasks(self) -> Iterator[SegmentTask]:
+        """One for each segment of store or metadata, by key."""
+        for part in self.parts:
+            yield from part.tasks()
 
 
-def plan_audit(store: ObjectStore, *, now_ms: int, metadata: str | None = None) -> AuditPlan:
+def plan_audit(
+    store: ObjectStore,
+    *,
+    now_ms: int,
+    metadata: str | None = None,
+    part_bytes: int | None = None,
+) -> AuditPlan:
     """Lists `store`, and reads the metadata file `metadata` if given.
 
+    A part of the plan has at most ``part_bytes``, unless one segment has more.
     RemoteResourceNotFoundError when there is no store; errors of the store and of `read_metadata`,
     except that a file that is no metadata is a finding.
     """
     tally = Tally()
-    alone: list[Problem] = []
-    pairs = {pair[0].key: pair for pair in list_pairs(store, alone.append)}
-    for problem in alone:
+    foreign: list[Problem] = []
+    listed = list_in_columns(
+        list_objects(store),
+        lambda info: None if info.key == CLUSTER_KEY else foreign.append(foreign_object(info)),
+        max_bytes=part_bytes,
+    )
+    alone = [problem for one in listed if one.alone for problem in _alone(one)]
+    for problem in (*foreign, *alone):
         _object_problem(store, problem, now_ms, tally)
-    ours = [one for one in alone if one.reason is not ProblemReason.FOREIGN_OBJECT]
-    cluster_id = _cluster(store, bool(pairs or ours), tally)
+    cluster_id = _cluster(store, bool(listed), tally)
     _temporary_files(store.url, tally)
-    _names(pairs, tally)
+    _names(listed, tally)
     # After the listing: what is copied meanwhile was known before its objects were there.
     known = None if metadata is None else _known(metadata, tally)
+    parts = tuple(_parts(listed, known))
     if known is not None:
-        _compare(pairs, {one.key for one in ours}, known, now_ms, tally)
+        _compare(parts, {one.key for one in alone}, now_ms, tally)
     return AuditPlan(
-        url=store.url,
-        tasks=tuple(_tasks(pairs, known)),
-        findings=tuple(tally.findings),
-        cluster_id=cluster_id,
+        url=store.url, parts=parts, findings=tuple(tally.findings), cluster_id=cluster_id
     )
+
+
+def _alone(listed: ListedSegments) -> Iterator[Problem]:
+    for pair in listed.pairs():
+        info = pair.log or pair.indexes
+        if info is not None and (pair.log is None or pair.indexes is None):
+            yield lonely_object(info)
 
 
 def _object_problem(store: ObjectStore, problem: Problem, now_ms: int, tally: Tally) -> None:
@@ -139,15 +203,18 @@ def _temporary_files(url: str, tally: Tally) -> None:
                 )
 
 
-def _names(pairs: _Pairs, tally: Tally) -> None:
+def _names(listed: Sequence[ListedSegments], tally: Tally) -> None:
     """A topic keeps its id and its name for life."""
     named: dict[str, str] = {}
     told: set[str] = set()
-    for key in sorted(pairs):
-        parsed = parse_key(key)
+    for one in listed:
+        if one.alone == one.segments:
+            continue
+        parsed = parse_key(f"{one.folder}/{one.first}{LOG_SUFFIX}")
         name = named.setdefault(parsed.topic_id, parsed.topic_label)
         if parsed.topic_label != name and parsed.topic_label not in told:
             told.add(parsed.topic_label)
+            key = next(pair.log.key for pair in one.pairs() if pair.log and pair.indexes)
             tally.problem(
                 key,
                 "name_mismatch",
@@ -168,16 +235,14 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
     return known
 
 
-def _compare(
-    pairs: _Pairs, alone: set[str], known: KnownSegments, now_ms: int, tally: Tally
-) -> None:
+def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
     """What the metadata has that is not finished, or not in the store. What only the store has is
     told by whoever looks at it: by then a deletion may have taken it away."""
-    for key, segment in known.segments.items():
-        if segment.state != FINISHED:
-            _dangling(segment, now_ms, tally)
-        elif key not in pairs:
-            _missing(segment, alone, now_ms, tally)
+    for task in (task for part in parts for task in part.tasks()):
+        if task.known is not None and task.known.state != FINISHED:
+            _dangling(task.known, now_ms, tally)
+        elif task.known is not None and task.objects is None:
+            _missing(task.known, alone, now_ms, tally)
 
 
 def _dangling(segment: AuditedSegment, now_ms: int, tally: Tally) -> None:
@@ -198,17 +263,24 @@ def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally
             say(stem + suffix, "missing", expected, "none", _RESTORE, place=segment.place())
 
 
-def _tasks(pairs: _Pairs, known: KnownSegments | None) -> list[SegmentTask]:
-    """One for each segment that either of both has, by key."""
+def _parts(listed: Sequence[ListedSegments], known: KnownSegments | None) -> Iterator[AuditPart]:
+    """What was listed, by key, each with what the metadata has from there to the next."""
     segments = {} if known is None else known.segments
     unreadable = set() if known is None else known.unreadable
-    tasks = []
-    for key in sorted({*pairs, *segments}):
-        segment = segments.get(key)
-        if segment is not None:
-            state = segment.state
-        else:
-            told = known is not None and key.rpartition("/")[0] not in unreadable
-            state = None if told else FINISHED
-        tasks.append(SegmentTask(objects=pairs.get(key), known=segment, state=state))
-    return tasks
+    keys = sorted(segments)
+    # Each part begins at a key; what is known before the first one of a folder belongs to it.
+    listed_by_folder: defaultdict[str, list[ListedSegments]] = defaultdict(list)
+    for one in listed:
+        listed_by_folder[one.folder].append(one)
+    for folder in sorted({*listed_by_folder, *(key.rpartition("/")[0] for key in keys)}):
+        told = known is not None and folder not in unreadable
+        here = listed_by_folder[folder]
+        begins = [f"{folder}/", *(f"{folder}/{one.first}" for one in here[1:]), f"{folder}0"]
+        places: list[ListedSegments | None] = [*here] or [None]
+        for place, (begin, end) in zip(places, pairwise(begins), strict=True):
+            between = keys[bisect_left(keys, begin) : bisect_left(keys, end)] if keys else []
+            yield AuditPart(
+                listed=place,
+                known={key: segments[key] for key in between},
+                otherwise=None if told else FINISHED,
+            )

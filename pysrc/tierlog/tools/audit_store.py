@@ -67,7 +67,7 @@ def audit_store(
     watching.start(plan.size_bytes)
     findings = list(plan.findings)
     folders: defaultdict[str, list[AuditedSegment]] = defaultdict(list)
-    for task, look in look_at_segments(store, plan.tasks, rules, cluster_id=plan.cluster_id):
+    for task, look in look_at_segments(store, plan.tasks(), rules, cluster_id=plan.cluster_id):
         findings += look.findings
         if look.segment is not None:
             folders[look.folder].append(look.segment)

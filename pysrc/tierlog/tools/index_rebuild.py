@@ -26,8 +26,9 @@ from typing import TypeVar
 
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.files import printable
-from tierlog.log.log_dir import Listing, open_log_dir
+from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
+from tierlog.log.segment_files import Findings
 from tierlog.remote.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.store import open_store
 from tierlog.tools.findings import Finding, Severity, counted, finding_text
@@ -50,7 +51,8 @@ from tierlog.tools.rebuild_remote_index import (
 )
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
 from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
-from tierlog.tools.rebuild_store_plan import LookAtPairs, plan_store
+from tierlog.tools.rebuild_store_plan import LookAtListed, LookedSegments, plan_store
+from tierlog.tools.rebuild_tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
 from tierlog.tools.sources import Source, local_path, source_of
 
 __all__ = [
@@ -59,7 +61,6 @@ __all__ = [
     "RebuildSummary",
     "RebuildTask",
     "ScanTask",
-    "pack_tasks",
     "plan_rebuild",
     "rebuild_index",
     "rebuild_report",
@@ -69,41 +70,12 @@ __all__ = [
     "scan_task",
 ]
 
-DEFAULT_TASK_BYTES = 256 << 20
 DEFAULT_PIECE_BYTES = 64 << 20
-_SMALLEST_TASK_BYTES = 4 << 20
-_TASKS_PER_JOB = 4
-# Opening, writing and reporting a segment costs about as much as scanning so many bytes.
-_SEGMENT_COST_BYTES = 1 << 20
-_MAX_SEGMENTS = 4096
 _MAX_RESTARTS = 3
 
 
-Chain = LogChain | StoredChain
 _Task = TypeVar("_Task", "RebuildTask", "ScanTask", RemoteIndexTask)
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildTask:
-    """Work for one worker, at one go."""
-
-    chains: tuple[Chain, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its segments."""
-        return sum(chain.size_bytes for chain in self.chains)
-
-    @property
-    def is_scanned(self) -> bool:
-        """Whether its pieces are there, and nothing is left to be scanned."""
-        return any(chain.pieces for chain in self.chains)
-
-    @property
-    def name(self) -> str:
-        """Where it begins."""
-        return self.chains[0].name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +102,8 @@ class RebuildPlan:
     ``tasks`` are all there is to do, for `rebuild_task`. Where one of them would still be running
     when the others are done, ``scans`` has tasks for `scan_task` that come before: give what they
     find to `with_pieces`. ``index_tasks``, of a store with a target, are for `remote_index_task`
-    and come after all others: give what they made to `with_remote_indexes`.
+    and come after all others: give what they made to `with_remote_indexes`. ``looked`` and
+    ``outcomes`` are segments of a store for which there is nothing to do.
     """
 
     source: str
@@ -139,6 +112,7 @@ class RebuildPlan:
     tasks: tuple[RebuildTask, ...]
     scans: tuple[ScanTask, ...] = ()
     index_tasks: tuple[RemoteIndexTask, ...] = ()
+    looked: tuple[LookedSegments, ...] = ()
     outcomes: tuple[SegmentOutcome, ...] = ()
     remote_indexes: tuple[RemoteIndexRow, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -150,9 +124,9 @@ class RebuildPlan:
             by_segment[one.task, one.segment].append(one)
         tasks = list(self.tasks)
         for number in {number for number, _ in by_segment}:
-            (chain,) = tasks[number].chains
+            (chain,) = tasks[number].chains()
             pieces = tuple(tuple(by_segment[number, one]) for one in range(chain.segments))
-            tasks[number] = RebuildTask(chains=(replace(chain, pieces=pieces),))
+            tasks[number] = RebuildTask.of(replace(chain, pieces=pieces))
         return replace(self, tasks=tuple(tasks), scans=())
 
     def with_remote_indexes(self, made: Iterable[RemoteIndexOutcome]) -> RebuildPlan:
@@ -223,9 +197,9 @@ def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
 
     What is wrong with a segment, its files or its store is a finding in its row, never an error.
     """
-    logs = [chain for chain in task.chains if isinstance(chain, LogChain)]
-    outcomes = [*rebuild_log_chains(logs)]
-    for chain in task.chains:
+    chains = [*task.chains()]
+    outcomes = [*rebuild_log_chains([one for one in chains if isinstance(one, LogChain)])]
+    for chain in chains:
         if isinstance(chain, StoredChain):
             outcomes += rebuild_stored_chain(chain)
     return outcomes
@@ -240,12 +214,14 @@ def plan_rebuild(
     slots: int = 1,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     piece_bytes: int = DEFAULT_PIECE_BYTES,
-    look: LookAtPairs | None = None,
+    least_bytes: int = 0,
+    look: LookAtListed | None = None,
 ) -> RebuildPlan:
-    """What `rebuild_index` will do, for `slots` workers.
+    """What `rebuild_index` will do, for `slots` workers, in some ten bytes for each segment.
 
     A chain that would keep one of them busy when the others are done is cut into pieces of about
-    ``piece_bytes``. ``look`` has the `.indexes` objects of a store read elsewhere than here.
+    ``piece_bytes``; ``least_bytes`` are worth a task. ``look`` has the `.indexes` objects of a
+    store read elsewhere than here.
     ConfigError for a target that is missing, a broker's or part of the source, and for a store in
     Kafka's own layout; else as `open_log_dir`, `open_store` and ``look``, and RemoteStorageError
     when a store does not answer.
@@ -264,9 +240,11 @@ def plan_rebuild(
             now_ms=now_ms,
             dry_run=dry_run,
             index_interval_bytes=index_interval_bytes,
+            slots=slots,
+            least_bytes=least_bytes,
             look=look,
         )
-        tasks = pack_tasks(stored.chains, slots)
+        tasks = pack_tasks(stored.chains, slots, min_bytes=least_bytes)
         return RebuildPlan(
             source=place.location,
             target=place.location if folder is None else printable(folder),
@@ -278,10 +256,13 @@ def plan_rebuild(
             else pack_partitions(
                 stored.partitions, url=place.location, target=folder, dry_run=dry_run
             ),
+            looked=tuple(stored.looked),
             outcomes=tuple(stored.outcomes),
             findings=tuple(stored.findings),
         )
-    return _plan_log_dir(place, target, dry_run, slots, index_interval_bytes, piece_bytes)
+    return _plan_log_dir(
+        place, target, dry_run, slots, index_interval_bytes, piece_bytes, least_bytes
+    )
 
 
 def _plan_log_dir(
@@ -291,45 +272,51 @@ def _plan_log_dir(
     slots: int,
     index_interval_bytes: int,
     piece_bytes: int,
+    least_bytes: int,
 ) -> RebuildPlan:
     if target is None and not dry_run:
         raise ConfigError(
             f"{printable(source.location)}: expected a folder for the index files, found none; "
             "they are never written into a broker's directory"
         )
-    listing = open_log_dir(source.location).listing()
+    logs = open_log_dir(source.location)
     place = None if target is None else check_target(target, source.location)
-    total = sum(one.size_bytes for log in listing.partitions for one in log.segments)
+    outside, inside = Findings(), list[Skipped]()
+
+    def each_log() -> Iterator[PartitionLog]:
+        for log in logs.each_partition(outside):
+            inside.extend(log.skipped)
+            yield log
+
     chains = plan_log_chains(
-        listing,
+        each_log(),
         None if dry_run else place,
         index_interval_bytes=index_interval_bytes,
-        task_bytes=_task_bytes(total, slots),
+        chain_bytes=lambda seen_bytes: even_bytes(seen_bytes, slots),
     )
-    tasks = pack_tasks(list(chains), slots)
+    parts = [*pack_chains(chains, slots, min_bytes=least_bytes)]
+    tasks = pack_tasks(parts, slots, min_bytes=least_bytes)
     return RebuildPlan(
         source=printable(source.location),
         target=printable(target or ""),
         dry_run=dry_run,
         tasks=tasks,
         scans=_scans(tasks, slots, piece_bytes),
-        findings=tuple(_left_out(listing)),
+        findings=tuple(map(_left_out, (*outside.skipped, *inside))),
     )
 
 
-def _left_out(listing: Listing) -> Iterator[Finding]:
-    """Logs of the directory that are not rebuilt although a broker might read them."""
-    skipped = [*listing.skipped, *(one for log in listing.partitions for one in log.skipped)]
-    for one in skipped:
-        routine = one.reason.routine
-        yield finding(
-            one.path,
-            one.reason.name.lower(),
-            "files of a log only",
-            one.reason.value + (f" ({one.detail})" if one.detail else ""),
-            "nothing to do" if routine else "see what it is: nothing was rebuilt for it",
-            severity=Severity.NOTE,
-        )
+def _left_out(skipped: Skipped) -> Finding:
+    """What of the directory is not rebuilt although a broker might read it."""
+    routine = skipped.reason.routine
+    return finding(
+        skipped.path,
+        skipped.reason.name.lower(),
+        "files of a log only",
+        skipped.reason.value + (f" ({skipped.detail})" if skipped.detail else ""),
+        "nothing to do" if routine else "see what it is: nothing was rebuilt for it",
+        severity=Severity.NOTE,
+    )
 
 
 def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[ScanTask, ...]:
@@ -338,13 +325,13 @@ def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[
     ranges: list[PieceRange] = []
     for number, task in enumerate(tasks):
         long = task.size_bytes > share // 2 and task.size_bytes >= 2 * piece_bytes
-        if slots > 1 and long and len(task.chains) == 1:
-            (chain,) = task.chains
+        if slots > 1 and long and task.is_one_chain:
+            (chain,) = task.chains()
             if isinstance(chain, LogChain):
                 ranges += cut_log_chain(chain, number, piece_bytes)
             else:
                 ranges += cut_stored_chain(chain, number, piece_bytes)
-    limit = _task_bytes(sum(one.size_bytes for one in ranges), slots)
+    limit = even_bytes(sum(one.size_bytes for one in ranges), slots)
     groups: list[list[PieceRange]] = []
     held = 0
     for one in ranges:
@@ -354,48 +341,6 @@ def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[
         groups[-1].append(one)
         held += one.size_bytes
     return tuple(ScanTask(ranges=tuple(group)) for group in groups)
-
-
-def pack_tasks(
-    chains: Sequence[Chain],
-    slots: int,
-    *,
-    max_bytes: int = DEFAULT_TASK_BYTES,
-    min_bytes: int = 0,
-) -> tuple[RebuildTask, ...]:
-    """Tasks, the largest chains first; small chains share one, large ones are whole.
-
-    A task takes no more than half of a slot's share of what is left: large tasks cost less, small
-    ones at the end let all slots be done at about the same time. ``min_bytes`` are worth a task.
-    """
-    least = max(min_bytes, _SMALLEST_TASK_BYTES)
-    left = sum(map(_cost_bytes, chains))
-    tasks: list[RebuildTask] = []
-    group: list[Chain] = []
-    held = segments = 0
-    for chain in sorted(chains, key=_cost_bytes, reverse=True):
-        cost = _cost_bytes(chain)
-        limit = min(max(left // (2 * slots), least), max_bytes)
-        if group and (held + cost > limit or segments + chain.segments > _MAX_SEGMENTS):
-            tasks.append(RebuildTask(chains=tuple(group)))
-            left -= held
-            group, held, segments = [], 0, 0
-        group.append(chain)
-        held += cost
-        segments += chain.segments
-    if group:
-        tasks.append(RebuildTask(chains=tuple(group)))
-    return tuple(tasks)
-
-
-def _cost_bytes(chain: Chain) -> int:
-    return chain.size_bytes + chain.segments * _SEGMENT_COST_BYTES
-
-
-def _task_bytes(total_bytes: int, slots: int, max_bytes: int = DEFAULT_TASK_BYTES) -> int:
-    """The size of a task: several for each worker, so that all end at about the same time."""
-    even = total_bytes // (slots * _TASKS_PER_JOB)
-    return min(max(even, _SMALLEST_TASK_BYTES), max_bytes)
 
 
 def rebuild_index(
@@ -506,8 +451,9 @@ class _Workers:
 
 def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> RebuildReport:
     """The report of a run, whoever ran its tasks; the same for every order of outcomes."""
+    told = (outcome for looked in plan.looked for outcome in looked.outcomes())
     everything = sorted(
-        [*plan.outcomes, *outcomes],
+        [*told, *plan.outcomes, *outcomes],
         key=lambda one: (one.row.topic, one.row.partition, one.row.base_offset, one.row.path),
     )
     rows = tuple(one.row for one in everything)

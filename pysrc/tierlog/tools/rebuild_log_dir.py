@@ -15,7 +15,7 @@ come out are the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,7 @@ from tierlog.errors import (
 from tierlog.log.checkpoint import LEADER_EPOCHS, META_PROPERTIES, EpochEntry, LeaderEpochs
 from tierlog.log.files import printable, read_small
 from tierlog.log.index_files import read_producer_snapshot
-from tierlog.log.log_dir import Listing, PartitionLog, parse_partition_directory
+from tierlog.log.log_dir import PartitionLog, parse_partition_directory
 from tierlog.log.rebuild import RebuiltIndexes
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.local_store import LocalStore
@@ -132,19 +132,29 @@ def check_target(target: str, source: str | None) -> str:
 
 
 def plan_log_chains(
-    listing: Listing, target: str | None, *, index_interval_bytes: int, task_bytes: int
+    logs: Iterable[PartitionLog],
+    target: str | None,
+    *,
+    index_interval_bytes: int,
+    chain_bytes: Callable[[int], int],
 ) -> Iterator[LogChain]:
-    """Every segment in exactly one chain; a new one begins, if it may, after `task_bytes`."""
-    for log in listing.partitions:
+    """Every segment in exactly one chain; a new one begins, if it may, when one is long enough:
+    ``chain_bytes`` is asked how long that is, with the bytes of all partitions so far."""
+    seen_bytes = 0
+    for log in logs:
         bare = replace(log, skipped=(), problems=())
         divisible = bool(log.leader_epochs)
+        seen_bytes += sum(segment.size_bytes for segment in log.segments)
+        enough_bytes = chain_bytes(seen_bytes)
         run: list[SegmentFiles] = []
+        held_bytes = 0
         for segment in log.segments:
-            full = divisible and sum(one.size_bytes for one in run) >= task_bytes
+            full = divisible and run and held_bytes >= enough_bytes
             if full and _stored_snapshot(segment) is not None:
                 yield _chain(bare, run, target, index_interval_bytes)
-                run = []
+                run, held_bytes = [], 0
             run.append(segment)
+            held_bytes += segment.size_bytes
         if run:
             yield _chain(bare, run, target, index_interval_bytes)
 

@@ -35,6 +35,7 @@ from tierlog.tiering.lineage import newest_segment
 from tierlog.tiering.truncation import truncation_offset
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.output import wide_field
+from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild_segment import Outcome, finding, finding_of
 from tierlog.tools.rebuild_store import read_whole, sections_of
 from tierlog.types import TopicIdPartition
@@ -60,12 +61,23 @@ _FAILED = "see why the store or the disk failed, then run this again: what is do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPartition:
-    """A partition of a store. ``suspects`` are keys of `.indexes` objects that were no good before
-    this run; of ``segments`` in all."""
+    """A partition of a store, with so many segments. ``packed_suspects`` are keys of `.indexes`
+    objects that were no good before this run."""
 
     partition: TopicIdPartition
-    suspects: frozenset[str]
+    packed_suspects: bytes
     segments: int
+
+    @classmethod
+    def of(
+        cls, partition: TopicIdPartition, suspects: Iterable[str], segments: int
+    ) -> StoredPartition:
+        """A partition with these suspects."""
+        return cls(partition=partition, packed_suspects=pack([*suspects]), segments=segments)
+
+    def suspects(self) -> frozenset[str]:
+        """Keys of `.indexes` objects."""
+        return frozenset(unpack(self.packed_suspects))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +165,7 @@ def _rebuild(
             directory = RemoteIndexDir.of(folder, one.partition)
             segments = _segments(source, one)
             row = _made(source, directory, one.partition, segments, findings)
-            if dry_run and one.suspects:
+            if dry_run and one.suspects():
                 # What they will say when they are mended, nobody knows yet.
                 outcome = Outcome.WOULD_WRITE
             elif segments:
@@ -200,6 +212,7 @@ def _row(
 def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmentMetadata]:
     """The sound segments of the partition as far as they are part of the log, in the order in which
     nodes index them."""
+    suspects = one.suspects()
     described = list_segments(
         source,
         partition_prefix(one.partition),
@@ -210,7 +223,7 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
         segment
         for segment in described
         if segment.topic_id_partition == one.partition
-        and (indexes_key(segment) not in one.suspects or _is_sound(source, segment))
+        and (indexes_key(segment) not in suspects or _is_sound(source, segment))
     ]
     if not sound:
         return []

@@ -3,14 +3,20 @@
 Every `.indexes` object is read and all of its checksums are compared. Left alone are `.log` objects
 without one that are younger than a copy takes, and those whose first offset a sound segment holds
 already: leavings of a copy that was interrupted and done again.
+
+However many segments there are, what was listed, what was seen and what is to be done stays packed:
+only of one partition at a time, and only where something is to be done, there are objects.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import itemgetter
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.indexes import verify_indexes
@@ -26,12 +32,20 @@ from tierlog.remote.layout import (
 from tierlog.remote.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.listed_segments import (
+    MAX_LISTED,
+    ListedSegments,
+    SegmentPair,
+    list_in_columns,
+)
+from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild_remote_index import StoredPartition
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
 from tierlog.tools.rebuild_store import StoredChain, StoredSegment, read_whole, salvage
+from tierlog.tools.rebuild_tasks import PackedChains, pack_chains
 from tierlog.types import TopicIdPartition
 
-__all__ = ["LookAtPairs", "Looked", "SegmentPair", "StorePlan", "look_at_pairs", "plan_store"]
+__all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]
 
 _PARALLEL_READS = 8
 # Far longer than the moment between the two objects of a segment that is being copied.
@@ -42,18 +56,58 @@ _COPY_AGAIN = "copy the segment again while the broker still has it, or restore 
 _Partition = tuple[str, int]
 
 
-@dataclass(slots=True)
-class SegmentPair:
-    """The two objects of a segment; None for one that is not there."""
-
-    key: ObjectKey
-    log: ObjectInfo | None = None
-    indexes: ObjectInfo | None = None
+# A sound segment, one to rebuild, or why it is neither.
+Looked = SegmentDescription | StoredSegment | SegmentOutcome
 
 
-# A sound segment, one to rebuild, or why neither; and whoever finds that out for many, in order.
-Looked = SegmentDescription | StoredSegment | Finding
-LookAtPairs = Callable[[Sequence[SegmentPair]], Iterable[Looked]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedSegments:
+    """What was seen of `ListedSegments`, packed.
+
+    Of ``segments`` the ``usable`` ones are sound or, if ``broken``, to be rebuilt; ``topics`` has
+    the names that were found by the ids of the topics.
+    """
+
+    segments: int
+    usable: int
+    broken: int
+    topics: tuple[tuple[str, str], ...]
+    packed: bytes
+
+    @classmethod
+    def of(cls, looks: Sequence[Looked]) -> LookedSegments:
+        """What was seen of each, in order."""
+        told = [one if isinstance(one, SegmentDescription) else None for one in looks]
+        broken = [one for one in looks if isinstance(one, StoredSegment)]
+        partitions = [
+            one.metadata.topic_id_partition
+            for one in (*told, *(one.description for one in broken))
+            if one is not None
+        ]
+        return cls(
+            segments=len(looks),
+            usable=sum(not isinstance(one, SegmentOutcome) for one in looks),
+            broken=len(broken),
+            topics=tuple({one.topic_id: one.topic for one in partitions}.items()),
+            packed=pack(looks),
+        )
+
+    def looks(self) -> list[Looked]:
+        """What was seen of each, in order."""
+        found: list[Looked] = unpack(self.packed)
+        return found
+
+    def outcomes(self) -> Iterator[SegmentOutcome]:
+        """Those of all for which there is nothing to do."""
+        for looked in self.looks():
+            if isinstance(looked, SegmentDescription):
+                yield _sound(looked)
+            elif isinstance(looked, SegmentOutcome):
+                yield looked
+
+
+# Whoever finds out what becomes of listed segments, in their order.
+LookAtListed = Callable[[Sequence[ListedSegments]], Iterable[LookedSegments]]
 
 
 @dataclass(slots=True)
@@ -61,7 +115,8 @@ class StorePlan:
     """What is to be done, what is already known of segments that need nothing, other findings; and
     all partitions."""
 
-    chains: list[StoredChain] = field(default_factory=list)
+    chains: list[PackedChains] = field(default_factory=list)
+    looked: list[LookedSegments] = field(default_factory=list)
     outcomes: list[SegmentOutcome] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
@@ -74,82 +129,131 @@ def plan_store(
     now_ms: int,
     dry_run: bool,
     index_interval_bytes: int,
-    look: LookAtPairs | None = None,
+    slots: int = 1,
+    least_bytes: int = 0,
+    look: LookAtListed | None = None,
 ) -> StorePlan:
     """Lists the store, and has every `.indexes` object read: by ``look``, or else here.
 
+    Chains are packed for `slots` workers, for whom ``least_bytes`` are worth a task.
     RemoteStorageError when the store does not answer, and whatever ``look`` raises.
     """
     plan = StorePlan()
-    pairs = _pairs(store, plan)
-    cluster_id = _cluster_id(store, bool(pairs))
-    sound: dict[_Partition, list[SegmentDescription]] = defaultdict(list)
-    broken: dict[_Partition, list[StoredSegment]] = defaultdict(list)
-    looks = look_at_pairs(store, pairs) if look is None else look(pairs)
-    for pair, looked in zip(pairs, looks, strict=True):
-        place = (pair.key.topic_id, pair.key.partition)
-        if isinstance(looked, SegmentDescription):
-            sound[place].append(looked)
-            plan.outcomes.append(_sound(looked))
-        elif isinstance(looked, StoredSegment):
-            broken[place].append(looked)
-        else:
-            plan.outcomes.append(_unusable(pair, looked))
-    topics = _topics(sound, broken)
-    for place in sorted({*sound, *broken}):
-        plan.partitions.append(
-            StoredPartition(
-                partition=_partition(place, topics),
-                suspects=frozenset(one.indexes_key for one in broken[place]),
-                segments=len(sound[place]) + len(broken[place]),
+    listed = list_in_columns(store.list(), lambda info: _foreign(info, plan))
+    cluster_id = _cluster_id(store, bool(listed))
+    looks = look_at_listed(store, listed) if look is None else look(listed)
+    places: defaultdict[_Partition, list[LookedSegments]] = defaultdict(list)
+    labels: dict[str, str] = {}
+    told: dict[str, str] = {}
+    for one, looked in zip(listed, looks, strict=True):
+        key = parse_key(f"{one.folder}/{one.first}{LOG_SUFFIX}")
+        plan.looked.append(looked)
+        if looked.usable:
+            places[key.topic_id, key.partition].append(looked)
+        if looked.broken:
+            # A key may hold only the beginning of the name.
+            labels[key.topic_id] = key.topic_label
+        told.update(looked.topics)
+    topics = labels | told
+
+    def chains() -> Iterator[StoredChain]:
+        for (topic_id, number), here in sorted(places.items(), key=itemgetter(0)):
+            partition = TopicIdPartition(
+                topic_id=topic_id, topic=topics[topic_id], partition=number
             )
-        )
-    for place, segments in sorted(broken.items()):
-        wanted = [
-            one for one in segments if not _left_alone(one, sound[place], now_ms, topics, plan)
-        ]
-        for run in _runs(wanted, sound[place]):
-            plan.chains.append(
-                _chain(
+            for run, seen in _to_rebuild(partition, here, now_ms, plan):
+                yield _chain(
                     run,
-                    sound[place],
-                    _first_base(segments, sound[place]),
+                    seen,
                     url=url,
-                    partition=_partition(place, topics),
+                    partition=partition,
                     cluster_id=cluster_id,
                     dry_run=dry_run,
                     index_interval_bytes=index_interval_bytes,
                 )
-            )
+
+    plan.chains += pack_chains(chains(), slots, min_bytes=least_bytes)
     return plan
 
 
-def _pairs(store: ObjectStore, plan: StorePlan) -> list[SegmentPair]:
-    """All segments by key; everything else is a note."""
-    pairs: dict[str, SegmentPair] = {}
-    for info in store.list():
-        try:
-            key = parse_key(info.key)
-        except ValueError:
-            if info.key != CLUSTER_KEY:
-                expected, found = "only segment objects", f"another object of {info.size_bytes} B"
-                plan.findings.append(
-                    finding(
-                        info.key,
-                        "foreign_object",
-                        expected,
-                        found,
-                        _NOT_OURS,
-                        severity=Severity.NOTE,
-                    )
-                )
-            continue
-        pair = pairs.setdefault(key.stem, SegmentPair(key=key))
-        if key.suffix == LOG_SUFFIX:
-            pair.log = info
-        else:
-            pair.indexes = info
-    return [pairs[stem] for stem in sorted(pairs)]
+def _to_rebuild(
+    partition: TopicIdPartition, here: Sequence[LookedSegments], now_ms: int, plan: StorePlan
+) -> Iterator[tuple[tuple[StoredSegment, ...], _Seen]]:
+    """The runs of broken segments of a partition, and what is around them; says the rest in the
+    plan."""
+    seen = _Seen.of(here)
+    plan.partitions.append(
+        StoredPartition.of(
+            partition,
+            (one.indexes_key for one in seen.broken),
+            sum(one.usable for one in here),
+        )
+    )
+    topic = partition.topic
+    wanted = [one for one in seen.broken if not _left_alone(one, seen, now_ms, topic, plan)]
+    for run in _runs(wanted, seen):
+        yield run, seen
+
+
+def _foreign(info: ObjectInfo, plan: StorePlan) -> None:
+    if info.key != CLUSTER_KEY:
+        expected, found = "only segment objects", f"another object of {info.size_bytes} B"
+        plan.findings.append(
+            finding(
+                info.key,
+                "foreign_object",
+                expected,
+                found,
+                _NOT_OURS,
+                severity=Severity.NOTE,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A partition: its sound segments by first offset, the others as they were listed.
+
+    ``reaches``: the last offset that one of the sound segments up to here has; ``by_end``: the
+    sound ones by the offset after their last; ``first_base``: where the first one of all begins,
+    None without any.
+    """
+
+    first_base: int | None
+    broken: list[StoredSegment]
+    sound: list[SegmentDescription]
+    starts: list[int]
+    reaches: list[int]
+    by_end: Mapping[int, list[SegmentDescription]]
+
+    @classmethod
+    def of(cls, here: Iterable[LookedSegments]) -> _Seen:
+        """Nothing is unpacked where nothing is broken."""
+        parts = list(here)
+        is_sound = not any(part.broken for part in parts)
+        looks = [] if is_sound else [one for part in parts for one in part.looks()]
+        sound = sorted(
+            (one for one in looks if isinstance(one, SegmentDescription)),
+            key=lambda one: (one.metadata.start_offset, indexes_key(one.metadata)),
+        )
+        broken = [one for one in looks if isinstance(one, StoredSegment)]
+        starts = [one.metadata.start_offset for one in sound]
+        by_end: defaultdict[int, list[SegmentDescription]] = defaultdict(list)
+        for one in sound:
+            by_end[one.metadata.end_offset + 1].append(one)
+        return cls(
+            first_base=min([one.key.base_offset for one in broken] + starts[:1], default=None),
+            broken=broken,
+            sound=sound,
+            starts=starts,
+            reaches=[*accumulate((one.metadata.end_offset for one in sound), max)],
+            by_end=by_end,
+        )
+
+    def holds(self, offset: int) -> bool:
+        """Whether a sound segment does."""
+        before = bisect_right(self.starts, offset)
+        return before > 0 and self.reaches[before - 1] >= offset
 
 
 def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
@@ -164,22 +268,34 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
     return ""
 
 
-def look_at_pairs(
-    store: ObjectStore, pairs: Iterable[SegmentPair], *, parallel_reads: int = _PARALLEL_READS
-) -> Iterator[Looked]:
+def look_at_listed(
+    store: ObjectStore, listed: Iterable[ListedSegments], *, parallel_reads: int = _PARALLEL_READS
+) -> Iterator[LookedSegments]:
     """What becomes of each, in order, a few of them read at a time."""
     with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-plan") as pool:
-        yield from pool.map(lambda one: _look(store, one), pairs)
+        running: deque[list[Future[Looked]]] = deque()
+        ahead = 0
+        for one in listed:
+            running.append([pool.submit(_look, store, pair) for pair in one.pairs()])
+            ahead += one.segments
+            while ahead > MAX_LISTED:
+                done = running.popleft()
+                ahead -= len(done)
+                yield LookedSegments.of([future.result() for future in done])
+        for done in running:
+            yield LookedSegments.of([future.result() for future in done])
 
 
 def _look(store: ObjectStore, pair: SegmentPair) -> Looked:
     """By its `.indexes` object, of which all checksums are compared."""
     log, indexes = pair.log, pair.indexes
+    key = parse_key(pair.stem + LOG_SUFFIX)
     if log is None:
-        found = "none"
-        key = "" if indexes is None else indexes.key
-        return finding(key, "indexes_without_log", "a .log object beside it", found, _COPY_AGAIN)
-    broken = StoredSegment(key=pair.key, size_bytes=log.size_bytes, stored_ms=log.last_modified_ms)
+        path = "" if indexes is None else indexes.key
+        expected = "a .log object beside it"
+        told = finding(path, "indexes_without_log", expected, "none", _COPY_AGAIN)
+        return _unusable(key, 0, told)
+    broken = StoredSegment(key=key, size_bytes=log.size_bytes, stored_ms=log.last_modified_ms)
     if indexes is None:
         return broken
     path = f"{store.url}/{indexes.key}"
@@ -187,23 +303,19 @@ def _look(store: ObjectStore, pair: SegmentPair) -> Looked:
     try:
         _, description = verify_indexes(data, path=path)
     except CorruptDataError as error:
-        told, lineage = salvage(data, path, pair.key)
-        return StoredSegment(
-            key=pair.key,
-            size_bytes=log.size_bytes,
-            stored_ms=log.last_modified_ms,
-            damage=f"{error.reason} at byte {error.position}",
-            description=told,
-            lineage=lineage,
-        )
+        known, lineage = salvage(data, path, key)
+        damage = f"{error.reason} at byte {error.position}"
+        return replace(broken, damage=damage, description=known, lineage=lineage)
     described = indexes_key(description.metadata)
     if described != indexes.key:
         action = "somebody moved or renamed the object: move it back"
-        return finding(indexes.key, "wrong_key", "a description of this segment", described, action)
+        told = finding(indexes.key, "wrong_key", "a description of this segment", described, action)
+        return _unusable(key, log.size_bytes, told)
     size_bytes = description.metadata.segment_size_bytes
     if size_bytes != log.size_bytes:
         found = f"{log.size_bytes} bytes"
-        return finding(log.key, "wrong_size", f"{size_bytes} bytes", found, _COPY_AGAIN)
+        told = finding(log.key, "wrong_size", f"{size_bytes} bytes", found, _COPY_AGAIN)
+        return _unusable(key, log.size_bytes, told)
     return description
 
 
@@ -227,9 +339,8 @@ def _sound(description: SegmentDescription) -> SegmentOutcome:
     )
 
 
-def _unusable(pair: SegmentPair, found: Finding) -> SegmentOutcome:
-    size_bytes = 0 if pair.log is None else pair.log.size_bytes
-    row = _bare_row(pair.key, pair.key.topic_label, size_bytes, Outcome.QUARANTINED, found)
+def _unusable(key: ObjectKey, size_bytes: int, found: Finding) -> SegmentOutcome:
+    row = _bare_row(key, key.topic_label, size_bytes, Outcome.QUARANTINED, found)
     return SegmentOutcome(row=row, findings=(found,))
 
 
@@ -250,41 +361,13 @@ def _bare_row(
     )
 
 
-def _topics(
-    sound: dict[_Partition, list[SegmentDescription]],
-    broken: dict[_Partition, list[StoredSegment]],
-) -> dict[str, str]:
-    """The name of each topic by its id: a key may hold only its beginning."""
-    names = {
-        topic_id: one.key.topic_label for (topic_id, _), all_ in broken.items() for one in all_
-    }
-    told = [one for segments in sound.values() for one in segments]
-    told += [one.description for all_ in broken.values() for one in all_ if one.description]
-    for description in told:
-        partition = description.metadata.topic_id_partition
-        names[partition.topic_id] = partition.topic
-    return names
-
-
-def _partition(place: _Partition, topics: dict[str, str]) -> TopicIdPartition:
-    topic_id, number = place
-    return TopicIdPartition(topic_id=topic_id, topic=topics[topic_id], partition=number)
-
-
 def _left_alone(
-    segment: StoredSegment,
-    sound: Iterable[SegmentDescription],
-    now_ms: int,
-    topics: dict[str, str],
-    plan: StorePlan,
+    segment: StoredSegment, seen: _Seen, now_ms: int, topic: str, plan: StorePlan
 ) -> bool:
     """Whether nothing is to be done about a `.log` object; says so in the plan."""
-    key, topic = segment.key, topics[segment.key.topic_id]
+    key = segment.key
     path, outcome, severity = key.stem + LOG_SUFFIX, Outcome.LEFT_ALONE, Severity.NOTE
-    held = any(
-        one.metadata.start_offset <= key.base_offset <= one.metadata.end_offset for one in sound
-    )
-    if segment.damage is None and held:
+    if segment.damage is None and seen.holds(key.base_offset):
         what, expected, found = (
             "superseded",
             "offsets of its own",
@@ -305,31 +388,24 @@ def _left_alone(
     return True
 
 
-def _runs(
-    broken: list[StoredSegment], sound: list[SegmentDescription]
-) -> Iterator[tuple[StoredSegment, ...]]:
+def _runs(broken: Iterable[StoredSegment], seen: _Seen) -> Iterator[tuple[StoredSegment, ...]]:
     """Broken segments with no sound one between them, each run in the order of offsets."""
-    starts = sorted(one.metadata.start_offset for one in sound)
     run: list[StoredSegment] = []
     for segment in sorted(broken, key=lambda one: (one.key.base_offset, one.key.segment_id)):
         here = segment.key.base_offset
-        if run and any(run[-1].key.base_offset <= start < here for start in starts):
-            yield tuple(run)
-            run = []
+        if run:
+            after = bisect_right(seen.starts, run[-1].key.base_offset)
+            if after < len(seen.starts) and seen.starts[after] < here:
+                yield tuple(run)
+                run = []
         run.append(segment)
     if run:
         yield tuple(run)
 
 
-def _first_base(broken: list[StoredSegment], sound: list[SegmentDescription]) -> int:
-    bases = [one.key.base_offset for one in broken]
-    return min(bases + [one.metadata.start_offset for one in sound])
-
-
 def _chain(
     run: tuple[StoredSegment, ...],
-    sound: list[SegmentDescription],
-    first_base: int,
+    seen: _Seen,
     *,
     url: str,
     partition: TopicIdPartition,
@@ -337,18 +413,23 @@ def _chain(
     dry_run: bool,
     index_interval_bytes: int,
 ) -> StoredChain:
-    bases = {one.key.base_offset for one in run}
-    known = sorted(sound, key=lambda one: (one.metadata.start_offset, indexes_key(one.metadata)))
-    earlier = [one for one in known if one.metadata.start_offset < min(bases)]
-    later = [one for one in known if one.metadata.start_offset > max(bases)]
-    neighbour = earlier[-1] if earlier else later[0] if later else None
+    bases = sorted({one.key.base_offset for one in run})
+    before, after = bisect_left(seen.starts, bases[0]), bisect_right(seen.starts, bases[-1])
+    earlier = seen.sound[before - 1] if before else None
+    later = seen.sound[after] if after < len(seen.sound) else None
+    neighbour = earlier or later
     return StoredChain(
         url=url,
         partition=partition,
         chain=run,
-        before=tuple(one.metadata for one in earlier if one.metadata.end_offset + 1 in bases),
-        after=later[0].metadata if later else None,
-        begins=min(bases) == first_base,
+        before=tuple(
+            one.metadata
+            for base in bases
+            for one in seen.by_end.get(base, ())
+            if one.metadata.start_offset < bases[0]
+        ),
+        after=None if later is None else later.metadata,
+        begins=bases[0] == seen.first_base,
         broker_id=-1 if neighbour is None else neighbour.metadata.broker_id,
         cluster_id=cluster_id if neighbour is None else neighbour.cluster_id,
         dry_run=dry_run,

@@ -1,0 +1,159 @@
+"""How the chains of a rebuild become tasks, while they come and however many they are.
+
+Chains are packed as soon as they are known, neighbours together, and stay packed until a worker has
+them. Tasks are made of these parts, by their sizes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tierlog.tools.packed import pack, unpack
+from tierlog.tools.rebuild_log_dir import LogChain
+from tierlog.tools.rebuild_store import StoredChain
+
+__all__ = ["Chain", "PackedChains", "RebuildTask", "even_bytes", "pack_chains", "pack_tasks"]
+
+DEFAULT_TASK_BYTES = 256 << 20
+_SMALLEST_TASK_BYTES = 4 << 20
+_TASKS_PER_JOB = 4
+# Parts are this many times smaller than an even share, so that tasks of them may still be even.
+_PARTS_PER_JOB = 64
+_LARGEST_PART_BYTES = 64 << 20
+# Opening, writing and reporting a segment costs about as much as scanning so many bytes.
+_SEGMENT_COST_BYTES = 1 << 20
+_MAX_SEGMENTS = 4096
+
+Chain = LogChain | StoredChain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedChains:
+    """Chains that are neighbours and share a task; ``name`` is where they begin."""
+
+    name: str
+    chains: int
+    segments: int
+    size_bytes: int
+    is_scanned: bool
+    packed: bytes
+
+    @classmethod
+    def of(cls, *chains: Chain) -> PackedChains:
+        """These chains, at least one."""
+        return cls(
+            name=chains[0].name,
+            chains=len(chains),
+            segments=sum(chain.segments for chain in chains),
+            size_bytes=sum(chain.size_bytes for chain in chains),
+            is_scanned=any(chain.pieces for chain in chains),
+            packed=pack(chains),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildTask:
+    """Work for one worker, at one go."""
+
+    parts: tuple[PackedChains, ...]
+
+    @classmethod
+    def of(cls, *chains: Chain) -> RebuildTask:
+        """A task of these chains, at least one."""
+        return cls(parts=(PackedChains.of(*chains),))
+
+    def chains(self) -> Iterator[Chain]:
+        """What is to be done, in order."""
+        for part in self.parts:
+            yield from unpack(part.packed)
+
+    @property
+    def is_one_chain(self) -> bool:
+        """Whether it has no more than one."""
+        return sum(part.chains for part in self.parts) == 1
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its segments."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether its pieces are there, and nothing is left to be scanned."""
+        return any(part.is_scanned for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        """Where it begins."""
+        return self.parts[0].name
+
+
+def pack_chains(
+    chains: Iterable[Chain],
+    slots: int,
+    *,
+    max_bytes: int = DEFAULT_TASK_BYTES,
+    min_bytes: int = 0,
+) -> Iterator[PackedChains]:
+    """Neighbours packed together: few while there are few, more where there is plenty, so that
+    none costs much of a slot's share. The bounds are those of `pack_tasks`."""
+    least = max(min_bytes, _SMALLEST_TASK_BYTES)
+    group: list[Chain] = []
+    held = seen = segments = 0
+    for chain in chains:
+        cost = _cost_bytes(chain)
+        even = min(seen // (slots * _PARTS_PER_JOB), _LARGEST_PART_BYTES)
+        limit = min(max(even, least), max_bytes)
+        if group and (held + cost > limit or segments + chain.segments > _MAX_SEGMENTS):
+            yield PackedChains.of(*group)
+            group, held, segments = [], 0, 0
+        group.append(chain)
+        held += cost
+        seen += cost
+        segments += chain.segments
+    if group:
+        yield PackedChains.of(*group)
+
+
+def pack_tasks(
+    parts: Iterable[PackedChains],
+    slots: int,
+    *,
+    max_bytes: int = DEFAULT_TASK_BYTES,
+    min_bytes: int = 0,
+) -> tuple[RebuildTask, ...]:
+    """Tasks, the largest parts first; small ones share one, large ones are whole.
+
+    A task takes no more than half of a slot's share of what is left: large tasks cost less, small
+    ones at the end let all slots be done at about the same time. ``min_bytes`` are worth a task.
+    """
+    ordered = sorted(parts, key=_cost_bytes, reverse=True)
+    least = max(min_bytes, _SMALLEST_TASK_BYTES)
+    left = sum(map(_cost_bytes, ordered))
+    tasks: list[RebuildTask] = []
+    group: list[PackedChains] = []
+    held = segments = 0
+    for part in ordered:
+        cost = _cost_bytes(part)
+        limit = min(max(left // (2 * slots), least), max_bytes)
+        if group and (held + cost > limit or segments + part.segments > _MAX_SEGMENTS):
+            tasks.append(RebuildTask(parts=tuple(group)))
+            left -= held
+            group, held, segments = [], 0, 0
+        group.append(part)
+        held += cost
+        segments += part.segments
+    if group:
+        tasks.append(RebuildTask(parts=tuple(group)))
+    return tuple(tasks)
+
+
+def _cost_bytes(work: Chain | PackedChains) -> int:
+    return work.size_bytes + work.segments * _SEGMENT_COST_BYTES
+
+
+def even_bytes(total_bytes: int, slots: int, max_bytes: int = DEFAULT_TASK_BYTES) -> int:
+    """The size of a task: several for each worker, so that all end at about the same time."""
+    even = total_bytes // (slots * _TASKS_PER_JOB)
+    return min(max(even, _SMALLEST_TASK_BYTES), max_bytes)
