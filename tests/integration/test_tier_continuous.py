@@ -297,12 +297,13 @@ def test_nothing_acked_is_lost(tmp_path: Path) -> None:
             load.stop()
             wait_until(lambda: caught_up(broker, tier, store), 120, what="copy lag back at 0")
             assert tier.end() == 0
-        logs = [log_of(broker, topic, n) for topic, count in TOPICS.items() for n in range(count)]
-        assert logs[-1].topic_id != first_id
         again = run("tier", *arguments, "--once")
         assert again.stderr.startswith("0 segments copied;")
-        for log in logs:
-            check_partition(load, store, log)
+    # Retention of a broker that runs would take files away that are compared here.
+    logs = [log_of(broker, topic, n) for topic, count in TOPICS.items() for n in range(count)]
+    assert logs[-1].topic_id != first_id
+    for log in logs:
+        check_partition(load, store, log)
     check_first_life(load, store, "reborn", first_id)
     run("verify", store.as_uri(), "--deep")
     check_agreement(store, state)
