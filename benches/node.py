@@ -69,6 +69,10 @@ class TimedStore:
     def url(self) -> str:
         return self.store.url
 
+    @property
+    def is_local(self) -> bool:
+        return self.store.is_local
+
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
         began = time.thread_time()
         self.store.put_bytes(key, data, overwrite=overwrite)

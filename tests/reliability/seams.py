@@ -51,6 +51,10 @@ class SeamedStore:
     def url(self) -> str:
         return self._store.url
 
+    @property
+    def is_local(self) -> bool:
+        return self._store.is_local
+
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
         with around("store.put_indexes"):
             self._store.put_bytes(key, data, overwrite=overwrite)

@@ -130,6 +130,20 @@ class TestOpenStore:
         assert bytes(open_store(f"memory:///{name}/").get_range("k", 0, 1)) == b"1"
         assert list(open_store(f"memory:///other-{name}").list()) == []
 
+    @pytest.mark.parametrize(
+        ("url", "is_local"),
+        [
+            ("file:///folder", True),
+            ("memory:///name", True),
+            ("kafka+file:///folder", True),
+            ("s3://bucket/prefix", False),
+            ("kafka+s3://bucket/prefix", False),
+            ("hdfs://namenode:8020/folder", False),
+        ],
+    )
+    def test_whether_a_server_sends_the_objects(self, url: str, is_local: bool) -> None:
+        assert open_store(url).is_local is is_local
+
     def test_paths_are_percent_decoded(self, tmp_path: Path) -> None:
         open_store(f"file://{tmp_path}/with%20blank").put_bytes("k", b"1")
         assert (tmp_path / "with blank" / "k").read_bytes() == b"1"

@@ -113,6 +113,10 @@ class HdfsStore:
     def url(self) -> str:
         return self._url
 
+    @property
+    def is_local(self) -> bool:
+        return False
+
     # -- reading
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:

@@ -116,6 +116,10 @@ class KafkaLayoutStore:
     def url(self) -> str:
         return KAFKA_SCHEME + self._inner.url
 
+    @property
+    def is_local(self) -> bool:
+        return self._inner.is_local
+
     # -- reading
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:

@@ -113,6 +113,10 @@ class LocalStore:
     def url(self) -> str:
         return f"file://{quote(self._root)}"
 
+    @property
+    def is_local(self) -> bool:
+        return True
+
     # -- reading
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:

@@ -75,6 +75,12 @@ class ObjectStore(Protocol):
         """Where the store is, without credentials."""
         ...
 
+    @property
+    def is_local(self) -> bool:
+        """Whether this machine itself has the objects; else a server sends them, and can do so
+        while the reader is at what he has got."""
+        ...
+
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
         """Store `data` durably. Without `overwrite`, other bytes already there are an error.
 

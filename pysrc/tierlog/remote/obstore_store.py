@@ -107,6 +107,11 @@ class ObstoreStore:
     def url(self) -> str:
         return self._url
 
+    @property
+    def is_local(self) -> bool:
+        # What cannot be opened anew lives in this process.
+        return self._reopen is None
+
     # -- reading
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:

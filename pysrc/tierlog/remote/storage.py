@@ -149,6 +149,11 @@ class RemoteStorageManager:
         return data
 
     @property
+    def is_local(self) -> bool:
+        """Whether objects are read without a server: see `ObjectStore`."""
+        return self._store.is_local
+
+    @property
     def open_files(self) -> OpenFiles | None:
         """What `open_file` has open still; None when the store has no files."""
         return None if self._files is None else self._files.open_files

@@ -35,6 +35,11 @@ class DryRunStore:
         """See `ObjectStore`."""
         return self._store.url
 
+    @property
+    def is_local(self) -> bool:
+        """See `ObjectStore`."""
+        return self._store.is_local
+
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
         """See `ObjectStore`; never an error here."""
         self._data[key] = bytes(data)

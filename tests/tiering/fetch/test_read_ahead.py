@@ -112,9 +112,10 @@ def read_on(tier: Tier, reader: RemoteReader, offset: int, limit: int, **more: A
     return read.next_offset
 
 
-def start_reading(tier: Tier, reader: RemoteReader, workers: ByHand, reads: int = 3) -> int:
-    """So many reads from the start on, while the workers keep up; where the reader goes on."""
-    offset = 0
+def start_reading(
+    tier: Tier, reader: RemoteReader, workers: ByHand, reads: int = 3, offset: int = 0
+) -> int:
+    """So many reads, while the workers keep up; where the reader goes on."""
     for _ in range(reads):
         offset = read_on(tier, reader, offset, 20_000)
         workers.work()
@@ -206,6 +207,86 @@ def test_a_quick_store_gives_more_the_longer_a_reader_goes_on(tier: Tier, worker
         sizes += [size for key, _, size in tier.store.reads if key.endswith(".log")]
     assert sizes[1] < 70_000
     assert sizes[2] >= 100_000
+
+
+# A server that sends at once; two reads of 20,000 bytes make a sequential reader of it.
+SERVED = ReadAheadSettings(chunk_bytes=64 << 10, slow_ms=10_000)
+
+
+def test_a_server_sends_two_pieces_while_the_reader_is_at_one(tier: Tier, workers: ByHand) -> None:
+    tier.store.is_served = True
+    reader = tier.reader(read_ahead=SERVED, workers=workers)
+    offset = start_reading(tier, reader, workers, reads=1)
+    assert reader.stats().pieces == 0
+    offset = start_reading(tier, reader, workers, 1, offset)
+    assert reader.stats().pieces == 3
+    while offset < END:
+        read = tier.read(reader, offset, 20_000)
+        assert read.requests == 0, offset
+        offset = read.next_offset
+        del read
+        workers.work()
+        assert tier.memory.read_ahead_bytes <= 3 * (64 << 10)
+    asked = sum(size for key, _, size in tier.store.reads if key.endswith(".log"))
+    assert asked <= 1.1 * sum(one.segment_size_bytes for one in tier.segments)
+    assert reader.stats().failed == 0
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("limit", [1, 6_000, 50_000, 300_000])
+@pytest.mark.parametrize("pace", [0, 1, 3])
+def test_every_batch_comes_from_a_server_too(
+    tier: Tier, workers: ByHand, limit: int, pace: int
+) -> None:
+    tier.store.is_served = True
+    reader = tier.reader(read_ahead=SERVED, workers=workers)
+    offset = reads = 0
+    while offset < END:
+        offset = read_on(tier, reader, offset, limit)
+        reads += 1
+        if pace and reads % pace == 0:
+            workers.work()
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+def test_who_reads_here_and_there_has_nothing_under_way(tier: Tier, workers: ByHand) -> None:
+    """Also when he comes by his own mark once."""
+    tier.store.is_served = True
+    reader = tier.reader(read_ahead=SERVED, workers=workers)
+    for start in range(END - 30, 0, -31):
+        offset = read_on(tier, reader, start, 5_000)
+        read_on(tier, reader, offset, 5_000)
+    assert not workers.jobs
+    assert reader.stats().pieces == 0
+    reader.close()
+
+
+def test_without_room_nothing_is_under_way(tier: Tier, workers: ByHand) -> None:
+    tier.store.is_served = True
+    tier.memory = FetchMemory(400_000, read_ahead_share=0.15)
+    reader = tier.reader(read_ahead=SERVED, workers=workers)
+    offset = 0
+    while offset < END:
+        offset = read_on(tier, reader, offset, 20_000)
+        # The reader's own piece is all that there is room for.
+        assert tier.memory.read_ahead_bytes <= 60_000
+        workers.work()
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+def test_close_drops_what_a_server_was_asked_for(tier: Tier, workers: ByHand) -> None:
+    tier.store.is_served = True
+    reader = tier.reader(read_ahead=SERVED, workers=workers)
+    offset = read_on(tier, reader, 0, 20_000)
+    read_on(tier, reader, offset, 20_000)
+    assert workers.jobs
+    assert tier.memory.used_bytes > 0
+    reader.close()
+    assert not workers.jobs
+    assert tier.memory.used_bytes == 0
 
 
 def test_nothing_is_read_ahead_when_that_is_switched_off(tier: Tier, workers: ByHand) -> None:

@@ -59,6 +59,11 @@ class TestStore(LocalStore):
         self.reads: list[tuple[str, int, int]] = []
         self.before_read: Callable[[str], object] = lambda _key: None
         self.change: Callable[[str, int, bytes], bytes] | None = None
+        self.is_served = False
+
+    @property
+    def is_local(self) -> bool:
+        return not self.is_served
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         self.reads.append((key, start_position, size_bytes))

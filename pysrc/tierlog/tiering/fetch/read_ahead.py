@@ -4,15 +4,17 @@ A reader is known by where it goes on: whoever asks for the offset after the las
 handed out, of whatever partition, is taken for the one that got those. So several readers of one
 partition each have a `Stream`, and nobody has to say who he is. It is made for the second read:
 
-* a store that answers at once is read in place, in pieces of `chunk_bytes` at least;
-* from one that takes its time the next pieces are fetched by a few threads: run after run of the
-  remote log index, on into the next segment, whose indexes are fetched before it is reached.
+* a store of this machine that answers at once is read in place, in pieces of `chunk_bytes` at
+  least;
+* from any other the next pieces are fetched by a few threads: run after run of the remote log
+  index, on into the next segment, whose indexes are fetched before it is reached.
 
-How far ahead: twice what the reader gets through, at his pace, while one request is under way. A
-stream whose reader had to wait all the same asks for four times as much from then on, in larger
-pieces when there are more of them than threads, up to `max_window_bytes` and the share of the
-memory that may be read ahead. What nobody came for goes after `idle_ms`, and at once when somebody
-else needs the memory.
+How far ahead: of a server that sends at once two pieces are under way while the reader is at the
+one before, so that neither rests. Of one that lets readers wait, twice what the reader gets
+through, at his pace, while one request is under way. A stream whose reader had to wait all the same
+asks for four times as much from then on, in larger pieces when there are more of them than threads,
+up to `max_window_bytes` and the share of the memory that may be read ahead. What nobody came for
+goes after `idle_ms`, and at once when somebody else needs the memory.
 
 Requests that go out at one moment come back at one moment, and then for a while nothing does: those
 that take their places are all on their way. So they go out evenly, a window in the time of a
@@ -37,16 +39,16 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.tiering.fetch.batch_run import BatchRun
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place
+from tierlog.tiering.fetch.store_waits import StoreWaits
 from tierlog.tiering.fetch.workers import Threads, Workers
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"]
 
 _GROWTH = 4
-# Bytes that any store hands over in a millisecond: what a request took beyond that was waiting.
-_BYTES_PER_MS = 1 << 20
-# So many requests tell how quick a store is.
-_REQUESTS = 8
+# So many pieces of a server that sends at once, after the one that the reader is at. With one the
+# processors still rest at times, three bring no more than two.
+_UNDER_WAY = 2
 # A reader that is back within the same millisecond.
 _NO_PAUSE_MS = 0.25
 # So many segments' indexes are fetched beforehand at most.
@@ -303,9 +305,12 @@ class ReadAhead:
         places: NextPlaces,
         memory: FetchMemory,
         clock: Clock,
+        is_local: bool,
         workers: Workers | None = None,
     ) -> None:
         self.settings = settings
+        self.waits = StoreWaits()
+        self._is_local = is_local
         self._fetch = fetch
         self._places = places
         self._memory = memory
@@ -319,8 +324,6 @@ class ReadAhead:
         self.marks = ReadMarks(settings.max_streams if settings.max_window_bytes > 0 else 0)
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
-        self._waits_ms: deque[float] = deque(maxlen=_REQUESTS)
-        self._request_ms = 0.0
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
         self._closed = False
         memory.on_shortage(self.give_up)
@@ -406,16 +409,7 @@ class ReadAhead:
     @property
     def is_slow(self) -> bool:
         """Whether the store lets readers wait."""
-        return self._request_ms >= self.settings.slow_ms
-
-    def noted(self, duration_ms: int, size_bytes: int) -> None:
-        """A request took that long. The quickest one of the last few says what the store takes;
-        the others may have waited for a processor."""
-        if not duration_ms and not self._request_ms and self._waits_ms:
-            # As quick as before.
-            return
-        self._waits_ms.append(max(0.0, duration_ms - size_bytes / _BYTES_PER_MS))
-        self._request_ms = min(tuple(self._waits_ms))
+        return self.waits.wait_ms >= self.settings.slow_ms
 
     def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
         """The batches of a piece, and whether the caller fetched it himself. A reader that has to
@@ -427,7 +421,8 @@ class ReadAhead:
         run = piece.result()
         if self._clock.monotonic_ms() - begun_ms >= self.settings.slow_ms:
             self._stalls += 1
-            stream.window_bytes = min(stream.window_bytes * _GROWTH, self.settings.max_window_bytes)
+            if self.is_slow:
+                stream.window_bytes *= _GROWTH
         return self._counted(run), asked
 
     def _counted(self, run: BatchRun | None) -> BatchRun | None:
@@ -436,19 +431,17 @@ class ReadAhead:
         return run
 
     def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int) -> None:
-        """Have the pieces after those at hand fetched, as far ahead as the stream's window."""
-        if self._closed or not self.is_slow or stream.plan_place is None:
+        """Have the pieces after those at hand fetched, as far ahead as the stream's window; from a
+        server that sends at once no more than are to be under way."""
+        is_slow = self.is_slow
+        if self._closed or stream.plan_place is None:
             return
-        now_ms = self._clock.monotonic_ms()
-        if stream.reads == 1:
-            pause_ms = now_ms - stream.answered_ms
-            stream.window_bytes = int(
-                2 * max_bytes * self._request_ms / max(pause_ms, _NO_PAUSE_MS)
-            )
-        window = max(stream.window_bytes, 2 * max_bytes, 2 * self.settings.chunk_bytes)
-        window = stream.window_bytes = min(window, self.settings.max_window_bytes)
+        if not is_slow and not self._is_sent(stream, max_bytes):
+            return
+        now_ms, wait_ms = self._clock.monotonic_ms(), self.waits.wait_ms if is_slow else 0.0
+        window = self._window(stream, max_bytes, now_ms, wait_ms)
         planned = stream.planned_bytes()
-        while planned < window:
+        while planned < window and (is_slow or len(stream.pieces) <= _UNDER_WAY):
             piece = self._next_piece(stream, lineage, self._piece_bytes(window, max_bytes))
             if piece is None:
                 return
@@ -458,8 +451,25 @@ class ReadAhead:
             self._pieces += 1
             self._bytes += size_bytes
             due_ms = max(stream.due_ms, now_ms)
-            stream.due_ms = due_ms + self._request_ms * size_bytes / window
+            stream.due_ms = due_ms + wait_ms * size_bytes / window
             self._workers.submit(_worker(piece), due_ms - now_ms)
+
+    def _is_sent(self, stream: Stream, max_bytes: int) -> bool:
+        """Whether a server may send before the reader asks: as soon as he is given whole chunks,
+        so not to one who has come by his own mark once, reading here and there."""
+        return not self._is_local and (
+            self.in_place(stream, max_bytes) >= self.settings.chunk_bytes
+        )
+
+    def _window(self, stream: Stream, max_bytes: int, now_ms: int, wait_ms: float) -> int:
+        """How many bytes are to be here or on their way."""
+        if stream.reads == 1:
+            pause_ms = now_ms - stream.answered_ms
+            stream.window_bytes = int(2 * max_bytes * wait_ms / max(pause_ms, _NO_PAUSE_MS))
+        least = (1 + _UNDER_WAY) * max(max_bytes, self.settings.chunk_bytes)
+        window = min(max(stream.window_bytes, least), self.settings.max_window_bytes)
+        stream.window_bytes = window
+        return window
 
     def _piece_bytes(self, window: int, max_bytes: int) -> int:
         """Larger pieces when the window has more of them than there are threads; several reads of

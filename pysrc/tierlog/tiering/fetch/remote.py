@@ -146,6 +146,7 @@ class RemoteReader:
             places=_NextPlaces(self._places, self._positions),
             memory=memory,
             clock=self._clock,
+            is_local=storage.is_local,
             workers=workers,
         )
         self._reads = FileReads(
@@ -528,14 +529,17 @@ class RemoteReader:
         self, place: Place, position: int, end: int, permit: Permit
     ) -> tuple[memoryview, int]:
         """The bytes, and when they came."""
+        waits, size_bytes = self._ahead.waits, end - position
         begun_ms = self._clock.monotonic_ms()
+        shared_bytes = waits.begin(size_bytes)
         try:
-            data = self._storage.fetch_range(place.log_key, position, end - position)
+            data = self._storage.fetch_range(place.log_key, position, size_bytes)
         except BaseException:
+            waits.end(size_bytes, shared_bytes, None)
             permit.release()
             raise
         now_ms = self._clock.monotonic_ms()
-        self._ahead.noted(now_ms - begun_ms, end - position)
+        waits.end(size_bytes, shared_bytes, now_ms - begun_ms)
         view = permit.hold(data)
         self._check_open()
         return view, now_ms
