@@ -11,6 +11,7 @@ from typing_extensions import Buffer, CapsuleType
 
 __all__ = [
     "_C_API",
+    "BatchSummary",
     "Batches",
     "Column",
     "PartTables",
@@ -49,6 +50,7 @@ __all__ = [
     "row_columns",
     "scan_piece",
     "scan_segment",
+    "sync_files",
 ]
 
 _Longs: TypeAlias = Buffer | npt.NDArray[np.int64]
@@ -68,10 +70,28 @@ class Column:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class BatchSummary:
+    """What all batches of a scan add up to."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def first_timestamp_ms(self) -> int | None: ...
+    @property
+    def has_transactions(self) -> bool: ...
+    @property
+    def codecs(self) -> int: ...
+    @property
+    def end_position(self) -> int: ...
+    @property
+    def run(self) -> tuple[int, int, int, int] | None: ...
+
+@final
 class Batches:
     """The columns of a scan and why it stopped."""
 
     def __len__(self) -> int: ...
+    def summary(self) -> BatchSummary: ...
     def columns(self) -> list[tuple[str, Column]]: ...
     @property
     def stop_reason(self) -> str: ...
@@ -378,6 +398,10 @@ def read_slab(descriptor: int, position: int, size_bytes: int) -> Column:
 
 def join_slab(pieces: Iterable[Buffer], size_bytes: int) -> Column:
     """All pieces, at most `size_bytes`, in such memory."""
+
+def sync_files(files: dict[str, int]) -> None:
+    """Syncs open files, descriptors by name, several at a time and each of them once; an OSError
+    carries the name of the first one that failed."""
 
 def release_spare_memory() -> int:
     """Frees what is kept of columns and reads for the next ones; how many bytes that were."""

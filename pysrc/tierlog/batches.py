@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
@@ -82,8 +84,6 @@ class BatchTable:
     )
 
     def __init__(self, native: _core.Batches) -> None:
-        for name, column in native.columns():
-            setattr(self, name, np.asarray(column))
         self._native = native
         self._length = len(native)
         self.stop_reason = StopReason(native.stop_reason)
@@ -91,6 +91,17 @@ class BatchTable:
         self.stop_expected: str = native.stop_expected
         self.stop_found: str = native.stop_found
         self.range_crc32c: int | None = native.range_crc32c
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """The columns are wrapped when the first one is asked for: a small segment that is
+            what it should be is done with by then."""
+            if name not in type(self).__annotations__:
+                raise AttributeError(f"BatchTable has no {name}")
+            for each, column in self._native.columns():
+                setattr(self, each, np.asarray(column))
+            return object.__getattribute__(self, name)
 
     def __len__(self) -> int:
         return self._length
@@ -101,6 +112,15 @@ class BatchTable:
             f"BatchTable({self._length} batches, offsets {offsets}, "
             f"stop {self.stop_reason.value} at byte {self.stop_position})"
         )
+
+    @property
+    def summary(self) -> _core.BatchSummary:
+        """What all batches add up to, without a look at the columns: ``records``,
+        ``first_timestamp_ms`` (None where no batch says), ``has_transactions``, ``codecs`` (a bit
+        for each code that is not of a control batch), ``end_position`` (0 without batches), and
+        ``run``: first and last offset, first and last leader epoch, if all are of magic 2 and each
+        begins right after the one before it, in epochs that never fall; else None."""
+        return self._native.summary()
 
     @property
     def native(self) -> _core.Batches:

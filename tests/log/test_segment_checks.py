@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.vectors import VECTORS
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.log.segment_checks import MAX_PROBLEMS, Problem, check_batches
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_checks import MAX_PROBLEMS, Problem, check_batches, is_plain
 
 BATCH_BYTES = 100
 LINEAGE = LeaderEpochs((EpochEntry(0, 0), EpochEntry(3, 110), EpochEntry(4, 200)))
@@ -223,3 +225,85 @@ def test_any_flipped_bit_of_offset_or_epoch_is_noticed(
     damaged = Rows([*rows.rows[:row], bad, *rows.rows[row + 1 :]])
     problems = damaged.check(next_base=next_base, lineage=lineage)
     assert row * BATCH_BYTES + at in [problem.position for problem in problems]
+
+
+def batches(rows: list[tuple[int, int]]) -> bytes:
+    """Batches of three records, by base offset and leader epoch: both lie outside of their CRC."""
+    batch = bytes.fromhex(VECTORS["v2_none"])
+    return b"".join(
+        base.to_bytes(8) + batch[8:12] + epoch.to_bytes(4, signed=True) + batch[16:]
+        for base, epoch in rows
+    )
+
+
+@st.composite
+def nearly_plain(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Batches from offset 100 on, most of them where the one before ends, in one epoch."""
+    rows: list[tuple[int, int]] = []
+    base, epoch = 100, draw(st.integers(-1, 4))
+    for _ in range(draw(st.integers(1, 8))):
+        rows.append((base, epoch))
+        base += draw(st.sampled_from((3, 3, 3, 3, 3, 3, 3, 3, 4)))
+        epoch += draw(st.sampled_from((0, 0, 0, 0, 0, 1, 2, -1)))
+    return rows
+
+
+LINEAGES = (
+    None,
+    LeaderEpochs(),
+    LeaderEpochs((EpochEntry(2, 0),)),
+    LeaderEpochs((EpochEntry(0, 0), EpochEntry(3, 106))),
+    LeaderEpochs((EpochEntry(3, 109),)),
+)
+
+
+@given(
+    rows=nearly_plain(),
+    segment_base=st.sampled_from((100, 100, 99)),
+    past_end=st.sampled_from((0, 0, 1, -1, None)),
+    lineage=st.sampled_from(LINEAGES),
+    epoch_before=st.integers(-1, 3),
+    allow_gaps=st.booleans(),
+)
+def test_what_fits_plainly_has_no_problem(
+    rows: list[tuple[int, int]],
+    segment_base: int,
+    past_end: int | None,
+    lineage: LeaderEpochs | None,
+    epoch_before: int,
+    allow_gaps: bool,
+) -> None:
+    table = scan_segment(batches(rows))
+    next_base = None if past_end is None else int(table.last_offset[-1]) + 1 + past_end
+    plain = is_plain(
+        table.summary,
+        segment_base=segment_base,
+        next_base=next_base,
+        lineage=lineage,
+        epoch_before=epoch_before,
+    )
+    problems = check_batches(
+        base_offset=table.base_offset,
+        last_offset=table.last_offset,
+        position=table.position,
+        leader_epoch=table.leader_epoch,
+        segment_base=segment_base,
+        next_base=next_base,
+        lineage=lineage,
+        allow_gaps=allow_gaps,
+        magic=table.magic,
+        epoch_before=epoch_before,
+    )
+    assert not (plain and problems)
+    epochs = {epoch for _, epoch in rows}
+    if not lineage and not allow_gaps and len(epochs) == 1:
+        # In one epoch that nobody contradicts, the one is the other.
+        assert plain == (not problems)
+
+
+@pytest.mark.parametrize("lineage", [None, LINEAGES[2]])
+def test_what_is_plain(lineage: LeaderEpochs | None) -> None:
+    summary = scan_segment(batches([(100, 2), (103, 2), (106, 2)])).summary
+    assert is_plain(summary, segment_base=100, next_base=109, lineage=lineage)
+    assert is_plain(summary, segment_base=100, next_base=None, lineage=lineage)
+    assert not is_plain(scan_segment(b"").summary, segment_base=0, next_base=None, lineage=lineage)

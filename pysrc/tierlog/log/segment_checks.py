@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tierlog import _core
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs
 
-__all__ = ["MAX_PROBLEMS", "Problem", "check_batches"]
+__all__ = ["MAX_PROBLEMS", "Problem", "check_batches", "is_plain"]
 
 MAX_PROBLEMS = 100
 """No more than this many are returned: the first ones by position."""
@@ -55,6 +56,26 @@ class Problem:
             expected=f"{self.field} {self.expected}",
             found=self.found,
         )
+
+
+def is_plain(
+    batches: _core.BatchSummary,
+    *,
+    segment_base: int,
+    next_base: int | None,
+    lineage: LeaderEpochs | None,
+    epoch_before: int = -1,
+) -> bool:
+    """Whether the batches fit so plainly that `check_batches` would find nothing, as nearly all
+    do; False says nothing. The arguments are those of that."""
+    if batches.run is None:
+        return False
+    first, last, first_epoch, last_epoch = batches.run
+    if first != segment_base or (next_base is not None and last != next_base - 1):
+        return False
+    if not lineage:
+        return first_epoch >= max(epoch_before, 0)
+    return first_epoch == last_epoch == lineage.epoch_for(first) == lineage.epoch_for(last)
 
 
 def check_batches(

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
-from tierlog._core import ReadFile, read_slab
+from tierlog._core import ReadFile, read_slab, sync_files
 from tierlog._hot import OpenFiles
 from tierlog.clock import Clock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -204,8 +204,8 @@ class LocalStore:
 
     def put_all_if_absent(self, objects: Mapping[str, Buffer]) -> dict[str, bool]:
         """`put_if_absent` of many small objects in a fraction of the time: they go to the disk
-        together, and each folder is synced once. None of them has its name before it is durable.
-        When this raises, some are there and others are not.
+        together, several syncs at a time, and each folder is synced once. None of them has its name
+        before it is durable. When this raises, some are there and others are not.
         """
         # What is at work, for an error; a context for each call would take as long as the calls.
         at_work = ""
@@ -226,18 +226,22 @@ class LocalStore:
                     # A sync finds blocks given out already: one commit of the file system serves
                     # all of them, where else each would wait for one of its own.
                     _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
-                for at_work in written:
-                    os.fsync(written[at_work])
+                self._sync(written)
                 stored: dict[str, bool] = {}
                 for at_work, descriptor in written.items():
                     place, _, name = at_work.rpartition("/")
                     stored[at_work] = link_nameless(descriptor, name, folders[place])
-                for at_work in folders:
-                    os.fsync(folders[at_work])
+                self._sync(folders)
         except OSError as error:
             raise self._failed(at_work, error) from error
         self._durable_folders.update(folders)
         return stored
+
+    def _sync(self, files: dict[str, int]) -> None:
+        try:
+            sync_files(files)
+        except OSError as error:
+            raise self._failed(error.filename, error) from error
 
     def _add_folders(self, place: str, folders: dict[str, int], stack: ExitStack) -> None:
         """Opens a folder, makes it first if need be, with those above it that were not known to be

@@ -7,22 +7,23 @@ its row says why and where. Everything here is plain data that goes from one pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from tierlog.batches import CODECS, BatchTable
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.files import FileChange, SegmentHandle, printable
 from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
-from tierlog.log.segment_checks import check_batches
+from tierlog.log.segment_checks import check_batches, is_plain
 from tierlog.tiering.copy import MAX_TABLE_ROWS, segment_tables
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.output import wide_field
 from tierlog.types import StopReason
+
+if TYPE_CHECKING:
+    from tierlog._core import BatchSummary
 
 __all__ = [
     "Examined",
@@ -277,7 +278,7 @@ def examine(
         batches=seen.batches,
         records=seen.records,
         first_timestamp_ms=seen.first_timestamp_ms,
-        codecs=tuple(sorted(seen.codecs)),
+        codecs=_codecs(seen.codecs),
         has_transactions=seen.has_transactions,
         tail=tail,
     )
@@ -301,48 +302,67 @@ class _Seen:
     records: int = 0
     first_timestamp_ms: int | None = None
     has_transactions: bool = False
-    codecs: set[str] = field(default_factory=set)
+    codecs: int = 0
     misplaced: CorruptDataError | None = None
 
     def take(self, tables: Iterable[BatchTable], expected: Expected, end_position: int) -> None:
         """All tables of a segment; ``end_position`` is where its last batch ends, -1 unknown."""
         base_offset, epoch = expected.base_offset, -1
         for table in tables:
-            end = int(table.position[-1]) + int(table.size_bytes[-1]) if len(table) else 0
-            problems = check_batches(
-                base_offset=table.base_offset,
-                last_offset=table.last_offset,
-                position=table.position,
-                leader_epoch=table.leader_epoch,
+            summary = table.summary
+            next_base = expected.next_base_offset if summary.end_position == end_position else None
+            if self.misplaced is None and not is_plain(
+                summary,
                 segment_base=base_offset,
-                next_base=expected.next_base_offset if end == end_position else None,
+                next_base=next_base,
                 lineage=expected.lineage,
-                allow_gaps=expected.allow_gaps,
-                magic=table.magic,
                 epoch_before=epoch,
-            )
-            if problems and self.misplaced is None:
-                self.misplaced = problems[0].as_error()
-            if len(table):
+            ):
+                self._check(table, expected, base_offset, next_base, epoch)
+            if summary.run is not None:
+                _, last_offset, _, epoch = summary.run
+                base_offset = last_offset + 1
+            elif len(table):
                 base_offset = int(table.last_offset[-1]) + 1
                 epoch = int(table.leader_epoch[-1])
-                self._count(table)
+            self._count(len(table), summary)
 
-    def _count(self, table: BatchTable) -> None:
-        self.batches += len(table)
-        self.records += int(table.record_count.sum(dtype=np.int64))
-        self.has_transactions |= bool(table.is_transactional.any())
-        told = table.base_timestamp_ms[~table.has_delete_horizon & (table.base_timestamp_ms >= 0)]
-        if len(told):
-            known = self.first_timestamp_ms
-            lowest = int(told.min())
-            self.first_timestamp_ms = lowest if known is None else min(known, lowest)
-        used = np.bincount(table.attributes[~table.is_control] & 7)
-        self.codecs.update(_codec(code) for code in np.flatnonzero(used).tolist())
+    def _check(
+        self,
+        table: BatchTable,
+        expected: Expected,
+        base_offset: int,
+        next_base: int | None,
+        epoch_before: int,
+    ) -> None:
+        """Looks closer."""
+        problems = check_batches(
+            base_offset=table.base_offset,
+            last_offset=table.last_offset,
+            position=table.position,
+            leader_epoch=table.leader_epoch,
+            segment_base=base_offset,
+            next_base=next_base,
+            lineage=expected.lineage,
+            allow_gaps=expected.allow_gaps,
+            magic=table.magic,
+            epoch_before=epoch_before,
+        )
+        if problems:
+            self.misplaced = problems[0].as_error()
+
+    def _count(self, batches: int, summary: BatchSummary) -> None:
+        self.batches += batches
+        self.records += summary.records
+        self.has_transactions |= summary.has_transactions
+        told = (self.first_timestamp_ms, summary.first_timestamp_ms)
+        self.first_timestamp_ms = min((one for one in told if one is not None), default=None)
+        self.codecs |= summary.codecs
 
 
-def _codec(code: int) -> str:
-    return CODECS[code] if code < len(CODECS) else f"codec {code}"
+def _codecs(bits: int) -> tuple[str, ...]:
+    codes = (code for code in range(8) if bits >> code & 1)
+    return tuple(sorted(CODECS[code] if code < len(CODECS) else f"codec {code}" for code in codes))
 
 
 def _stop(table: BatchTable) -> CorruptDataError | None:

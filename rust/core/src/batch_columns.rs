@@ -1,6 +1,6 @@
 //! One row per batch, one vector per field.
 
-use crate::record_batch::BatchHeader;
+use crate::record_batch::{BatchHeader, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL};
 
 /// A batch of any magic as a row: legacy ones fill what they know and leave the rest at -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,89 @@ pub struct BatchColumns {
     pub magic: Vec<i8>,
 }
 
+/// What all batches of a table add up to, for whoever needs no columns of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Records present.
+    pub records: i64,
+    /// The smallest first timestamp that is one, of batches that have it.
+    pub first_timestamp_ms: Option<i64>,
+    /// Whether a batch belongs to a transaction.
+    pub has_transactions: bool,
+    /// The codecs of batches that are no control batches, a bit for each code.
+    pub codecs: u8,
+    /// Where the last batch ends; 0 without any.
+    pub end_position: i64,
+    /// The batches as a run, if they are one.
+    pub run: Option<Run>,
+}
+
+/// Batches of magic 2 each of which begins right after the one before it, in leader epochs that
+/// never fall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Offset of the first record.
+    pub first_offset: i64,
+    /// Offset of the last record.
+    pub last_offset: i64,
+    /// Leader epoch of the first batch.
+    pub first_epoch: i32,
+    /// Leader epoch of the last batch.
+    pub last_epoch: i32,
+}
+
+impl Run {
+    /// The run that goes on with a batch.
+    fn followed_by(self, next: Self) -> Option<Self> {
+        let follows = self.last_offset.checked_add(1) == Some(next.first_offset)
+            && next.first_epoch >= self.last_epoch;
+        follows.then_some(Self {
+            first_offset: self.first_offset,
+            first_epoch: self.first_epoch,
+            ..next
+        })
+    }
+}
+
 impl BatchColumns {
+    /// What the rows add up to.
+    pub fn summary(&self) -> Summary {
+        let mut found = Summary::default();
+        for row in 0..self.len() {
+            let attributes = self.attributes[row];
+            found.records += i64::from(self.record_count[row]);
+            found.has_transactions |= attributes & TRANSACTIONAL != 0;
+            if attributes & CONTROL == 0 {
+                found.codecs |= 1 << (attributes & CODEC_MASK);
+            }
+            let base_ms = self.base_timestamp_ms[row];
+            if attributes & DELETE_HORIZON == 0 && base_ms >= 0 {
+                let before = found.first_timestamp_ms.unwrap_or(base_ms);
+                found.first_timestamp_ms = Some(base_ms.min(before));
+            }
+            let batch = self.run_of(row);
+            found.run = match (row, found.run) {
+                (0, _) => batch,
+                (_, Some(run)) => batch.and_then(|next| run.followed_by(next)),
+                (_, None) => None,
+            };
+            found.end_position = self.position[row].saturating_add(self.size_bytes[row].into());
+        }
+        found
+    }
+
+    /// A single batch as a run.
+    fn run_of(&self, row: usize) -> Option<Run> {
+        let (first_offset, last_offset) = (self.base_offset[row], self.last_offset[row]);
+        let epoch = self.leader_epoch[row];
+        (self.magic[row] == 2 && first_offset <= last_offset).then_some(Run {
+            first_offset,
+            last_offset,
+            first_epoch: epoch,
+            last_epoch: epoch,
+        })
+    }
+
     /// Rows.
     pub fn len(&self) -> usize {
         self.base_offset.len()
@@ -87,5 +169,77 @@ impl BatchColumns {
         self.attributes.push(header.attributes);
         self.record_count.push(header.record_count);
         self.magic.push(batch.magic);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(base_offset: i64, records: i32, leader_epoch: i32, attributes: i16) -> Batch {
+        let header = BatchHeader {
+            base_offset,
+            batch_length: 88,
+            leader_epoch,
+            crc: 0,
+            attributes,
+            last_offset_delta: records - 1,
+            base_timestamp_ms: 1000_i64.wrapping_sub(base_offset),
+            max_timestamp_ms: 2000,
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+            record_count: records,
+        };
+        Batch { magic: 2, header }
+    }
+
+    fn summary(batches: &[Batch]) -> Summary {
+        let mut columns = BatchColumns::default();
+        for (row, batch) in batches.iter().enumerate() {
+            columns.push(100 * row as u64, batch);
+        }
+        columns.summary()
+    }
+
+    #[test]
+    fn batches_without_a_gap_are_a_run() {
+        let rows = [batch(100, 5, 3, 0), batch(105, 1, 3, 0x34), batch(106, 2, 7, 0x42)];
+        let found = summary(&rows);
+        let run = Run { first_offset: 100, last_offset: 107, first_epoch: 3, last_epoch: 7 };
+        assert_eq!((found.run, found.records, found.end_position), (Some(run), 8, 300));
+        // A control batch has no codec of its own, a delete horizon is no timestamp.
+        assert_eq!((found.codecs, found.first_timestamp_ms), (0b101, Some(895)));
+        assert!(found.has_transactions);
+        assert!(!summary(&rows[..1]).has_transactions);
+    }
+
+    #[test]
+    fn all_else_is_none() {
+        let first = batch(100, 5, 3, 0);
+        let legacy = Batch { magic: 1, ..batch(105, 1, 3, 0) };
+        let backwards = Batch {
+            header: BatchHeader { last_offset_delta: -2, ..batch(105, 1, 3, 0).header },
+            ..first
+        };
+        let gap_and_back = [first, batch(106, 1, 3, 0), batch(107, 1, 3, 0)];
+        assert_eq!(summary(&gap_and_back).run, None);
+        for second in [batch(104, 1, 3, 0), batch(105, 1, 2, 0), legacy, backwards] {
+            assert_eq!(summary(&[first, second]).run, None);
+        }
+        for alone in [legacy, backwards] {
+            assert_eq!(summary(&[alone, batch(106, 1, 3, 0)]).run, None);
+        }
+        let last = batch(i64::MAX, 1, 3, 0);
+        assert_eq!(summary(&[last, batch(i64::MIN, 1, 3, 0)]).run, None);
+        assert_eq!(summary(&[]), Summary::default());
+    }
+
+    #[test]
+    fn timestamps_that_are_none_do_not_count() {
+        let mut unknown = batch(100, 1, 0, 0);
+        unknown.header.base_timestamp_ms = -1;
+        assert_eq!(summary(&[unknown]).first_timestamp_ms, None);
+        assert_eq!(summary(&[unknown, batch(101, 1, 0, 0)]).first_timestamp_ms, Some(899));
     }
 }

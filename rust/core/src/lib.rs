@@ -14,6 +14,7 @@ pub mod checksum;
 pub mod compression;
 #[cfg(target_arch = "x86_64")]
 mod crc32_short;
+pub mod durable;
 pub mod error;
 mod gzip;
 pub mod legacy;

@@ -21,11 +21,11 @@ pub const CRC_START: usize = 21;
 /// The smallest `size` any version can have (legacy v0).
 pub const MIN_BATCH_LENGTH: i32 = 14;
 
-const CODEC_MASK: i16 = 0x07;
+pub(crate) const CODEC_MASK: i16 = 0x07;
 pub(crate) const LOG_APPEND_TIME: i16 = 0x08;
-const TRANSACTIONAL: i16 = 0x10;
-const CONTROL: i16 = 0x20;
-const DELETE_HORIZON: i16 = 0x40;
+pub(crate) const TRANSACTIONAL: i16 = 0x10;
+pub(crate) const CONTROL: i16 = 0x20;
+pub(crate) const DELETE_HORIZON: i16 = 0x40;
 
 /// The compression of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

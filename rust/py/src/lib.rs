@@ -5,6 +5,7 @@
 mod buffer;
 mod cache;
 mod capsule;
+mod durable;
 mod error;
 mod index;
 mod key;
@@ -53,6 +54,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Column>()?;
     module.add_function(wrap_pyfunction!(crc32c, module)?)?;
     module.add_class::<segment::Batches>()?;
+    module.add_class::<segment::BatchSummary>()?;
+    module.add_function(wrap_pyfunction!(durable::sync_files, module)?)?;
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
     module.add_class::<segment_index::ReadFile>()?;
     module.add_class::<segment_index::SegmentIndex>()?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use tierlog_core::batch_columns::BatchColumns;
+use tierlog_core::batch_columns::{BatchColumns, Run, Summary};
 use tierlog_core::error::{Error, ErrorKind, Result};
 use tierlog_core::segment::{Scan, ScanOptions, copy_file, scan_file, scan_slice};
 use tierlog_core::source::{CopyTarget, SegmentFile};
@@ -90,11 +90,44 @@ impl Source {
     }
 }
 
+/// What all batches of a scan add up to.
+#[pyclass(frozen, get_all, module = "tierlog._core")]
+pub struct BatchSummary {
+    /// Records present.
+    records: i64,
+    /// The smallest first timestamp, of batches that have one.
+    first_timestamp_ms: Option<i64>,
+    /// Whether a batch belongs to a transaction.
+    has_transactions: bool,
+    /// The codecs of batches that are no control batches, a bit for each code.
+    codecs: u8,
+    /// Where the last batch ends; 0 without any.
+    end_position: i64,
+    /// First and last offset, first and last leader epoch of batches of magic 2 that each begin
+    /// right after the one before, in epochs that never fall; `None` if they are not like that.
+    run: Option<(i64, i64, i32, i32)>,
+}
+
+impl BatchSummary {
+    fn new(found: &Summary) -> Self {
+        let run = |run: Run| (run.first_offset, run.last_offset, run.first_epoch, run.last_epoch);
+        Self {
+            records: found.records,
+            first_timestamp_ms: found.first_timestamp_ms,
+            has_transactions: found.has_transactions,
+            codecs: found.codecs,
+            end_position: found.end_position,
+            run: found.run.map(run),
+        }
+    }
+}
+
 /// The columns of a scan and why it stopped.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct Batches {
     columns: Vec<(&'static str, Py<Column>)>,
     rows: usize,
+    summary: Summary,
     /// The name of the stop reason.
     #[pyo3(get)]
     stop_reason: &'static str,
@@ -118,6 +151,11 @@ impl Batches {
         self.rows
     }
 
+    /// What all of them add up to.
+    fn summary(&self) -> BatchSummary {
+        BatchSummary::new(&self.summary)
+    }
+
     /// The columns by name.
     fn columns(&self, py: Python<'_>) -> Vec<(&'static str, Py<Column>)> {
         self.columns.iter().map(|(name, column)| (*name, column.clone_ref(py))).collect()
@@ -137,7 +175,7 @@ impl Batches {
 
     /// Moves the columns of a scan to Python.
     pub fn new(py: Python<'_>, batches: BatchColumns, scan: Scan) -> PyResult<Self> {
-        let rows = batches.len();
+        let (rows, summary) = (batches.len(), batches.summary());
         let values = [
             ("base_offset", Values::I64(batches.base_offset)),
             ("last_offset", Values::I64(batches.last_offset)),
@@ -160,6 +198,7 @@ impl Batches {
         Ok(Self {
             columns,
             rows,
+            summary,
             stop_reason: scan.stop.reason.name(),
             stop_position: scan.stop.position,
             stop_expected: scan.stop.expected,
