@@ -100,6 +100,22 @@ def test_all_damage_at_once(bucket: Bucket) -> None:
     )
 
 
+@pytest.mark.parametrize("neighbours", [1, 2, 3])
+def test_how_many_neighbours_are_packed_together_does_not_show(
+    bucket: Bucket, neighbours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of segments that only the metadata has, either, wherever they stand."""
+    for damage in DAMAGES.values():
+        damage.do(bucket)
+    for path in sorted(bucket.store.rglob("*.log"))[::3]:
+        path.unlink()
+        path.with_suffix(".indexes").unlink(missing_ok=True)
+    together = audited(bucket)
+    assert len([one for one in together.findings if one.what == "missing"]) > 10
+    monkeypatch.setattr("tierlog.tools.listed_segments.MAX_LISTED", neighbours)
+    assert audited(bucket) == together
+
+
 def test_the_bucket_alone_says_what_it_can(bucket: Bucket) -> None:
     for damage in DAMAGES.values():
         damage.do(bucket)

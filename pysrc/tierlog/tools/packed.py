@@ -13,12 +13,14 @@ from typing import Any
 __all__ = ["pack", "unpack"]
 
 # What a key or a row has by chance cannot be compressed; the rest is gone at the quickest level.
-_LEVEL = 1
+_QUICKEST, _AS_IT_IS = 1, 0
 
 
-def pack(value: object) -> bytes:
-    """A value for `unpack`, in this process or one that it started."""
-    return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), _LEVEL)
+def pack(value: object, *, compressed: bool = True) -> bytes:
+    """A value for `unpack`, in this process or one that it started; as it is, if it is large and
+    will not be kept for long."""
+    level = _QUICKEST if compressed else _AS_IT_IS
+    return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), level)
 
 
 def unpack(packed: bytes) -> Any:

@@ -42,13 +42,14 @@ class PackedChains:
     @classmethod
     def of(cls, *chains: Chain) -> PackedChains:
         """These chains, at least one."""
+        is_scanned = any(chain.pieces for chain in chains)
         return cls(
             name=chains[0].name,
             chains=len(chains),
             segments=sum(chain.segments for chain in chains),
             size_bytes=sum(chain.size_bytes for chain in chains),
-            is_scanned=any(chain.pieces for chain in chains),
-            packed=pack(chains),
+            is_scanned=is_scanned,
+            packed=pack(chains, compressed=not is_scanned),
         )
 
 
