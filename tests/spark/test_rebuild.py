@@ -32,7 +32,6 @@ from tierlog.tools.rebuild_table import (
     SEGMENTS,
     finding_table,
     report_outcomes,
-    segment_outcomes,
     segment_table,
 )
 
@@ -89,7 +88,8 @@ def test_a_log_directory(
         pooled.summary.written,
         pooled.summary.size_bytes,
     )
-    assert list(segment_outcomes(built.segments.toArrow())) == list(report_outcomes(pooled))
+    expected = segment_table(report_outcomes(pooled))
+    assert built.segments.toArrow().to_pylist() == expected.to_pylist()
     assert built.findings.toArrow().to_pylist() == finding_table(pooled.findings).to_pylist()
     assert built.segments.schema == spark_schema(SEGMENTS)
     assert built.findings.schema == spark_schema(FINDINGS)
@@ -119,7 +119,8 @@ def test_large_segments_are_scanned_in_pieces(spark: SparkSession, tmp_path: Pat
     )
     assert plan.scans
     assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
-    assert list(segment_outcomes(built.segments.toArrow())) == list(report_outcomes(pooled))
+    expected = segment_table(report_outcomes(pooled))
+    assert built.segments.toArrow().to_pylist() == expected.to_pylist()
     assert progress.total_bytes == progress.done_bytes == pooled.summary.size_bytes
 
 

@@ -15,9 +15,9 @@ from dataclasses import fields
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tierlog.tools.findings import Finding, Severity
+from tierlog.tools.findings import Finding
 from tierlog.tools.index_rebuild import RebuildReport
-from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow
+from tierlog.tools.rebuild_segment import SegmentOutcome
 
 __all__ = [
     "FINDINGS",
@@ -26,7 +26,6 @@ __all__ = [
     "SEGMENTS_FILE",
     "finding_table",
     "report_outcomes",
-    "segment_outcomes",
     "segment_table",
     "write_report",
 ]
@@ -85,20 +84,6 @@ def segment_table(outcomes: Iterable[SegmentOutcome]) -> pa.Table:
     )
 
 
-def segment_outcomes(table: pa.Table) -> Iterator[SegmentOutcome]:
-    """The outcomes that `segment_table` was given."""
-    for batch in table.to_batches():
-        for values in batch.to_pylist():
-            findings = tuple(_finding(one) for one in values.pop("findings"))
-            values["codecs"] = tuple(values["codecs"])
-            values["outcome"] = Outcome(values["outcome"])
-            values["bytes_per_epoch"] = tuple(
-                (one["leader_epoch"], one["size_bytes"]) for one in values["bytes_per_epoch"]
-            )
-            row = SegmentRow(**values, findings=tuple(one.what for one in findings))
-            yield SegmentOutcome(row=row, findings=findings)
-
-
 def finding_table(findings: Iterable[Finding]) -> pa.Table:
     """One row for each finding, in their order; ``FINDINGS``."""
     rows = [_values(one) for one in findings]
@@ -130,7 +115,3 @@ def write_report(folder: str, segments: pa.Table, findings: pa.Table) -> None:
 
 def _values(found: Finding) -> dict[str, object]:
     return {name: getattr(found, name) for name in _FINDING_NAMES}
-
-
-def _finding(values: dict[str, str]) -> Finding:
-    return Finding(**{**values, "severity": Severity(values["severity"])})  # type: ignore[arg-type]
