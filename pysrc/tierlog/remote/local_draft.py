@@ -35,8 +35,9 @@ _FORBIDDEN = frozenset(
 )
 
 
-def open_nameless(folder: int) -> int | None:
-    """A new file in an open folder, without a name; None where it could not be had or named."""
+def open_nameless(folder: int, *, names_known: bool = False) -> int | None:
+    """A new file in an open folder, without a name; None where it could not be had or named.
+    ``names_known``: another one was had just now, so that it can be named."""
     flags = getattr(os, "O_TMPFILE", None)
     if flags is None:
         return None
@@ -46,7 +47,7 @@ def open_nameless(folder: int) -> int | None:
         if error.errno in _UNKNOWN:
             return None
         raise
-    if not os.path.exists(_link_to(descriptor)):
+    if not names_known and not os.path.exists(_link_to(descriptor)):
         os.close(descriptor)
         return None
     return descriptor

@@ -217,7 +217,9 @@ class LocalStore:
                     place = check_key(at_work).rpartition("/")[0]
                     if place not in folders:
                         self._add_folders(place, folders, stack)
-                    descriptor = open_nameless(folders[place]) if self._names_drafts else None
+                    descriptor = None
+                    if self._names_drafts:
+                        descriptor = open_nameless(folders[place], names_known=bool(written))
                     if descriptor is None:
                         return {key: self.put_if_absent(key, data) for key, data in objects.items()}
                     stack.callback(os.close, descriptor)
@@ -231,10 +233,12 @@ class LocalStore:
                 for at_work, descriptor in written.items():
                     place, _, name = at_work.rpartition("/")
                     stored[at_work] = link_nameless(descriptor, name, folders[place])
-                self._sync(folders)
+                places = {key.rpartition("/")[0] for key in objects}
+                new = places | (folders.keys() - self._durable_folders)
+                self._sync({path: folders[path] for path in new})
         except OSError as error:
             raise self._failed(at_work, error) from error
-        self._durable_folders.update(folders)
+        self._durable_folders.update(new)
         return stored
 
     def _sync(self, files: dict[str, int]) -> None:
@@ -244,20 +248,23 @@ class LocalStore:
             raise self._failed(error.filename, error) from error
 
     def _add_folders(self, place: str, folders: dict[str, int], stack: ExitStack) -> None:
-        """Opens a folder, makes it first if need be, with those above it that were not known to be
-        durable: it and they are synced later."""
+        """Opens a folder and all above it, from the root down; makes those that are missing."""
         names = place.split("/") if place else []
-        for depth in range(len(names) + 1):
-            path = "/".join(names[:depth])
-            if path in folders or (path != place and path in self._durable_folders):
-                continue
-            if not path:
+        if "" not in folders:
+            if "" not in self._durable_folders:
                 _make_durable_root(self._root)
-            elif path not in self._durable_folders:
-                with self._folder(names[: depth - 1]) as parent, suppress(FileExistsError):
-                    os.mkdir(names[depth - 1], dir_fd=parent)
-            folders[path] = self._open_folder(names[:depth])
-            stack.callback(os.close, folders[path])
+            folders[""] = self._open_folder([])
+            stack.callback(os.close, folders[""])
+        parent = folders[""]
+        for depth, name in enumerate(names, start=1):
+            path = "/".join(names[:depth])
+            if path not in folders:
+                if path not in self._durable_folders:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=parent)
+                folders[path] = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+                stack.callback(os.close, folders[path])
+            parent = folders[path]
 
     def _put(self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool) -> bool:
         *folders, name = check_key(key).split("/")
