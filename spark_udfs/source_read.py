@@ -17,7 +17,6 @@ from spark_udfs.source_plan import Finding, ReadRange
 from spark_udfs.source_rows import RecordRows
 from spark_udfs.source_segments import read_range
 from spark_udfs.source_views import batch_rows, finding_row, segment_row, table_rows
-from tierlog.columns import RecordColumns
 from tierlog.remote.storage import RemoteStorageManager
 
 __all__ = ["read_task"]
@@ -59,8 +58,9 @@ def _record_rows(
         storage,
         min_timestamp_ms=None if wanted is None else wanted.min_timestamp_ms,
         fail_on_corrupt=options.fail_on_corrupt,
+        rows_of=() if quarantine else shape.rows_of,
     ):
-        if isinstance(found, RecordColumns):
+        if not isinstance(found, Finding):
             if not quarantine:
                 yield from shape.of(one.partition, found)
         elif quarantine:

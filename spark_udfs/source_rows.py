@@ -11,12 +11,19 @@ import pyarrow as pa
 
 from spark_udfs.source_plan import Partition
 from tierlog.batches import BatchTable
-from tierlog.columns import RecordColumns, RowColumns
+from tierlog.columns import (
+    BinaryColumn,
+    BinaryRows,
+    HeaderColumn,
+    RecordColumns,
+    RowColumns,
+    TableRows,
+)
 
-__all__ = ["RecordRows", "is_plain"]
+__all__ = ["MAX_ROWS", "ROWS_BYTES", "RecordRows", "is_plain"]
 
-_ROWS_BYTES = 2 << 20
-_MAX_ROWS = 1 << 16
+ROWS_BYTES = 2 << 20
+MAX_ROWS = 1 << 16
 
 
 class RecordRows:
@@ -27,20 +34,30 @@ class RecordRows:
         names = [name.lower() for name in schema.names]
         self._columns = [_COLUMNS[name] for name in names if name in _COLUMNS]
         self._has_fields = any(name in _FIELDS for name in names)
-        self._weighed = [name for name in names if name in ("key", "value")]
+        self._weighed = tuple(name for name in names if name in ("key", "value"))
+        # See `read_range`.
+        self.rows_of = None if "headers" in names else self._weighed
 
-    def of(self, partition: Partition, records: RecordColumns) -> Iterator[pa.RecordBatch]:
+    def of(
+        self, partition: Partition, records: RecordColumns | TableRows
+    ) -> Iterator[pa.RecordBatch]:
         """Batches of about 2 MiB."""
+        if isinstance(records, TableRows):
+            if len(records):
+                yield self._batch(_Rows.of_table(partition, records))
+            return
         for first, last in self._runs(records):
             part = records if last - first == len(records) else records.rows(first, last)
-            rows = _Rows(partition, part, part.row_columns() if self._has_fields else None)
-            arrays = [column(rows) for column in self._columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            yield self._batch(_Rows.of_records(partition, part, self._has_fields))
+
+    def _batch(self, rows: _Rows) -> pa.RecordBatch:
+        arrays = [column(rows) for column in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _runs(self, records: RecordColumns) -> Iterator[tuple[int, int]]:
         """Rows that make a batch each."""
         count = len(records)
-        if 0 < count <= _MAX_ROWS and _fits(records.batches):
+        if 0 < count <= MAX_ROWS and _fits(records.batches):
             yield 0, count
             return
         ends = np.zeros(count, np.int64)
@@ -50,8 +67,8 @@ class RecordRows:
         first = 0
         while first < count:
             begin = int(ends[first - 1]) if first else 0
-            last = int(ends.searchsorted(begin + _ROWS_BYTES, "right"))
-            last = min(max(last, first + 1), first + _MAX_ROWS)
+            last = int(ends.searchsorted(begin + ROWS_BYTES, "right"))
+            last = min(max(last, first + 1), first + MAX_ROWS)
             yield first, last
             first = last
 
@@ -63,15 +80,29 @@ def is_plain(batches: BatchTable) -> bool:
 
 def _fits(batches: BatchTable) -> bool:
     """Whether all of it makes one batch of Spark's."""
-    return is_plain(batches) and int(batches.size_bytes.sum(dtype=np.int64)) <= _ROWS_BYTES
+    return is_plain(batches) and int(batches.size_bytes.sum(dtype=np.int64)) <= ROWS_BYTES
 
 
 class _Rows(NamedTuple):
     """Records of a partition, and what rows have beside them if a column wants it."""
 
     partition: Partition
-    records: RecordColumns
+    length: int
+    offset: Any
+    keys: BinaryColumn | BinaryRows | None
+    values: BinaryColumn | BinaryRows | None
+    headers: HeaderColumn | None
     fields: RowColumns | None
+
+    @classmethod
+    def of_records(cls, partition: Partition, records: RecordColumns, has_fields: bool) -> _Rows:
+        fields = records.row_columns() if has_fields else None
+        columns = (records.offset, records.keys, records.values, records.headers)
+        return cls(partition, len(records), *columns, fields)
+
+    @classmethod
+    def of_table(cls, partition: Partition, rows: TableRows) -> _Rows:
+        return cls(partition, len(rows), rows.offset, rows.keys, rows.values, None, rows.columns)
 
 
 def _array(values: Any, kind: pa.DataType, count: int) -> pa.Array:
@@ -82,7 +113,7 @@ def _array(values: Any, kind: pa.DataType, count: int) -> pa.Array:
 @lru_cache(maxsize=8)
 def _many(value: str | int, kind: pa.DataType) -> pa.Array:
     """The most rows of a batch, all of one value."""
-    return pa.repeat(pa.scalar(value, kind), _MAX_ROWS)
+    return pa.repeat(pa.scalar(value, kind), MAX_ROWS)
 
 
 def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
@@ -91,12 +122,18 @@ def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _field(name: str, kind: pa.DataType) -> Callable[[_Rows], pa.Array]:
-    return lambda rows: _array(getattr(rows.fields, name), kind, len(rows.records))
+    return lambda rows: _array(getattr(rows.fields, name), kind, rows.length)
+
+
+def _binary(values: BinaryColumn | BinaryRows | None) -> pa.Array:
+    assert values is not None
+    return values.to_binary()
 
 
 def _headers(rows: _Rows) -> pa.Array:
     """Null for a record without any, as in Spark's Kafka source."""
-    headers = rows.records.headers
+    headers = rows.headers
+    assert headers is not None
     offsets = headers.list_offsets
     first, last = int(offsets[0]), int(offsets[-1])
     keys = headers.keys.rows(first, last).to_binary().view(pa.string())
@@ -122,11 +159,11 @@ _FIELDS = {
     "base_sequence": ("base_sequence", pa.int32()),
 }
 _COLUMNS: dict[str, Callable[[_Rows], pa.Array]] = {
-    "key": lambda rows: rows.records.keys.to_binary(),
-    "value": lambda rows: rows.records.values.to_binary(),
-    "topic": lambda rows: _same(rows.partition.topic, pa.string(), len(rows.records)),
-    "partition": lambda rows: _same(rows.partition.partition, pa.int32(), len(rows.records)),
-    "offset": lambda rows: _array(rows.records.offset, pa.int64(), len(rows.records)),
+    "key": lambda rows: _binary(rows.keys),
+    "value": lambda rows: _binary(rows.values),
+    "topic": lambda rows: _same(rows.partition.topic, pa.string(), rows.length),
+    "partition": lambda rows: _same(rows.partition.partition, pa.int32(), rows.length),
+    "offset": lambda rows: _array(rows.offset, pa.int64(), rows.length),
     "headers": _headers,
     **{name: _field(*field) for name, field in _FIELDS.items()},
 }

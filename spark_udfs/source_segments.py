@@ -7,19 +7,19 @@ offsets that are still to come.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import numpy as np
 
 from spark_udfs.source_log_dir import offset_index
 from spark_udfs.source_plan import Finding, Mark, ReadRange
-from spark_udfs.source_rows import is_plain
+from spark_udfs.source_rows import MAX_ROWS, ROWS_BYTES, is_plain
 from spark_udfs.source_store import log_index_entries
-from tierlog.columns import RecordColumns
+from tierlog.columns import RecordColumns, TableRows
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import SegmentHandle
-from tierlog.log.records import decode_records
+from tierlog.log.records import decode_records, read_rows
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.log_index import RemoteLogIndexEntries
@@ -46,21 +46,27 @@ def read_range(
     *,
     min_timestamp_ms: int | None = None,
     fail_on_corrupt: bool = False,
-) -> Iterator[RecordColumns | Finding]:
+    rows_of: Collection[str] | None = None,
+) -> Iterator[RecordColumns | TableRows | Finding]:
     """The committed records of a range in order, and what is damaged of it.
 
     Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt`` damage is a
-    CorruptDataError. OSError or RemoteStorageError when the bytes cannot be had.
+    CorruptDataError. Who needs no headers may get records as rows of a table at once, with those
+    of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
+    be had.
     """
-    segment = _segment(one, storage)
+    segment = _segment(one, storage, None if one.aborted else rows_of)
     start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
     place: Mark | None = Mark(start, -1)
     while place is not None and place.offset < end:
         offset = place.offset
         try:
             for piece, after in segment.pieces(place, end):
-                rows = rows_between(piece, start, end)
-                yield from committed_rows(rows, one.aborted) if one.aborted else (rows,)
+                if isinstance(piece, TableRows):
+                    yield piece
+                else:
+                    rows = rows_between(piece, start, end)
+                    yield from committed_rows(rows, one.aborted) if one.aborted else (rows,)
                 offset = after
             return
         except CorruptDataError as error:
@@ -78,9 +84,10 @@ class _Segment(Protocol):
         """The part of offsets [start, end) that may have records of that time or later."""
         ...
 
-    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns | TableRows, int]]:
         """Checked batches from a place on (position -1: wherever its offset is) up to offset
-        `end` or some more, each piece with the offset after it."""
+        `end` or some more, each piece with the offset after it. Rows of tables are none but those
+        of the place up to `end`."""
         ...
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
@@ -88,9 +95,11 @@ class _Segment(Protocol):
         ...
 
 
-def _segment(one: ReadRange, storage: RemoteStorageManager | None) -> _Segment:
+def _segment(
+    one: ReadRange, storage: RemoteStorageManager | None, rows_of: Collection[str] | None
+) -> _Segment:
     if isinstance(one.segment, SegmentFiles):
-        return _LocalSegment(one.segment)
+        return _LocalSegment(one.segment, rows_of)
     assert storage is not None
     return _RemoteSegment(one.segment, storage)
 
@@ -98,8 +107,9 @@ def _segment(one: ReadRange, storage: RemoteStorageManager | None) -> _Segment:
 class _LocalSegment:
     """A segment of a log directory."""
 
-    def __init__(self, files: SegmentFiles) -> None:
+    def __init__(self, files: SegmentFiles, rows_of: Collection[str] | None) -> None:
         self._files = files
+        self._rows_of = rows_of
         self._limit = files.next_base_offset or _MAX_OFFSET
         # How many compressed batches to open at a time; 0 when nothing is compressed.
         self._batches = 1
@@ -122,18 +132,45 @@ class _LocalSegment:
         first, last = int(table.base_offset[late[0]]), int(table.last_offset[late[-1]])
         return max(start, first), min(end, last + 1)
 
-    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns | TableRows, int]]:
         """See `_Segment`."""
         with self._files.open() as handle:
             position, records = self._first(handle, place)
-            offset = self._files.base_offset
-            while records is not None:
-                after = int(records.batches.last_offset[-1]) + 1
-                yield records, after
-                if after >= end:
+            offset = self._files.base_offset if place.position < 0 else place.offset
+            is_usual = records is None and self._rows_of is not None
+            while offset < end:
+                if is_usual:
+                    rows = self._rows(handle, position, offset, (place.offset, end))
+                    is_usual = not rows.is_last
+                    if rows.stop_position > position:
+                        offset, position = rows.next_offset, rows.stop_position
+                        yield rows, offset
+                    continue
+                if records is None:
+                    records = self._window(handle, position, offset)
+                if records is None:
                     return
-                offset, position = after, records.batches.stop_position
-                records = self._window(handle, position, offset)
+                offset = int(records.batches.last_offset[-1]) + 1
+                position = records.batches.stop_position
+                yield records, offset
+                records = None
+                is_usual = self._rows_of is not None and not self._batches
+
+    def _rows(
+        self, handle: SegmentHandle, position: int, offset: int, wanted: tuple[int, int]
+    ) -> TableRows:
+        """The usual batches from a position on, with offsets from `offset` on."""
+        rows_of = self._rows_of or ()
+        return read_rows(
+            handle,
+            position,
+            size_bytes=ROWS_BYTES,
+            max_rows=MAX_ROWS,
+            offsets=wanted,
+            batch_offsets=(offset, self._limit),
+            keys="key" in rows_of,
+            values="value" in rows_of,
+        )
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
         """See `_Segment`: the next entry of the offset index that leads to a batch."""
@@ -151,10 +188,11 @@ class _LocalSegment:
         return None
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
-        """The first window: at the place, or where the index says or the headers lead to."""
+        """Where to begin: at the place, or where the index says, with the window that shows that
+        it is right, or where the headers lead to."""
         base = self._files.base_offset
         if place.position >= 0:
-            return place.position, self._window(handle, place.position, place.offset)
+            return place.position, None
         hint = 0 if place.offset <= base else self._indexed(place.offset)
         if hint:
             try:
@@ -164,7 +202,7 @@ class _LocalSegment:
             if records is not None and records.batches.base_offset[0] <= place.offset:
                 return hint, records
             hint = _position_of(handle, place.offset)
-        return hint, self._window(handle, hint, base)
+        return hint, None
 
     def _indexed(self, offset: int) -> int:
         """By the offset index the position of a batch at or before an offset."""

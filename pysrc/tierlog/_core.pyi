@@ -22,6 +22,7 @@ __all__ = [
     "RemoteLogIndex",
     "SegmentFold",
     "SegmentIndex",
+    "TableRows",
     "Views",
     "collect_aborted",
     "crc32",
@@ -44,6 +45,7 @@ __all__ = [
     "parse_time_index",
     "parse_transaction_index",
     "read_remote_entry",
+    "read_rows",
     "read_slab",
     "rebuild_indexes",
     "release_spare_memory",
@@ -393,6 +395,36 @@ def rebuild_indexes(
     max_table_rows: int | None,
     copy_to: _CopyTarget | None = None,
 ) -> Rebuilt: ...
+
+@final
+class TableRows:
+    """Rows of a table in columns."""
+
+    @property
+    def offset(self) -> Column: ...
+    @property
+    def columns(self) -> tuple[Column, Column, Column, Column, Column, Column]: ...
+    @property
+    def keys(self) -> tuple[Column, Column, Column | None] | None: ...
+    @property
+    def values(self) -> tuple[Column, Column, Column | None] | None: ...
+    @property
+    def stop_position(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def is_last(self) -> bool: ...
+
+def read_rows(
+    source: HasFileno,
+    position: int,
+    size_bytes: int,
+    rows: int,
+    offsets: tuple[int, int],
+    batch_offsets: tuple[int, int],
+    keys: bool,
+    values: bool,
+) -> TableRows: ...
 def read_slab(descriptor: int, position: int, size_bytes: int) -> Column:
     """Up to `size_bytes` of an open file, in memory that is handed on when nobody sees it."""
 

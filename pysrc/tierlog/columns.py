@@ -21,7 +21,15 @@ from tierlog.batches import BatchTable, Int32Column, Int64Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BinaryColumn", "HeaderColumn", "Record", "RecordColumns", "RowColumns"]
+__all__ = [
+    "BinaryColumn",
+    "BinaryRows",
+    "HeaderColumn",
+    "Record",
+    "RecordColumns",
+    "RowColumns",
+    "TableRows",
+]
 
 _VIEW_BYTES = 16
 # Rows that an iterator turns into bytes at a time.
@@ -159,6 +167,22 @@ class BinaryColumn(Sequence["bytes | None"]):
         return pa.Array.from_buffers(pa.binary(), self._count, buffers)
 
 
+class BinaryRows(NamedTuple):
+    """Byte strings one after the other, in Arrow's ``binary`` layout: i32 offsets, one more than
+    there are rows, the bytes, and a validity bitmap unless no row is null."""
+
+    offsets: _core.Column
+    data: _core.Column
+    validity: _core.Column | None
+
+    def to_binary(self) -> pa.Array:
+        """A ``pyarrow`` array of type ``binary`` over the same memory."""
+        pa = _pyarrow()
+        validity = None if self.validity is None else pa.py_buffer(self.validity)
+        buffers = [validity, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self.offsets) - 1, buffers)
+
+
 class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
     """The headers of each record: ``column[i]`` is a list of (key, value), values may be None.
 
@@ -244,6 +268,41 @@ class RowColumns(NamedTuple):
     producer_id: _core.Column
     producer_epoch: _core.Column
     base_sequence: _core.Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableRows:
+    """Records as rows of a table, in the buffers that Arrow wants.
+
+    ``offset`` is a buffer of i64, ``keys`` and ``values`` are None when nobody wanted them. At
+    ``stop_position`` comes the next batch, whose offsets begin with ``next_offset`` at the lowest;
+    ``is_last`` says that the file ends there, or that the batch is not a usual one.
+    """
+
+    offset: _core.Column
+    columns: RowColumns
+    keys: BinaryRows | None
+    values: BinaryRows | None
+    stop_position: int
+    next_offset: int
+    is_last: bool
+
+    @classmethod
+    def from_native(cls, native: _core.TableRows) -> TableRows:
+        """Wraps what the native reader made."""
+        keys, values = native.keys, native.values
+        return cls(
+            offset=native.offset,
+            columns=RowColumns(*native.columns),
+            keys=None if keys is None else BinaryRows(*keys),
+            values=None if values is None else BinaryRows(*values),
+            stop_position=native.stop_position,
+            next_offset=native.next_offset,
+            is_last=native.is_last,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -56,6 +56,9 @@ def test_a_directory_reads_as_a_consumer_did(topic: str, partition: int) -> None
     rows = rows_of(options(LOGS, topic, partition))
     assert [as_truth(row) for row in rows] == truth(topic, partition)
     assert {(row["topic"], row["partition"]) for row in rows} <= {(topic, partition)}
+    # Without headers most rows come another way.
+    fewer = rows_of(options(LOGS, topic, partition, includeHeaders="false"))
+    assert fewer == [{k: v for k, v in row.items() if k != "headers"} for row in rows]
 
 
 def test_headers_are_null_where_there_are_none() -> None:

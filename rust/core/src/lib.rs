@@ -43,6 +43,7 @@ mod snappy;
 pub mod source;
 pub mod spare;
 mod sync;
+pub mod table_rows;
 pub mod varint;
 
 #[cfg(test)]

@@ -1,8 +1,113 @@
 //! Byte strings one after the other, as Arrow's `binary` has them: for readers that know no views,
 //! such as the JVM of Spark.
 
-use crate::record_columns::buffer_of;
+use std::ops::Range;
+
+use crate::record_columns::{BinaryColumn, buffer_of};
 use crate::spare::Spare;
+
+/// Byte strings one after the other, some of them null.
+#[derive(Debug)]
+pub struct BinaryRows {
+    /// Where each one starts, and where the last one ends.
+    pub offsets: Vec<i32>,
+    /// A null has no bytes.
+    pub data: Vec<u8>,
+    /// One bit per row, lowest first, 1 = not null; empty when nothing is null.
+    pub validity: Vec<u8>,
+}
+
+impl Default for BinaryRows {
+    fn default() -> Self {
+        Self { offsets: vec![0], data: Vec::new(), validity: Vec::new() }
+    }
+}
+
+impl BinaryRows {
+    /// Appends some rows of a column whose views point into `bytes`; `None` beyond 2^31 - 1 bytes,
+    /// or if one points elsewhere.
+    pub(crate) fn extend(
+        &mut self,
+        column: &mut BinaryColumn,
+        rows: Range<usize>,
+        bytes: &[u8],
+    ) -> Option<()> {
+        let (views, validity) = column.parts();
+        let first = self.offsets.len() - 1;
+        for &view in views.get(rows.clone())? {
+            append(view, &[bytes], &mut self.data)?;
+            self.offsets.push(i32::try_from(self.data.len()).ok()?);
+        }
+        self.mark(first, rows, validity);
+        Some(())
+    }
+
+    /// As [`Self::extend`], of rows whose bytes lie in `data` itself, from `end` on, where those of
+    /// the rows before end: they are moved up to them. Where they end then.
+    pub(crate) fn extend_within(
+        &mut self,
+        column: &mut BinaryColumn,
+        rows: Range<usize>,
+        data: &mut [u8],
+        mut end: usize,
+    ) -> Option<usize> {
+        let (views, validity) = column.parts();
+        let first = self.offsets.len() - 1;
+        for &view in views.get(rows.clone())? {
+            let length = view as u32 as usize;
+            match buffer_of(view) {
+                None => {
+                    let place = data.get_mut(end..)?.get_mut(..length)?;
+                    place.copy_from_slice(view.to_le_bytes()[4..].get(..length)?);
+                }
+                Some(_) => {
+                    let start = (view >> 96) as u32 as usize;
+                    if start < end || data.len() - length.min(data.len()) < start {
+                        return None;
+                    }
+                    data.copy_within(start..start + length, end);
+                }
+            }
+            end += length;
+            self.offsets.push(i32::try_from(end).ok()?);
+        }
+        self.mark(first, rows, validity);
+        Some(end)
+    }
+
+    /// Notes which of the rows from `first` on are null: `rows` of a bitmap, which says nothing of
+    /// those behind it.
+    fn mark(&mut self, first: usize, rows: Range<usize>, validity: &[u8]) {
+        if validity.is_empty() && self.validity.is_empty() {
+            return;
+        }
+        self.validity.resize(first.div_ceil(8), 0xff);
+        for (row, from) in (first..).zip(rows) {
+            if row % 8 == 0 {
+                self.validity.push(0xff);
+            }
+            let is_null = validity.get(from / 8).is_some_and(|bits| bits >> (from % 8) & 1 == 0);
+            if let (Some(last), true) = (self.validity.last_mut(), is_null) {
+                *last &= !(1 << (row % 8));
+            }
+        }
+    }
+}
+
+/// Appends the bytes of a view; `None` if it points outside of `buffers`, which views made here
+/// never do.
+#[inline(always)]
+fn append(view: u128, buffers: &[&[u8]], data: &mut Vec<u8>) -> Option<()> {
+    let length = view as u32 as usize;
+    match buffer_of(view) {
+        None => data.extend_from_slice(view.to_le_bytes()[4..].get(..length)?),
+        Some(index) => {
+            let start = (view >> 96) as u32 as usize;
+            data.extend_from_slice(buffers.get(index)?.get(start..)?.get(..length)?);
+        }
+    }
+    Some(())
+}
 
 /// Where each of the values starts when they lie one after the other, and where the last one ends;
 /// `None` beyond 2^31 - 1 bytes, which Arrow's `binary` cannot hold. A null has no bytes.
@@ -31,14 +136,7 @@ pub fn binary_data(
     data.clear();
     data.reserve_exact(size);
     for &view in views {
-        let length = view as u32 as usize;
-        match buffer_of(view) {
-            None => data.extend_from_slice(view.to_le_bytes()[4..].get(..length)?),
-            Some(index) => {
-                let start = (view >> 96) as u32 as usize;
-                data.extend_from_slice(buffers.get(index)?.get(start..)?.get(..length)?);
-            }
-        }
+        append(view, buffers, &mut data)?;
     }
     Some(data)
 }

@@ -150,6 +150,13 @@ impl HeaderRows {
         }
     }
 
+    /// Forgets all headers and keeps their memory.
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+        self.keys.clear();
+        self.values.clear();
+    }
+
     /// Makes room for the headers of `more` rows, if they have as many as the first `rows`.
     pub(crate) fn reserve(&mut self, rows: usize, more: usize, spare: &mut Spare) {
         let Some(&end) = self.ends.last() else { return };

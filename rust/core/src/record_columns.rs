@@ -155,6 +155,24 @@ impl BinaryColumn {
         self.null_count += 1;
     }
 
+    /// The views of all rows, and the bitmap as far as it goes: rows behind it are not null.
+    pub(crate) fn parts(&mut self) -> (&[u128], &[u8]) {
+        if self.views.is_empty() {
+            self.materialise();
+        }
+        (&self.views, &self.validity)
+    }
+
+    /// Forgets all rows and keeps their memory.
+    pub(crate) fn clear(&mut self) {
+        self.leading_nulls = 0;
+        self.null_count = 0;
+        self.validity.clear();
+        if !self.views.is_empty() {
+            self.prepared = std::mem::take(&mut self.views);
+        }
+    }
+
     pub(crate) fn finish(mut self, spare: &mut Spare) -> BinaryParts {
         spare.give(self.prepared);
         if self.views.is_empty() && self.leading_nulls > 0 {

@@ -211,6 +211,16 @@ impl Rows {
         stage.filled == end
     }
 
+    /// Forgets all rows and keeps their memory.
+    pub(crate) fn clear(&mut self) {
+        self.offset.clear();
+        self.timestamp_ms.clear();
+        self.keys.clear();
+        self.values.clear();
+        self.headers.clear();
+        self.stage.filled = 0;
+    }
+
     /// Moves the staged rows into the columns.
     pub(crate) fn flush(&mut self) {
         let stage = &mut *self.stage;

@@ -1,7 +1,7 @@
 //! What a row of a table has beside its record: the fields of the record's batch, once for each
 //! record, and the time in microseconds, as Arrow and Spark have it.
 
-use crate::record_batch::LOG_APPEND_TIME;
+use crate::record_batch::{BatchHeader, LOG_APPEND_TIME};
 
 /// The latest time that microseconds can say; the earliest is as far before 1970.
 const MAX_MS: i64 = i64::MAX / 1000;
@@ -59,6 +59,17 @@ impl RowColumns {
             producer_epoch: repeat(batches.producer_epoch, &counts)?,
             base_sequence: repeat(batches.base_sequence, &counts)?,
         })
+    }
+
+    /// Appends rows with these times, all of one batch of magic 2.
+    pub(crate) fn extend(&mut self, header: &BatchHeader, timestamp_ms: &[i64]) {
+        self.timestamp_us.extend(timestamp_ms.iter().map(|&ms| microseconds(ms)));
+        let rows = self.timestamp_us.len();
+        self.timestamp_type.resize(rows, timestamp_type(2, header.attributes));
+        self.leader_epoch.resize(rows, header.leader_epoch);
+        self.producer_id.resize(rows, header.producer_id);
+        self.producer_epoch.resize(rows, header.producer_epoch);
+        self.base_sequence.resize(rows, header.base_sequence);
     }
 }
 

@@ -20,6 +20,7 @@ mod segment;
 mod segment_index;
 mod slabs;
 mod spare;
+mod table_rows;
 
 use pyo3::prelude::*;
 
@@ -63,6 +64,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(row_columns::row_columns, module)?)?;
+    module.add_class::<table_rows::TableRows>()?;
+    module.add_function(wrap_pyfunction!(table_rows::read_rows, module)?)?;
     module.add_function(wrap_pyfunction!(slabs::read_slab, module)?)?;
     module.add_function(wrap_pyfunction!(slabs::join_slab, module)?)?;
     module.add_function(wrap_pyfunction!(spare::release_spare_memory, module)?)?;

@@ -8,7 +8,7 @@ use crate::buffer::{Column, Longs, Values};
 use crate::segment::Batches;
 
 /// Times in microseconds, timestamp types, leader epochs, producer ids and epochs, base sequences.
-type Columns = (Column, Column, Column, Column, Column, Column);
+pub type Columns = (Column, Column, Column, Column, Column, Column);
 
 /// Six columns, a row for each of `timestamp_ms`; rows `starts[i]` to `starts[i + 1]` are of batch
 /// i. ValueError unless every row has a batch.
@@ -31,14 +31,19 @@ pub fn row_columns(
             starts.len()
         ))
     })?;
-    Ok((
-        Column::i64(found.timestamp_us),
-        Column::i32(found.timestamp_type),
-        Column::i32(found.leader_epoch),
-        Column::i64(found.producer_id),
-        Column::new(Values::I16(found.producer_epoch)),
-        Column::i32(found.base_sequence),
-    ))
+    Ok(columns(found))
+}
+
+/// In the order of `Columns`.
+pub fn columns(rows: RowColumns) -> Columns {
+    (
+        Column::i64(rows.timestamp_us),
+        Column::i32(rows.timestamp_type),
+        Column::i32(rows.leader_epoch),
+        Column::i64(rows.producer_id),
+        Column::new(Values::I16(rows.producer_epoch)),
+        Column::i32(rows.base_sequence),
+    )
 }
 
 fn longs(py: Python<'_>, object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<i64>> {

@@ -1,0 +1,254 @@
+//! Rows of a table straight out of a segment file.
+//!
+//! A file is read, checked and taken apart in pieces that stay in a core's own cache, into the memory
+//! that the values are going to be in: so bytes come from memory once and go there once. What is done
+//! in this way is the usual: whole, plain batches of magic 2 in order. At anything else the rows end,
+//! for [`crate::records`] to look at.
+
+use crate::checksum::crc32c;
+use crate::compression::MAX_BUFFER_BYTES;
+use crate::error::Result;
+use crate::record_batch::{
+    BatchHeader, CRC_START, Codec, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32,
+};
+use crate::record_binary::BinaryRows;
+use crate::record_rows::{Payload, Rows};
+use crate::row_columns::RowColumns;
+use crate::segment::{StopReason, frame_slice};
+use crate::source::SegmentFile;
+use crate::spare::Spare;
+
+/// A quarter of the second-level cache of common cores.
+const PIECE_BYTES: usize = 128 << 10;
+/// What the decoder likes to see behind a record.
+const BEHIND_BYTES: usize = 64;
+
+/// Which rows to make.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Where a batch begins.
+    pub position: u64,
+    /// At most so many bytes of the file are read into rows.
+    pub size_bytes: usize,
+    /// At most so many rows are made.
+    pub rows: usize,
+    /// Rows have these offsets; batches beyond them are not read.
+    pub offsets: std::ops::Range<i64>,
+    /// Batches have these offsets, or are not the usual.
+    pub batch_offsets: std::ops::Range<i64>,
+    /// Make keys.
+    pub keys: bool,
+    /// Make values.
+    pub values: bool,
+}
+
+/// Rows in columns of the same length, but for keys or values that nobody wants.
+#[derive(Debug, Default)]
+pub struct TableRows {
+    /// Offset of each record.
+    pub offset: Vec<i64>,
+    /// What rows have beside their records.
+    pub columns: RowColumns,
+    /// Keys.
+    pub keys: BinaryRows,
+    /// Values.
+    pub values: BinaryRows,
+    /// Where the first batch begins that was not read.
+    pub stop_position: u64,
+    /// The lowest offset that it may have.
+    pub next_offset: i64,
+    /// Batches that are not the usual, or the end of the file, come there.
+    pub is_last: bool,
+}
+
+/// The rows of batches from a position on. [`crate::error::ErrorKind::Io`] when the file cannot be
+/// read; no other error.
+pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Result<TableRows> {
+    let mut window = Window::new(file, wanted, spare);
+    let mut rows = Rows::default();
+    let mut table = TableRows { next_offset: wanted.batch_offsets.start, ..TableRows::default() };
+    while table.next_offset < wanted.offsets.end {
+        let (size, header) = match window.next_batch(&table, wanted)? {
+            Next::Batch(size, header) => (size, header),
+            // What has no room even alone is not the usual.
+            Next::NoRoom => {
+                table.is_last = window.position == wanted.position;
+                break;
+            }
+            Next::Unusual => {
+                table.is_last = true;
+                break;
+            }
+        };
+        if !header.is_control() && rows.append(&window.payload(size), &header).is_err() {
+            table.is_last = true;
+            break;
+        }
+        if window.take(&mut rows, &header, wanted, &mut table).is_none() {
+            // Of columns that are not of one length nothing can be used.
+            let (stop_position, next_offset) = (wanted.position, wanted.batch_offsets.start);
+            return Ok(TableRows {
+                stop_position,
+                next_offset,
+                is_last: true,
+                ..Default::default()
+            });
+        }
+        table.next_offset = header.last_offset().saturating_add(1);
+        window.skip(size);
+    }
+    table.stop_position = window.position;
+    table.values.data = window.finish(spare);
+    Ok(table)
+}
+
+enum Next {
+    /// Its size and header.
+    Batch(usize, BatchHeader),
+    /// It goes beyond what is wanted.
+    NoRoom,
+    Unusual,
+}
+
+/// The memory that values are made in: what was read of the file follows those that are done, and
+/// its values are moved up to them.
+///
+/// ```text
+/// values | free | batches that were read | unused
+///        kept   at                       filled
+/// ```
+struct Window<'f> {
+    file: &'f SegmentFile,
+    /// Values never take more bytes than the batches that they are from, so there is room for all.
+    data: Vec<u8>,
+    kept: usize,
+    at: usize,
+    filled: usize,
+    /// Where in the file the batch at `at` begins.
+    position: u64,
+    /// Where what is wanted of it ends.
+    end: u64,
+}
+
+impl<'f> Window<'f> {
+    fn new(file: &'f SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Self {
+        let left = file.size_bytes().saturating_sub(wanted.position);
+        let size = usize::try_from(left).unwrap_or(usize::MAX).min(wanted.size_bytes);
+        let size = size.min(MAX_BUFFER_BYTES - BEHIND_BYTES);
+        let room = size + BEHIND_BYTES;
+        let mut data = spare.take(room).unwrap_or_else(|| vec![0; room]);
+        data.resize(room, 0);
+        let position = wanted.position;
+        let end = position.saturating_add(size as u64);
+        Self { file, data, kept: 0, at: 0, filled: 0, position, end }
+    }
+
+    /// The batch at hand, all of which is in memory then.
+    fn next_batch(&mut self, table: &TableRows, wanted: &Wanted) -> Result<Next> {
+        loop {
+            let rest = &self.data[self.at..self.filled];
+            let size = match rest.len() {
+                0..MAGIC_END => MAGIC_END,
+                _ => match frame_slice(rest, 0, u64::MAX) {
+                    Ok(size) => return Ok(self.usual(size, table, wanted)),
+                    Err(stop) if stop.reason == StopReason::TornTail => {
+                        LOG_OVERHEAD + be_i32(rest, 8) as usize
+                    }
+                    Err(_) => return Ok(Next::Unusual),
+                },
+            };
+            if size as u64 > self.end - self.position || !self.read_on(size)? {
+                let is_end = self.end >= self.file.size_bytes();
+                return Ok(if is_end { Next::Unusual } else { Next::NoRoom });
+            }
+        }
+    }
+
+    /// Moves what is left up to the values and reads more, `size` bytes of a batch at least; false
+    /// when there are not as many.
+    fn read_on(&mut self, size: usize) -> Result<bool> {
+        self.data.copy_within(self.at..self.filled, self.kept);
+        self.filled -= self.at - self.kept;
+        self.at = self.kept;
+        let held = self.filled - self.at;
+        let left = usize::try_from(self.end - self.position).unwrap_or(usize::MAX);
+        let stop = (self.at + left.min(size.max(PIECE_BYTES))).min(self.data.len());
+        let place = self.data.get_mut(self.filled..stop).unwrap_or_default();
+        self.filled += self.file.read_at(self.position + held as u64, place)?;
+        Ok(self.filled - self.at >= size)
+    }
+
+    /// The batch of `size` bytes at hand, if it is a usual one that is sound.
+    fn usual(&self, size: usize, table: &TableRows, wanted: &Wanted) -> Next {
+        let batch = &self.data[self.at..self.at + size];
+        let Some(header) = batch.first_chunk::<HEADER_SIZE>().map(BatchHeader::parse) else {
+            return Next::Unusual;
+        };
+        let is_usual = batch[MAGIC_END - 1] == 2
+            && header.crc == crc32c(&batch[CRC_START..])
+            && header.validate(0).is_ok()
+            && header.codec() == Some(Codec::None)
+            && header.base_offset >= table.next_offset
+            && header.last_offset() < wanted.batch_offsets.end;
+        if !is_usual {
+            return Next::Unusual;
+        }
+        match usize::try_from(header.record_count) {
+            Ok(count) if count <= wanted.rows - table.offset.len() => Next::Batch(size, header),
+            _ => Next::NoRoom,
+        }
+    }
+
+    /// The records of the batch at hand.
+    fn payload(&self, size: usize) -> Payload<'_> {
+        Payload {
+            bytes: &self.data,
+            buffer: 0,
+            start: self.at + HEADER_SIZE,
+            end: self.at + size,
+            is_checked: false,
+        }
+    }
+
+    /// Takes the rows of the batch at hand that are wanted, and forgets the others. `None` if a view
+    /// points elsewhere, which those made here never do.
+    fn take(
+        &mut self,
+        rows: &mut Rows,
+        header: &BatchHeader,
+        wanted: &Wanted,
+        table: &mut TableRows,
+    ) -> Option<()> {
+        rows.flush();
+        let first = rows.offset.partition_point(|&offset| offset < wanted.offsets.start);
+        let end = rows.offset.partition_point(|&offset| offset < wanted.offsets.end);
+        let taken = first..end.max(first);
+        // Before values are moved to where they are.
+        if wanted.keys {
+            table.keys.extend(&mut rows.keys, taken.clone(), &self.data)?;
+        }
+        if wanted.values {
+            let (values, column) = (&mut table.values, &mut rows.values);
+            self.kept = values.extend_within(column, taken.clone(), &mut self.data, self.kept)?;
+        }
+        table.offset.extend_from_slice(&rows.offset[taken.clone()]);
+        table.columns.extend(header, &rows.timestamp_ms[taken]);
+        rows.clear();
+        Some(())
+    }
+
+    fn skip(&mut self, size: usize) {
+        self.at += size;
+        self.position += size as u64;
+    }
+
+    /// The values.
+    fn finish(mut self, spare: &mut Spare) -> Vec<u8> {
+        if self.kept == 0 {
+            spare.give(self.data);
+            return Vec::new();
+        }
+        self.data.truncate(self.kept);
+        self.data
+    }
+}
