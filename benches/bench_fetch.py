@@ -9,7 +9,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import quantiles
@@ -47,10 +47,12 @@ from .frame import Answer, Bench, Benchmark, Case, Limit, Run, Sides, run_side
 
 GB = 1e9
 DECISIONS = 10_000
+MEMORY_BYTES = 256 << 20
 READ_BYTES = 8 << 20
 SMALL_BYTES = 4 << 10
 SMALL_READS = 500
 LATENCY_MS = 20
+LONG_LOG_SEGMENTS = 3
 FIRST_BYTES = 400
 FIRST_READ_BYTES = 1 << 20
 MANY = 200
@@ -62,7 +64,8 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         decisions(),
         sequential(bench, "none-100-16k-1g"),
         sequential_s3(bench, "none-100-16k-64m"),
-        delayed(bench, "none-100-16k-1g"),
+        delayed(bench, "none-100-16k-1g", 1),
+        delayed(bench, "none-100-16k-1g", LONG_LOG_SEGMENTS),
         small(bench, "none-100-4k-64m"),
         small(bench, "none-100-16k-64m"),
         small_from_disk(bench, "none-100-4k-64m"),
@@ -80,6 +83,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 class SlowStore:
     """A store before each read of which something happens: time passes, as over a network."""
+
+    is_local = False
 
     def __init__(self, store: ObjectStore, before_read: Callable[[str], object]) -> None:
         self._store = store
@@ -107,15 +112,31 @@ def far(store: ObjectStore, clock: Clock | None = None) -> ObjectStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiered:
-    """A segment in the tier, and a reader of it whose index cache is warm."""
+    """Segments in the tier, most often one, and a reader of them whose index cache is warm."""
 
     reader: RemoteReader
+    store: ObjectStore
     storage: RemoteStorageManager
     manager: RemoteLogMetadataManager
     cache: RemoteIndexCache
-    segment: RemoteLogSegmentMetadata
+    segments: Sequence[RemoteLogSegmentMetadata]
     lineage: LeaderEpochs
     path: Path
+
+    @property
+    def segment(self) -> RemoteLogSegmentMetadata:
+        """The first one."""
+        return self.segments[0]
+
+    @property
+    def end_offset(self) -> int:
+        """The last offset."""
+        return self.segments[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(segment.segment_size_bytes for segment in self.segments)
 
     def read(self, offset: int, max_bytes: int) -> Any:
         return self.reader.read(
@@ -123,18 +144,29 @@ class Tiered:
             self.lineage,
             offset,
             max_bytes,
-            self.segment.end_offset + 1,
+            self.end_offset + 1,
             minimum_one=True,
         )
 
     def read_all(self) -> Answer:
         """From the first offset to the last, as a consumer does."""
         offset, size_bytes = 0, 0
-        while offset <= self.segment.end_offset:
+        while offset <= self.end_offset:
             read = self.read(offset, READ_BYTES)
             size_bytes += memoryview(read.records).nbytes
             offset = read.next_offset
         return {"bytes": size_bytes, "next_offset": offset}
+
+    @contextmanager
+    def through(self, store_of: Callable[[ObjectStore], ObjectStore]) -> Iterator[Tiered]:
+        """The same, with a reader of its own."""
+        store = store_of(self.store)
+        storage = RemoteStorageManager(store)
+        memory = FetchMemory(MEMORY_BYTES)
+        with closing(
+            RemoteReader(storage, self.manager, memory=memory, index_cache=self.cache)
+        ) as reader:
+            yield replace(self, reader=reader, store=store, storage=storage)
 
 
 @contextmanager
@@ -142,33 +174,34 @@ def tiered(
     bench: Bench,
     shape: str,
     store_of: Callable[[Path], ObjectStore],
-    **options: Any,
+    segments: int = 1,
 ) -> Iterator[Tiered]:
     segment = bench.corpora.path(shape).absolute()
     with TemporaryDirectory(dir=segment.parent) as name, ExitStack() as stack:
         folder = Path(name)
-        copying = Copying.of(segment, folder)
+        copying = Copying.of(segment, folder, segments=segments)
         store = store_of(folder)
-        metadata = copying.copy_to(store)
+        copied = copying.copy_all_to(store)
         manager = InMemoryRemoteLogMetadataManager()
-        manager.load([metadata])
+        manager.load(copied)
         storage = RemoteStorageManager(store)
         cache = stack.enter_context(RemoteIndexCache(storage, folder / "indexes"))
-        cache.get(metadata)
-        reader = RemoteReader(
-            storage, manager, memory=FetchMemory(256 << 20), index_cache=cache, **options
-        )
+        for metadata in copied:
+            cache.get(metadata)
+        memory = FetchMemory(MEMORY_BYTES)
+        reader = RemoteReader(storage, manager, memory=memory, index_cache=cache)
         stack.callback(reader.close)
         lineage = copying.log.leader_epochs
         assert lineage is not None
         yield Tiered(
             reader=reader,
+            store=store,
             storage=storage,
             manager=manager,
             cache=cache,
-            segment=metadata,
+            segments=copied,
             lineage=lineage,
-            path=copying.store / log_key(metadata),
+            path=copying.store / log_key(copied[0]),
         )
 
 
@@ -240,19 +273,21 @@ def sequential_s3(bench: Bench, shape: str) -> Case:
     return sequential_case("S3 on loopback", shape, "obstore", prepare)
 
 
-def delayed(bench: Bench, shape: str) -> Case:
-    """Every read of the store takes 20 ms more; beside it the same reader without that."""
+def delayed(bench: Bench, shape: str, segments: int) -> Case:
+    """Every read of the store takes 20 ms more; beside it the same reader without that. Of a short
+    log a good part of the time are the first two reads, before anything can be read ahead."""
 
     def prepare(stack: ExitStack) -> Sides:
-        slow = stack.enter_context(tiered(bench, shape, lambda folder: far(on_disk(folder))))
-        quick = stack.enter_context(tiered(bench, shape, on_disk))
+        quick = stack.enter_context(tiered(bench, shape, on_disk, segments))
+        slow = stack.enter_context(quick.through(far))
         return sides(slow, {"without the delay": quick.read_all})
 
-    return sequential_case(f"{LATENCY_MS} ms to the store", shape, "without the delay", prepare)
+    store = f"{LATENCY_MS} ms to the store, a log of {segments} GiB"
+    return sequential_case(store, shape, "without the delay", prepare)
 
 
 def sides(tier: Tiered, peers: Mapping[str, Run]) -> Sides:
-    return Sides(amount=tier.segment.segment_size_bytes / GB, ours=tier.read_all, peers=peers)
+    return Sides(amount=tier.size_bytes / GB, ours=tier.read_all, peers=peers)
 
 
 def sequential_case(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 
 from tierlog import scan_segment
 from tierlog.clock import SystemClock
 from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import PartitionLog, open_log_dir
+from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
@@ -19,7 +22,7 @@ from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 
-from .corpus import LEADER_EPOCH
+from .corpus import BASE_OFFSET, LEADER_EPOCH
 
 META_PROPERTIES = "version=1\ncluster.id=dGllcmxvZy1iZW5jaGVzLTE\nnode.id=1\n"
 PARTITION_METADATA = "version: 0\ntopic_id: qza3daxmQBmJiMVKA5kDaQ\n"
@@ -27,17 +30,19 @@ PARTITION_METADATA = "version: 0\ntopic_id: qza3daxmQBmJiMVKA5kDaQ\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A partition whose only rolled segment goes to a ``file://`` store, `opened` once: its folders
-    are there after the first copy, as in a manager's life."""
+    """A partition whose rolled segment, or a few of them, go to a ``file://`` store, `opened` once:
+    its folders are there after the first copy, as in a manager's life."""
 
     log: PartitionLog
     store: Path
     opened: ObjectStore
 
     @classmethod
-    def of(cls, segment: Path, folder: Path, store: Path | None = None) -> Copying:
+    def of(
+        cls, segment: Path, folder: Path, store: Path | None = None, segments: int = 1
+    ) -> Copying:
         """Links `segment`, which starts at offset 0, into a log directory made in `folder`, where
-        the store is too unless it is told otherwise."""
+        the store is too unless it is told otherwise. Further `segments` repeat it."""
         next_offset = int(scan_segment(segment, verify_crc=False).last_offset[-1]) + 1
         partition = folder / "disk" / "bench-0"
         partition.mkdir(parents=True)
@@ -45,7 +50,9 @@ class Copying:
         (partition / "partition.metadata").write_text(PARTITION_METADATA)
         (partition / "leader-epoch-checkpoint").write_text(f"0\n1\n{LEADER_EPOCH} 0\n")
         os.link(segment, partition / f"{0:020}.log")
-        (partition / f"{next_offset:020}.log").touch()
+        for start in range(next_offset, segments * next_offset, next_offset):
+            _repeat(segment, partition / f"{start:020}.log", start)
+        (partition / f"{segments * next_offset:020}.log").touch()
         (log,) = open_log_dir(folder / "disk").listing().partitions
         place = store or folder / "store"
         place.mkdir()
@@ -57,7 +64,15 @@ class Copying:
 
     def copy_to(self, store: ObjectStore) -> RemoteLogSegmentMetadata:
         """The same into any store; what the copy ended as."""
-        copier, (segment,) = self._copier(store), self.log.rolled_segments
+        (metadata,) = self.copy_all_to(store)
+        return metadata
+
+    def copy_all_to(self, store: ObjectStore) -> list[RemoteLogSegmentMetadata]:
+        """The same of each segment."""
+        copier = self._copier(store)
+        return [self._copy(copier, segment) for segment in self.log.rolled_segments]
+
+    def _copy(self, copier: SegmentCopier, segment: SegmentFiles) -> RemoteLogSegmentMetadata:
         segment_id = copier.new_id()
         with (
             SegmentHandle(segment.log_path) as handle,
@@ -84,3 +99,13 @@ class Copying:
         """Removes what the last run stored."""
         for info in list(self.opened.list()):
             self.opened.delete(info.key)
+
+
+def _repeat(segment: Path, path: Path, start_offset: int) -> None:
+    """The same batches from `start_offset` on: no checksum covers their base offsets."""
+    shutil.copyfile(segment, path)
+    batches = scan_segment(segment, verify_crc=False)
+    with path.open("r+b") as file, mmap(file.fileno(), 0) as data:
+        found = zip(batches.position.tolist(), batches.base_offset.tolist(), strict=True)
+        for position, base_offset in found:
+            BASE_OFFSET.pack_into(data, position, base_offset + start_offset)

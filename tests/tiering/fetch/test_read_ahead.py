@@ -551,11 +551,13 @@ def test_requests_go_out_evenly_over_the_time_of_one(tier: Tier, workers: ByHand
     assert tier.memory.used_bytes == 0
 
 
+@pytest.mark.parametrize("settings", [EAGER, SERVED], ids=["slow", "served"])
 @pytest.mark.parametrize("seed", range(6))
-def test_many_readers_at_once(tier: Tier, seed: int) -> None:
+def test_many_readers_at_once(tier: Tier, seed: int, settings: ReadAheadSettings) -> None:
     """Threads of their own, small memory, a store that stumbles: each gets every batch in order."""
     chance = random.Random(seed)
     tier.memory = FetchMemory(600_000)
+    tier.store.is_served = settings is SERVED
     lock = threading.Lock()
 
     def stumble(_key: str) -> None:
@@ -565,7 +567,7 @@ def test_many_readers_at_once(tier: Tier, seed: int) -> None:
             raise RemoteStorageError("stumbled")
 
     tier.store.before_read = stumble
-    reader = tier.reader(read_ahead=EAGER, memory_wait_ms=20_000)
+    reader = tier.reader(read_ahead=settings, memory_wait_ms=20_000)
 
     def consume(offset: int, limit: int) -> bytes:
         found = []
