@@ -50,7 +50,7 @@ models: build  ## every interleaving of a few threads, tried by loom
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS="--cfg tierlog_loom" \
 	  cargo test --locked --release --quiet -p tierlog-core --target-dir target/loom --lib loom
 
-proofs: build models $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 50 times the examples, at random
+proofs: build models $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 10 times the examples, at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
 	PROOFS=1 $(BIN)/python -m pytest $(WORKERS) $(PROOF_FILES)
 

@@ -47,10 +47,10 @@ EDGES = {
 
 
 def profile(quick: int, thorough: int | None = None) -> settings:
-    """Settings for one test: ``quick`` fixed examples, or ``thorough`` (50 times that) random."""
+    """Settings for one test: ``quick`` fixed examples, or ``thorough`` (10 times that) random."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     if THOROUGH:
-        count = 50 * quick if thorough is None else thorough
+        count = 10 * quick if thorough is None else thorough
         return settings(max_examples=count, deadline=None, suppress_health_check=slow)
     return settings(
         max_examples=quick,
