@@ -283,6 +283,6 @@ def driver_memory(bench: Bench, few: int, many: int) -> Limit:
         operation="memory added to a driver of Spark",
         shape=f"{many} segments after {few}",
         unit="MiB",
-        at_most=256,
+        at_most=32,
         measure=measure,
     )

@@ -407,7 +407,8 @@ def main() -> None:
         kept.measure(part)
     if options.measure:
         return
-    figures = Figures(**kept.found)
+    # What is printed is made of what is printed.
+    figures = Figures(**{name: float(f"{value:.2g}") for name, value in kept.found.items()})
     assumed = Assumed(**{one.name: getattr(options, one.name) for one in fields(Assumed)})
     prices = Prices(**{one.name: getattr(options, one.name) for one in fields(Prices)})
     print("\n".join(tables(figures, assumed, prices)))

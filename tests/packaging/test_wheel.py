@@ -85,7 +85,8 @@ def wheel(
 
 def test_wheel_holds_both_native_modules_and_no_sources(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for wanted in ("tierlog/_core.", "tierlog/_hot.", "tierlog/_hot.pxd", "spark_udfs/__init__.py"):
+    python = ("spark_udfs/__init__.py", "pyspark_tierlog/__init__.py")
+    for wanted in ("tierlog/_core.", "tierlog/_hot.", "tierlog/_hot.pxd", *python):
         assert any(name.startswith(wanted) for name in names), wanted
     assert "tierlog/py.typed" in names
     assert not [name for name in names if name.endswith((".pyx", ".c", ".rs"))]
