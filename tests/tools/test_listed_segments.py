@@ -72,7 +72,9 @@ def nothing_foreign(info: ObjectInfo) -> None:
     raise AssertionError(info.key)
 
 
-@pytest.mark.parametrize("order", ["by key", "suffixes apart", "shuffled", "folders in turns"])
+@pytest.mark.parametrize(
+    "order", ["by key", "suffixes apart", "shuffled", "folders in turns", "shuffled in folders"]
+)
 def test_whatever_the_order_of_a_listing(order: str) -> None:
     pairs = pairs_of(3, 2 * MAX_LISTED + 10)
     objects = listing(pairs)
@@ -80,6 +82,9 @@ def test_whatever_the_order_of_a_listing(order: str) -> None:
         objects.sort(key=lambda info: info.key.rpartition(".")[2])
     elif order == "shuffled":
         Random(7).shuffle(objects)
+    elif order == "shuffled in folders":
+        Random(7).shuffle(objects)
+        objects.sort(key=lambda info: info.key.rpartition("/")[0])
     elif order == "folders in turns":
         objects.sort(key=lambda info: info.key.rpartition("/")[2])
     listed = list_in_columns(objects, nothing_foreign)
