@@ -23,10 +23,12 @@ from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, RemoteMetadataError
 from tierlog.log.checkpoint import EpochEntry
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.audit_metadata import read_metadata
 from tierlog.tools.audit_partition import PartitionAudit, audit_partition
+from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.audit_rows import (
     FINISHED,
     AuditedSegment,
@@ -114,6 +116,19 @@ def test_how_many_neighbours_are_packed_together_does_not_show(
     assert len([one for one in together.findings if one.what == "missing"]) > 10
     monkeypatch.setattr("tierlog.tools.listed_segments.MAX_LISTED", neighbours)
     assert audited(bucket) == together
+
+
+def test_an_object_that_is_alone_hides_nothing_of_its_folder(bucket: Bucket) -> None:
+    folder = next(path.parent.parent for path in bucket.store.rglob("epochs-*/0/*.log"))
+    topic_id = folder.name.removeprefix("epochs-")
+    other = Path(shutil.copytree(folder, folder.with_name(f"renamed-{topic_id}")))
+    sorted(other.rglob("*.indexes"))[0].unlink()
+    plan = plan_audit(open_store(bucket.store.as_uri()), now_ms=1 << 50)
+    found = {one.path.partition("/")[0] for one in plan.findings if one.what == "name_mismatch"}
+    assert found == {other.name}
+    # What progress comes to.
+    assert plan.size_bytes == sum(task.size_bytes for task in plan.tasks()) > 0
+    assert plan.size_bytes < sum(path.stat().st_size for path in bucket.store.rglob("*.log"))
 
 
 def test_the_bucket_alone_says_what_it_can(bucket: Bucket) -> None:

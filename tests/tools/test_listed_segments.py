@@ -19,6 +19,7 @@ from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
 from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.listed_segments import MAX_LISTED, ListedSegments, SegmentPair, list_in_columns
+from tierlog.tools.packed import unpack
 from tierlog.tools.rebuild_log_dir import plan_log_chains
 from tierlog.tools.rebuild_store import StoredSegment
 from tierlog.tools.rebuild_store_plan import Looked, LookedSegments, plan_store
@@ -105,6 +106,10 @@ def test_neighbours_end_where_they_have_enough_bytes() -> None:
     assert told(listed) == pairs
     assert max(one.size_bytes for one in listed) <= 3_100
     assert {sum(pair.log is not None for pair in one.pairs()) for one in listed[:-1]} == {3, 2}
+    exactly = listed[0].size_bytes
+    for less, fits in ((0, True), (1, False)):
+        first = list_in_columns(listing(pairs), nothing_foreign, max_bytes=exactly - less)[0]
+        assert (first.size_bytes == exactly) is fits
     alone = list_in_columns(listing(pairs), nothing_foreign, max_bytes=1)
     assert [one.size_bytes for one in alone if one.size_bytes] == [
         pair.log.size_bytes for pair in pairs if pair.log
@@ -120,6 +125,52 @@ def test_foreign_objects_are_told_of() -> None:
     objects = sorted(listing(pairs) + foreign, key=lambda info: info.key)
     assert told(list_in_columns(objects, seen.append)) == pairs
     assert sorted(info.key for info in seen) == sorted(keys)
+
+
+def test_which_segments_are_held_by_others() -> None:
+    """The offsets of sound segments may overlap, as those of deposed leaders do."""
+    random = Random(11)
+    ranges = [(first, first + random.choice((3, 9, 60))) for first in random.sample(range(400), 40)]
+    sound: list[Looked] = [
+        SegmentDescription(metadata=segment(f"sound {first}", first, last))
+        for first, last in ranges
+    ]
+    bases = range(500)
+    broken = [
+        StoredSegment(
+            key=parse_key(log_key(segment(f"broken {base}", base, base))),
+            size_bytes=1,
+            stored_ms=0,
+        )
+        for base in bases
+    ]
+    store = open_store("memory:///held")
+    claim_cluster(store, "held")
+    store.put_bytes(log_key(segment("any", 0, 0)), b"")
+    plan = plan_store(
+        store,
+        store.url,
+        now_ms=LATER_MS,
+        dry_run=False,
+        index_interval_bytes=4096,
+        look=lambda _: [LookedSegments.of([*sound, *broken])],
+    )
+    held = {base for base in bases if any(first <= base <= last for first, last in ranges)}
+    assert {one.row.base_offset for one in plan.outcomes} == held
+    assert 100 < len(held) < 400
+    chains = [chain for part in plan.chains for chain in unpack(part.packed)]
+    found = [one.key.base_offset for chain in chains for one in chain.chain]
+    assert found == sorted(set(bases) - held)
+    for chain in chains:
+        first, last = chain.chain[0].key.base_offset, chain.chain[-1].key.base_offset
+        assert not [start for start, _ in ranges if first < start < last]
+        ends = {end + 1 for start, end in ranges if start < first} & {*found}
+        assert {one.end_offset + 1 for one in chain.before} == {
+            one.key.base_offset for one in chain.chain if one.key.base_offset in ends
+        }
+        later = [start for start, _ in ranges if start > last]
+        assert (chain.after and chain.after.start_offset) == (min(later) if later else None)
+        assert chain.begins == (first == min(found + [start for start, _ in ranges]))
 
 
 # -- what a plan keeps
