@@ -274,6 +274,28 @@ def test_leader_epochs_are_not_guessed(tmp_path: Path) -> None:
     assert checkpoints(tmp_path / "beside") == {}
 
 
+@pytest.mark.parametrize("enough_bytes", [1, 8_000, 20_000, 1 << 40])
+def test_chains_end_where_they_are_long_enough(enough_bytes: int) -> None:
+    logs = open_log_dir(DATA_DIR / "clean" / "disk1").partitions()
+    seen: list[int] = []
+
+    def chain_bytes(seen_bytes: int) -> int:
+        seen.append(seen_bytes)
+        return enough_bytes
+
+    chains = list(plan_log_chains(logs, None, index_interval_bytes=4096, chain_bytes=chain_bytes))
+    assert seen[-1] == sum(chain.size_bytes for chain in chains)
+    assert len(seen) == len([log for log in logs if log.segments])
+    for chain in chains:
+        *others, last = chain.log.segments
+        assert sum(one.size_bytes for one in others) < enough_bytes
+        if not last.is_active:
+            assert chain.size_bytes >= enough_bytes
+    assert [one.log_path for chain in chains for one in chain.log.segments] == [
+        one.log_path for log in logs for one in log.segments
+    ]
+
+
 class Killer:
     """Kills a worker whenever a task is done."""
 
