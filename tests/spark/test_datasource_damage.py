@@ -74,6 +74,25 @@ def test_without_an_index_the_rest_of_the_segment_is_lost(folder: Path, log: Pat
     assert offsets_of(str(folder)) == all_but([lost])
 
 
+def test_damage_before_the_start_costs_nothing_before_it(folder: Path, log: Path) -> None:
+    """Without an index the way to the start goes through all that is before it."""
+    log.with_suffix(".index").unlink()
+    overwrite(log, 70, b"\xff\xff\xff")
+    start = int(BATCHES.base_offset[2])
+    place = {"path": str(folder), "subscribe": TOPIC, "view": "quarantine"}
+    (lost,) = rows_of({**place, "startingOffsets": f'{{"{TOPIC}": {{"0": {start}}}}}'})
+    assert (lost["position"], lost["start_offset"]) == (0, start)
+
+
+def test_a_first_batch_below_its_segment(folder: Path, log: Path) -> None:
+    """No checksum covers its offset."""
+    overwrite(log, 0, bytes(8))
+    (lost,) = quarantined(str(folder))
+    assert (lost["reason"], lost["position"]) == ("offset_order", 0)
+    assert lost["start_offset"] == SEGMENT.base_offset
+    assert offsets_of(str(folder)) == all_but([lost])
+
+
 def test_two_wounds(folder: Path, log: Path) -> None:
     for row in (1, len(BATCHES) - 2):
         overwrite(log, int(BATCHES.position[row]) + 70, b"\xff\xff\xff")
