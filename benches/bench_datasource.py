@@ -40,14 +40,18 @@ def opened(stack: ExitStack, bench: Bench) -> tuple[SparkSession, str, float]:
     segment = bench.corpora.path(SHAPE)
     folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
     source = log_dir(folder, segment, 2 * SLOTS)
-    # Workers find the peer where this process does.
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    stack.callback(_restore, before)
+    workers_find_peers(stack)
     spark = stack.enter_context(session(MASTER, SMALL))
     spark.dataSource.register(TierlogDataSource)
     spark.dataSource.register(KeptDataSource)
     return spark, str(source), 2 * SLOTS * segment.stat().st_size / GB
+
+
+def workers_find_peers(stack: ExitStack) -> None:
+    """Workers of Spark find the peer where this process does."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT)
+    stack.callback(_restore, before)
 
 
 def _restore(before: str | None) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from spark_udfs.datasource import arrow_schema, schema_of
 from spark_udfs.source_catalog import open_catalog
@@ -17,7 +19,6 @@ from spark_udfs.worker import freeze_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 # More than a core's cache, so that they come from memory.
 _KEPT_BYTES = 64 << 20
@@ -26,12 +27,13 @@ Task = tuple[ReadRange, ...] | tuple[Finding, ...]
 
 
 @cache
-def _kept(path: str) -> list[pa.RecordBatch]:
+def _kept(path: str, columns: str) -> list[pa.RecordBatch]:
     """The first batches of the first task, kept by each worker."""
     options = parse_options({"path": path, "subscribePattern": ".*"})
     task = plan_read(options, open_catalog(options))[0]
+    schema = arrow_schema(StructType.fromJson(json.loads(columns)))
     kept: list[pa.RecordBatch] = []
-    for batch in read_task(task, arrow_schema(schema_of(options)), options):
+    for batch in read_task(task, schema, options):
         kept.append(batch)
         if sum(one.nbytes for one in kept) >= _KEPT_BYTES:
             break
@@ -50,12 +52,13 @@ class KeptDataSource(DataSource):  # type: ignore[misc]
         return schema_of(parse_options({"path": "/", "subscribePattern": ".*"}))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options["path"])
+        return _Reader(self.options["path"], schema.json())
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, columns: str) -> None:
         self._path = path
+        self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
         options = parse_options({"path": self._path, "subscribePattern": ".*"})
@@ -66,7 +69,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         freeze_once()
         left: int = partition.value
         while left:
-            for batch in _kept(self._path):
+            for batch in _kept(self._path, self._columns):
                 part = batch.slice(0, left)
                 yield part
                 left -= part.num_rows
