@@ -307,3 +307,15 @@ def test_what_is_plain(lineage: LeaderEpochs | None) -> None:
     assert is_plain(summary, segment_base=100, next_base=109, lineage=lineage)
     assert is_plain(summary, segment_base=100, next_base=None, lineage=lineage)
     assert not is_plain(scan_segment(b"").summary, segment_base=0, next_base=None, lineage=lineage)
+
+
+def test_what_is_not_plain() -> None:
+    def plain(rows: list[tuple[int, int]], lineage: LeaderEpochs | None) -> bool:
+        summary = scan_segment(batches(rows)).summary
+        return is_plain(summary, segment_base=100, next_base=None, lineage=lineage)
+
+    assert not plain([(100, -1), (103, -1)], None)
+    assert not plain([(100, 2), (103, 3)], LINEAGES[2])
+    # The epoch that the lineage has where they begin, not that where they end; and the other way.
+    assert not plain([(100, 0), (103, 0), (106, 0)], LINEAGES[3])
+    assert not plain([(100, 3), (103, 3), (106, 3)], LINEAGES[3])
