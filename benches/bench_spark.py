@@ -43,6 +43,8 @@ GB = 1e9
 MIB = 1 << 20
 ROOT = Path(__file__).parents[1]
 TIMES = 3
+# What the JVM of a new session takes to be about as quick as it will be.
+WARMUP_S = 15
 # As the command has it, whose JVM does nothing but schedule.
 SCHEDULING = {**SMALL, **SCHEDULING_JVM}
 # A file system has room for so many names of a file.
@@ -130,6 +132,7 @@ def rebuild(bench: Bench, task_bytes: int, *, goal: float, links: int = 64) -> C
         peers={"pool of processes": goal},
         prepare=prepare,
         one_thread=False,
+        warmup_s=WARMUP_S,
     )
 
 
@@ -187,7 +190,7 @@ def batches(bench: Bench, *, links: int) -> Case:
         prepare=prepare,
         one_thread=False,
         rounds=3 if links > 1 else None,
-        warmup_s=15,
+        warmup_s=WARMUP_S,
     )
 
 
