@@ -326,7 +326,7 @@ cdef class PlaceTable:
     cdef KnownPlaces look_up(self, tuple name, partition, lineage)
 
 
-# Of a reader that has read up to `offset`; -1: it was taken. A free row has no place.
+# Of a reader that has read up to `offset`. A free row has no place.
 ctypedef struct Mark:
     PyObject *place
     int64_t offset
@@ -348,6 +348,9 @@ cdef class ReadMarks:
     cdef bint holds(self, Place place, int64_t offset) noexcept
     cdef void mark(self, Place place, int64_t offset, int64_t position, int64_t now_ms) noexcept
     cdef Mark *row_of(self, Mark *rows, Py_hash_t name_hash, int64_t offset) noexcept
+    cdef Py_ssize_t first_row(self, Py_hash_t name_hash, int64_t offset) noexcept
+    cdef object taken(self, Mark *rows, tuple name, int64_t offset)
+    cdef void free(self, Mark *rows, Py_ssize_t row) noexcept
     cdef void wipe(self, Mark *rows) noexcept
 
 

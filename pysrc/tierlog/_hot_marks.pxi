@@ -31,7 +31,7 @@ cdef class ReadMarks:
     def __len__(self):
         cdef Py_ssize_t row, count = 0
         for row in range(self._last_row + 1):
-            count += is_mark(&self._young[row]) + is_mark(&self._old[row])
+            count += (self._young[row].place is not NULL) + (self._old[row].place is not NULL)
         return count
 
     def put(self, offset, Place place not None, position, now_ms):
@@ -50,8 +50,10 @@ cdef class ReadMarks:
         if at < 0:
             return None
         with cython.critical_section(self):
-            old = taken(self.row_of(self._old, hash(name), at), name)
-            young = taken(self.row_of(self._young, hash(name), at), name)
+            old = self.taken(self._old, name, at)
+            young = self.taken(self._young, name, at)
+            # Else a reader who goes on and on would push out those who have read once.
+            self._count -= young is not None
         return old if young is None else young
 
     def clear(self):
@@ -90,13 +92,40 @@ cdef class ReadMarks:
 
     cdef Mark *row_of(self, Mark *rows, Py_hash_t name_hash, int64_t offset) noexcept:
         """The row of that mark, or a free one where it may go."""
-        cdef uint64_t mixed = (<uint64_t>name_hash + <uint64_t>offset) * 0x9E3779B97F4A7C15ULL
-        cdef Py_ssize_t row = <Py_ssize_t>(mixed >> 32) & self._last_row
+        cdef Py_ssize_t row = self.first_row(name_hash, offset)
         while rows[row].place is not NULL:
             if rows[row].offset == offset and (<Place>rows[row].place).name_hash == name_hash:
                 break
             row = (row + 1) & self._last_row
         return &rows[row]
+
+    cdef Py_ssize_t first_row(self, Py_hash_t name_hash, int64_t offset) noexcept:
+        """Where the search for a mark begins."""
+        cdef uint64_t mixed = (<uint64_t>name_hash + <uint64_t>offset) * 0x9E3779B97F4A7C15ULL
+        return <Py_ssize_t>(mixed >> 32) & self._last_row
+
+    cdef object taken(self, Mark *rows, tuple name, int64_t offset):
+        """What the row of a mark says, which is free then; None when there is none."""
+        cdef Mark *row = self.row_of(rows, hash(name), offset)
+        if row.place is NULL or (<Place>row.place).name != name:
+            return None
+        cdef Place place = <Place>row.place
+        found = (place, row.position, row.now_ms)
+        self.free(rows, row - rows)
+        Py_DECREF(place)
+        return found
+
+    cdef void free(self, Mark *rows, Py_ssize_t row) noexcept:
+        """Those behind a row that are found past it move up."""
+        cdef Py_ssize_t behind = (row + 1) & self._last_row
+        cdef Py_ssize_t first
+        while rows[behind].place is not NULL:
+            first = self.first_row((<Place>rows[behind].place).name_hash, rows[behind].offset)
+            if ((behind - first) & self._last_row) >= ((behind - row) & self._last_row):
+                rows[row] = rows[behind]
+                row = behind
+            behind = (behind + 1) & self._last_row
+        rows[row].place = NULL
 
     cdef void wipe(self, Mark *rows) noexcept:
         cdef PyObject *place
@@ -109,15 +138,3 @@ cdef class ReadMarks:
                 # Whoever the place takes along may look here.
                 rows[row].place = NULL
                 Py_DECREF(<object>place)
-
-
-cdef inline bint is_mark(Mark *row) noexcept:
-    return row.place is not NULL and row.offset >= 0
-
-
-cdef object taken(Mark *row, tuple name):
-    """What a row says, which then is nobody's, but stays: those behind it are found past it."""
-    if row.place is NULL or (<Place>row.place).name != name:
-        return None
-    row.offset = -1
-    return <Place>row.place, row.position, row.now_ms

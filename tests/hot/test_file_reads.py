@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tiering.fetch.tier import made_batch
@@ -133,6 +133,7 @@ def test_errors_of_who_is_asked_come_through() -> None:
     st.integers(0, 5),
     st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60),
 )
+@example(3, [(True, 0), (True, 1), *[(False, 0), (True, 0)] * 4, (True, 2), (False, 1)])
 def test_marks_are_those_of_the_last_readers(most: int, steps: list[tuple[bool, int]]) -> None:
     """Against a table of all of them: the last `most` are there, and never more than twice that."""
     marks, model, at = ReadMarks(most), OrderedDict[int, int](), place(1, 0, 9)
