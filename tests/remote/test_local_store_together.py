@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.descriptors import open_below
+from tests.kill import dies
 from tierlog._core import sync_files
 from tierlog.errors import RemoteStorageError
 from tierlog.remote import local_store
@@ -162,32 +163,13 @@ class Killer:
         return call
 
 
-def dies(number: int, work: Callable[[], object]) -> bool:
-    """Whether the work was killed; False when it ended before."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            Killer(number).install()
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.WEXITSTATUS(status) == 0
-    return False
-
-
 def test_killed_at_every_call(tmp_path: Path) -> None:
     """An object is whole or not there, nothing else is left, and the next run does the rest."""
     number, killed, seen = 0, True, set()
     while killed:
         number += 1
         root = tmp_path / str(number)
-        killed = dies(number, partial(LocalStore(root).put_all_if_absent, OBJECTS))
+        killed = dies(Killer(number).install, partial(LocalStore(root).put_all_if_absent, OBJECTS))
         left = there(root)
         seen.add(len(left))
         assert left.items() <= OBJECTS.items()

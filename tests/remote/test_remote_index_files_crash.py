@@ -9,11 +9,13 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kill import dies
 from tests.proofs import usually
 from tierlog.remote.remote_index_files import RemoteIndexFiles
 
@@ -160,25 +162,6 @@ class Killer:
         return call
 
 
-def dies(step: Step, index_dir: Path, killer: Killer) -> bool:
-    """Whether the step was killed; False when it ended before."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            killer.install()
-            step(index_dir)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.WEXITSTATUS(status) == 0
-    return False
-
-
 @pytest.mark.parametrize("in_write", [False, True])
 @pytest.mark.parametrize("scene", SCENES)
 def test_killed_at_every_call(scene: str, in_write: bool, tmp_path: Path) -> None:
@@ -192,7 +175,7 @@ def test_killed_at_every_call(scene: str, in_write: bool, tmp_path: Path) -> Non
         number += STEP
         index_dir = tmp_path / str(number)
         shutil.copytree(tmp_path / "prepared", index_dir, symlinks=True)
-        killed = dies(step, index_dir, Killer(number, in_write))
+        killed = dies(Killer(number, in_write).install, partial(step, index_dir))
         after_a_crash(index_dir, finish, expected())
         shutil.rmtree(index_dir)
     assert number > 5 or in_write
@@ -223,7 +206,7 @@ def test_what_a_crash_loses_is_what_was_not_acknowledged(tmp_path: Path) -> None
     for number in range(1, 100):
         index_dir = tmp_path / str(number)
         some(index_dir)
-        if not dies(append_all, index_dir, Killer(number)):
+        if not dies(Killer(number).install, partial(append_all, index_dir)):
             break
         last_offset = opened(index_dir).last_offset
         assert last_offset is not None
@@ -392,7 +375,7 @@ def test_a_swap_is_all_or_nothing(tmp_path: Path) -> None:
         number += STEP
         index_dir = tmp_path / str(number)
         shutil.copytree(prepared, index_dir)
-        killed = dies(rebuild, index_dir, Killer(number))
+        killed = dies(Killer(number).install, partial(rebuild, index_dir))
         opened(index_dir).close()
         now = found(index_dir)
         assert now in (old, new), number

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kill import dies
 from tests.proofs import usually
-from tests.remote.test_local_store_together import dies, there
+from tests.remote.test_local_store_together import Killer, there
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.tools.index_rebuild import (
     RebuildPlan,
@@ -167,7 +168,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
         number += STEP
         target = tmp_path / str(number)
         plan = planned(source, target)
-        killed = dies(number, partial(together, plan))
+        killed = dies(Killer(number).install, partial(together, plan))
         left = there(target)
         seen.add(len(left))
         assert left.items() <= whole.items()
