@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,61 @@ def test_problems_found_is_1_and_the_report_is_written(tmp_path: Path) -> None:
     assert report == json.loads(file.read_text())
     assert report["summary"]["problems"] == 1
     assert report["findings"][0]["what"] == "bad_crc"
+
+
+def test_a_report_replaces_files_and_nothing_else(tmp_path: Path) -> None:
+    """A device or a pipe stays what it is; what cannot be written is told once it is shown."""
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_text("of yesterday")
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert run("verify", str(log_dir), "--json", str(pipe)).returncode == 0
+        written, _ = reader.communicate(timeout=60)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert run("verify", str(log_dir), "--json", str(file)).returncode == 0
+    assert json.loads(written)["summary"] == json.loads(file.read_text())["summary"]
+    failed = run("verify", str(log_dir), "--json", str(tmp_path / "no folder" / "file"))
+    assert failed.returncode == 1
+    assert "no problems" in failed.stdout
+    assert "no folder" in failed.stderr
+
+
+@pytest.mark.parametrize("verb", [["ls", LOG_DIR], ["cat", LOG_DIR, "epochs:0"], ["--help"]])
+def test_without_a_standard_output(verb: list[str]) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "tierlog", *verb],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("verb", [["ls", LOG_DIR], ["cat", LOG_DIR, "epochs:0"], ["--help"]])
+def test_a_full_disk_is_an_error(verb: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tierlog", *verb],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("tierlog: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_store_that_holds_nothing_of_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = tmp_path.as_uri()
+    assert main(["cat", url, "orders:0"]) == 1
+    assert capsys.readouterr().err == f"tierlog: {url} holds no segment of orders-0\n"
+    assert main(["verify", url]) == 1
+    assert capsys.readouterr().err.endswith(": nothing was tiered there\n")
 
 
 def test_notes_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,9 @@ _DEBUG = "TIERLOG_DEBUG"
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; ``args`` None: those of this process."""
+    if not sys.stdout:
+        # Closed by whoever started this.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the very end
     try:
         result = tierlog.main(args, prog_name="tierlog", standalone_mode=False)
         sys.stdout.flush()
@@ -361,6 +364,13 @@ def _usage_errors(option: str) -> Iterator[None]:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
+def _report_file(path: str) -> Any:
+    """A file that is there as a whole or not at all; what is no file is written to, and never
+    replaced by one: /dev/stdout, a pipe."""
+    is_file = os.path.isfile(path) or not os.path.exists(path)
+    return click.open_file(path, "w", encoding="utf-8", atomic=is_file)
+
+
 @tierlog.command()
 @click.argument("source")
 @click.option("--deep", is_flag=True, help="Also decode every record, or read every object whole.")
@@ -371,12 +381,13 @@ def _usage_errors(option: str) -> Iterator[None]:
 )
 @click.option(
     "--json",
-    "json_file",
-    type=click.File("w", encoding="utf-8", atomic=True),
+    "json_path",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
     help="Also write the report to this file.",
 )
 @_format_option(*_FORMATS)
-def verify(source: str, deep: bool, metadata: str | None, json_file: Any, shown: str) -> int:
+def verify(source: str, deep: bool, metadata: str | None, json_path: str | None, shown: str) -> int:
     """Check all of SOURCE and change nothing. Exit code 1 if something is wrong.
 
     \b
@@ -394,12 +405,13 @@ def verify(source: str, deep: bool, metadata: str | None, json_file: Any, shown:
     with progress_on(sys.stderr, "verify") as progress:
         now_ms = SystemClock().now_ms()
         report = check(place, now_ms=now_ms, deep=deep, metadata=metadata, progress=progress)
-    if json_file:
-        json_file.writelines(f"{line}\n" for line in render(report.tables(), Format.JSON))
     if shown in ("json", "yaml"):
         _print_tables(report.tables(), shown)
     else:
         click.echo("\n".join(report_text(report, with_notes=shown == "wide")))
+    if json_path:
+        with _report_file(json_path) as file:
+            file.writelines(f"{line}\n" for line in render(report.tables(), Format.JSON))
     return 0 if report.sound else _EXIT_PROBLEMS
 
 
@@ -628,6 +640,7 @@ def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
     tierlog demo
     tierlog demo /var/lib/kafka/data --to /tmp/demo
     """
+    import shutil
     import time
     from pathlib import Path
 
@@ -650,7 +663,12 @@ def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
             with Sidecar(sources, url, state_dir=str(place / "state"), clock=clock) as sidecar:
                 return sidecar.run_once(Watched(bar)).rows
 
-        result = run_demo(sources, url, tier=copy, timer_ns=time.perf_counter_ns)
+        try:
+            result = run_demo(sources, url, tier=copy, timer_ns=time.perf_counter_ns)
+        except BaseException:
+            if folder is None:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
     report = place / "report.html"
     Path(report).write_text(report_html(result, iso_time(clock.now_ms())), encoding="utf-8")
     click.echo("\n".join(summary_text(result)))

@@ -64,6 +64,11 @@ class RemoteStorageManager:
     def __repr__(self) -> str:
         return f"RemoteStorageManager({self._store.url!r})"
 
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return self._store.url
+
     # -- writing
 
     def draft_log_segment_data(

@@ -206,7 +206,7 @@ class StoreReader:
             raise OutOfRangeError(
                 f"{topic}-{partition}: several topics had this name; give one of the ids {ids}"
             )
-        raise OutOfRangeError(f"{self._storage!r} holds no segment of {topic}-{partition}")
+        raise OutOfRangeError(f"{self._storage.url} holds no segment of {topic}-{partition}")
 
     def _finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         return [

@@ -175,9 +175,9 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
     action = "run tierlog tier again, which writes the marker"
     try:
         return cluster_of(store)
-    except RemoteResourceNotFoundError:
+    except RemoteResourceNotFoundError as error:
         if not holds_segments:
-            raise
+            raise RemoteResourceNotFoundError(f"{error}: nothing was tiered there") from error
         if not store.url.startswith(KAFKA_SCHEME):
             tally.problem(CLUSTER_KEY, "missing", expected, "none", action)
     except CorruptDataError as error:
