@@ -142,6 +142,7 @@ class Tier:
         base_offset: int | None = None,
         next_base: int | None = None,
         lineage: LeaderEpochs | None = None,
+        producer_snapshot: bytes | None = None,
     ) -> RemoteLogSegmentMetadata:
         """Copy a segment of these batches, which end before `next_base` (their own end if None)."""
         parsed = [oracle.parse(one) for one in batches]
@@ -168,7 +169,9 @@ class Tier:
             high_watermark=following,
         )
         with segment.open() as handle:
-            prepared = prepare(log, segment, handle, allow_gaps=True)
+            prepared = prepare(
+                log, segment, handle, producer_snapshot=producer_snapshot, allow_gaps=True
+            )
             metadata = self._copier.copy(prepared, handle).metadata
         number = len(self.segments)
         self.segments.append(metadata)

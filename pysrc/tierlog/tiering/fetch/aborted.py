@@ -3,7 +3,8 @@
 An aborted transaction is written down in the transaction index of the segment that holds its
 abort marker, which may lie far behind the records it is about. So the search goes on from the
 segment that was read, through later remote ones that have any, and then the local ones, until one
-of them says that it knows all.
+of them says that it knows all. Where a later leader cut a segment off, what its index says of the
+rest is not the log's history: those transactions may have ended otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMe
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.local import LocalRead, VanishedError
 from tierlog.tiering.fetch.types import FetchView
+from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["TransactionReader"]
 
 _MAX_INDEX_BYTES = 64 << 20
+_NO_LIMIT = 2**63 - 1
 _Found = tuple[Iterable[AbortedTransaction], bool]
 
 
@@ -78,16 +81,19 @@ class TransactionReader:
         read: RemoteRead,
     ) -> Iterator[_Found]:
         begin, end = read.first_offset, read.next_offset
-        if not first.txn_index_empty:
-            yield self._of_segment(first, begin, end)
-        offset = first.end_offset + 1
+        segment, offset = first, begin
         # From the local log start on, the directory's own indexes know.
-        while offset < view.local_log_start_offset:
+        while True:
+            ranges = ranges_in_lineage(segment, lineage)
+            if not segment.txn_index_empty:
+                yield self._of_segment(segment, ranges, begin, end)
+            offset = 1 + next((last for _, last in ranges if last >= offset), segment.end_offset)
+            if offset >= view.local_log_start_offset:
+                break
             found = self._next_with_index(partition, lineage, offset)
             if found is None:
                 break
-            yield self._of_segment(found, begin, end)
-            offset = found.end_offset + 1
+            segment = found
         yield from _of_local_segments(view, view.local_log_start_offset, begin, end)
 
     def _next_with_index(
@@ -100,14 +106,30 @@ class TransactionReader:
         for epoch, start_offset in lineage:
             if first_epoch is not None and epoch < first_epoch:
                 continue
-            found = self._metadata.next_segment_with_txn_index(
-                partition, epoch, max(start_offset, offset)
-            )
-            if found is not None and found.end_offset >= offset:
+            start = max(start_offset, offset)
+            found = self._metadata.next_segment_with_txn_index(partition, epoch, start)
+            # One that lies behind the epoch's end was cut off as a whole.
+            if found is not None and any(
+                last >= start for _, last in ranges_in_lineage(found, lineage)
+            ):
                 return found
         return None
 
-    def _of_segment(self, segment: RemoteLogSegmentMetadata, begin: int, end: int) -> _Found:
+    def _of_segment(
+        self, segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]], begin: int, end: int
+    ) -> _Found:
+        if ranges == [(segment.start_offset, segment.end_offset)]:
+            return self._read_index(segment, begin, end)
+        entries, _ = self._read_index(segment, 0, _NO_LIMIT)
+        known = [
+            one
+            for one in entries
+            if any(first <= one.last_offset <= last for first, last in ranges)
+        ]
+        found = [one for one in known if one.last_offset >= begin and one.first_offset < end]
+        return found, any(one.last_stable_offset >= end for one in known)
+
+    def _read_index(self, segment: RemoteLogSegmentMetadata, begin: int, end: int) -> _Found:
         if self._index_cache is not None:
             return self._index_cache.get(segment).aborted_transactions(begin, end)
         if self._storage is None:
@@ -115,7 +137,7 @@ class TransactionReader:
         kind = IndexKind.TRANSACTION
         section = self._storage.fetch_indexes(segment, [kind])[kind]
         found, complete = _core.collect_aborted(section, segment.start_offset, begin, end)
-        return (AbortedTransaction(*one) for one in found), complete
+        return [AbortedTransaction(*one) for one in found], complete
 
 
 def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
