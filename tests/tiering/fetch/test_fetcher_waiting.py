@@ -43,7 +43,7 @@ class Gated:
         self.open = threading.Event()
         self.open.set()
         self.waiting = threading.Semaphore(0)
-        self.fails: dict[TopicIdPartition, Exception] = {}
+        self.fails: dict[TopicIdPartition, BaseException] = {}
         self.reads = 0
 
     def read(self, partition: TopicIdPartition, *args: Any, **options: Any) -> Any:
@@ -250,6 +250,148 @@ def test_what_is_wrong_with_one_partition_is_its_answer_alone(
     assert tiers.quotas.broker.snapshot().total_bytes == size(good)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("odd"),
+        MemoryError(),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        asyncio.CancelledError(),
+    ],
+    ids=repr,
+)
+def test_a_store_may_raise_whatever_it_likes(tiers: TwoTiers, error: BaseException) -> None:
+    """In a thread of the pool an interrupt is nobody's who asks."""
+    cold, hot = both(tiers)
+    gate_of(tiers).fails[cold] = error
+    request = FetchRequest(partitions=(at(cold), at(hot)), max_wait_ms=0)
+    for bad, local in (
+        tiers.fetcher.fetch_sync(request).partitions,
+        asyncio.run(tiers.fetcher.fetch(request)).partitions,
+    ):
+        assert (bad.error, bad.text) == (FetchError.UNKNOWN_SERVER_ERROR, repr(error))
+        assert bad.high_watermark == tiers.views[cold].high_watermark
+        assert size(local) > 0
+
+
+@pytest.mark.parametrize("error", [OSError(5, "input/output error"), LookupError("odd")])
+def test_a_host_that_fails_for_one_partition(tiers: TwoTiers, error: Exception) -> None:
+    cold, hot = both(tiers)
+    view = tiers.view
+
+    def fails(partition: TopicIdPartition) -> Any:
+        if partition == hot:
+            raise error
+        return view(partition)
+
+    tiers.view = fails  # type: ignore[method-assign]
+    bad, good = tiers.fetch([at(hot), at(cold)])
+    assert bad.source is FetchSource.ERROR
+    assert (bad.error is FetchError.KAFKA_STORAGE_ERROR) is isinstance(error, OSError)
+    assert "odd" in bad.text or "input/output" in bad.text
+    assert size(good) > 0
+
+
+def test_an_interrupt_takes_back_what_was_begun(tiers: TwoTiers) -> None:
+    tiers.pool = ReaderPool(1, 100)
+    tiers.fetcher = remade(tiers)
+    cold, hot = both(tiers)
+    held = threading.Event()
+    tiers.pool.submit("busy", held.wait)
+    wait_until(lambda: len(tiers.pool.running()) == 1, WAIT_S)
+    view = tiers.view
+
+    def interrupted(partition: TopicIdPartition) -> Any:
+        if partition == hot:
+            raise KeyboardInterrupt
+        return view(partition)
+
+    tiers.view = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        tiers.fetch([at(cold), at(hot)])
+    assert tiers.pool.queued() == 0
+    held.set()
+
+
+def test_what_failed_late_is_not_kept_for_the_next(tiers: TwoTiers) -> None:
+    tiers.pool = PromptPool(1, 0)
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    cold, _ = both(tiers)
+    gate = gate_of(tiers)
+    gate.open.clear()
+    gate.fails[cold] = RemoteStorageError("no answer")
+    tiers.fetch([at(cold)])
+    gate.open.set()
+    wait_until(lambda: not tiers.pool.running(), WAIT_S)
+    gate.fails.clear()
+    tiers.fetcher.max_remote_wait_ms = WAIT_S * 1_000
+    (good,) = tiers.fetch([at(cold)])
+    assert (good.error, size(good) > 0) == (FetchError.NONE, True)
+
+
+def test_no_request_is_made_where_nothing_may_come(tiers: TwoTiers) -> None:
+    """The first batch is somebody's already, and a limit leaves no byte."""
+    cold, hot = both(tiers)
+    for limit in (0, -1, -(2**63)):
+        gate_of(tiers).reads = 0
+        first, second = tiers.fetch([at(hot), at(cold, max_bytes=limit)])
+        assert size(first) > 0
+        assert (second.source, second.error) == (FetchSource.NO_BUDGET, FetchError.NONE)
+        assert gate_of(tiers).reads == 0
+
+
+# -- after the end
+
+
+def test_a_fetch_of_what_was_closed(tiers: TwoTiers) -> None:
+    tiers.quotas = FetchQuotas(
+        QuotaConfig(fetch_max_bytes_per_second=1 << 30, fetch_quota_mode=QuotaMode.RESERVE)
+    )
+    tiers.fetcher = remade(tiers)
+    cold, hot = both(tiers)
+    assert tiers.pool.close()
+    closed, local = tiers.fetch([at(cold), at(hot)])
+    assert (closed.error, size(local) > 0) == (FetchError.KAFKA_STORAGE_ERROR, True)
+    assert "closed" in closed.text
+    assert tiers.fetcher.list_offset_sync(cold, 0).error is FetchError.KAFKA_STORAGE_ERROR
+    assert tiers.quotas.broker.snapshot().reserved_bytes == 0
+
+
+def test_what_waits_for_a_thread_when_it_is_closed(tiers: TwoTiers) -> None:
+    tiers.quotas = FetchQuotas(
+        QuotaConfig(fetch_max_bytes_per_second=1 << 30, fetch_quota_mode=QuotaMode.RESERVE)
+    )
+    tiers.pool = ReaderPool(1, 100)
+    tiers.fetcher = remade(tiers)
+    cold, _ = both(tiers)
+    held = threading.Event()
+    tiers.pool.submit("busy", held.wait)
+    wait_until(lambda: len(tiers.pool.running()) == 1, WAIT_S)
+    request = FetchRequest(partitions=(at(cold),), max_wait_ms=0)
+    with ThreadPoolExecutor(3) as threads:
+        answers = [
+            threads.submit(tiers.fetcher.fetch_sync, request),
+            threads.submit(lambda: asyncio.run(tiers.fetcher.fetch(request))),
+        ]
+        found = threads.submit(tiers.fetcher.list_offset_sync, cold, 0)
+        wait_until(lambda: tiers.pool.queued() == 2, WAIT_S)
+        wait_until(lambda: _wanted(tiers.pool) == 4, WAIT_S)
+        assert not tiers.pool.close(0), "one is under way"
+        for answer in answers:
+            (data,) = answer.result(WAIT_S).partitions
+            assert (data.error, size(data)) == (FetchError.KAFKA_STORAGE_ERROR, 0)
+            assert "closed" in data.text
+        assert found.result(WAIT_S).error is FetchError.KAFKA_STORAGE_ERROR
+    held.set()
+    wait_until(lambda: not tiers.pool.running(), WAIT_S)
+    assert tiers.quotas.broker.snapshot().reserved_bytes == 0
+
+
+def _wanted(pool: ReaderPool) -> int:
+    return sum(read.wanted for read in list(pool._reads.values()))
+
+
 def test_reads_that_fail_give_their_reservation_back(tiers: TwoTiers) -> None:
     tiers.quotas = FetchQuotas(
         QuotaConfig(fetch_max_bytes_per_second=1 << 30, fetch_quota_mode=QuotaMode.RESERVE)
@@ -282,6 +424,51 @@ def test_an_empty_fetch_waits_until_there_is_more(tiers: TwoTiers) -> None:
     assert size(data) > 0
     assert data.high_watermark == whole.high_watermark
     assert tiers.fetcher._waiting == {}
+
+
+def test_one_who_waits_for_several_is_told_of_each_of_them(tiers: TwoTiers) -> None:
+    cold, hot = both(tiers)
+    ends = [at(one, tiers.views[one].log_end_offset) for one in (cold, hot)]
+    request = FetchRequest(partitions=tuple(ends), max_wait_ms=WAIT_S * 1_000)
+    looks: asyncio.Queue[TopicIdPartition] = asyncio.Queue()
+    view = tiers.view
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def noted(partition: TopicIdPartition) -> Any:
+            loop.call_soon_threadsafe(looks.put_nowait, partition)
+            return view(partition)
+
+        tiers.view = noted  # type: ignore[method-assign]
+        waits = asyncio.ensure_future(tiers.fetcher.fetch(request))
+        assert [await looks.get(), await looks.get()] == [cold, hot]
+        # Before it can wake up.
+        tiers.fetcher.notify(hot)
+        tiers.fetcher.notify(cold)
+        tiers.fetcher.notify(hot)
+        assert [await looks.get(), await looks.get()] == [cold, hot]
+        waits.cancel()
+
+    asyncio.run(main())
+    assert tiers.fetcher._waiting == {}
+
+
+def test_the_longest_wait_there_is(tiers: TwoTiers) -> None:
+    """Longer than a system can wait; it ends when there is more."""
+    _, hot = both(tiers)
+    whole = tiers.views[hot]
+    cut = whole.log.segments[-1].base_offset
+    request = FetchRequest(partitions=(at(hot, cut),), max_wait_ms=2**63 - 1)
+    for fetch in (tiers.fetcher.fetch_sync, lambda one: asyncio.run(tiers.fetcher.fetch(one))):
+        tiers.views[hot] = replace(whole, high_watermark=cut, last_stable_offset=cut)
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(fetch, request)
+            wait_until(lambda: hot in tiers.fetcher._waiting, WAIT_S)
+            tiers.views[hot] = whole
+            tiers.fetcher.notify(hot)
+            (data,) = answer.result(WAIT_S).partitions
+        assert size(data) > 0
 
 
 def test_nothing_is_waited_for_when_there_is_an_error_or_enough(tiers: TwoTiers) -> None:

@@ -14,7 +14,7 @@ from tests.tiering.fetch.views import oracle_batches
 from tierlog.log.log_dir import PartitionLog
 from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp
-from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.fetch.types import FetchError, IsolationLevel
 
 
 @pytest.fixture
@@ -84,8 +84,10 @@ def test_the_names(tiers: TwoTiers) -> None:
     assert offset(-4) == (border, 0)
     assert offset(-5)[0] == active - 1
     assert offset(-6)[0] == active
-    with pytest.raises(ValueError, match="-7"):
-        reader.look_up(view, partition, -7)
+    for unknown in (-7, -(2**63)):
+        answer = reader.look_up(view, partition, unknown)
+        assert (answer.offset, answer.error) == (-1, FetchError.UNSUPPORTED_VERSION)
+        assert str(unknown) in answer.text
 
 
 def test_what_is_above_the_readers_end_is_not_told(tiers: TwoTiers) -> None:

@@ -174,6 +174,36 @@ def test_late_results_go_by_age_and_by_size(pool: ReaderPool, clock: ShiftedCloc
     assert pool.late_bytes == 0
 
 
+def test_late_results_make_room_for_who_lacks_it(pool: ReaderPool) -> None:
+    for number, key in enumerate("abc", start=1):
+        gate = Gate(Data(key.encode() * 10))
+        ticket = pool.submit(key, gate)
+        assert gate.began.wait(WAIT_S)
+        ticket.give_up()
+        gate.let_go()
+        assert settled(pool, number)
+    assert pool.late_bytes == 30
+    pool.drop_late(11)
+    assert pool.late_bytes == 10
+    assert pool.submit("c", Gate()).joined, "the oldest ones went"
+    pool.drop_late(1)
+    assert pool.late_bytes == 0
+
+
+def test_what_helps_nobody_is_not_kept(pool: ReaderPool) -> None:
+    class Nothing(Data):
+        is_worth_keeping = False
+
+    gate = Gate(Nothing(b"refused"))
+    ticket = pool.submit("a", gate)
+    assert gate.began.wait(WAIT_S)
+    ticket.give_up()
+    gate.let_go()
+    assert settled(pool, 1)
+    again = pool.submit("a", lambda: b"fresh")
+    assert (again.joined, again.future.result(WAIT_S)) == (False, b"fresh")
+
+
 @pytest.mark.parametrize("error", [RemoteStorageError("no"), MemoryError(), BaseException("panic")])
 def test_a_failure_reaches_all_who_wait_and_is_not_kept(
     pool: ReaderPool, error: BaseException

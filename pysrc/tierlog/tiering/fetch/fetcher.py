@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.errors import CorruptDataError, OutOfRangeError, TierlogError
+from tierlog.errors import ClosedError, OutOfRangeError, TierlogError
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
@@ -52,6 +52,9 @@ MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
 # As often a partition is looked at whose files go while they are read.
 _LOOKS = 3
+# A read that the pool never began: it was closed before.
+_CLOSED = FetchError.KAFKA_STORAGE_ERROR
+_CLOSED_TEXT = "the fetcher was closed before the read began"
 
 
 @dataclass(slots=True)
@@ -69,15 +72,25 @@ class _Looked:
         if not ticket.future.done():
             ticket.give_up()
             return False
-        # What came late, or was read for somebody else, stands beside what is true now.
         now = self.answers[row]
+        if ticket.future.cancelled():
+            data = replace(now, source=FetchSource.ERROR, error=_CLOSED, text=_CLOSED_TEXT)
+        else:
+            data = ticket.future.result()
+        # What came late, or was read for somebody else, stands beside what is true now.
         self.answers[row] = replace(
-            ticket.future.result(),
+            data,
             high_watermark=now.high_watermark,
             last_stable_offset=now.last_stable_offset,
             log_start_offset=now.log_start_offset,
         )
+        self.failed = self.failed or data.error is not FetchError.NONE
         return True
+
+    def give_up(self) -> None:
+        """Nobody waits for the reads any more."""
+        for ticket in self.tickets.values():
+            ticket.give_up()
 
 
 class Fetcher:
@@ -139,13 +152,14 @@ class Fetcher:
                         futures = [
                             asyncio.wrap_future(ticket.future) for ticket in looked.tickets.values()
                         ]
-                        await asyncio.wait(futures, timeout=self.max_remote_wait_ms / 1000)
+                        await asyncio.wait(futures, timeout=_seconds(self.max_remote_wait_ms))
                 finally:
                     response = self._finish(looked)
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if self._is_answer(request, looked) or left_ms <= 0:
                     return response
-                done, _ = await asyncio.wait([asyncio.wrap_future(more)], timeout=left_ms / 1000)
+                waits = [asyncio.wrap_future(more)]
+                done, _ = await asyncio.wait(waits, timeout=_seconds(left_ms))
                 if not done:
                     return response
 
@@ -155,16 +169,18 @@ class Fetcher:
         while True:
             with self._told_of_more(request) as more:
                 looked = self._look(request)
-                if looked.tickets:
-                    concurrent.futures.wait(
-                        [ticket.future for ticket in looked.tickets.values()],
-                        timeout=self.max_remote_wait_ms / 1000,
-                    )
-                response = self._finish(looked)
+                try:
+                    if looked.tickets:
+                        concurrent.futures.wait(
+                            [ticket.future for ticket in looked.tickets.values()],
+                            timeout=_seconds(self.max_remote_wait_ms),
+                        )
+                finally:
+                    response = self._finish(looked)
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if self._is_answer(request, looked) or left_ms <= 0:
                     return response
-                if not concurrent.futures.wait([more], timeout=left_ms / 1000).done:
+                if not concurrent.futures.wait([more], timeout=_seconds(left_ms)).done:
                     return response
 
     async def list_offset(
@@ -180,7 +196,7 @@ class Fetcher:
         ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
         if isinstance(ticket, OffsetAnswer):
             return ticket
-        await asyncio.wait([asyncio.wrap_future(ticket.future)], timeout=timeout_ms / 1000)
+        await asyncio.wait([asyncio.wrap_future(ticket.future)], timeout=_seconds(timeout_ms))
         return _in_time(ticket, timeout_ms)
 
     def list_offset_sync(
@@ -196,15 +212,16 @@ class Fetcher:
         ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
         if isinstance(ticket, OffsetAnswer):
             return ticket
-        concurrent.futures.wait([ticket.future], timeout=timeout_ms / 1000)
+        concurrent.futures.wait([ticket.future], timeout=_seconds(timeout_ms))
         return _in_time(ticket, timeout_ms)
 
     def notify(self, partition: TopicIdPartition) -> None:
         """The partition may have more to read: requests that wait for it look again."""
         with self._lock:
-            waiting = self._waiting.pop(partition, set())
-        for future in waiting:
-            _wake(future)
+            for future in self._waiting.pop(partition, ()):
+                # It may wait for several partitions, and have been told of another one.
+                if not future.done():
+                    future.set_result(None)
 
     # -- looking
 
@@ -223,10 +240,21 @@ class Fetcher:
 
     def _look(self, request: FetchRequest) -> _Looked:
         looked = _Looked(answers=[], tickets={})
+        try:
+            self._look_at_all(request, looked)
+        except BaseException:
+            looked.give_up()
+            raise
+        return looked
+
+    def _look_at_all(self, request: FetchRequest, looked: _Looked) -> None:
         left_bytes = request.max_bytes
         minimum_one = True
         for row, asked in enumerate(request.partitions):
-            answer, ticket, used_bytes = self._look_at(request, asked, left_bytes, minimum_one)
+            try:
+                answer, ticket, used_bytes = self._look_at(request, asked, left_bytes, minimum_one)
+            except Exception as failed:  # noqa: BLE001 - of one partition, whatever it is
+                answer, ticket, used_bytes = _error(asked, _code(failed), _words(failed)), None, 0
             looked.answers.append(answer)
             if ticket is not None:
                 looked.tickets[row] = ticket
@@ -234,7 +262,6 @@ class Fetcher:
             looked.size_bytes += used_bytes
             looked.failed = looked.failed or answer.error is not FetchError.NONE
             minimum_one = minimum_one and used_bytes == 0 and ticket is None
-        return looked
 
     def _look_at(
         self,
@@ -260,7 +287,7 @@ class Fetcher:
             view.tiered and self._remote is not None,
             request.replica_id != CONSUMER,
             False,
-            left_bytes if not minimum_one else 1,
+            1 if minimum_one else min(asked.max_bytes, left_bytes),
         )
         if source is FetchSource.LOCAL:
             try:
@@ -270,8 +297,8 @@ class Fetcher:
                 if looks > 1:
                     return self._look_at(request, asked, left_bytes, minimum_one, looks - 1)
                 answer = _error(asked, FetchError.KAFKA_STORAGE_ERROR, str(vanished), view)
-            except (TierlogError, OSError) as failed:
-                answer = _error(asked, _code(failed), str(failed), view)
+            except Exception as failed:  # noqa: BLE001 - of one partition, whatever it is
+                answer = _error(asked, _code(failed), _words(failed), view)
             return answer, None, answer.size_bytes
         if source is not FetchSource.REMOTE:
             return _answer(asked, view, source, error, self._text(error, asked, view)), None, 0
@@ -354,9 +381,9 @@ class Fetcher:
             ticket = self._pool.submit(
                 key, lambda: self._count(admission, topic, request.client_id, read)
             )
-        except ReaderPoolFullError as error:
+        except (ReaderPoolFullError, ClosedError) as error:
             admission.settle(0)
-            return _error(asked, FetchError.UNKNOWN_SERVER_ERROR, str(error), view), None, 0
+            return _error(asked, _code(error), str(error), view), None, 0
         if ticket.joined:
             # Somebody else's read, which that one counts.
             admission.settle(0)
@@ -387,8 +414,8 @@ class Fetcher:
                         code = FetchError.KAFKA_STORAGE_ERROR
                         return _error(asked, code, str(vanished), now)
                     now = latest
-                except (TierlogError, OSError) as failed:
-                    return _error(asked, _code(failed), str(failed), now)
+                except BaseException as failed:  # noqa: BLE001 - of one partition, whatever it is
+                    return _error(asked, _code(failed), _words(failed), now)
             raise AssertionError("the last look answers")
 
         return read
@@ -461,8 +488,8 @@ class Fetcher:
                 except VanishedError:
                     # The log went on meanwhile: once more, as it is now.
                     return look_up()
-            except (TierlogError, OSError) as error:
-                return OffsetAnswer(error=_code(error), text=str(error))
+            except BaseException as failed:  # noqa: BLE001 - that is the answer, whatever it is
+                return OffsetAnswer(error=_code(failed), text=_words(failed))
 
         def look_up() -> OffsetAnswer:
             view = self._host.view(partition)
@@ -476,8 +503,8 @@ class Fetcher:
         key = ("offset", partition, timestamp, isolation_level, follower)
         try:
             return self._pool.submit(key, search)
-        except ReaderPoolFullError as error:
-            return OffsetAnswer(error=FetchError.UNKNOWN_SERVER_ERROR, text=str(error))
+        except (ReaderPoolFullError, ClosedError) as error:
+            return OffsetAnswer(error=_code(error), text=str(error))
 
     # -- answering
 
@@ -516,6 +543,8 @@ class Fetcher:
 
 
 def _in_time(ticket: ReadTicket[OffsetAnswer], timeout_ms: int) -> OffsetAnswer:
+    if ticket.future.cancelled():
+        return OffsetAnswer(error=_CLOSED, text=_CLOSED_TEXT)
     if ticket.future.done():
         return ticket.future.result()
     ticket.give_up()
@@ -529,9 +558,9 @@ def _committed_only(request: FetchRequest) -> bool:
     return consumer and request.isolation_level is IsolationLevel.READ_COMMITTED
 
 
-def _wake(future: concurrent.futures.Future[None]) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_result(None)
+def _seconds(wait_ms: int) -> float:
+    """For a wait; no system can wait for ever."""
+    return min(wait_ms / 1000, threading.TIMEOUT_MAX)
 
 
 def _answer(
@@ -558,10 +587,15 @@ def _error(
     return _answer(asked, view, FetchSource.ERROR, error, text)
 
 
-def _code(error: Exception) -> FetchError:
+def _code(error: BaseException) -> FetchError:
     """What a client is told: nothing but a missing offset makes it go elsewhere."""
     if isinstance(error, OutOfRangeError):
         return FetchError.OFFSET_OUT_OF_RANGE
-    if isinstance(error, (CorruptDataError, TierlogError, OSError)):
-        return FetchError.KAFKA_STORAGE_ERROR
-    return FetchError.UNKNOWN_SERVER_ERROR
+    if isinstance(error, ReaderPoolFullError) or not isinstance(error, (TierlogError, OSError)):
+        return FetchError.UNKNOWN_SERVER_ERROR
+    return FetchError.KAFKA_STORAGE_ERROR
+
+
+def _words(error: BaseException) -> str:
+    """What a person is told; of what nobody expected also what it was."""
+    return str(error) if isinstance(error, (TierlogError, OSError)) else repr(error)

@@ -62,6 +62,11 @@ class OffsetAnswer:
     error: FetchError = FetchError.NONE
     text: str = ""
 
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether somebody who asks for the same later is helped by it."""
+        return self.error is FetchError.NONE
+
 
 _NOTHING = OffsetAnswer()
 
@@ -94,7 +99,8 @@ class OffsetReader:
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         follower: bool = False,
     ) -> OffsetAnswer:
-        """The answer for a time in ms, or one of `SpecialTimestamp`; ValueError for another number.
+        """The answer for a time in ms, or one of `SpecialTimestamp`; another negative number is
+        UNSUPPORTED_VERSION, as in Kafka.
 
         Errors as those of reads; VanishedError when the log went on under the view.
         """
@@ -105,6 +111,10 @@ class OffsetReader:
             upper_offset = min(view.last_stable_offset, view.high_watermark)
         if timestamp >= 0:
             return self._by_time(view, partition, timestamp, upper_offset)
+        if timestamp < min(SpecialTimestamp):
+            names = ", ".join(f"{one} {one.name.lower()}" for one in SpecialTimestamp)
+            text = f"timestamp {timestamp}: expected a time in ms, or one of {names}"
+            return OffsetAnswer(error=FetchError.UNSUPPORTED_VERSION, text=text)
         match SpecialTimestamp(timestamp):
             case SpecialTimestamp.LATEST:
                 return OffsetAnswer(offset=upper_offset, leader_epoch=_latest_epoch(view))

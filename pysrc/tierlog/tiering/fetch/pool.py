@@ -90,7 +90,8 @@ class ReaderPool:
     """``threads`` threads and at most ``max_pending`` reads that wait for one.
 
     Results that nobody has waited for are kept for ``late_result_ms``, the youngest ones up to
-    ``late_result_bytes`` (a result's ``size_bytes`` says how large it is).
+    ``late_result_bytes``. A result's ``size_bytes`` says how large it is, its ``is_worth_keeping``
+    whether the next one who asks should have it.
     """
 
     def __init__(
@@ -150,6 +151,14 @@ class ReaderPool:
             self._pending.append(made)
             self._call()
             return ReadTicket(self, made, joined=False)
+
+    def drop_late(self, size_bytes: int) -> None:
+        """Let go of `size_bytes` of results that nobody waits for, the oldest first: somebody lacks
+        the memory."""
+        with self._lock:
+            while self._late and size_bytes > 0:
+                size_bytes -= self._late[0].size_bytes
+                self._drop_oldest()
 
     def resize(self, threads: int) -> None:
         """Another number of threads; one too many ends after its read."""
@@ -277,7 +286,8 @@ class ReaderPool:
             self._running.discard(read)
             self._runs += 1
             self._busy.ran(now_ms - read.began_ms, now_ms)
-            if read.wanted == 0 and failure is None and not self._closed:
+            keep = failure is None and getattr(result, "is_worth_keeping", True)
+            if read.wanted == 0 and keep and not self._closed:
                 self._keep(read)
             else:
                 self._reads.pop(read.key, None)
@@ -310,9 +320,12 @@ class ReaderPool:
         while self._late and (
             self._late[0].ended_ms < oldest_ms or self._late_bytes > self._late_result_bytes
         ):
-            read = self._late.popleft()
-            self._late_bytes -= read.size_bytes
-            self._reads.pop(read.key, None)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        read = self._late.popleft()
+        self._late_bytes -= read.size_bytes
+        self._reads.pop(read.key, None)
 
     def _forget_late(self, read: _Read[Any]) -> None:
         """Its result was asked for: once is enough."""

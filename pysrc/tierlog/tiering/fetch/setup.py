@@ -46,11 +46,12 @@ def open_fetcher(
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
     quotas = FetchQuotas(settings.quota, clock)
+    memory = FetchMemory(settings.remote_log.fetch_memory_bytes, clock=clock)
     with ExitStack() as opened:
         remote = RemoteReader(
             storage,
             metadata,
-            memory=FetchMemory(settings.remote_log.fetch_memory_bytes, clock=clock),
+            memory=memory,
             index_cache=index_cache,
             index_files=index_files,
             clock=clock,
@@ -62,6 +63,7 @@ def open_fetcher(
             clock=clock,
         )
         opened.callback(pool.close)
+        memory.on_shortage(pool.drop_late)
         metrics.watch_pool("reader", pool)
         metrics.watch_quota("fetch", quotas.broker)
         metrics.watch_read_ahead(remote)

@@ -50,6 +50,7 @@ class FetchError(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
+    UNSUPPORTED_VERSION = 35
     KAFKA_STORAGE_ERROR = 56
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
@@ -121,6 +122,11 @@ class PartitionData:
     def size_bytes(self) -> int:
         """Bytes of the records."""
         return memoryview(self.records).nbytes
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether somebody who asks for the same later is helped by it."""
+        return self.size_bytes > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
