@@ -11,7 +11,7 @@ use crate::record_batch::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH,
 };
 use crate::segment::BLOCK_BYTES;
-use crate::source::SegmentFile;
+use crate::source::{ReadBuffer, SegmentFile};
 
 /// Bytes that may be summed in vain: bytes made to look like headers cost no more than that.
 const MAX_VAIN_BYTES: u64 = 64 << 20;
@@ -46,7 +46,7 @@ pub fn find_batch(
     until: u64,
     bounds: &Bounds,
 ) -> Result<Option<u64>> {
-    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut buffer = ReadBuffer::new(BLOCK_BYTES);
     let mut summing = Vec::new();
     let (mut position, mut vain_bytes) = (start, 0);
     while position < until {

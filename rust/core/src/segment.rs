@@ -13,7 +13,7 @@ use crate::legacy;
 use crate::record_batch::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
 };
-use crate::source::{CopyTarget, SegmentFile, WRITE_BYTES};
+use crate::source::{CopyTarget, ReadBuffer, SegmentFile, WRITE_BYTES};
 
 /// Bytes per `pread`.
 pub const BLOCK_BYTES: usize = 512 << 10;
@@ -541,7 +541,7 @@ pub(crate) fn frame_slice(
 struct Blocks<'f, 't> {
     file: &'f SegmentFile,
     target: Option<&'t mut CopyTarget>,
-    buffer: Vec<u8>,
+    buffer: ReadBuffer,
     /// Source position of `buffer[0]`.
     position: u64,
     /// The window is `buffer[begin..filled]`.
@@ -556,7 +556,7 @@ impl<'f> Blocks<'f, '_> {
         Self {
             file,
             target: None,
-            buffer: vec![0; room.max(HEADER_READ_BYTES)],
+            buffer: ReadBuffer::new(room.max(HEADER_READ_BYTES)),
             position: start,
             begin: 0,
             filled: 0,
@@ -610,7 +610,9 @@ impl<'f> Blocks<'f, '_> {
         let left = self.end.saturating_sub(self.position);
         let room = usize::try_from(bytes.min(left)).unwrap_or(usize::MAX);
         if room > self.buffer.len() {
-            self.buffer.resize(room, 0);
+            let mut larger = ReadBuffer::new(room);
+            larger[..self.filled].copy_from_slice(&self.buffer[..self.filled]);
+            self.buffer = larger;
         }
         let before = self.filled;
         self.fill(usize::MAX)?;

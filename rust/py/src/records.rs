@@ -4,11 +4,12 @@ use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice};
 use tierlog_core::error::{Error, ErrorKind, Result};
+use tierlog_core::memory::prefer_large_pages;
 use tierlog_core::record_binary::{binary_data, binary_offsets};
 use tierlog_core::record_columns::{self, BinaryParts, with_view};
 use tierlog_core::records::{self, DecodeOptions, MAX_BUFFER_BYTES};
 use tierlog_core::segment::Scan;
-use tierlog_core::source::SegmentFile;
+use tierlog_core::source::{LEAD_BYTES, SegmentFile, lead};
 use tierlog_core::spare::Spare;
 
 use crate::buffer::{Column, Input, Values};
@@ -198,8 +199,8 @@ impl Records {
 enum Range<'a> {
     /// Bytes `start` to `end` of a buffer that Python keeps.
     Held { bytes: &'a [u8], start: usize, end: usize },
-    /// Our own copy, from byte `start` of the source on.
-    Owned { bytes: Vec<u8>, start: u64 },
+    /// Our own copy, from byte `start` of the source on, behind bytes that are left out.
+    Owned { bytes: Vec<u8>, lead: usize, start: u64 },
 }
 
 impl<'a> Range<'a> {
@@ -213,7 +214,8 @@ impl<'a> Range<'a> {
                 match input {
                     Input::View(_) => Ok(Self::Held { bytes, start, end }),
                     Input::Copy(_) => {
-                        Ok(Self::Owned { bytes: bytes[start..end].to_vec(), start: start as u64 })
+                        let bytes = bytes[start..end].to_vec();
+                        Ok(Self::Owned { bytes, lead: 0, start: start as u64 })
                     }
                 }
             }
@@ -231,13 +233,17 @@ impl<'a> Range<'a> {
             return Err(Error::new(ErrorKind::TooLarge, start, expected, found));
         }
         let size = (end - start) as usize;
-        let Some(mut bytes) = spare.take::<u8>(size) else {
-            return Ok(Self::Owned { bytes: file.read_range(start, end)?, start });
-        };
-        bytes.resize(size, 0);
-        let filled = file.read_at(start, &mut bytes)?;
-        bytes.truncate(filled);
-        Ok(Self::Owned { bytes, start })
+        let room = size + LEAD_BYTES;
+        let mut bytes = spare.take::<u8>(room).unwrap_or_else(|| {
+            let fresh = vec![0; room];
+            prefer_large_pages(&fresh);
+            fresh
+        });
+        bytes.resize(room, 0);
+        let lead = lead(&bytes, start);
+        let filled = file.read_at(start, &mut bytes[lead..lead + size])?;
+        bytes.truncate(lead + filled);
+        Ok(Self::Owned { bytes, lead, start })
     }
 
     fn decode(
@@ -247,7 +253,7 @@ impl<'a> Range<'a> {
     ) -> Result<record_columns::Records> {
         let (bytes, start) = match self {
             Self::Held { bytes, start, end } => (&bytes[*start..*end], *start as u64),
-            Self::Owned { bytes, start } => (bytes.as_slice(), *start),
+            Self::Owned { bytes, lead, start } => (&bytes[*lead..], *start),
         };
         records::decode_records_into(bytes, start, options, spare)
     }
@@ -263,8 +269,11 @@ impl<'a> Range<'a> {
                 let view = PyMemoryView::from(source)?.call_method1("cast", ("B",))?;
                 view.get_item(PySlice::new(source.py(), start as isize, end as isize, 1))
             }
-            Self::Owned { bytes, .. } => {
-                Ok(Bound::new(source.py(), Column::new(Values::U8(bytes)))?.into_any())
+            Self::Owned { bytes, lead, .. } => {
+                let end = bytes.len();
+                let column = Bound::new(source.py(), Column::new(Values::U8(bytes)))?;
+                let view = PyMemoryView::from(column.as_any())?;
+                view.get_item(PySlice::new(source.py(), lead as isize, end as isize, 1))
             }
         }
     }
