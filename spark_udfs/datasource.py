@@ -13,8 +13,9 @@ all of them with it: nothing native is imported before there is something to rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyspark.sql import types
 from pyspark.sql.datasource import (
@@ -30,7 +31,26 @@ if TYPE_CHECKING:
     from spark_udfs.source_filters import Wanted
     from spark_udfs.source_options import SourceOptions
 
-__all__ = ["TierlogDataSource", "arrow_schema", "schema_of"]
+__all__ = ["TierlogDataSource", "arrow_schema", "briefly", "schema_of"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def briefly(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Of an error that says what is wrong Spark is shown no stack: it would print all of it, and
+    what is said behind it."""
+
+    @wraps(method)
+    def call(*given: _P.args, **named: _P.kwargs) -> _T:
+        from tierlog.errors import TierlogError
+
+        try:
+            return method(*given, **named)
+        except (TierlogError, OSError) as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def _schema(**columns: types.DataType) -> types.StructType:
@@ -120,6 +140,10 @@ def _check_columns(schema: types.StructType, known: types.StructType) -> None:
     from tierlog.errors import ConfigError
 
     kinds = {field.name.lower(): field.dataType for field in known}
+    names = [field.name.lower() for field in schema]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"schema: expected each column once, found {', '.join(twice)} twice")
     for field in schema:
         kind = kinds.get(field.name.lower())
         if kind is None or kind.simpleString() != field.dataType.simpleString():
@@ -138,16 +162,19 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
         """The format's name."""
         return "tierlog"
 
+    @briefly
     def schema(self) -> types.StructType:
         """The columns, without looking at the path."""
         return schema_of(_parse(self.options, streaming=None))
 
+    @briefly
     def reader(self, schema: types.StructType) -> DataSourceReader:
         """A read of what is there when the query is planned."""
         options = _parse(self.options)
         _check_columns(schema, _VIEWS[options.view.value])
         return _Reader(options, schema)
 
+    @briefly
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
         """A read of what is added, trigger by trigger."""
         from spark_udfs.stream import TierlogStreamReader
@@ -170,9 +197,10 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         self._options = options
         self._schema = schema
         self._wanted: Wanted | None = None
-        # Spark refuses a reader with a `pushFilters` of its own unless
-        # spark.sql.python.filterPushdown.enabled is on, and tells them apart by this attribute.
-        self.pushFilters = _PushFilters(self)
+        if options.push_down:
+            # Spark refuses a reader with a `pushFilters` of its own unless
+            # spark.sql.python.filterPushdown.enabled is on, and tells them apart by this attribute.
+            self.pushFilters = _PushFilters(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs."""
@@ -185,6 +213,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         self._wanted = wanted_by(filters)
         return filters
 
+    @briefly
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned by what is there now."""
         from spark_udfs.source_catalog import open_catalog

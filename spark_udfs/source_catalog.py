@@ -29,6 +29,7 @@ def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
         return StoreCatalog.open(source.location, options)
     return LogDirCatalog(
         open_log_dir(*_folders(source.location)),
+        options.topics,
         read_committed=options.read_committed,
         fail_on_corrupt=options.fail_on_corrupt,
         settled=settled,

@@ -16,9 +16,15 @@ class Findings:
         self.found: list[Finding] = []
 
     def note(
-        self, error: CorruptDataError, partition: Partition, start_offset: int | None = None
+        self,
+        error: CorruptDataError,
+        partition: Partition,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
     ) -> None:
-        """Notes what is wrong, or raises it."""
+        """Notes what is wrong, once, or raises it."""
         if self._fail_on_corrupt:
             raise error
-        self.found.append(Finding.of(error, partition, start_offset))
+        finding = Finding.of(error, partition, start_offset, end_offset)
+        if finding not in self.found:
+            self.found.append(finding)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_findings import Findings
+from spark_udfs.source_options import TopicChoice
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
-from tierlog.errors import CorruptDataError
-from tierlog.log.files import read_small
+from tierlog.errors import ConfigError, CorruptDataError
+from tierlog.log.checkpoint import META_PROPERTIES
+from tierlog.log.files import printable, read_small
 from tierlog.log.index_files import AbortedTransaction, OffsetIndex, read_offset_index
 from tierlog.log.log_dir import LogDir, PartitionLog
+from tierlog.log.names import Skipped, SkipReason, parse_partition_directory
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.committed import StableLog
@@ -23,6 +27,8 @@ __all__ = ["LogDirCatalog", "offset_index"]
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_MARKS = 1024
+# Left out of a log, and no records with it.
+_HARMLESS = (SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY)
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
@@ -34,15 +40,32 @@ class LogDirCatalog:
     """
 
     def __init__(
-        self, logs: LogDir, *, read_committed: bool, fail_on_corrupt: bool, settled: bool = False
+        self,
+        logs: LogDir,
+        topics: TopicChoice,
+        *,
+        read_committed: bool,
+        fail_on_corrupt: bool,
+        settled: bool = False,
     ) -> None:
+        """ConfigError for a directory that nothing shows to be a broker's."""
+        listing = logs.listing()
+        if not listing.partitions and not any(logs.meta):
+            raise ConfigError(
+                f"{', '.join(map(printable, logs.paths))}: expected a broker's log directory or a "
+                f"store, found neither a partition nor a sound {META_PROPERTIES}"
+            )
         self._reader = LocalReader(logs)
         self._read_committed = read_committed
         self._settled = settled
         self._findings = Findings(fail_on_corrupt)
         self._logs = {
-            Partition(log.topic, log.topic_id, log.partition): log for log in logs.partitions()
+            Partition(log.topic, log.topic_id, log.partition): log for log in listing.partitions
         }
+        for skipped in listing.skipped:
+            found = parse_partition_directory(os.path.basename(skipped.path))
+            if found and topics.wants(found.topic, None, found.partition):
+                self._note_skipped(skipped, Partition(found.topic, None, found.partition))
         self._stable: dict[Partition, StableLog] = {}
 
     def partitions(self) -> list[Partition]:
@@ -66,18 +89,29 @@ class LogDirCatalog:
 
     def _bounds(self, partition: Partition) -> tuple[int, int]:
         log = self._logs[partition]
+        for skipped in log.skipped:
+            self._note_skipped(skipped, partition)
         start = log.log_start_offset or 0
-        if not log.segments:
-            return start, start
-        start = max(start, log.segments[0].base_offset)
-        if not self._read_committed:
-            return start, max(start, self._end_offset(partition, log.segments[-1]))
+        if log.segments:
+            start = max(start, log.segments[0].base_offset)
         try:
-            stable = self._stable[partition] = StableLog.of(log)
+            end = max(start, self._readable_end(partition))
         except CorruptDataError as error:
             self._findings.note(error, partition, start)
             return start, start
-        return start, max(start, stable.last_stable_offset)
+        if log.high_watermark is not None and end < log.high_watermark:
+            # Consumers have been given what is below it.
+            known_end = max(start, self._end_offset(partition))
+            self._note_missing(log, partition, known_end, log.high_watermark)
+        return start, end
+
+    def _readable_end(self, partition: Partition) -> int:
+        """CorruptDataError when nobody can say what is committed."""
+        log = self._logs[partition]
+        if not self._read_committed or not log.segments:
+            return self._end_offset(partition)
+        stable = self._stable[partition] = StableLog.of(log)
+        return stable.last_stable_offset
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
         """See `Catalog`."""
@@ -90,8 +124,11 @@ class LogDirCatalog:
         log = self._logs[partition]
         aborted = self._aborted(partition, start_offset, end_offset)
         found = []
+        offset = log.segments[0].base_offset if log.segments else end_offset
         for segment in log.segments:
+            self._note_missing(log, partition, max(offset, start_offset), segment.base_offset)
             after = end_offset if segment.next_base_offset is None else segment.next_base_offset
+            offset = after
             start, end = max(start_offset, segment.base_offset), min(end_offset, after)
             if start < end:
                 found.append(
@@ -104,6 +141,7 @@ class LogDirCatalog:
                             segment.size_bytes, end - start, after - segment.base_offset
                         ),
                         aborted=overlapping(aborted, start, end),
+                        has_all=log.compacted is False,
                     )
                 )
         return found
@@ -114,8 +152,39 @@ class LogDirCatalog:
             assert isinstance(one.segment, SegmentFiles)
             yield _marks_of(one.segment)
 
-    def _end_offset(self, partition: Partition, active: SegmentFiles) -> int:
-        """After the last batch of the active segment."""
+    def _note_skipped(self, skipped: Skipped, partition: Partition) -> None:
+        """What may have records and is not read; the names are those of `tierlog verify`."""
+        if skipped.reason.routine or skipped.reason in _HARMLESS:
+            return
+        error = CorruptDataError(
+            reason=skipped.reason.name.lower(),
+            path=skipped.path,
+            position=0,
+            expected="files of a log",
+            found=skipped.reason.value + (f" ({skipped.detail})" if skipped.detail else ""),
+        )
+        self._findings.note(error, partition)
+
+    def _note_missing(
+        self, log: PartitionLog, partition: Partition, start_offset: int, end_offset: int
+    ) -> None:
+        """No file has these offsets, and some file, or the high watermark, says that they were."""
+        if start_offset < end_offset:
+            error = CorruptDataError(
+                reason="missing_segment",
+                path=log.directory,
+                position=0,
+                expected=f"offsets {start_offset} to {end_offset - 1}",
+                found="no segment that holds them",
+            )
+            self._findings.note(error, partition, start_offset, end_offset)
+
+    def _end_offset(self, partition: Partition) -> int:
+        """After the last batch of the active segment; 0 without segments."""
+        segments = self._logs[partition].segments
+        if not segments:
+            return 0
+        active = segments[-1]
         index = offset_index(active)
         with active.open() as handle:
             for position in (0,) if index is None else (int(index.position[-1]), 0):

@@ -15,12 +15,16 @@
 | ``minPartitions``, ``taskBytes`` | tasks at least, and bytes of input for each at most about |
 | ``view`` | records (default), batches, segments, quarantine |
 | ``onCorrupt`` | quarantine (default), fail |
+| ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
 
 Among offsets -2 is earliest and -1 latest. Of several ways to say where to start the first of these
 counts, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at latest unless
 told otherwise, and also heeds ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
 ``maxTriggerDelay`` (a time such as ``90s``; 15m by default). Names are compared without regard to
 case; an unknown one is an error.
+
+Filters narrow no plan unless asked for: Spark keeps the plan of a frame's last query with a
+condition, and takes it for the frame's other queries, too.
 
 Nothing here knows Spark.
 """
@@ -81,6 +85,7 @@ _NAMES = (
     "taskBytes",
     "view",
     "onCorrupt",
+    "pushDownPredicate",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -158,6 +163,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     fail_on_corrupt: bool
     view: View
+    push_down: bool
     task_bytes: int
     min_partitions: int
     triggers: TriggerSize
@@ -197,6 +203,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         fail_on_corrupt=options.one_of("onCorrupt", ("quarantine", "fail")) == "fail",
         view=view,
+        push_down=options.flag("pushDownPredicate", default=False),
         task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),
         min_partitions=options.count("minPartitions", default=1),
         triggers=_triggers(options),
@@ -263,6 +270,8 @@ class _Options:
 def _nearest(name: str, known: Mapping[str, str]) -> str:
     if name.lower().startswith("kafka."):
         return "; settings of a Kafka client mean nothing here, where no broker is asked"
+    if name.lower() == "paths":
+        return "; several log directories are one path, with commas between them"
     near = difflib.get_close_matches(name.lower(), known, 1)
     return f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(_NAMES)}"
 
@@ -372,7 +381,7 @@ def _offsets(options: _Options, name: str, default: int, refused: tuple[int, ...
 
 
 def _by_partition(options: _Options, name: str, *, lowest: int) -> dict[TopicPartition, int]:
-    expected = '{"topic": {"0": 23}}'
+    expected = f'{{"topic": {{"0": 23}}}} with numbers from {lowest} on'
     found = {}
     for topic, numbers in _json(options, name, expected).items():
         if not isinstance(numbers, dict):

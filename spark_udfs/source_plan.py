@@ -88,7 +88,8 @@ class ReadRange:
     """The offsets [``start_offset``, ``end_offset``) of one segment.
 
     ``size_bytes`` is about what they take in the log. Of ``aborted`` transactions the records are
-    left out; it names those that the offsets may have to do with.
+    left out; it names those that the offsets may have to do with. Of a log that was never compacted
+    a rolled segment ``has_all`` of its offsets.
     """
 
     partition: Partition
@@ -97,6 +98,7 @@ class ReadRange:
     end_offset: int
     size_bytes: int
     aborted: tuple[AbortedTransaction, ...] = ()
+    has_all: bool = False
 
     def leaving_out(self, aborted: tuple[AbortedTransaction, ...]) -> ReadRange:
         """The same range without the records of these transactions."""
@@ -116,6 +118,14 @@ class Finding:
     found: str
     start_offset: int | None = None
     end_offset: int | None = None
+
+    def __str__(self) -> str:
+        start = "?" if self.start_offset is None else self.start_offset
+        end = "?" if self.end_offset is None else self.end_offset - 1
+        return (
+            f"{self.partition}, offsets {start} to {end}: {self.path}: {self.reason} at byte "
+            f"{self.position}: expected {self.expected}, found {self.found}"
+        )
 
     @classmethod
     def of(
@@ -198,7 +208,8 @@ def _check_found(
         raise OutOfRangeError(f"{options.path}: expected topic {missing[0]!r}, found no such topic")
     absent = sorted(one for one in options.topics.assigned if tuple(one) not in there)
     if absent:
-        raise OutOfRangeError(f"{options.path}: expected {absent[0]}, found no such partition")
+        name = "-".join(map(str, absent[0]))
+        raise OutOfRangeError(f"{options.path}: expected {name}, found no such partition")
 
 
 def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:

@@ -99,7 +99,7 @@ def _segment(
     one: ReadRange, storage: RemoteStorageManager | None, rows_of: Collection[str] | None
 ) -> _Segment:
     if isinstance(one.segment, SegmentFiles):
-        return _LocalSegment(one.segment, rows_of)
+        return _LocalSegment(one.segment, rows_of, has_all=one.has_all)
     assert storage is not None
     return _RemoteSegment(one.segment, storage)
 
@@ -107,8 +107,11 @@ def _segment(
 class _LocalSegment:
     """A segment of a log directory."""
 
-    def __init__(self, files: SegmentFiles, rows_of: Collection[str] | None) -> None:
+    def __init__(
+        self, files: SegmentFiles, rows_of: Collection[str] | None, *, has_all: bool
+    ) -> None:
         self._files = files
+        self._has_all = has_all and not files.is_active
         self._rows_of = rows_of
         self._limit = files.next_base_offset or _MAX_OFFSET
         # How many compressed batches to open at a time; 0 when nothing is compressed.
@@ -149,6 +152,7 @@ class _LocalSegment:
                 if records is None:
                     records = self._window(handle, position, offset)
                 if records is None:
+                    self._check_all_there(handle, max(offset, place.offset))
                     return
                 offset = int(records.batches.last_offset[-1]) + 1
                 position = records.batches.stop_position
@@ -289,6 +293,17 @@ class _LocalSegment:
                 position=records.batches.stop_position,
                 expected="a whole batch",
                 found=f"a segment that ends there ({reason.value})",
+            )
+
+    def _check_all_there(self, handle: SegmentHandle, offset: int) -> None:
+        """A rolled segment that ends early was cut between two batches, or another one is gone."""
+        if self._has_all and offset < self._limit:
+            raise CorruptDataError(
+                reason="missing_offsets",
+                path=self._files.log_path,
+                position=handle.size_bytes,
+                expected=f"offsets {offset} to {self._limit - 1}",
+                found="the end of the segment",
             )
 
 

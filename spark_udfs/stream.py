@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_udfs.datasource import arrow_schema
+from spark_udfs.datasource import arrow_schema, briefly
 from spark_udfs.source_catalog import open_catalog
 from spark_udfs.source_options import EARLIEST, Bound, SourceOptions
 from spark_udfs.source_plan import (
@@ -88,10 +88,12 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._seen: StreamOffsets | None = None
         self._last: StreamOffsets | None = None
 
+    @briefly
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
         found = partition_offsets(self._options, self._look())
         return as_json({_key(one.partition): one.start_offset for one in found})
 
+    @briefly
     def latestOffset(  # noqa: N802
         self, start: _Json | None = None, limit: ReadLimit | None = None
     ) -> dict[str, dict[str, int]]:
@@ -108,6 +110,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         most = self._options.triggers.max_offsets
         return as_json(end if most is None else limited(begin, end, most))
 
+    @briefly
     def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
         """OutOfRangeError when what the trigger needs is not there any more."""
         begin, upto = from_json(start), from_json(end)
@@ -131,6 +134,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         freeze_once()
         yield from read_task(partition.value or (), arrow_schema(self._schema), self._options, None)
 
+    @briefly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is where the query ends."""
         # Nobody has said yet which topics the query knows.

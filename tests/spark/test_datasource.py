@@ -26,13 +26,13 @@ def registered(spark: SparkSession) -> None:
     register(spark)
 
 
-@pytest.fixture(params=["true", "false"])
-def push_down(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
-    """With filters handed down, and without."""
+@pytest.fixture(params=[("true", "true"), ("true", "false"), ("false", "true")])
+def push_down(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """The option, where Spark hands filters down and where it does not."""
     before = spark.conf.get(PUSH_DOWN)
     assert before is not None
-    spark.conf.set(PUSH_DOWN, request.param)
-    yield request.param == "true"
+    spark.conf.set(PUSH_DOWN, request.param[0])
+    yield request.param[1]
     spark.conf.set(PUSH_DOWN, before)
 
 
@@ -74,10 +74,12 @@ def test_a_schema_takes_columns(spark: SparkSession) -> None:
     ]
     with pytest.raises(PySparkException, match="found offset string"):
         reader.schema("offset string").load(LOGS).collect()
+    with pytest.raises(PySparkException, match="each column once, found offset twice"):
+        reader.schema("offset long, Offset long").load(LOGS).collect()
 
 
-def test_filters_change_nothing_but_the_work(spark: SparkSession, push_down: bool) -> None:
-    given = {"subscribe": "epochs,headers", "taskBytes": "20000"}
+def test_filters_change_nothing_but_the_work(spark: SparkSession, push_down: str) -> None:
+    given = {"subscribe": "epochs,headers", "taskBytes": "20000", "pushDownPredicate": push_down}
     frame = load(spark, **given)
     times = [row["timestamp_ms"] for row in truth("epochs", 0)]
     time = datetime.fromtimestamp(times[100] / 1000, UTC)
@@ -98,9 +100,21 @@ def test_filters_change_nothing_but_the_work(spark: SparkSession, push_down: boo
         assert {(row.topic, row.offset) for row in rows} == expected
     tasks = frame.where("topic = 'epochs' AND offset < 3").rdd.getNumPartitions()
     wanted = Wanted(topics=frozenset({"epochs"}), end_offset=3)
-    planned = tasks_of({"path": LOGS, **given}, wanted if push_down else None)
+    narrows = push_down == spark.conf.get(PUSH_DOWN) == "true"
+    planned = tasks_of({"path": LOGS, **given}, wanted if narrows else None)
     assert tasks == len(planned)
-    assert (tasks == 1) is push_down
+    assert (tasks == 1) is narrows
+
+
+def test_a_frame_has_all_its_rows_after_a_query_with_a_condition(spark: SparkSession) -> None:
+    """Spark keeps the plan of a frame's last query with a condition for its other queries."""
+    frame = load(spark, subscribe="epochs")
+    total = len(truth("epochs", 0))
+    assert spark.conf.get(PUSH_DOWN) == "true"
+    assert frame.where("offset < 3").count() == 3
+    assert frame.count() == total
+    parts = frame.where("offset < 3").union(frame.where(f"offset >= {total - 5}"))
+    assert parts.count() == 3 + 5
 
 
 def test_an_empty_read(spark: SparkSession) -> None:
@@ -110,8 +124,10 @@ def test_an_empty_read(spark: SparkSession) -> None:
 def test_errors_say_what_is_wrong(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="did you mean subscribe"):
         load(spark, subscribes="headers").collect()
-    with pytest.raises(PySparkException, match="no such topic"):
+    with pytest.raises(PySparkException, match="no such topic") as raised:
         load(spark, subscribe="nowhere").collect()
+    # Spark's own line, one frame of ours and what is wrong.
+    assert len(str(raised.value).strip().splitlines()) <= 6
     with pytest.raises(PySparkException, match="found nothing"):
         load(spark, path="/nowhere/at/all", subscribe="headers").collect()
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kafka_tools.golden import golden_segments
+from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.native.test_bomb import zstd_of_zeros
 from tests.oracle import build
 from tests.oracle.model import HEADER_BYTES
 from tests.spark.source import batches_of, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.errors import CorruptDataError, RemoteStorageError
+from tierlog.errors import ConfigError, CorruptDataError, RemoteStorageError
 from tierlog.log.segment import scan_segment
 
 TOPIC = "epochs"
@@ -155,6 +156,84 @@ def test_an_empty_segment_and_foreign_files(folder: Path, log: Path) -> None:
         if not SEGMENT.base_offset <= row["offset"] < SEGMENT.next_base_offset
     ]
     assert offsets_of(str(folder)) == expected
+
+
+# -- what no file has
+
+
+@pytest.mark.parametrize("task_bytes", ["3000", "1000000"])
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("kept", [None, 0, 3])
+def test_a_rolled_segment_that_is_gone_or_ends_early(
+    kept: int | None, level: str, task_bytes: str, folder: Path, log: Path
+) -> None:
+    """Its file, all batches, or those from one on: nothing that is left is damaged."""
+    if kept is None:
+        log.unlink()
+        (log.with_suffix(".index")).unlink()
+        (log.with_suffix(".timeindex")).unlink()
+    else:
+        os.truncate(log, int(BATCHES.position[kept]))
+    given = {"isolation.level": level, "taskBytes": task_bytes}
+    lost = rows_of({"path": str(folder), "subscribe": TOPIC, "view": "quarantine", **given})
+    assert {one["reason"] for one in lost} == {"missing_offsets"}
+    assert lost[0]["start_offset"] == BATCHES.base_offset[kept or 0]
+    assert lost[-1]["end_offset"] == SEGMENT.next_base_offset
+    assert offsets_of(str(folder), **given) == all_but(lost)
+    with pytest.raises(CorruptDataError, match="missing_offsets"):
+        offsets_of(str(folder), onCorrupt="fail", **given)
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("kept", [None, 0, 2])
+def test_a_log_that_ends_below_its_high_watermark(
+    kept: int | None, level: str, folder: Path
+) -> None:
+    active = golden_segments(TOPIC, "clean")[-1]
+    path = folder / f"{TOPIC}-0" / active.path.name
+    first = int(scan_segment(path).base_offset[kept or 0])
+    if kept is None:
+        for file in path.parent.glob(f"{path.stem}.*"):
+            file.unlink()
+    else:
+        os.truncate(path, int(scan_segment(path).position[kept]))
+    given = {"isolation.level": level}
+    lost = rows_of({"path": str(folder), "subscribe": TOPIC, "view": "quarantine", **given})
+    end_offset = len(truth(TOPIC, 0))
+    assert [(one["reason"], one["start_offset"], one["end_offset"]) for one in lost] == [
+        ("missing_segment", first, end_offset)
+    ]
+    assert offsets_of(str(folder), **given) == all_but(lost)
+
+
+def test_a_segment_that_is_no_file_is_told(folder: Path, log: Path, tmp_path: Path) -> None:
+    log.rename(tmp_path / "elsewhere.log")
+    log.symlink_to(tmp_path / "elsewhere.log")
+    lost = {one["reason"]: one for one in quarantined(str(folder))}
+    assert lost.keys() == {"not_a_file", "orphan_index", "missing_segment"}
+    assert lost["not_a_file"]["path"] == str(log)
+    assert offsets_of(str(folder)) == all_but([lost["missing_segment"]])
+
+
+def test_a_partition_that_is_no_directory_is_told(folder: Path, tmp_path: Path) -> None:
+    (folder / f"{TOPIC}-1").symlink_to(tmp_path)
+    (folder / "another-1").symlink_to(tmp_path)
+    (lost,) = quarantined(str(folder))
+    assert (lost["topic"], lost["partition"]) == (TOPIC, 1)
+    assert (lost["reason"], lost["start_offset"]) == ("not_a_directory", None)
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_of_a_brokers_logs_nothing_is_missing(level: str) -> None:
+    """Compacted ones, too, whose segments may end early."""
+    for disk in ("disk1", "disk2"):
+        given = {"path": str(DATA_DIR / "clean" / disk), "isolation.level": level}
+        assert rows_of({**given, "view": "quarantine"}) == []
+
+
+def test_a_directory_that_is_no_log_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="found neither a partition nor"):
+        quarantined(str(tmp_path))
 
 
 # -- stores
