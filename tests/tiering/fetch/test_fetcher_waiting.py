@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,26 @@ def test_followers_are_sent_to_the_tier(tiers: TwoTiers) -> None:
     assert moved.error is FetchError.OFFSET_MOVED_TO_TIERED_STORAGE
     assert size(local) > 0
     assert gate_of(tiers).reads == 0
+
+
+def test_who_does_not_lead_answers_consumers_alone(tiers: TwoTiers) -> None:
+    """Kafka's rule: rack-aware consumers read from any replica."""
+    cold, hot = both(tiers)
+    for one in (cold, hot):
+        tiers.views[one] = replace(tiers.views[one], leads=False)
+    assert all(size(answer) > 0 for answer in (tiers.fetch([at(cold)]) + tiers.fetch([at(hot)])))
+    for answer in tiers.fetch([at(cold), at(hot)], replica_id=2):
+        assert (answer.error, size(answer)) == (FetchError.NOT_LEADER_OR_FOLLOWER, 0)
+    assert tiers.fetcher.list_offset_sync(hot, -1).error is FetchError.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_request_for_nothing_is_answered_at_once(tiers: TwoTiers) -> None:
+    request = FetchRequest(partitions=(), max_wait_ms=2**40)
+
+    async def ask() -> tuple[PartitionData, ...]:
+        return (await asyncio.wait_for(tiers.fetcher.fetch(request), WAIT_S)).partitions
+
+    assert asyncio.run(ask()) == ()
 
 
 def test_an_old_leader_epoch_is_told(tiers: TwoTiers) -> None:
@@ -354,6 +375,7 @@ def test_a_fetch_of_what_was_closed(tiers: TwoTiers) -> None:
     closed, local = tiers.fetch([at(cold), at(hot)])
     assert (closed.error, size(local) > 0) == (FetchError.KAFKA_STORAGE_ERROR, True)
     assert "closed" in closed.text
+    assert closed.high_watermark == tiers.views[cold].high_watermark
     assert tiers.fetcher.list_offset_sync(cold, 0).error is FetchError.KAFKA_STORAGE_ERROR
     assert tiers.quotas.broker.snapshot().reserved_bytes == 0
 
@@ -389,7 +411,8 @@ def test_what_waits_for_a_thread_when_it_is_closed(tiers: TwoTiers) -> None:
 
 
 def _wanted(pool: ReaderPool) -> int:
-    return sum(read.wanted for read in list(pool._reads.values()))
+    with pool._lock:
+        return sum(len(read.futures) for read in pool._reads.values())
 
 
 def test_reads_that_fail_give_their_reservation_back(tiers: TwoTiers) -> None:
@@ -469,6 +492,17 @@ def test_the_longest_wait_there_is(tiers: TwoTiers) -> None:
             tiers.fetcher.notify(hot)
             (data,) = answer.result(WAIT_S).partitions
         assert size(data) > 0
+
+
+def test_a_remote_error_is_not_waited_with(tiers: TwoTiers) -> None:
+    cold, _ = both(tiers)
+    gate_of(tiers).fails[cold] = RemoteStorageError("no answer")
+    request = FetchRequest(partitions=(at(cold, max_bytes=0),), max_wait_ms=2**40)
+
+    async def ask() -> PartitionData:
+        return (await asyncio.wait_for(tiers.fetcher.fetch(request), WAIT_S)).partitions[0]
+
+    assert asyncio.run(ask()).error is FetchError.KAFKA_STORAGE_ERROR
 
 
 def test_nothing_is_waited_for_when_there_is_an_error_or_enough(tiers: TwoTiers) -> None:
@@ -552,6 +586,30 @@ def test_a_client_that_goes_during_the_look_gives_up_what_it_began(tiers: TwoTie
     wait_until(lambda: not tiers.pool.running(), WAIT_S)
     assert tiers.pool.late_bytes > 0
     assert tiers.fetcher._waiting == {}
+
+
+def test_clients_that_ask_a_store_that_hangs_again_and_again_leave_nothing(
+    tiers: TwoTiers,
+) -> None:
+    tiers.pool = PromptPool(1, 0)
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    cold, _ = both(tiers)
+    gate_of(tiers).open.clear()
+    request = FetchRequest(partitions=(at(cold),), max_wait_ms=0)
+
+    async def ask() -> int:
+        for _ in range(100):
+            await tiers.fetcher.fetch(request)
+        return futures()
+
+    def futures() -> int:
+        gc.collect()
+        return sum(isinstance(one, (Future, asyncio.Future)) for one in gc.get_objects())
+
+    before = futures()
+    assert asyncio.run(ask()) - before < 50
+    assert gate_of(tiers).reads == 1
+    assert _wanted(tiers.pool) == 0
 
 
 def test_many_clients_at_once_each_get_their_own(tiers: TwoTiers) -> None:

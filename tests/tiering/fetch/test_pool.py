@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
@@ -252,6 +253,8 @@ def test_close_waits_for_what_runs_and_cancels_the_rest(clock: ShiftedClock) -> 
     (gate,) = busy(pool, 1)
     pending = pool.submit("a", lambda: b"")
     assert not pool.close(1)
+    # As `concurrent.futures.wait` waits, which a mere `cancel` does not wake.
+    assert wait([pending.future], 0).done
     with pytest.raises(CancelledError):
         pending.future.result(0)
     with pytest.raises(ClosedError):
@@ -261,6 +264,21 @@ def test_close_waits_for_what_runs_and_cancels_the_rest(clock: ShiftedClock) -> 
     gate.let_go()
     assert pool.close()
     assert pool.running() == ()
+
+
+def test_a_forked_child_has_no_threads_and_says_so(pool: ReaderPool) -> None:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            pool.submit("a", lambda: b"")
+        except ClosedError as error:
+            code = 0 if "fork" in str(error) else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert pool.submit("a", lambda: b"here").future.result(WAIT_S) == b"here"
 
 
 def test_idle_ratio(pool: ReaderPool, clock: ShiftedClock) -> None:

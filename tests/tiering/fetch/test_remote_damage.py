@@ -177,6 +177,16 @@ def test_a_batch_longer_than_the_memory_is_read_alone(tmp_path: Path) -> None:
     check(tier.read(reader, 0, 1 << 20), [tier.truth[0]])
 
 
+@pytest.mark.parametrize("memory_bytes", [1, 16, 17, 18, 60, 200])
+def test_the_smallest_memory_there_is(tier: Tier, memory_bytes: int) -> None:
+    """Every batch is larger, and is had alone, after its head."""
+    tier.memory = FetchMemory(memory_bytes)
+    reader = tier.reader(memory_wait_ms=0)
+    for row in (0, 1, len(tier.truth) - 1):
+        check(tier.read(reader, tier.truth[row].base_offset), [tier.truth[row]])
+    assert tier.memory.used_bytes == 0
+
+
 # -- objects
 
 

@@ -55,6 +55,8 @@ _LOOKS = 3
 # A read that the pool never began: it was closed before.
 _CLOSED = FetchError.KAFKA_STORAGE_ERROR
 _CLOSED_TEXT = "the fetcher was closed before the read began"
+_NOT_LEADER = FetchError.NOT_LEADER_OR_FOLLOWER
+_NOT_LEADER_TEXT = "this host does not lead the partition"
 
 
 @dataclass(slots=True)
@@ -279,13 +281,16 @@ class Fetcher:
         if wrong is not None:
             text = f"leader epoch {asked.current_leader_epoch}, here {view.leader_epoch}"
             return _error(asked, wrong[1], text, view), None, 0
+        follower = request.replica_id != CONSUMER
+        if follower and not view.leads:
+            return _error(asked, _NOT_LEADER, _NOT_LEADER_TEXT, view), None, 0
         source, error = decide_fetch(
             asked.fetch_offset,
             view.log_start_offset,
             view.local_log_start_offset,
             view.log_end_offset,
             view.tiered and self._remote is not None,
-            request.replica_id != CONSUMER,
+            follower,
             False,
             1 if minimum_one else min(asked.max_bytes, left_bytes),
         )
@@ -496,6 +501,8 @@ class Fetcher:
             if view is None:
                 error = FetchError.UNKNOWN_TOPIC_OR_PARTITION
                 return OffsetAnswer(error=error, text="not here")
+            if not view.leads:
+                return OffsetAnswer(error=_NOT_LEADER, text=_NOT_LEADER_TEXT)
             return self._offsets.look_up(
                 view, partition, timestamp, isolation_level=isolation_level, follower=follower
             )
@@ -517,7 +524,7 @@ class Fetcher:
     def _is_answer(self, request: FetchRequest, looked: _Looked) -> bool:
         """Whether nothing is gained by waiting: data enough, an error, or something remote, which
         has waited already."""
-        if looked.failed or looked.size_bytes >= request.min_bytes:
+        if not request.partitions or looked.failed or looked.size_bytes >= request.min_bytes:
             return True
         return any(one.source is FetchSource.REMOTE for one in looked.answers)
 

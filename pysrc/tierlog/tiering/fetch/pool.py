@@ -8,6 +8,7 @@ while: a client whose wait was over asks for it again.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -42,14 +43,16 @@ class _State(Enum):
 
 
 class _Read(Generic[T]):
-    __slots__ = ("began_ms", "ended_ms", "future", "key", "read", "size_bytes", "state", "wanted")
+    """``futures``: of all who wait for it. ``result``: once it is kept for who comes later."""
+
+    __slots__ = ("began_ms", "ended_ms", "futures", "key", "read", "result", "size_bytes", "state")
 
     def __init__(self, key: Hashable, read: Callable[[], T]) -> None:
         self.key = key
         self.read = read
-        self.future: Future[T] = Future()
+        self.futures: set[Future[T]] = set()
+        self.result: Any = None
         self.state = _State.PENDING
-        self.wanted = 1
         self.began_ms = 0
         self.ended_ms = 0
         self.size_bytes = 0
@@ -64,26 +67,22 @@ class RunningRead:
 
 
 class ReadTicket(Generic[T]):
-    """A wish for a read: its ``future``, and ``joined`` when it is somebody else's read."""
+    """A wish for a read: a ``future`` of its own, and ``joined`` when it is somebody else's read.
 
-    __slots__ = ("_given_up", "_pool", "_read", "joined")
+    However often a read that hangs is asked for and given up, nothing of that stays.
+    """
+
+    __slots__ = ("_pool", "_read", "future", "joined")
 
     def __init__(self, pool: ReaderPool, read: _Read[T], *, joined: bool) -> None:
         self._pool = pool
         self._read = read
-        self._given_up = False
+        self.future: Future[T] = Future()
         self.joined = joined
-
-    @property
-    def future(self) -> Future[T]:
-        """Shared by all who wait for this read: never cancel it, `give_up` instead."""
-        return self._read.future
 
     def give_up(self) -> None:
         """It is not waited for any longer. May be repeated."""
-        if not self._given_up:
-            self._given_up = True
-            self._pool._give_up(self._read)
+        self._pool._give_up(self._read, self.future)
 
 
 class ReaderPool:
@@ -121,6 +120,7 @@ class ReaderPool:
         self._idle = 0
         self._runs = 0
         self._closed = False
+        self._process_id = os.getpid()
         self._busy = BusyMeter()
 
     def __repr__(self) -> str:
@@ -129,28 +129,36 @@ class ReaderPool:
     def submit(self, key: Hashable, read: Callable[[], T]) -> ReadTicket[T]:
         """`read` in a thread of the pool, or the read of that key that is there already.
 
-        ReaderPoolFullError when there is no room to wait, ClosedError after `close`.
+        ReaderPoolFullError when there is no room to wait, ClosedError after `close`, and in a child
+        of the process that made the pool: the threads are not there.
         """
+        if os.getpid() != self._process_id:
+            raise ClosedError("the reader pool belongs to another process: open one after the fork")
         with self._lock:
             if self._closed:
                 raise ClosedError("the reader pool is closed")
             self._drop_old()
             known = self._reads.get(key)
             if known is not None:
-                known.wanted += 1
+                ticket: ReadTicket[T] = ReadTicket(self, known, joined=True)
                 if known.state is _State.DONE:
                     self._forget_late(known)
-                return ReadTicket(self, known, joined=True)
+                    ticket.future.set_result(known.result)
+                else:
+                    known.futures.add(ticket.future)
+                return ticket
             if len(self._pending) >= self._max_pending + self._idle + self._missing():
                 raise ReaderPoolFullError(
                     f"{self._size} reader threads are busy and {len(self._pending)} reads wait "
                     "(remote.log.reader.threads, remote.log.reader.max.pending.tasks)"
                 )
             made: _Read[T] = _Read(key, read)
+            ticket = ReadTicket(self, made, joined=False)
+            made.futures.add(ticket.future)
             self._reads[key] = made
             self._pending.append(made)
             self._call()
-            return ReadTicket(self, made, joined=False)
+            return ticket
 
     def drop_late(self, size_bytes: int) -> None:
         """Let go of `size_bytes` of results that nobody waits for, the oldest first: somebody lacks
@@ -174,7 +182,10 @@ class ReaderPool:
         with self._lock:
             self._closed = True
             for read in self._pending:
-                read.future.cancel()
+                for future in read.futures:
+                    future.cancel()
+                    # Without it who waits in `concurrent.futures.wait` would go on to do so.
+                    future.set_running_or_notify_cancel()
             self._pending.clear()
             self._late.clear()
             self._late_bytes = 0
@@ -256,7 +267,7 @@ class ReaderPool:
         while not self._closed and len(self._threads) <= self._size:
             if self._pending:
                 read = self._pending.popleft()
-                if read.future.cancelled():
+                if all(future.cancelled() for future in read.futures):
                     self._reads.pop(read.key, None)
                     continue
                 read.state = _State.RUNNING
@@ -273,8 +284,6 @@ class ReaderPool:
         """Without the lock."""
         result: Any = None
         failure: BaseException | None = None
-        # From here on nobody can cancel it.
-        read.future.set_running_or_notify_cancel()
         try:
             result = read.read()
             read.size_bytes = getattr(result, "size_bytes", 0)
@@ -287,30 +296,33 @@ class ReaderPool:
             self._runs += 1
             self._busy.ran(now_ms - read.began_ms, now_ms)
             keep = failure is None and getattr(result, "is_worth_keeping", True)
-            if read.wanted == 0 and keep and not self._closed:
-                self._keep(read)
+            futures, read.futures = read.futures, set()
+            if keep and not futures and not self._closed:
+                self._keep(read, result)
             else:
                 self._reads.pop(read.key, None)
             self._settled.notify_all()
         # Whoever waits runs its callbacks here.
-        if failure is not None:
-            read.future.set_exception(failure)
-        else:
-            read.future.set_result(result)
+        for future in futures:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(result)
 
-    def _give_up(self, read: _Read[Any]) -> None:
+    def _give_up(self, read: _Read[Any], future: Future[Any]) -> None:
         """Without the lock."""
         with self._lock:
-            read.wanted -= 1
-            if read.wanted or read.state is not _State.PENDING:
-                return
-            self._reads.pop(read.key, None)
-            if read in self._pending:
+            read.futures.discard(future)
+            if not read.futures and read in self._pending:
                 self._pending.remove(read)
-        read.future.cancel()
+                self._reads.pop(read.key, None)
+        future.cancel()
 
-    def _keep(self, read: _Read[Any]) -> None:
+    def _keep(self, read: _Read[Any], result: Any) -> None:
         """A result that nobody waited for."""
+        read.result = result
         self._late.append(read)
         self._late_bytes += read.size_bytes
         self._drop_old()

@@ -502,9 +502,9 @@ class RemoteReader:
         return self._cut(place, start.position, max(end, start.latest + size_bytes) + _NEXT_BYTES)
 
     def _cut(self, place: Place, position: int, end: int) -> int:
-        """No range is larger than the memory."""
+        """No range is larger than the memory, unless that has no room for the head of a batch."""
         size_bytes: int = place.segment.segment_size_bytes
-        return min(end, size_bytes, position + self._memory.limit_bytes)
+        return min(end, size_bytes, position + max(self._memory.limit_bytes, _NEXT_BYTES))
 
     def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
         fetched, wanted.fetched = wanted.fetched, None

@@ -46,7 +46,6 @@ class FetchError(IntEnum):
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
@@ -143,7 +142,8 @@ class FetchView:
     The log is readable from ``log_start_offset`` on, locally from ``local_log_start_offset`` on;
     ``log.leader_epochs`` is the lineage of the whole of it. Consumers read below
     ``high_watermark``, or below ``last_stable_offset``; followers below ``log_end_offset``.
-    ``tiered``: what lies below the local log start is in the tier.
+    ``tiered``: what lies below the local log start is in the tier. Without ``leads`` only fetches
+    of consumers are answered; followers, and searches for offsets, need the leader.
     """
 
     log: PartitionLog
