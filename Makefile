@@ -86,6 +86,7 @@ $(STAMPS)/run: requirements/run.lock $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/build: pyproject.toml setup.py $(RUST_SOURCES) $(HOT_SOURCES) $(STAMPS)/run
+	@echo "Building the native code: some minutes the first time"
 	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
