@@ -23,6 +23,7 @@ from tierlog.log.segment import scan_segment
 from tierlog.tools.index_rebuild import (
     RebuildReport,
     RebuildTask,
+    _Workers,
     plan_rebuild,
     rebuild_index,
     rebuild_report,
@@ -334,6 +335,21 @@ def test_killed_workers_do_not_show(tmp_path: Path) -> None:
 def test_workers_that_keep_dying_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(TierlogError, match=r"killed 4 times.*fewer jobs"):
         rebuild(DATA_DIR / "clean" / "disk1", tmp_path, jobs=2, progress=Killer(100))
+
+
+def at_an_interrupt(_task: RebuildTask) -> list[object]:
+    return [signal.getsignal(signal.SIGINT)]
+
+
+def test_an_interrupt_ends_workers_without_a_word() -> None:
+    """The command itself says what there is to say; what a killed worker leaves does not show."""
+    with _Workers(2) as workers:
+        told = [
+            one
+            for _, row in workers.run(at_an_interrupt, [RebuildTask(parts=())] * 2)
+            for one in row
+        ]
+    assert told == [signal.SIG_DFL] * 2
 
 
 def chain_of(size_bytes: int) -> LogChain:

@@ -17,6 +17,7 @@ for `remote_index_task`, come when all others are done.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -435,7 +436,13 @@ class _Workers:
         if self._pool is None:
             # Never forked: the threads and clients of object stores do not survive that.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._jobs, mp_context=context)
+            # A terminal interrupts all of them: they go without a word, as if killed.
+            self._pool = ProcessPoolExecutor(
+                self._jobs,
+                mp_context=context,
+                initializer=signal.signal,
+                initargs=(signal.SIGINT, signal.SIG_DFL),
+            )
         running: dict[Future[list[_Result]], int] = {
             self._pool.submit(work, task): number for number, task in tasks.items()
         }
