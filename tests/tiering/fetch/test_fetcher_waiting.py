@@ -556,6 +556,25 @@ def test_a_client_that_goes_leaves_nothing_behind(tiers: TwoTiers) -> None:
     assert gate.reads == 1
 
 
+def test_a_search_that_nobody_waits_for_any_more_is_left_out(tiers: TwoTiers) -> None:
+    tiers.pool = ReaderPool(1, 100)
+    tiers.fetcher = remade(tiers)
+    cold, _ = both(tiers)
+    held = threading.Event()
+    tiers.pool.submit("busy", held.wait)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(tiers.fetcher.list_offset(cold, 0))
+        await asyncio.to_thread(wait_until, lambda: _wanted(tiers.pool) == 2, WAIT_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert _wanted(tiers.pool) == 1
+    held.set()
+
+
 def test_a_client_that_goes_during_the_look_gives_up_what_it_began(tiers: TwoTiers) -> None:
     cold, hot = both(tiers)
     gate, looking, gone = gate_of(tiers), threading.Event(), threading.Event()

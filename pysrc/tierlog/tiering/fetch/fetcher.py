@@ -198,8 +198,11 @@ class Fetcher:
         ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
         if isinstance(ticket, OffsetAnswer):
             return ticket
-        await asyncio.wait([asyncio.wrap_future(ticket.future)], timeout=_seconds(timeout_ms))
-        return _in_time(ticket, timeout_ms)
+        try:
+            await asyncio.wait([asyncio.wrap_future(ticket.future)], timeout=_seconds(timeout_ms))
+        finally:
+            answer = _in_time(ticket, timeout_ms)
+        return answer
 
     def list_offset_sync(
         self,
@@ -214,8 +217,11 @@ class Fetcher:
         ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
         if isinstance(ticket, OffsetAnswer):
             return ticket
-        concurrent.futures.wait([ticket.future], timeout=_seconds(timeout_ms))
-        return _in_time(ticket, timeout_ms)
+        try:
+            concurrent.futures.wait([ticket.future], timeout=_seconds(timeout_ms))
+        finally:
+            answer = _in_time(ticket, timeout_ms)
+        return answer
 
     def notify(self, partition: TopicIdPartition) -> None:
         """The partition may have more to read: requests that wait for it look again."""
