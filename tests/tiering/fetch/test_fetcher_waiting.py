@@ -312,6 +312,22 @@ def test_a_host_that_fails_for_one_partition(tiers: TwoTiers, error: Exception) 
     assert (bad.error is FetchError.KAFKA_STORAGE_ERROR) is isinstance(error, OSError)
     assert "odd" in bad.text or "input/output" in bad.text
     assert size(good) > 0
+    found = tiers.fetcher.list_offset_sync(hot, 0)
+    assert (found.error, found.text) == (bad.error, bad.text)
+
+
+def test_a_local_file_that_cannot_be_read(tiers: TwoTiers, tmp_path: Path) -> None:
+    cold, hot = both(tiers)
+    view = tiers.views[hot]
+    folders = tuple(replace(one, log_path=str(tmp_path)) for one in view.log.segments)
+    tiers.views[hot] = replace(view, log=replace(view.log, segments=folders))
+    bad, good = tiers.fetch([at(hot), at(cold)])
+    assert (bad.error, bad.high_watermark) == (
+        FetchError.KAFKA_STORAGE_ERROR,
+        view.high_watermark,
+    )
+    assert str(tmp_path) in bad.text
+    assert size(good) > 0
 
 
 def test_an_interrupt_takes_back_what_was_begun(tiers: TwoTiers) -> None:
