@@ -227,12 +227,33 @@ def test_a_failure_reaches_all_who_wait_and_is_not_kept(
 
 def test_a_future_that_somebody_cancels_all_the_same_breaks_nothing(pool: ReaderPool) -> None:
     gates = busy(pool, 2)
-    pending = pool.submit("a", lambda: b"")
+    calls: list[str] = []
+    pending = pool.submit("a", lambda: calls.append("a"))
+    shared = pool.submit(("busy", 0), gates[0])
     assert pending.future.cancel()
+    assert shared.future.cancel()
     for gate in gates:
         gate.let_go()
     assert pool.submit("b", lambda: b"ok").future.result(WAIT_S) == b"ok"
     assert pool.submit("a", lambda: b"ok").future.result(WAIT_S) == b"ok"
+    assert calls == []
+    assert settled(pool, 4)
+
+
+def test_who_is_told_may_give_up_for_others(pool: ReaderPool) -> None:
+    gate = Gate()
+    tickets = [pool.submit("a", gate) for _ in range(10)]
+
+    def give_up(_: object) -> None:
+        for ticket in tickets:
+            ticket.give_up()
+
+    for ticket in tickets:
+        ticket.future.add_done_callback(give_up)
+    gate.let_go()
+    assert wait([ticket.future for ticket in tickets], WAIT_S).not_done == set()
+    assert sum(not ticket.future.cancelled() for ticket in tickets) == 1
+    assert pool.submit("b", lambda: b"ok").future.result(WAIT_S) == b"ok"
 
 
 def test_resize(pool: ReaderPool) -> None:
@@ -264,6 +285,18 @@ def test_close_waits_for_what_runs_and_cancels_the_rest(clock: ShiftedClock) -> 
     gate.let_go()
     assert pool.close()
     assert pool.running() == ()
+
+
+def test_nothing_is_kept_after_close(clock: ShiftedClock) -> None:
+    pool = ReaderPool(1, 3, clock=clock)
+    gate = Gate(Data(b"late"))
+    ticket = pool.submit("a", gate)
+    assert gate.began.wait(WAIT_S)
+    ticket.give_up()
+    assert not pool.close(0)
+    gate.let_go()
+    assert pool.close()
+    assert pool.late_bytes == 0
 
 
 def test_a_forked_child_has_no_threads_and_says_so(pool: ReaderPool) -> None:
