@@ -20,6 +20,7 @@ from tierlog.errors import ConfigError, CorruptDataError, RemoteStorageError
 from tierlog.log.segment import scan_segment
 
 TOPIC = "epochs"
+MAGIC_POSITION = 16
 SEGMENT = golden_segments(TOPIC, "clean")[1]
 BATCHES = scan_segment(SEGMENT.path)
 
@@ -204,6 +205,16 @@ def test_a_log_that_ends_below_its_high_watermark(
         ("missing_segment", first, end_offset)
     ]
     assert offsets_of(str(folder), **given) == all_but(lost)
+
+
+def test_what_is_met_twice_is_told_once(folder: Path) -> None:
+    """The end of the active segment is looked for again when it is below the high watermark."""
+    path = folder / f"{TOPIC}-0" / golden_segments(TOPIC, "clean")[-1].path.name
+    overwrite(path, int(scan_segment(path).position[-1]) + MAGIC_POSITION, b"\x09")
+    lost = quarantined(str(folder))
+    assert [one["reason"] for one in lost if one["path"] != str(path)] == ["missing_segment"]
+    rows = [tuple(one.items()) for one in lost]
+    assert len(rows) == len(set(rows))
 
 
 def test_a_segment_that_is_no_file_is_told(folder: Path, log: Path, tmp_path: Path) -> None:
