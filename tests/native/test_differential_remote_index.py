@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.oracle import batches, remote_index
@@ -32,6 +32,19 @@ from tierlog.remote.log_index import (
 )
 
 EDGES = (I64_MIN - 1, I64_MIN, -1, 0, 1, 100, I32_MAX, I32_MAX + 1, I64_MAX, I64_MAX + 1)
+
+
+# No offset comes after the largest one.
+LARGEST_TWICE = [
+    Entry(
+        first_offset=0,
+        last_offset=I64_MAX,
+        first_timestamp_ms=0,
+        last_timestamp_ms=0,
+        data_length=1,
+        rdi=b"",
+    )
+] * 2
 
 
 def encoded(entries: list[Entry]) -> bytes:
@@ -88,6 +101,7 @@ def test_encode_and_decode(entries: list[Entry], trailer: bool) -> None:
         max_size=3,
     )
 )
+@example(LARGEST_TWICE)
 def test_values_that_do_not_fit_are_refused(entries: list[Entry]) -> None:
     try:
         expected = remote_index.encode(entries)

@@ -328,9 +328,10 @@ pub fn parse_transaction_index(data: &[u8], base_offset: i64) -> Result<Vec<Abor
             return Err(Error::new(ErrorKind::UnknownMagic, at, "version 0", version.to_string()));
         }
         let entry = AbortedTransaction::parse(slot);
-        let least = found.last().map_or(base_offset, |before| before.last_offset.saturating_add(1));
-        if entry.last_offset < least {
-            let expected = format!("lastOffset >= {least}");
+        let before =
+            found.last().map_or(base_offset.saturating_sub(1), |before| before.last_offset);
+        if entry.last_offset <= before {
+            let expected = format!("lastOffset > {before}");
             let found = entry.last_offset.to_string();
             return Err(Error::new(ErrorKind::OffsetOrder, at, expected, found));
         }
@@ -467,6 +468,10 @@ mod tests {
         assert_eq!(collect_aborted(&entries, 100, 200), (entries.to_vec(), false));
         let error = parse_transaction_index(&data, 104).unwrap_err();
         assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 0));
+        // Nothing comes after the largest offset.
+        let last = AbortedTransaction { last_offset: i64::MAX, ..entries[1] }.to_bytes();
+        let error = parse_transaction_index(&[last, last].concat(), 100).unwrap_err();
+        assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 34));
         let mut later = data.clone();
         later[35] = 1;
         let error = parse_transaction_index(&later, 100).unwrap_err();

@@ -52,8 +52,7 @@ impl NewEntry<'_> {
             Ok(length) if length > 0 => length,
             _ => return Err(refused(row, "a dataLength from 1 to 2147483647", self.data_length)),
         };
-        let least = self.first_offset.max(before.saturating_add(1));
-        if self.first_offset < 0 || self.last_offset < least {
+        if !(0..=self.last_offset).contains(&self.first_offset) || self.last_offset <= before {
             return Err(self.refused_offsets(row, before));
         }
         let rdi_length = rdi_length(row, self.rdi)?;
