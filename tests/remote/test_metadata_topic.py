@@ -366,6 +366,7 @@ def test_close_at_any_time_ends_soon(broker: KafkaBroker, topic: str) -> None:
             closing = [pool.submit(manager.close) for _ in range(2)]
             for future in closing + under_way:
                 future.result(CLOSED_WITHIN_S)
+            manager._reader.join(CLOSED_WITHIN_S)
             assert not manager._reader.is_alive()
             with pytest.raises(ClosedError):
                 manager.list(PARTITION)
