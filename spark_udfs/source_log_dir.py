@@ -9,9 +9,8 @@ from spark_udfs.source_filters import Wanted
 from spark_udfs.source_findings import Findings
 from spark_udfs.source_options import TopicChoice
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
-from tierlog.errors import ConfigError, CorruptDataError
-from tierlog.log.checkpoint import META_PROPERTIES
-from tierlog.log.files import printable, read_small
+from tierlog.errors import CorruptDataError
+from tierlog.log.files import read_small
 from tierlog.log.index_files import AbortedTransaction, OffsetIndex, read_offset_index
 from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.log.names import Skipped, SkipReason, parse_partition_directory
@@ -48,13 +47,7 @@ class LogDirCatalog:
         fail_on_corrupt: bool,
         settled: bool = False,
     ) -> None:
-        """ConfigError for a directory that nothing shows to be a broker's."""
         listing = logs.listing()
-        if not listing.partitions and not any(logs.meta):
-            raise ConfigError(
-                f"{', '.join(map(printable, logs.paths))}: expected a broker's log directory or a "
-                f"store, found neither a partition nor a sound {META_PROPERTIES}"
-            )
         self._reader = LocalReader(logs)
         self._read_committed = read_committed
         self._settled = settled

@@ -389,6 +389,14 @@ def test_what_cannot_be_a_log_directory(tmp_path: Path) -> None:
     directory = make_partition(tmp_path)
     with pytest.raises(ConfigError, match="give the directory above it"):
         open_log_dir(directory)
+    # Where the log directories lie, or nothing yet, is not one with all well.
+    (tmp_path / "above" / "disk1").mkdir(parents=True)
+    (tmp_path / "above" / "disk1" / "meta.properties").touch()
+    for folder in ("above", "above/disk1/new"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=r"found neither a partition nor meta\.properties"):
+            open_log_dir(tmp_path / folder)
+    assert open_log_dir(tmp_path / "above" / "disk1").partitions() == ()
     with pytest.raises(NotADirectoryError):
         open_log_dir(directory / segment_name(0))
     with pytest.raises(FileNotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,5 +91,7 @@ def test_a_damaged_checkpoint_leaves_its_value_unknown(tmp_path: Path) -> None:
     assert [row.reason for row in listed.problems] == ["bad_version"]
 
 
-def test_an_empty_directory_lists_nothing(tmp_path: Path) -> None:
-    assert list_log_dir(str(tmp_path)).partitions == ()
+def test_a_log_directory_without_partitions_lists_nothing(tmp_path: Path) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    shutil.rmtree(log_dir / "epochs-0")
+    assert list_log_dir(str(log_dir)).partitions == ()

@@ -379,8 +379,8 @@ def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = Fal
     """The log directories (``log.dirs``) of one broker, running or stopped.
 
     OSError when one cannot be listed. ConfigError when one is not what it should be: the
-    directory of a single partition, another broker's or cluster's, or one that everybody may
-    write to (``allow_world_writable`` overrides that).
+    directory of a single partition, one that nothing shows to be a broker's, another broker's or
+    cluster's, or one that everybody may write to (``allow_world_writable`` overrides that).
     """
     paths: list[str] = []
     for given in (path, *more):
@@ -422,3 +422,17 @@ def _require_log_dir(path: str, allow_world_writable: bool) -> None:
             f"{shown}: expected a broker's log directory, found that of one partition; "
             f"give the directory above it, {printable(os.path.dirname(path))}"
         )
+    # What lies above the log directories, or beside them, is not an empty one: all would seem well.
+    if not any(map(_is_of_a_log_dir, names)):
+        raise ConfigError(
+            f"{shown}: expected a broker's log directory, found neither a partition nor "
+            f"{checkpoint.META_PROPERTIES}; give the path that log.dirs has"
+        )
+
+
+def _is_of_a_log_dir(name: str) -> bool:
+    return (
+        name == checkpoint.META_PROPERTIES
+        or parse_partition_directory(name) is not None
+        or staged_directory(name) is not None
+    )
