@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -547,6 +547,28 @@ def test_requests_go_out_evenly_over_the_time_of_one(tier: Tier, workers: ByHand
     steps = [after - before for before, after in pairwise(delay for delay in delays if delay)]
     assert max(delays) <= 40
     assert all(0 < step <= 10 for step in steps)
+    reader.close()
+    assert tier.memory.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("others_ms", "least_ms", "most_ms"), [(40, 35, 40), (70, 45, 69), (4_000, 70, 80)]
+)
+def test_requests_go_out_no_faster_than_pieces_are_done(
+    tier: Tier, workers: ByHand, others_ms: int, least_ms: int, most_ms: int
+) -> None:
+    """A store that answers in 40 ms, but half of the pieces take longer: a window goes out in the
+    mean time, and in twice the 40 ms at most."""
+    clock = ManualClock()
+    durations = cycle((40, others_ms))
+    tier.store.before_read = lambda _key: clock.sleep(next(durations))
+    reader = tier.reader(read_ahead=replace(EAGER, slow_ms=2), workers=workers, clock=clock)
+    read_on(tier, reader, read_on(tier, reader, 0, 60_000), 60_000)
+    workers.work()
+    workers.delays_ms.clear()
+    offset = read_on(tier, reader, 2 * PER_SEGMENT, 60_000)
+    read_on(tier, reader, offset, 60_000)
+    assert least_ms < max(workers.delays_ms) <= most_ms
     reader.close()
     assert tier.memory.used_bytes == 0
 

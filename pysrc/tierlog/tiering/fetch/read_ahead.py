@@ -17,8 +17,9 @@ up to `max_window_bytes` and the share of the memory that may be read ahead. Wha
 goes after `idle_ms`, and at once when somebody else needs the memory.
 
 Requests that go out at one moment come back at one moment, and then for a while nothing does: those
-that take their places are all on their way. So they go out evenly, a window in the time of a
-request.
+that take their places are all on their way. So they go out evenly, a window in the time that a
+piece takes until it is checked: what goes out faster waits for a processor, in more memory than
+lies in the caches.
 
 A piece is checked where it was fetched, on that thread. One that is damaged or could not be had is
 dropped: the reader asks for it again himself and gets the error, if there still is one.
@@ -49,6 +50,11 @@ _GROWTH = 4
 # So many pieces of a server that sends at once, after the one that the reader is at. With one the
 # processors still rest at times, three bring no more than two.
 _UNDER_WAY = 2
+# A window goes out in at most so many times what the store lets readers wait: one piece that took
+# for ever does not hold up those after it.
+_MOST_SPREAD = 2
+# So many pieces, about, tell how long one takes.
+_PIECES = 16
 # A reader that is back within the same millisecond.
 _NO_PAUSE_MS = 0.25
 # So many segments' indexes are fetched beforehand at most.
@@ -325,6 +331,8 @@ class ReadAhead:
         self._count = 0
         self._loading: set[RemoteLogSegmentId] = set()
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
+        # What a piece takes to be fetched and checked, in the mean of the last ones.
+        self._piece_ms = 0.0
         self._closed = False
         memory.on_shortage(self.give_up)
 
@@ -440,6 +448,7 @@ class ReadAhead:
             return
         now_ms, wait_ms = self._clock.monotonic_ms(), self.waits.wait_ms if is_slow else 0.0
         window = self._window(stream, max_bytes, now_ms, wait_ms)
+        spread_ms = min(max(wait_ms, self._piece_ms), _MOST_SPREAD * wait_ms)
         planned = stream.planned_bytes()
         while planned < window and (is_slow or len(stream.pieces) <= _UNDER_WAY):
             piece = self._next_piece(stream, lineage, self._piece_bytes(window, max_bytes))
@@ -451,8 +460,18 @@ class ReadAhead:
             self._pieces += 1
             self._bytes += size_bytes
             due_ms = max(stream.due_ms, now_ms)
-            stream.due_ms = due_ms + wait_ms * size_bytes / window
-            self._workers.submit(_worker(piece), due_ms - now_ms)
+            stream.due_ms = due_ms + spread_ms * size_bytes / window
+            self._workers.submit(self._worker(piece), due_ms - now_ms)
+
+    def _worker(self, piece: Piece) -> Callable[[], None]:
+        def job() -> None:
+            begun_ms = self._clock.monotonic_ms()
+            if piece.work():
+                took_ms = self._clock.monotonic_ms() - begun_ms
+                before_ms = self._piece_ms or took_ms
+                self._piece_ms = before_ms + (took_ms - before_ms) / _PIECES
+
+        return job
 
     def _is_sent(self, stream: Stream, max_bytes: int) -> bool:
         """Whether a server may send before the reader asks: as soon as he is given whole chunks,
@@ -596,10 +615,3 @@ class ReadAhead:
         for stream in streams:
             self.drop_pieces(stream)
         self._memory.remove_on_shortage(self.give_up)
-
-
-def _worker(piece: Piece) -> Callable[[], None]:
-    def job() -> None:
-        piece.work()
-
-    return job
