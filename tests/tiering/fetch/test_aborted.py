@@ -11,13 +11,12 @@ from tests.oracle import batches as oracle
 from tests.oracle.build import batch, end_transaction_marker
 from tests.oracle.model import Record
 from tests.tiering.fetch.test_remote_damage import lineage_of
-from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch
+from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
 from tests.tiering.fetch.views import Row, consumed, truth
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.types import FetchView
 
 PRODUCER, EARLIER, OTHER = 7, 8, 9
 CUT = 50
@@ -87,24 +86,7 @@ def log_on(folder: Path, batches: Sequence[bytes], tier: Tier) -> PartitionLog:
 
 def read_all(tier: Tier, end: int) -> list[Row]:
     """What a consumer of committed records makes of the tier, read by read."""
-    log = PartitionLog(
-        topic=PARTITION.topic,
-        partition=PARTITION.partition,
-        topic_id=PARTITION.topic_id,
-        directory="",
-        segments=(),
-        leader_epochs=tier.lineage,
-        log_start_offset=0,
-        high_watermark=end,
-    )
-    view = FetchView(
-        log=log,
-        log_start_offset=0,
-        local_log_start_offset=end,
-        high_watermark=end,
-        last_stable_offset=end,
-        log_end_offset=end,
-    )
+    view = tier_only(tier, end)
     transactions = TransactionReader(tier.storage, tier.metadata)
     reader = tier.reader()
     rows: list[Row] = []

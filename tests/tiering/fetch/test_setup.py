@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.kafka_tools.support import wait_until
-from tests.tiering.fetch.tier import PARTITION, PATIENCE, Tier, made_batch
+from tests.tiering.fetch.tier import PARTITION, PATIENCE, Tier, made_batch, tier_only
 from tierlog.config import Config
-from tierlog.log.log_dir import PartitionLog
 from tierlog.tiering.fetch.setup import open_fetcher
 from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchView
 from tierlog.types import TopicIdPartition
@@ -23,24 +22,7 @@ class TierOnly:
     """A host whose disk has nothing left of the log."""
 
     def __init__(self, tier: Tier) -> None:
-        log = PartitionLog(
-            topic=PARTITION.topic,
-            partition=PARTITION.partition,
-            topic_id=PARTITION.topic_id,
-            directory="",
-            segments=(),
-            leader_epochs=tier.lineage,
-            log_start_offset=0,
-            high_watermark=END,
-        )
-        self._view = FetchView(
-            log=log,
-            log_start_offset=0,
-            local_log_start_offset=END,
-            high_watermark=END,
-            last_stable_offset=END,
-            log_end_offset=END,
-        )
+        self._view = tier_only(tier, END)
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
         return self._view if partition == PARTITION else None

@@ -26,6 +26,7 @@ from tierlog.remote.store import LocalStore
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
+from tierlog.tiering.fetch.types import FetchView
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -208,6 +209,27 @@ class Tier:
     def keys(self, number: int = 0) -> tuple[str, str]:
         """The keys of a segment's `.log` and `.indexes` objects."""
         return log_key(self.segments[number]), indexes_key(self.segments[number])
+
+
+def tier_only(tier: Tier, end: int) -> FetchView:
+    """What a host knows of a log up to `end`, all committed, of which its disk has nothing left."""
+    return FetchView(
+        log=PartitionLog(
+            topic=PARTITION.topic,
+            partition=PARTITION.partition,
+            topic_id=PARTITION.topic_id,
+            directory="",
+            segments=(),
+            leader_epochs=tier.lineage,
+            log_start_offset=0,
+            high_watermark=end,
+        ),
+        log_start_offset=0,
+        local_log_start_offset=end,
+        high_watermark=end,
+        last_stable_offset=end,
+        log_end_offset=end,
+    )
 
 
 def expected(
