@@ -22,6 +22,7 @@ DATA_DIR = Path(__file__).resolve().parent
 sys.path.insert(0, str(DATA_DIR.parents[1]))
 
 from tests.data.maker import capture, consuming, topics, workloads  # noqa: E402
+from tests.data.maker.deposed import make_deposed  # noqa: E402
 from tests.kafka_tools import KafkaBroker, wait_until  # noqa: E402
 
 KAFKA_VERSION = "4.3.1"
@@ -213,6 +214,9 @@ def main(names: list[str]) -> None:
             held[data_set.name] = make(data_set, Path(root))
         print(f"{data_set.name}: {len(held[data_set.name]['segments'])} segments", file=sys.stderr)
     path.write_text(json.dumps({"data_sets": held}, indent=1, ensure_ascii=False) + "\n")
+    if not names or "deposed" in names:
+        with tempfile.TemporaryDirectory(prefix="tierlog-golden-") as root:
+            make_deposed(Path(root), DATA_DIR / "deposed")
     check_sizes()
 
 
