@@ -13,6 +13,7 @@ from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.committed import StableLog, committed_rows
+from tierlog.tiering.fetch.local import require_same_topic
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -43,6 +44,8 @@ class LocalReader:
         self._logs = logs
         self._fetch_bytes = fetch_bytes
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
+        # By topic id, so that it need not be looked for in all directories.
+        self._names: dict[str, str] = {}
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`."""
@@ -108,7 +111,11 @@ class LocalReader:
         *,
         stable: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. ``stable``: what a reader of committed records knows of the log."""
+        """See `LogReader`. ``stable``: what a reader of committed records knows of the log.
+
+        FileNotFoundError or VanishedError when segments, or the whole topic, are deleted meanwhile,
+        also when another topic of that name has taken its place.
+        """
         log = self._log(topic, partition) if stable is None else stable.log
         if stable is None and self._committed:
             stable = StableLog.of(log)
@@ -123,8 +130,18 @@ class LocalReader:
             if end_offset is not None and segment.base_offset >= end_offset:
                 return
             aborted = stable.aborted_in(segment) if stable is not None else ()
-            for records in self._read_segment(segment, start):
+            for records in self._read_segment(log, segment, start):
                 yield from committed_rows(rows_between(records, start, end_offset), aborted)
+
+    def topic_id(self, topic: str, partition: int) -> str | None:
+        """The id of the topic that has that name (or id) here; None when it is not to be had."""
+        try:
+            log = self._log(topic, partition)
+        except OutOfRangeError:
+            return None
+        if log.topic_id is not None:
+            self._names[log.topic_id] = log.topic
+        return log.topic_id
 
     def start_offset(self, topic: str, partition: int) -> int | None:
         """The first offset that is here; None without any segment of the partition."""
@@ -154,7 +171,7 @@ class LocalReader:
             )
             if not len(late):
                 continue
-            for records in self._read_segment(segment, int(table.base_offset[late[0]])):
+            for records in self._read_segment(log, segment, int(table.base_offset[late[0]])):
                 rows = np.flatnonzero(
                     (records.timestamp_ms >= timestamp_ms) & (records.offset >= start)
                 )
@@ -163,16 +180,23 @@ class LocalReader:
         return None
 
     def _log(self, topic: str, partition: int) -> PartitionLog:
+        name = self._names.get(topic, topic)
         try:
-            return self._logs.partition(topic, partition)
+            log = self._logs.partition(name, partition)
+            if topic in (name, log.topic_id):
+                return log
+            raise OutOfRangeError(f"{log.directory}: expected topic {topic}, found {log.topic_id}")
         except OutOfRangeError:
             for log in self._logs.partitions():
                 if log.partition == partition and topic == log.topic_id:
                     return log
             raise
 
-    def _read_segment(self, segment: SegmentFiles, offset: int) -> Iterator[RecordColumns]:
+    def _read_segment(
+        self, log: PartitionLog, segment: SegmentFiles, offset: int
+    ) -> Iterator[RecordColumns]:
         with segment.open() as handle:
+            require_same_topic(log)
             position, window = 0, self._fetch_bytes
             table = scan_segment(handle, verify_crc=False)
             reaching = np.flatnonzero(table.last_offset >= offset)

@@ -136,10 +136,10 @@ class StoreReader:
     def extent(self, topic: str, partition: int) -> tuple[int, int] | None:
         """(first offset, offset after the last) of all segments, whatever of them belongs to the
         log or is committed; None without any. Costs no request."""
-        try:
-            segments = self._finished(self._partition(topic, partition))
-        except OutOfRangeError:
+        known = self._known(topic, partition)
+        if known is None:
             return None
+        segments = self._finished(known)
         first = min(segment.start_offset for segment in segments)
         return first, max(segment.end_offset for segment in segments) + 1
 
@@ -192,6 +192,13 @@ class StoreReader:
         return None
 
     def _partition(self, topic: str, partition: int) -> TopicIdPartition:
+        known = self._known(topic, partition)
+        if known is None:
+            raise OutOfRangeError(f"{self._storage.url} holds no segment of {topic}-{partition}")
+        return known
+
+    def _known(self, topic: str, partition: int) -> TopicIdPartition | None:
+        """None without a segment; OutOfRangeError where a name is not enough to tell."""
         named = [
             one
             for one in self._metadata.partitions()
@@ -199,14 +206,12 @@ class StoreReader:
             and topic in (one.topic, one.topic_id)
             and self._finished(one)
         ]
-        if len(named) == 1:
-            return named[0]
-        if named:
+        if len(named) > 1:
             ids = ", ".join(one.topic_id for one in named)
             raise OutOfRangeError(
                 f"{topic}-{partition}: several topics had this name; give one of the ids {ids}"
             )
-        raise OutOfRangeError(f"{self._storage.url} holds no segment of {topic}-{partition}")
+        return next(iter(named), None)
 
     def _finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         return [
@@ -253,10 +258,10 @@ class StoreReader:
 
     def producer_snapshot(self, topic: str, partition: int, offset: int) -> bytes | None:
         """The producer state before an offset, if that is where a segment ends."""
-        try:
-            segments = self._finished(self._partition(topic, partition))
-        except OutOfRangeError:
+        known = self._known(topic, partition)
+        if known is None:
             return None
+        segments = self._finished(known)
         before = [one for one in segments if one.end_offset + 1 == offset]
         newest = max(before, key=lambda one: one.leader_epochs[-1][0], default=None)
         if newest is None:

@@ -16,7 +16,7 @@ from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader, PartitionSummary, SegmentSummary
+from tierlog.tiering.log_reader import PartitionSummary, SegmentSummary
 from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["TieredReader"]
@@ -33,7 +33,8 @@ class _Here(NamedTuple):
 class TieredReader:
     """A `LogReader` over a directory's reader and a store's, of the same cluster.
 
-    Offsets that neither has are an OutOfRangeError that names them, never a silent hole.
+    Offsets that neither has are an OutOfRangeError that names them, never a silent hole. A name
+    stands for the topic that the directory has by that name: the store may have others of it.
     """
 
     def __init__(
@@ -61,21 +62,26 @@ class TieredReader:
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
         """See `LogReader`; what lies in both is there twice, the store's first."""
+        topic = self._known_as(topic, partition)
         found: list[SegmentSummary] = []
-        for reader in (self._remote, self._local):
-            if self._bounds(reader, topic, partition) is not None:
-                found += reader.segments(topic, partition)
+        if self._remote.extent(topic, partition) is not None:
+            found += self._remote.segments(topic, partition)
+        if self._local_bounds(topic, partition) is not None:
+            found += self._local.segments(topic, partition)
         return sorted(found, key=lambda one: one.base_offset)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `LogReader`."""
-        remote = self._bounds(self._remote, topic, partition)
+        topic = self._known_as(topic, partition)
+        remote: tuple[int, int] | None = None
+        if self._remote.extent(topic, partition) is not None:
+            remote = self._remote.bounds(topic, partition)
         local: tuple[int, int] | None
         if self._committed and self._local.start_offset(topic, partition) is not None:
             stable = self._stable(topic, partition)
             local = stable.start_offset, stable.last_stable_offset
         else:
-            local = self._bounds(self._local, topic, partition)
+            local = self._local_bounds(topic, partition)
         if remote is None:
             return self._local.bounds(topic, partition) if local is None else local
         if local is None:
@@ -86,21 +92,33 @@ class TieredReader:
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
         """See `LogReader`. What is read from the store is read ahead; the directory is looked at
-        again only where a tier ends."""
+        again only where a tier ends. When the topic is deleted meanwhile, OutOfRangeError after
+        what the store has of it."""
+        name, topic = f"{topic}-{partition}", self._known_as(topic, partition)
         held = self._remote.extent(topic, partition)
         offset = start_offset
         here: _Here | None = None
         while end_offset is None or offset < end_offset:
-            here = self._look(topic, partition, here)
+            before, here = here, self._look(topic, partition, here)
             border = here.start_offset
+            is_deleted = border is None and before is not None
+            if is_deleted and self._look_again is not None:
+                self._remote = self._look_again()
             if border is not None and offset < border:
                 # What neither has before all that is here was deleted from the log.
                 offset = max(offset, border if held is None else min(held[0], border))
             try:
                 if border is None or offset < border:
-                    for records in self._read_remote(topic, partition, offset, end_offset, here):
+                    for records in self._read_remote(
+                        name, topic, partition, offset, end_offset, here
+                    ):
                         offset = int(records.offset[-1]) + 1
                         yield records
+                    if is_deleted and end_offset is None:
+                        raise OutOfRangeError(
+                            f"{name}: deleted from the directory while it was read, and the store "
+                            f"has nothing of it from offset {offset} on"
+                        )
                     if border is None:
                         return
                     offset = max(offset, border)
@@ -136,6 +154,7 @@ class TieredReader:
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
+        topic = self._known_as(topic, partition)
         border = self._local.start_offset(topic, partition)
         if self._remote.extent(topic, partition) is not None:
             found = self._remote.offset_for_timestamp(topic, partition, timestamp_ms)
@@ -147,6 +166,7 @@ class TieredReader:
 
     def _read_remote(
         self,
+        name: str,
         topic: str,
         partition: int,
         start_offset: int,
@@ -164,7 +184,7 @@ class TieredReader:
             remote_end = self._remote_end(topic, partition, start_offset)
         if needed_end is not None and remote_end < needed_end:
             raise OutOfRangeError(
-                f"{topic}-{partition}: offsets {remote_end} to {needed_end - 1} are neither in the "
+                f"{name}: offsets {remote_end} to {needed_end - 1} are neither in the "
                 "directory nor in the store"
             )
         yield from self._remote.read(topic, partition, start_offset, end, beyond=here.stable)
@@ -173,9 +193,14 @@ class TieredReader:
         held = self._remote.extent(topic, partition)
         return start_offset if held is None else max(start_offset, held[1])
 
-    def _bounds(self, reader: LogReader, topic: str, partition: int) -> tuple[int, int] | None:
+    def _known_as(self, topic: str, partition: int) -> str:
+        """The topic's id, if the directory knows it: whoever goes on by it stays with the topic,
+        whatever takes its name."""
+        return self._local.topic_id(topic, partition) or topic
+
+    def _local_bounds(self, topic: str, partition: int) -> tuple[int, int] | None:
         try:
-            return reader.bounds(topic, partition)
+            return self._local.bounds(topic, partition)
         except OutOfRangeError:
             return None
 

@@ -22,7 +22,7 @@ from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.tiering.fetch.local import LocalRead, VanishedError
+from tierlog.tiering.fetch.local import LocalRead, VanishedError, require_same_topic
 from tierlog.tiering.fetch.types import FetchView
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.producer_states import ProducerStates
@@ -160,7 +160,9 @@ def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iter
     for segment in segments:
         after = segment.next_base_offset
         if after is None or after > base:
-            yield _of_local_segment(view, segment, begin, end)
+            found = _of_local_segment(view, segment, begin, end)
+            require_same_topic(view.log)
+            yield found
 
 
 def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: int) -> _Found:

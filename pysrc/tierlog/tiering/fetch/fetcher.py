@@ -280,7 +280,7 @@ class Fetcher:
         looks: int = _LOOKS,
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
         """The answer there is, the read that will make a better one, and the bytes it may take."""
-        view = self._host.view(asked.partition)
+        view = self._view(asked.partition)
         if view is None:
             return _error(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION, "not here"), None, 0
         wrong = decide_leader_epoch(asked.current_leader_epoch, view.leader_epoch)
@@ -314,6 +314,12 @@ class Fetcher:
         if source is not FetchSource.REMOTE:
             return _answer(asked, view, source, error, self._text(error, asked, view)), None, 0
         return self._read_remote(request, asked, view, left_bytes, minimum_one)
+
+    def _view(self, partition: TopicIdPartition) -> FetchView | None:
+        """None also when the host shows another topic of the same name."""
+        view = self._host.view(partition)
+        same = view is None or view.log.topic_id in (None, partition.topic_id)
+        return view if same else None
 
     def _text(self, error: FetchError, asked: FetchPartition, view: FetchView) -> str:
         if error is FetchError.NONE:
@@ -420,7 +426,7 @@ class Fetcher:
                     )
                 except VanishedError as vanished:
                     # Of the local log, that goes on behind what is read here.
-                    latest = self._host.view(asked.partition)
+                    latest = self._view(asked.partition)
                     if not left or latest is None:
                         code = FetchError.KAFKA_STORAGE_ERROR
                         return _error(asked, code, str(vanished), now)
@@ -503,7 +509,7 @@ class Fetcher:
                 return OffsetAnswer(error=_code(failed), text=_words(failed))
 
         def look_up() -> OffsetAnswer:
-            view = self._host.view(partition)
+            view = self._view(partition)
             if view is None:
                 error = FetchError.UNKNOWN_TOPIC_OR_PARTITION
                 return OffsetAnswer(error=error, text="not here")

@@ -11,11 +11,14 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog import _core
 from tierlog.errors import CorruptDataError, TierlogError
+from tierlog.log.checkpoint import PARTITION_METADATA, read_partition_metadata
 from tierlog.log.files import FileIdentity, SegmentHandle, open_regular
+from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.fetch.batch_run import BatchRun
@@ -25,7 +28,7 @@ from tierlog.types import StopReason
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalFetchReader", "LocalRead", "VanishedError"]
+__all__ = ["LocalFetchReader", "LocalRead", "VanishedError", "require_same_topic"]
 
 # Behind an index entry lie up to `log.index.interval.bytes` and two batches before the next.
 _SLACK_BYTES = 16 << 10
@@ -37,6 +40,29 @@ class VanishedError(TierlogError):
     """A file of the log was deleted or replaced meanwhile: look at the log again."""
 
     retriable = True
+
+
+def require_same_topic(log: PartitionLog) -> None:
+    """VanishedError when the directory of that name belongs to another topic by now: one that was
+    created after this one had been deleted. What was opened before is still of this one.
+
+    A log whose topic id nobody knew when it was listed is taken for what is there.
+    """
+    if log.topic_id is None:
+        return
+    path = os.path.join(log.directory, PARTITION_METADATA)
+    try:
+        found = _topic_id(path, FileIdentity.of(os.stat(path, follow_symlinks=False)))
+    except FileNotFoundError as error:
+        raise VanishedError(f"{path}: gone meanwhile") from error
+    if found != log.topic_id:
+        raise VanishedError(f"{path}: expected topic {log.topic_id}, found {found}")
+
+
+@lru_cache(maxsize=4096)
+def _topic_id(path: str, _identity: FileIdentity) -> str:
+    """Read again when it is another file."""
+    return read_partition_metadata(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +119,16 @@ class LocalFetchReader:
         for segment in segments[max(first, 0) :]:
             if segment.base_offset >= upper_offset:
                 break
-            found = self._read_segment(segment, offset, max_bytes, upper_offset, minimum_one)
+            found = self._read_segment(
+                view.log, segment, offset, max_bytes, upper_offset, minimum_one
+            )
             if found is not None:
                 return found
         return LocalRead()
 
     def _read_segment(
         self,
+        log: PartitionLog,
         segment: SegmentFiles,
         offset: int,
         max_bytes: int,
@@ -109,6 +138,7 @@ class LocalFetchReader:
         """None when no batch of the segment reaches `offset`."""
         try:
             with segment.open() as handle:
+                require_same_topic(log)
                 run, row = self._find(segment, handle, offset, max_bytes)
                 if row == len(run):
                     return None

@@ -25,7 +25,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError
+from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError, require_same_topic
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import FetchError, FetchView, IsolationLevel
 from tierlog.tiering.lineage import ranges_in_lineage
@@ -301,6 +301,7 @@ def _local_tables(view: FetchView) -> Iterator[_Table]:
                 table = scan_segment(handle, verify_crc=False)
         except FileNotFoundError as error:
             raise VanishedError(f"{segment.log_path}: gone meanwhile") from error
+        require_same_topic(view.log)
         yield _Table(table.base_offset, table.last_offset, table.max_timestamp_ms)
 
 
