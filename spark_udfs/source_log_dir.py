@@ -10,6 +10,14 @@ from spark_udfs.source_findings import Findings
 from spark_udfs.source_options import TopicChoice
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
+from tierlog.log.checkpoint import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    read_offset_checkpoint,
+)
 from tierlog.log.files import read_small
 from tierlog.log.index_files import AbortedTransaction, OffsetIndex, read_offset_index
 from tierlog.log.log_dir import LogDir, PartitionLog
@@ -28,6 +36,9 @@ _MAX_INDEX_BYTES = 64 << 20
 _MAX_MARKS = 1024
 # Left out of a log, and no records with it.
 _HARMLESS = (SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY)
+# Without these nobody knows where a log ends, where it begins, and whether it has all offsets.
+_CHECKPOINTS = (HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANER_OFFSETS)
+_NO_PARTITION = Partition("", None, -1)
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
@@ -56,9 +67,19 @@ class LogDirCatalog:
             Partition(log.topic, log.topic_id, log.partition): log for log in listing.partitions
         }
         for skipped in listing.skipped:
-            found = parse_partition_directory(os.path.basename(skipped.path))
+            name = os.path.basename(skipped.path)
+            found = parse_partition_directory(name)
             if found and topics.wants(found.topic, None, found.partition):
                 self._note_skipped(skipped, Partition(found.topic, None, found.partition))
+            elif name in _CHECKPOINTS:
+                self._note_skipped(skipped, _NO_PARTITION)
+        for problem in listing.problems:
+            if os.path.basename(problem.path or "") in _CHECKPOINTS:
+                self._findings.note(problem, _NO_PARTITION)
+        for root in logs.paths:
+            for gone in _gone(root):
+                if topics.wants(gone.topic, None, gone.partition) and not self._has(gone):
+                    self._note_gone(root, Partition(gone.topic, None, gone.partition))
         self._stable: dict[Partition, StableLog] = {}
 
     def partitions(self) -> list[Partition]:
@@ -84,9 +105,13 @@ class LogDirCatalog:
         log = self._logs[partition]
         for skipped in log.skipped:
             self._note_skipped(skipped, partition)
+        for problem in log.problems:
+            self._findings.note(problem, partition)
         start = log.log_start_offset or 0
         if log.segments:
-            start = max(start, log.segments[0].base_offset)
+            first = log.segments[0].base_offset
+            self._note_missing(log, partition, _known_start(log), first)
+            start = max(start, first)
         try:
             end = max(start, self._readable_end(partition))
         except CorruptDataError as error:
@@ -95,7 +120,8 @@ class LogDirCatalog:
         if log.high_watermark is not None and end < log.high_watermark:
             # Consumers have been given what is below it.
             known_end = max(start, self._end_offset(partition))
-            self._note_missing(log, partition, known_end, log.high_watermark)
+            # Without the end of a transaction no committed record behind its start is read.
+            self._note_missing(log, partition, known_end, log.high_watermark, unread_from=end)
         return start, end
 
     def _readable_end(self, partition: Partition) -> int:
@@ -104,6 +130,7 @@ class LogDirCatalog:
         if not self._read_committed or not log.segments:
             return self._end_offset(partition)
         stable = self._stable[partition] = StableLog.of(log)
+        _check_whole(log.segments[-1], self._end_offset(partition))
         return stable.last_stable_offset
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
@@ -115,7 +142,12 @@ class LogDirCatalog:
     ) -> list[ReadRange]:
         """See `Catalog`. No index of a broker is trusted with the times in a segment."""
         log = self._logs[partition]
-        aborted = self._aborted(partition, start_offset, end_offset)
+        try:
+            aborted = self._aborted(partition, start_offset, end_offset)
+        except CorruptDataError as error:
+            # Without a transaction index nobody knows what was aborted.
+            self._findings.note(error, partition, start_offset, end_offset)
+            return []
         found = []
         offset = log.segments[0].base_offset if log.segments else end_offset
         for segment in log.segments:
@@ -158,8 +190,27 @@ class LogDirCatalog:
         )
         self._findings.note(error, partition)
 
+    def _has(self, wanted: TopicPartition) -> bool:
+        return any((one.topic, one.partition) == wanted for one in self._logs)
+
+    def _note_gone(self, root: str, partition: Partition) -> None:
+        error = CorruptDataError(
+            reason="missing_partition",
+            path=os.path.join(root, str(partition)),
+            position=0,
+            expected="the directory of a partition that the checkpoints name",
+            found="none",
+        )
+        self._findings.note(error, partition)
+
     def _note_missing(
-        self, log: PartitionLog, partition: Partition, start_offset: int, end_offset: int
+        self,
+        log: PartitionLog,
+        partition: Partition,
+        start_offset: int,
+        end_offset: int,
+        *,
+        unread_from: int | None = None,
     ) -> None:
         """No file has these offsets, and some file, or the high watermark, says that they were."""
         if start_offset < end_offset:
@@ -170,7 +221,8 @@ class LogDirCatalog:
                 expected=f"offsets {start_offset} to {end_offset - 1}",
                 found="no segment that holds them",
             )
-            self._findings.note(error, partition, start_offset, end_offset)
+            unread = start_offset if unread_from is None else unread_from
+            self._findings.note(error, partition, unread, end_offset)
 
     def _end_offset(self, partition: Partition) -> int:
         """After the last batch of the active segment; 0 without segments."""
@@ -207,6 +259,46 @@ class LogDirCatalog:
             first_offset=start_offset, next_offset=end_offset, segment_base=first.base_offset
         )
         return TransactionReader().of_local(stable.view(), read) + stable.active_aborted
+
+
+def _gone(root: str) -> Iterator[TopicPartition]:
+    """Partitions without a directory that both checkpoints of a log directory name. Of one that the
+    broker deletes or moves it takes the recovery point away at once."""
+    try:
+        named = [
+            read_offset_checkpoint(os.path.join(root, name))
+            for name in (HIGH_WATERMARKS, RECOVERY_POINTS)
+        ]
+    except (CorruptDataError, OSError):
+        return
+    for one in sorted(named[0].keys() & named[1].keys()):
+        if not os.path.lexists(os.path.join(root, f"{one.topic}-{one.partition}")):
+            yield one
+
+
+def _known_start(log: PartitionLog) -> int:
+    """Where the log begins; above that a broker that deletes segments takes the epochs of their
+    offsets away."""
+    start = log.segments[0].base_offset
+    epochs = log.leader_epochs.entries if log.leader_epochs else ()
+    # What lies below is in the remote tier, or it is deleted and its segment is not.
+    if not epochs or log.log_start_offset != start:
+        return start
+    return min(start, epochs[0].start_offset)
+
+
+def _check_whole(active: SegmentFiles, end: int) -> None:
+    """Of a batch that claims more bytes than there are, an index may lead to those behind it."""
+    with active.open() as handle:
+        table = scan_segment(handle, verify_crc=False)
+    if end > (int(table.last_offset[-1]) + 1 if len(table) else active.base_offset):
+        raise CorruptDataError(
+            reason=table.stop_reason.value,
+            path=active.log_path,
+            position=table.stop_position,
+            expected=table.stop_expected,
+            found=table.stop_found,
+        )
 
 
 def _segment_of(log: PartitionLog, offset: int) -> SegmentFiles:

@@ -217,8 +217,10 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
     for one in chosen:
         ids.setdefault(one.topic, set()).add(one.topic_id)
     for topic, found in ids.items():
-        if len(found) > 1:
-            named = ", ".join(sorted(str(one) for one in found))
+        # Where the id is not known nothing says that this is another topic.
+        known = sorted(one for one in found if one is not None)
+        if len(known) > 1:
+            named = ", ".join(known)
             raise OutOfRangeError(
                 f"{path}: several topics had the name {topic}; subscribe to one of the ids {named}"
             )

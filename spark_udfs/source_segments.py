@@ -8,7 +8,7 @@ offsets that are still to come.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from spark_udfs.source_log_dir import offset_index
 from spark_udfs.source_plan import Finding, Mark, ReadRange
 from spark_udfs.source_rows import MAX_ROWS, ROWS_BYTES, is_plain
 from spark_udfs.source_store import log_index_entries
+from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns, TableRows
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import SegmentHandle
@@ -62,7 +63,13 @@ def read_range(
         offset = place.offset
         try:
             for piece, after in segment.pieces(place, end):
-                if isinstance(piece, TableRows):
+                if isinstance(piece, _Gap):
+                    if fail_on_corrupt:
+                        raise piece.error
+                    yield Finding.of(
+                        piece.error, one.partition, piece.start_offset, piece.end_offset
+                    )
+                elif isinstance(piece, TableRows):
                     yield piece
                 else:
                     rows = rows_between(piece, start, end)
@@ -77,6 +84,14 @@ def read_range(
             yield Finding.of(error, one.partition, offset, lost_end)
 
 
+class _Gap(NamedTuple):
+    """Offsets that no batch has, between batches that are sound."""
+
+    error: CorruptDataError
+    start_offset: int
+    end_offset: int
+
+
 class _Segment(Protocol):
     """A segment that is read from anywhere on."""
 
@@ -84,10 +99,12 @@ class _Segment(Protocol):
         """The part of offsets [start, end) that may have records of that time or later."""
         ...
 
-    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns | TableRows, int]]:
+    def pieces(
+        self, place: Mark, end: int
+    ) -> Iterator[tuple[RecordColumns | TableRows | _Gap, int]]:
         """Checked batches from a place on (position -1: wherever its offset is) up to offset
         `end` or some more, each piece with the offset after it. Rows of tables are none but those
-        of the place up to `end`."""
+        of the place up to `end`, and so are gaps."""
         ...
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
@@ -111,7 +128,7 @@ class _LocalSegment:
         self, files: SegmentFiles, rows_of: Collection[str] | None, *, has_all: bool
     ) -> None:
         self._files = files
-        self._has_all = has_all and not files.is_active
+        self._has_all = has_all
         self._rows_of = rows_of
         self._limit = files.next_base_offset or _MAX_OFFSET
         # How many compressed batches to open at a time; 0 when nothing is compressed.
@@ -135,28 +152,41 @@ class _LocalSegment:
         first, last = int(table.base_offset[late[0]]), int(table.last_offset[late[-1]])
         return max(start, first), min(end, last + 1)
 
-    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns | TableRows, int]]:
+    def pieces(
+        self, place: Mark, end: int
+    ) -> Iterator[tuple[RecordColumns | TableRows | _Gap, int]]:
         """See `_Segment`."""
         with self._files.open() as handle:
             position, records = self._first(handle, place)
             offset = self._files.base_offset if place.position < 0 else place.offset
+            if records is not None:
+                offset = int(records.batches.base_offset[0])
             is_usual = records is None and self._rows_of is not None
             while offset < end:
+                start, before = position, offset
                 if is_usual:
                     rows = self._rows(handle, position, offset, (place.offset, end))
+                    offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
-                    if rows.stop_position > position:
-                        offset, position = rows.next_offset, rows.stop_position
+                    if _is_too_low(handle, position, offset):
+                        # That batch is wrong, or the one before it.
+                        is_usual, offset, position = False, before, start
+                    elif position > start:
                         yield rows, offset
+                        if len(rows) < min(offset, end) - max(before, place.offset):
+                            # Control batches have no rows; or something is not there.
+                            table = scan_segment(handle, start, position, verify_crc=False)
+                            yield from self._gaps(table, before, (place.offset, end))
                     continue
                 if records is None:
                     records = self._window(handle, position, offset)
                 if records is None:
-                    self._check_all_there(handle, max(offset, place.offset))
+                    self._check_all_there(handle, max(offset, place.offset), end)
                     return
                 offset = int(records.batches.last_offset[-1]) + 1
                 position = records.batches.stop_position
                 yield records, offset
+                yield from self._gaps(records.batches, before, (place.offset, end))
                 records = None
                 is_usual = self._rows_of is not None and not self._batches
 
@@ -259,8 +289,7 @@ class _LocalSegment:
         except CorruptDataError as found:
             error = found.located(self._files.log_path)
             records = decode_records(handle, start, error.position)
-        # Of a batch that leaps ahead and the next one, which then is too low, the first is wrong.
-        misplaced = self._misplaced(records, offset)
+        misplaced = self._misplaced(records, offset) or self._leaping(handle, records, offset)
         if misplaced is not None:
             error, records = misplaced, decode_records(handle, start, misplaced.position)
         return records, error
@@ -274,19 +303,53 @@ class _LocalSegment:
         if not len(wrong):
             return None
         row = int(wrong[0])
+        return self._out_of_order(batches, row, f"from {offset} to {self._limit - 1}")
+
+    def _leaping(
+        self, handle: SegmentHandle, records: RecordColumns, offset: int
+    ) -> CorruptDataError | None:
+        """Of a batch that leaps ahead and the next one, which then is too low, the first is wrong
+        if the next one could follow what is before it."""
+        batches = records.batches
+        if not len(batches):
+            return None
+        known = int(batches.last_offset[-2]) + 1 if len(batches) > 1 else offset
+        next_base = _base_offset_at(handle, batches.stop_position)
+        if next_base is None or not known < int(batches.base_offset[-1]):
+            return None
+        if not known <= next_base <= batches.last_offset[-1]:
+            return None
+        return self._out_of_order(batches, len(batches) - 1, f"from {known}, before {next_base}")
+
+    def _out_of_order(self, batches: BatchTable, row: int, expected: str) -> CorruptDataError:
         return CorruptDataError(
             reason=StopReason.OFFSET_ORDER.value,
             path=self._files.log_path,
             position=int(batches.position[row]),
-            expected=f"a batch with offsets from {offset} to {self._limit - 1}",
+            expected=f"a batch with offsets {expected}",
             found=f"one with {batches.base_offset[row]} to {batches.last_offset[row]}",
         )
 
+    def _gaps(
+        self, batches: BatchTable, offset: int, wanted: tuple[int, int]
+    ) -> Iterator[tuple[_Gap, int]]:
+        """What is missing of the offsets that are wanted between batches, the first of which should
+        begin with `offset`; as `pieces` has it."""
+        if not self._has_all or not len(batches):
+            return
+        after = int(batches.last_offset[-1]) + 1
+        starts = np.concatenate(([offset], batches.last_offset[:-1] + 1))
+        for row in np.flatnonzero(batches.base_offset > starts).tolist():
+            base = int(batches.base_offset[row])
+            start, end = max(int(starts[row]), wanted[0]), min(base, wanted[1])
+            if start < end:
+                position, found = int(batches.position[row]), f"a batch that begins with {base}"
+                yield _Gap(self._missing(start, end, position, found), start, end), after
+
     def _check_end(self, records: RecordColumns) -> None:
-        """Only the segment that a broker writes to may end in the middle of a batch."""
+        """Also of the segment that a broker writes to: more was seen when the read was planned."""
         reason = records.batches.stop_reason
-        harmless = reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) and self._files.is_active
-        if reason is not StopReason.END and not harmless:
+        if reason is not StopReason.END:
             raise CorruptDataError(
                 reason=reason.value,
                 path=self._files.log_path,
@@ -295,16 +358,37 @@ class _LocalSegment:
                 found=f"a segment that ends there ({reason.value})",
             )
 
-    def _check_all_there(self, handle: SegmentHandle, offset: int) -> None:
-        """A rolled segment that ends early was cut between two batches, or another one is gone."""
-        if self._has_all and offset < self._limit:
-            raise CorruptDataError(
-                reason="missing_offsets",
-                path=self._files.log_path,
-                position=handle.size_bytes,
-                expected=f"offsets {offset} to {self._limit - 1}",
-                found="the end of the segment",
-            )
+    def _check_all_there(self, handle: SegmentHandle, offset: int, end: int) -> None:
+        """A segment that ends early was cut between two batches, or another one is gone."""
+        if not self._files.is_active:
+            end = self._limit
+            index = None if self._has_all else offset_index(self._files)
+            # The cleaner may leave nothing of the last offsets, and no entry of its index either.
+            if not self._has_all and (index is None or index.position[-1] < handle.size_bytes):
+                return
+        if offset < end:
+            raise self._missing(offset, end, handle.size_bytes, "the end of the segment")
+
+    def _missing(self, start: int, end: int, position: int, found: str) -> CorruptDataError:
+        return CorruptDataError(
+            reason="missing_offsets",
+            path=self._files.log_path,
+            position=position,
+            expected=f"offsets {start} to {end - 1}",
+            found=found,
+        )
+
+
+def _base_offset_at(handle: SegmentHandle, position: int) -> int | None:
+    """That of the batch that begins there, None at the end."""
+    data = handle.read_at(position, 8)
+    return int.from_bytes(data, "big", signed=True) if len(data) == 8 else None
+
+
+def _is_too_low(handle: SegmentHandle, position: int, offset: int) -> bool:
+    """Whether a batch begins there with an offset below this one."""
+    base_offset = _base_offset_at(handle, position)
+    return base_offset is not None and base_offset < offset
 
 
 def _position_of(handle: SegmentHandle, offset: int) -> int:

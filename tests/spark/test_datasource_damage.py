@@ -13,7 +13,7 @@ from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.native.test_bomb import zstd_of_zeros
 from tests.oracle import build
 from tests.oracle.model import HEADER_BYTES
-from tests.spark.source import batches_of, rows_of, tasks_of, truth
+from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.errors import ConfigError, CorruptDataError, RemoteStorageError
@@ -34,7 +34,8 @@ def offsets_of(path: str, **more: str) -> list[int]:
 
 
 def all_but(lost: list[dict[str, Any]]) -> list[int]:
-    gone = [(one["start_offset"], one["end_offset"]) for one in lost]
+    # An end that is not known may be anywhere.
+    gone = [(one["start_offset"], one["end_offset"] or 1 << 62) for one in lost]
     offsets = [row["offset"] for row in truth(TOPIC, 0)]
     return [one for one in offsets if not any(start <= one < end for start, end in gone)]
 
@@ -159,7 +160,210 @@ def test_an_empty_segment_and_foreign_files(folder: Path, log: Path) -> None:
     assert offsets_of(str(folder)) == expected
 
 
+# -- offsets, which no checksum covers, and what is not there between sound batches
+
+
+def contents(path: str, **more: str) -> dict[int, dict[str, Any]]:
+    rows = rows_of({"path": path, "subscribe": TOPIC, "includeHeaders": "true", **more})
+    return {row["offset"]: as_truth(row) for row in rows}
+
+
+def active_log(folder: Path) -> Path:
+    return folder / f"{TOPIC}-0" / golden_segments(TOPIC, "clean")[-1].path.name
+
+
+def cut_out(log: Path, row: int) -> tuple[int, int]:
+    """Takes a batch away; the offsets that it had."""
+    batches, data = scan_segment(log), log.read_bytes()
+    start = int(batches.position[row])
+    log.write_bytes(data[:start] + data[start + int(batches.size_bytes[row]) :])
+    return int(batches.base_offset[row]), int(batches.last_offset[row]) + 1
+
+
+@pytest.mark.parametrize("task_bytes", ["3000", "1000000"])
+@pytest.mark.parametrize("row", [0, 3, -1])
+def test_a_batch_that_is_gone_from_a_segment(
+    row: int, task_bytes: str, folder: Path, log: Path
+) -> None:
+    """Of a log that was never compacted, and its index leads into the middle of other batches."""
+    start, end = cut_out(log, row % len(BATCHES))
+    lost = rows_of(
+        {"path": str(folder), "subscribe": TOPIC, "view": "quarantine", "taskBytes": task_bytes}
+    )
+    assert {one["reason"] for one in lost} == {"missing_offsets"}
+    # Two tasks may have a part of it each.
+    assert sorted(x for one in lost for x in range(one["start_offset"], one["end_offset"])) == [
+        *range(start, end)
+    ]
+    assert offsets_of(str(folder), taskBytes=task_bytes) == all_but(lost)
+    with pytest.raises(CorruptDataError, match="missing_offsets"):
+        offsets_of(str(folder), onCorrupt="fail")
+
+
+def test_a_batch_that_is_gone_from_the_active_segment(folder: Path) -> None:
+    start, end = cut_out(active_log(folder), 1)
+    (lost,) = quarantined(str(folder))
+    assert (lost["reason"], lost["start_offset"], lost["end_offset"]) == (
+        "missing_offsets",
+        start,
+        end,
+    )
+    assert offsets_of(str(folder)) == all_but([lost])
+
+
+@pytest.mark.parametrize("task_bytes", ["3000", "1000000"])
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("leap", [1, 4, 1 << 20, 1 << 40])
+@pytest.mark.parametrize("of_active", [True, False])
+def test_a_batch_that_leaps_over_the_next_one(
+    of_active: bool, leap: int, index: bool, task_bytes: str, folder: Path, log: Path
+) -> None:
+    """Its records are sound, and have the offsets of others."""
+    damaged = active_log(folder) if of_active else log
+    batches = scan_segment(damaged)
+    base = int(batches.base_offset[2])
+    overwrite(damaged, int(batches.position[2]), (base + leap).to_bytes(8, "big"))
+    if not index:
+        damaged.with_suffix(".index").unlink()
+    given = {"taskBytes": task_bytes}
+    lost = rows_of({"path": str(folder), "subscribe": TOPIC, "view": "quarantine", **given})
+    assert base not in all_but(lost)
+    expected = {row["offset"]: row for row in truth(TOPIC, 0)}
+    found = contents(str(folder), **given)
+    assert sorted(found) == all_but(lost)
+    assert found == {offset: expected[offset] for offset in found}
+
+
+def test_two_batches_the_wrong_way_round(folder: Path, log: Path) -> None:
+    data, start = log.read_bytes(), int(BATCHES.position[2])
+    middle, end = int(BATCHES.position[3]), int(BATCHES.position[4])
+    log.write_bytes(data[:start] + data[middle:end] + data[start:middle] + data[end:])
+    lost = quarantined(str(folder))
+    assert (lost[0]["reason"], lost[0]["start_offset"]) == ("offset_order", BATCHES.base_offset[2])
+    assert offsets_of(str(folder)) == all_but(lost)
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_a_batch_of_the_active_segment_that_claims_to_be_longer_than_that(
+    level: str, folder: Path
+) -> None:
+    """As a tail that is being written does; but an index leads to batches behind it."""
+    log = active_log(folder)
+    batches = scan_segment(log)
+    overwrite(log, int(batches.position[1]) + 8, (1 << 20).to_bytes(4, "big"))
+    given = {"isolation.level": level}
+    lost = rows_of({"path": str(folder), "subscribe": TOPIC, "view": "quarantine", **given})
+    assert lost[0]["reason"] == "torn_tail"
+    assert lost[0]["position"] == batches.position[1]
+    assert lost[0]["start_offset"] <= batches.base_offset[1]
+    found = offsets_of(str(folder), **given)
+    assert found == (all_but(lost) if lost[0]["end_offset"] else [])
+
+
+def test_a_segment_under_a_name_that_is_too_low(folder: Path, log: Path) -> None:
+    """It seems to begin where the one before it has a batch; that one's rest is not read then."""
+    before = golden_segments(TOPIC, "clean")[0]
+    base = int(scan_segment(before.path).base_offset[-2])
+    log.rename(log.with_name(f"{base:020d}.log"))
+    lost = [one for one in quarantined(str(folder)) if one["start_offset"] is not None]
+    assert [(one["start_offset"], one["end_offset"]) for one in lost] == [
+        (base, SEGMENT.base_offset)
+    ]
+    assert offsets_of(str(folder)) == all_but(lost)
+
+
+def test_a_compacted_segment_that_was_cut_where_its_index_goes_on(tmp_path: Path) -> None:
+    """Of one that is compacted nobody knows its last offset; but an index has entries for it."""
+    segment = golden_segments("compacted-transactions", "clean")[0]
+    folder = copy_log_dir(tmp_path, "clean/disk1", "compacted-transactions-0")
+    os.truncate(folder / "compacted-transactions-0" / segment.path.name, 0)
+    (lost,) = rows_of(
+        {"path": str(folder), "subscribe": "compacted-transactions", "view": "quarantine"}
+    )
+    assert (lost["reason"], lost["start_offset"], lost["end_offset"]) == (
+        "missing_offsets",
+        segment.base_offset,
+        segment.next_base_offset,
+    )
+
+
 # -- what no file has
+
+
+def test_the_first_segment_is_gone(folder: Path) -> None:
+    """The broker would have taken its offsets out of the leader epochs."""
+    first = golden_segments(TOPIC, "clean")[0]
+    for file in (folder / f"{TOPIC}-0").glob(f"{first.base_offset:020d}.*"):
+        file.unlink()
+    (lost,) = quarantined(str(folder))
+    assert (lost["reason"], lost["start_offset"], lost["end_offset"]) == (
+        "missing_segment",
+        first.base_offset,
+        first.next_base_offset,
+    )
+    assert offsets_of(str(folder)) == all_but([lost])
+
+
+def test_a_partition_is_gone(tmp_path: Path) -> None:
+    """Two checkpoints name it. One that the broker deletes lies there under another name."""
+    topic = "orders.eu-west_1"
+    folder = copy_log_dir(tmp_path, "clean/disk1", f"{topic}-0", f"{topic}-1")
+    place = {"path": str(folder), "subscribe": topic, "view": "quarantine"}
+    assert rows_of(place) == []
+    shutil.rmtree(folder / f"{topic}-1")
+    (lost,) = rows_of(place)
+    assert (lost["topic"], lost["partition"], lost["start_offset"]) == (topic, 1, None)
+    assert (lost["reason"], lost["path"]) == ("missing_partition", str(folder / f"{topic}-1"))
+    checkpoint = folder / "recovery-point-offset-checkpoint"
+    lines = [line for line in checkpoint.read_text().splitlines() if f"{topic} 1 " not in line]
+    lines[1] = str(len(lines) - 2)
+    checkpoint.write_text("\n".join([*lines, ""]))
+    assert rows_of(place) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+        f"{TOPIC}-0/leader-epoch-checkpoint",
+        f"{TOPIC}-0/partition.metadata",
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_told(name: str, folder: Path) -> None:
+    """Without it nobody knows whether all is there."""
+    (folder / name).write_bytes(b"\xff\n")
+    (lost,) = quarantined(str(folder))
+    assert lost["path"] == str(folder / name)
+    assert lost["start_offset"] is None
+    assert lost["topic"] == (TOPIC if "/" in name else None)
+    assert offsets_of(str(folder)) == all_but([])
+    with pytest.raises(CorruptDataError):
+        offsets_of(str(folder), onCorrupt="fail")
+
+
+def test_partitions_of_which_one_has_lost_the_id_of_its_topic(tmp_path: Path) -> None:
+    topic = "orders.eu-west_1"
+    folder = copy_log_dir(tmp_path, "clean/disk1", f"{topic}-0", f"{topic}-1")
+    (folder / f"{topic}-1" / "partition.metadata").unlink()
+    rows = rows_of({"path": str(folder), "subscribe": topic})
+    assert {row["partition"] for row in rows} == {0, 1}
+
+
+def test_a_damaged_transaction_index_of_a_damaged_segment(tmp_path: Path) -> None:
+    """Made again from the segment it cannot be, so nobody knows what was aborted."""
+    folder = copy_log_dir(tmp_path, "clean/disk2", "transactions-0")
+    index = sorted((folder / "transactions-0").glob("*.txnindex"))[0]
+    overwrite(index, 0, b"\xff")
+    overwrite(index.with_suffix(".log"), 100, b"\xff\xff\xff")
+    given = {"path": str(folder), "subscribe": "transactions", "isolation.level": "read_committed"}
+    lost = rows_of({**given, "view": "quarantine"})
+    assert ("bad_crc", 0, None) not in {
+        (one["reason"], one["start_offset"], one["end_offset"]) for one in lost
+    }
+    assert any(one["reason"] == "bad_crc" and one["start_offset"] == 0 for one in lost)
+    assert rows_of(given) == []
 
 
 @pytest.mark.parametrize("task_bytes", ["3000", "1000000"])
