@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test check bench proofs models reliability fmt lock clean build
+.PHONY: help demo test check bench proofs models spark-versions reliability fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,7 +50,27 @@ models: build  ## every interleaving of a few threads, tried by loom
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS="--cfg tierlog_loom" \
 	  cargo test --locked --release --quiet -p tierlog-core --target-dir target/loom --lib loom
 
-proofs: build models $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 10 times the examples, at random
+# The last of each older version that is allowed. What starts processes of its own would mix it with
+# the newest; PySpark 4.1 has no limits for streams.
+OLDER_SPARKS := 4.1 4.2
+SPARK_TESTS := tests/spark --ignore=tests/spark/test_cluster.py --deselect=tests/spark/test_rebuild.py::test_the_command
+NO_LIMITS := --ignore=tests/spark/test_buckets.py --ignore=tests/spark/test_stream_reader.py $(addprefix \
+  --deselect=tests/spark/test_stream.py::test_,every_record_once_over_limits_and_restarts \
+  a_batch_that_failed_is_read_again_as_it_was what_retention_removed)
+
+spark-versions: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3 $(addprefix .cache/pyspark-,$(OLDER_SPARKS))  ## the tests of Spark with every older version of PySpark that is allowed
+	for version in $(OLDER_SPARKS); do \
+	  PYTHONPATH=$(CURDIR)/.cache/pyspark-$$version $(BIN)/python -m pytest $(SPARK_TESTS) \
+	    -W ignore::pytest.PytestUnraisableExceptionWarning $$([ $$version != 4.1 ] || echo '$(NO_LIMITS)') || exit 1; \
+	done
+
+.cache/pyspark-%: | $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --no-deps --target $@.part 'pyspark==$*.*'
+	rm -rf $@
+	mv $@.part $@
+	touch $@
+
+proofs: build models spark-versions $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 10 times the examples, at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
 	PROOFS=1 $(BIN)/python -m pytest $(WORKERS) $(PROOF_FILES)
 

@@ -132,7 +132,11 @@ def arrow_schema(schema: types.StructType) -> pa.Schema:
     """The same in Arrow, as Spark compares it with what comes."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        # PySpark 4.1 has no such argument, and takes UTC always.
+        return to_arrow_schema(schema)
 
 
 def _check_columns(schema: types.StructType, known: types.StructType) -> None:
@@ -222,15 +226,15 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         catalog = open_catalog(self._options)
         return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; none of a plan without tasks, for which Spark makes one up."""
         from spark_udfs.source_read import read_task
         from spark_udfs.worker import freeze_once
 
         freeze_once()
-        yield from read_task(
-            partition.value or (), arrow_schema(self._schema), self._options, self._wanted
-        )
+        # PySpark 4.1 has no partition there, later ones have an empty one.
+        task = () if partition is None else partition.value or ()
+        yield from read_task(task, arrow_schema(self._schema), self._options, self._wanted)
 
 
 class _PushFilters:
