@@ -228,7 +228,12 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
 
 def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[PartitionOffsets]:
     """From where to where each partition is read; partitions without anything to read too."""
-    chosen = chosen_partitions(options, catalog.partitions())
+    try:
+        chosen = chosen_partitions(options, catalog.partitions())
+    except OutOfRangeError as error:
+        # Perhaps it is there, and cannot be read.
+        told = "".join(f"; {found}" for found in catalog.findings()[:3])
+        raise OutOfRangeError(f"{error}{told}") from None
     for bound in (options.start, options.end):
         _check_known(bound, chosen)
     return _in_parallel(lambda one: resolve(options, catalog, one), chosen)

@@ -11,9 +11,9 @@ from spark_udfs.source_options import SourceOptions
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
-from tierlog.remote.bucket import Problem, bucket_metadata
+from tierlog.remote.bucket import Problem, ProblemReason, bucket_metadata
 from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, indexes_key, log_key
+from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, indexes_key, log_key, parse_key
 from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
@@ -73,9 +73,24 @@ class StoreCatalog:
             fail_on_corrupt=options.fail_on_corrupt,
         )
         catalog._findings.found += [
-            _finding_of(problem) for problem in problems if problem.hides_segment
+            _finding_of(problem)
+            for problem in problems
+            if problem.hides_segment or catalog._may_hide(problem)
         ]
         return catalog
+
+    def _may_hide(self, problem: Problem) -> bool:
+        """Whether a `.log` object by itself, being copied or all that is left of a segment, begins
+        with an offset that no other one holds."""
+        if problem.reason is not ProblemReason.LOG_WITHOUT_INDEXES:
+            return False
+        key = parse_key(problem.key)
+        return not any(
+            segment.start_offset <= key.base_offset <= segment.end_offset
+            for one in self._metadata.partitions()
+            if (one.topic_id, one.partition) == (key.topic_id, key.partition)
+            for segment in self._finished(one)
+        )
 
     def partitions(self) -> list[Partition]:
         """See `Catalog`."""
@@ -176,7 +191,7 @@ class StoreCatalog:
                 expected=f"offsets {start_offset} to {end_offset - 1} of {partition}",
                 found="no segment that holds them",
             )
-            self._findings.note(error, partition, start_offset)
+            self._findings.note(error, partition, start_offset, end_offset)
 
     def _without_aborted(
         self, partition: Partition, lineage: LeaderEpochs, ranges: list[ReadRange]

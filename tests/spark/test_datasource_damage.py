@@ -16,7 +16,7 @@ from tests.oracle.model import HEADER_BYTES
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.errors import ConfigError, CorruptDataError, RemoteStorageError
+from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError, RemoteStorageError
 from tierlog.log.segment import scan_segment
 
 TOPIC = "epochs"
@@ -487,7 +487,11 @@ def test_a_segment_that_is_not_there_is_told(store_copy: Path) -> None:
     for suffix in (".log", ".indexes"):
         objects_of(store_copy, suffix)[1].unlink()
     (lost,) = quarantined(store_copy.as_uri())
-    assert (lost["reason"], lost["start_offset"]) == ("missing_segment", SEGMENT.base_offset)
+    assert (lost["reason"], lost["start_offset"], lost["end_offset"]) == (
+        "missing_segment",
+        SEGMENT.base_offset,
+        SEGMENT.next_base_offset,
+    )
     assert offsets_of(store_copy.as_uri()) == [
         one for one in held if not SEGMENT.base_offset <= one < SEGMENT.next_base_offset
     ]
@@ -504,6 +508,37 @@ def test_indexes_that_cannot_be_read(store_copy: Path) -> None:
     assert reasons["corrupt_indexes"]["topic"] is None
     with pytest.raises(CorruptDataError, match="corrupt_indexes"):
         offsets_of(store_copy.as_uri(), onCorrupt="fail")
+
+
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_log_object_that_is_left_of_the_first_or_last_segment(row: int, store_copy: Path) -> None:
+    """No segment beside it shows that it is missing."""
+    held = offsets_of(store_copy.as_uri())
+    segments = [one for one in golden_segments(TOPIC, "clean") if one.rolled]
+    objects_of(store_copy, ".indexes")[row].unlink()
+    (lost,) = quarantined(store_copy.as_uri())
+    assert (lost["reason"], lost["topic"]) == ("log_without_indexes", None)
+    assert lost["path"].endswith(objects_of(store_copy, ".log")[row].name)
+    gone = range(segments[row].base_offset, segments[row].next_base_offset)
+    assert offsets_of(store_copy.as_uri()) == [one for one in held if one not in gone]
+
+
+def test_a_log_object_that_a_copy_left_behind_hides_nothing(store_copy: Path) -> None:
+    log = objects_of(store_copy, ".log")[0]
+    shutil.copy(log, log.with_name(f"{log.name[:21]}{'A' * 22}.log"))
+    assert quarantined(store_copy.as_uri()) == []
+
+
+def test_a_topic_of_which_nothing_can_be_read(folder: Path, store_copy: Path) -> None:
+    """That it is not there would be half of it."""
+    (folder / f"{TOPIC}-0").rename(folder / "elsewhere")
+    (folder / f"{TOPIC}-0").symlink_to(folder / "elsewhere")
+    with pytest.raises(OutOfRangeError, match=r"no such topic; .*not_a_directory"):
+        offsets_of(str(folder))
+    for indexes in objects_of(store_copy, ".indexes"):
+        overwrite(indexes, 10, b"\xee" * 8)
+    with pytest.raises(OutOfRangeError, match=r"no such topic; .*corrupt_indexes"):
+        offsets_of(store_copy.as_uri())
 
 
 # -- what the plan did not know
