@@ -383,8 +383,15 @@ def test_all_slots_are_done_at_about_the_same_time(
     tasks = packed([chain_of(size_bytes)] * chains, slots, max_bytes=1 << 30)
     first, last = slot_ends(tasks, slots)[:: slots - 1]
     assert last - first <= max(size_bytes, chains * size_bytes // 100)
-    assert max(task.size_bytes for task in tasks) <= 1 << 30
+    assert max(task.size_bytes for task in tasks) <= (1 << 30) * 17 // 16
     assert len(tasks) <= 16 * slots
+
+
+@pytest.mark.parametrize("size_bytes", [(256 << 20) - 1, 256 << 20, 268_767_232])
+def test_a_task_of_1_gib_has_four_segments_of_256_mib(size_bytes: int) -> None:
+    """As Kafka rolls them, or a little longer, whatever a segment costs besides its bytes."""
+    tasks = packed([chain_of(size_bytes)] * 64, 2, max_bytes=1 << 30)
+    assert [len([*task.chains()]) for task in tasks[:12]] == [4] * 12
 
 
 def test_no_task_but_the_last_is_smaller_than_what_is_worth_one() -> None:

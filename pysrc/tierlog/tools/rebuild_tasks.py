@@ -24,6 +24,9 @@ _LARGEST_PART_BYTES = 64 << 20
 # Opening, writing and reporting a segment costs about as much as scanning so many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
+# A task may be larger by this part of the most that was asked for: what segments cost besides their
+# bytes is no reason for a task of 1 GiB to have three of 256 MiB.
+_SLACK = 16
 
 Chain = LogChain | StoredChain
 
@@ -127,17 +130,19 @@ def pack_tasks(
     """Tasks, the largest parts first; small ones share one, large ones are whole.
 
     A task takes no more than half of a slot's share of what is left: large tasks cost less, small
-    ones at the end let all slots be done at about the same time. ``min_bytes`` are worth a task.
+    ones at the end let all slots be done at about the same time. ``min_bytes`` are worth a task,
+    and one of several parts has ``max_bytes`` or little more.
     """
     ordered = sorted(parts, key=_cost_bytes, reverse=True)
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
+    most = max_bytes + max_bytes // _SLACK
     left = sum(map(_cost_bytes, ordered))
     tasks: list[RebuildTask] = []
     group: list[PackedChains] = []
     held = segments = 0
     for part in ordered:
         cost = _cost_bytes(part)
-        limit = min(max(left // (2 * slots), least), max_bytes)
+        limit = min(max(left // (2 * slots), least), most)
         if group and (held + cost > limit or segments + part.segments > _MAX_SEGMENTS):
             tasks.append(RebuildTask(parts=tuple(group)))
             left -= held
