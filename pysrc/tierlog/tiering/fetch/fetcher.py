@@ -50,6 +50,9 @@ __all__ = ["Fetcher"]
 
 MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
+# A quota that is used up is looked at again when there may be room, no more often than that, and no
+# less often, since its limit may change.
+_QUOTA_LOOKS_MS = (100, 1_000)
 # As often a partition is looked at whose files go while they are read.
 _LOOKS = 3
 # A read that the pool never began: it was closed before.
@@ -160,9 +163,10 @@ class Fetcher:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if self._is_answer(request, looked) or left_ms <= 0:
                     return response
+                wait_ms = self._wait_ms(request, looked, left_ms)
                 waits = [asyncio.wrap_future(more)]
-                done, _ = await asyncio.wait(waits, timeout=_seconds(left_ms))
-                if not done:
+                done, _ = await asyncio.wait(waits, timeout=_seconds(wait_ms))
+                if not done and wait_ms >= left_ms:
                     return response
 
     def fetch_sync(self, request: FetchRequest) -> FetchResponse:
@@ -182,7 +186,9 @@ class Fetcher:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if self._is_answer(request, looked) or left_ms <= 0:
                     return response
-                if not concurrent.futures.wait([more], timeout=_seconds(left_ms)).done:
+                wait_ms = self._wait_ms(request, looked, left_ms)
+                done, _ = concurrent.futures.wait([more], timeout=_seconds(wait_ms))
+                if not done and wait_ms >= left_ms:
                     return response
 
     async def list_offset(
@@ -539,6 +545,16 @@ class Fetcher:
         if not request.partitions or looked.failed or looked.size_bytes >= request.min_bytes:
             return True
         return any(one.source is FetchSource.REMOTE for one in looked.answers)
+
+    def _wait_ms(self, request: FetchRequest, looked: _Looked, left_ms: int) -> int:
+        """How long to wait for more before looking again."""
+        throttled = [one for one in looked.answers if one.source is FetchSource.THROTTLED]
+        if not throttled:
+            return left_ms
+        topics = {one.partition.topic for one in throttled}
+        free_ms = min(self._quotas.throttle_ms(topic, request.client_id) for topic in topics)
+        least_ms, most_ms = _QUOTA_LOOKS_MS
+        return min(left_ms, max(least_ms, free_ms), most_ms)
 
     @contextmanager
     def _told_of_more(self, request: FetchRequest) -> Iterator[concurrent.futures.Future[None]]:

@@ -60,8 +60,9 @@ class FetchQuotas:
 
     ``config`` has the limit for all and, if any, those for each topic and each client id; all may
     be changed while reads go on. At most `MAX_NAMES` topics and as many clients are told apart at a
-    time, the least recently seen ones are forgotten first when they have read nothing lately; who
-    comes when all places are taken shares one place with the others of that kind.
+    time, the least recently seen ones are forgotten first when they have read nothing lately and
+    owe nothing; who comes when all places are taken shares one place with the others of that kind,
+    unless it has a limit of its own.
     """
 
     def __init__(self, config: QuotaConfig | None = None, clock: Clock | None = None) -> None:
@@ -84,7 +85,7 @@ class FetchQuotas:
         quotas += filter(None, (self._topics.get(topic), self._clients.get(client_id)))
         parts: list[tuple[QuotaManager, Reservation | None]] = []
         for quota in quotas:
-            answer = self._ask(quota, size_bytes)
+            answer = _ask(quota, size_bytes)
             if isinstance(answer, int) and answer > 0:
                 FetchAdmission(parts, self._clock).settle(0)
                 return answer
@@ -93,8 +94,11 @@ class FetchQuotas:
 
     def throttle_ms(self, topic: str, client_id: str) -> int:
         """How long reads of that topic by that client have to wait now; 0: not at all."""
-        quotas = filter(None, (self.broker, self._topics.get(topic), self._clients.get(client_id)))
-        return max(quota.throttle_ms() for quota in quotas)
+        answer = self.admit(topic, client_id, 0)
+        if isinstance(answer, int):
+            return answer
+        answer.settle(0)
+        return 0
 
     def set_topic_limit(self, topic: str | None, bytes_per_second: int | None) -> None:
         """The limit of one topic, or with None the one of all that have none of their own."""
@@ -104,16 +108,27 @@ class FetchQuotas:
         """The limit of one client id, or with None the one of all that have none of their own."""
         self._clients.set_limit(client_id, bytes_per_second)
 
-    def _ask(self, quota: QuotaManager, size_bytes: int) -> Reservation | int:
-        if quota.mode is QuotaMode.CHECK:
-            return quota.throttle_ms()
-        return quota.try_reserve(size_bytes)
-
     def _make(self, name: str, limit: int | None) -> QuotaManager:
         made = QuotaManager.for_fetches(self._config, self._clock)
         made.name = name
         made.set_limit(limit)
         return made
+
+
+def _ask(quota: QuotaManager, size_bytes: int) -> Reservation | int:
+    """0 or a reservation: a read may begin; else in how many milliseconds."""
+    if quota.mode is QuotaMode.CHECK:
+        return quota.throttle_ms()
+    return quota.try_reserve(size_bytes)
+
+
+def _is_idle(quota: QuotaManager) -> bool:
+    """Whether nothing is lost when it is forgotten."""
+    counted = quota.snapshot()
+    if counted.window_bytes or counted.reserved_bytes:
+        return False
+    answer = _ask(quota, 0)
+    return not isinstance(answer, int) or answer == 0
 
 
 class _Named:
@@ -141,7 +156,8 @@ class _Named:
             if quota is not None:
                 self._quotas.move_to_end(name)
                 return quota
-            if len(self._quotas) >= MAX_NAMES and not self._forget_an_idle_one():
+            full = len(self._quotas) >= MAX_NAMES and not self._forget_an_idle_one()
+            if full and name not in self._limits:
                 return self._shared()
             quota = self._quotas[name] = self._make(f"{self._kind} {name}", limit)
             return quota
@@ -164,7 +180,7 @@ class _Named:
     def _forget_an_idle_one(self) -> bool:
         """A place for somebody else; what has read lately keeps its own, and what it has read."""
         for name in islice(self._quotas, _LOOK_AT):
-            if self._quotas[name].snapshot().window_bytes == 0:
+            if _is_idle(self._quotas[name]):
                 del self._quotas[name]
                 return True
         return False
