@@ -33,6 +33,7 @@ from tierlog.tools.index_rebuild import (
     RebuildPlan,
     RebuildReport,
     RebuildSummary,
+    check_report,
     plan_rebuild,
     rebuild_report,
     rebuild_task,
@@ -56,7 +57,7 @@ from tierlog.tools.rebuild_table import (
     write_report,
 )
 from tierlog.tools.rebuild_tasks import RebuildTask, pack_tasks
-from tierlog.tools.sources import source_of
+from tierlog.tools.sources import is_url, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,6 +161,9 @@ def rebuild_indexes(
     Errors are those of `plan_rebuild`, and TierlogError when Spark gives the job up; what is wrong
     with a segment is in the rows.
     """
+    by_workers = report_path is not None and is_url(report_path)
+    if report_path is not None and not by_workers:
+        check_report(report_path, source)
     run = _Run.planned(
         spark,
         source,
@@ -173,7 +177,7 @@ def rebuild_indexes(
         progress=progress,
         clock=clock,
     )
-    if report_path is not None and "://" in report_path:
+    if report_path is not None and by_workers:
         return run.written(report_path)
     report = run.collected()
     segments = segment_table(report_outcomes(report))

@@ -15,7 +15,7 @@ from spark_udfs.source_store import StoreCatalog
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
-from tierlog.tools.sources import Source, SourceKind, source_of
+from tierlog.tools.sources import Source, SourceKind, is_url, source_of
 
 __all__ = ["open_catalog", "open_storage"]
 
@@ -50,6 +50,6 @@ def _source(path: str) -> Source:
 
 def _folders(path: str) -> list[str]:
     """Several directories by commas, as in a broker's ``log.dirs``."""
-    if "://" in path or os.path.lexists(path):
+    if is_url(path) or os.path.lexists(path):
         return [path]
     return [part.strip() for part in path.split(",") if part.strip()]

@@ -90,6 +90,14 @@ def test_a_failure_is_one_line_and_1(args: list[str], tmp_path: Path) -> None:
     assert failed.stderr == f"tierlog: {where}: {expected}\n"
 
 
+def test_a_full_disk_behind_stdout_is_named() -> None:
+    command = [sys.executable, "-m", "tierlog", "ls", LOG_DIR]
+    with open("/dev/full", "w") as full:
+        failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert failed.returncode == 1
+    assert failed.stderr == "tierlog: standard output: No space left on device\n"
+
+
 def test_debug_shows_where_it_failed(tmp_path: Path) -> None:
     failed = run("ls", str(tmp_path / "nothing"), TIERLOG_DEBUG="1")
     assert failed.returncode == 1

@@ -89,6 +89,22 @@ def _one_line(error: TierlogError | OSError) -> str:
     return printable(" ".join(str(error).split()))
 
 
+@contextmanager
+def _to_stdout() -> Iterator[None]:
+    """An error of stdout, a full disk behind it perhaps, names no file by itself."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def _echo(text: str) -> None:
+    with _to_stdout():
+        click.echo(text)
+
+
 def _forget_stdout() -> None:
     """The interpreter flushes stdout when it ends; with nobody there that would complain."""
     devnull = os.open(os.devnull, os.O_WRONLY)
@@ -168,7 +184,7 @@ def _format_option(*formats: str) -> Callable[[Any], Any]:
 def _print_tables(tables: Iterable[Table], shown: str) -> None:
     from tierlog.tools.output import Format, render
 
-    click.echo("\n".join(render(tables, Format(shown), _heads())))
+    _echo("\n".join(render(tables, Format(shown), _heads())))
 
 
 def _heads() -> Callable[[str], str]:
@@ -189,7 +205,7 @@ def _version() -> str:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"tierlog {_version()}")
+        _echo(f"tierlog {_version()}")
         ctx.exit()
 
 
@@ -325,8 +341,10 @@ def cat(
     out = sys.stdout.buffer
     for records in selection.records(count):
         for piece in format_records(records, topic, number, formatter):
-            out.write(piece)
-    out.flush()
+            with _to_stdout():
+                out.write(piece)
+    with _to_stdout():
+        out.flush()
     if say_end:
         _hint(f"reached the end of {topic}:{number} at offset {selection.end}")
     return _EXIT_PROBLEMS if damaged else 0
@@ -408,7 +426,7 @@ def verify(source: str, deep: bool, metadata: str | None, json_path: str | None,
     if shown in ("json", "yaml"):
         _print_tables(report.tables(), shown)
     else:
-        click.echo("\n".join(report_text(report, with_notes=shown == "wide")))
+        _echo("\n".join(report_text(report, with_notes=shown == "wide")))
     if json_path:
         with _report_file(json_path) as file:
             file.writelines(f"{line}\n" for line in render(report.tables(), Format.JSON))
@@ -467,13 +485,15 @@ def rebuild(
     tierlog index rebuild s3://bucket/kafka --spark spark://master:7077
     """
     from tierlog.clock import SystemClock
-    from tierlog.tools.index_rebuild import rebuild_index, rebuild_text
+    from tierlog.tools.index_rebuild import check_report, rebuild_index, rebuild_text
     from tierlog.tools.progress import progress_on
 
     if ship and master is None:
         raise click.UsageError("--ship goes with --spark")
     on_spark = None if master is None else _of_extra("spark", "spark_udfs.rebuild")
     table = None if report_dir is None else _of_extra("arrow", "tierlog.tools.rebuild_table")
+    if report_dir is not None:
+        check_report(report_dir, source)
     wanted: dict[str, Any] = {
         "now_ms": SystemClock().now_ms(),
         "target": target,
@@ -499,7 +519,7 @@ def rebuild(
         _print_tables(tables, shown)
     else:
         _print_tables(tables[1:2], shown)
-        click.echo("\n".join(rebuild_text(report)))
+        _echo("\n".join(rebuild_text(report)))
     return 0 if report.ok else _EXIT_PROBLEMS
 
 
@@ -671,7 +691,7 @@ def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
             raise
     report = place / "report.html"
     Path(report).write_text(report_html(result, iso_time(clock.now_ms())), encoding="utf-8")
-    click.echo("\n".join(summary_text(result)))
+    _echo("\n".join(summary_text(result)))
     commands = next_commands(result)
     if commands:
         _hint("\n".join(["", "Try next:", *(f"  {command}" for command in commands), ""]))

@@ -85,6 +85,11 @@ class TestOpenStore:
             ("s3://bucket/a%2F..%2Fb", "component"),
             ("s3://bucket/x?sig=1", "no \\? or #"),
             ("s3://[::1/x", "not a store URL"),
+            ("s3a://bucket/x", "s3a:; .*write s3://bucket/prefix"),
+            ("gcs://bucket/x", "write gs://bucket/prefix"),
+            ("abfss://data@account.dfs.core.windows.net/x", "write az://container/prefix"),
+            ("dbfs:/x", "write file:///dbfs/.* for a store, /dbfs/"),
+            ("kafka+s3a://bucket/x", "write s3://bucket/prefix"),
         ],
     )
     def test_refusals(self, url: str, message: str) -> None:

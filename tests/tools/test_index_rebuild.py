@@ -20,6 +20,7 @@ from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.checkpoint import LEADER_EPOCHS, parse_leader_epochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
+from tierlog.tools.findings import Severity
 from tierlog.tools.index_rebuild import (
     RebuildReport,
     RebuildTask,
@@ -350,6 +351,17 @@ def test_an_interrupt_ends_workers_without_a_word() -> None:
             for one in row
         ]
     assert told == [signal.SIG_DFL] * 2
+
+
+@pytest.mark.parametrize("name", ["cleaner-offset-checkpoint", "headers-0/leader-epoch-checkpoint"])
+def test_a_checkpoint_that_cannot_be_read_is_noted(name: str, tmp_path: Path) -> None:
+    """What it would say, the batches have to say alone."""
+    source = copy_log_dir(tmp_path, "clean/disk1", "headers-0")
+    (source / name).write_bytes(b"\xff\n")
+    report = rebuild(source, tmp_path / "to")
+    assert report.ok
+    (found,) = report.findings
+    assert (found.severity, found.path) == (Severity.NOTE, str(source / name))
 
 
 def chain_of(size_bytes: int) -> LogChain:

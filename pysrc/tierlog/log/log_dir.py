@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TypeVar
 
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log import checkpoint
@@ -61,6 +62,8 @@ __all__ = [
 ]
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,15 +337,14 @@ def _partition_of_entry(path: str, name: str, findings: Findings) -> TopicPartit
 
 
 def _contents(path: str, files: DirectoryFiles, findings: Findings) -> DirectoryContents:
-    segments = files.segments(findings)
-    epochs_path = os.path.join(path, checkpoint.LEADER_EPOCHS)
-    epochs = findings.read(epochs_path, checkpoint.read_leader_epochs, None)
-    topic_id_path = os.path.join(path, checkpoint.PARTITION_METADATA)
-    topic_id = findings.read(topic_id_path, checkpoint.read_partition_metadata, None)
+    def read(name: str, reader: Callable[[StrPath], _T]) -> _T | None:
+        there = name in files.others
+        return findings.read(os.path.join(path, name), reader, None) if there else None
+
     return DirectoryContents(
-        segments=segments,
-        leader_epochs=epochs,
-        topic_id=topic_id,
+        segments=files.segments(findings),
+        leader_epochs=read(checkpoint.LEADER_EPOCHS, checkpoint.read_leader_epochs),
+        topic_id=read(checkpoint.PARTITION_METADATA, checkpoint.read_partition_metadata),
         pending_swaps=tuple(sorted(files.swaps)),
         skipped=tuple(findings.skipped),
         problems=tuple(findings.problems),

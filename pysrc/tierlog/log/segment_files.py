@@ -91,13 +91,15 @@ class DirectoryFiles:
     """The segment files of one partition directory: path by (kind, base offset), log sizes.
 
     ``barriers``: base offsets of segments that are there but cannot be read. The segment before
-    one of them ends there, and not where the next readable one starts.
+    one of them ends there, and not where the next readable one starts. ``others``: names of files
+    that a broker keeps beside segments.
     """
 
     paths: dict[tuple[str, int], str] = field(default_factory=dict)
     log_sizes: dict[int, int] = field(default_factory=dict)
     barriers: set[int] = field(default_factory=set)
     swaps: set[int] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
 
     @classmethod
     def read(cls, directory: str, dir_fd: int, findings: Findings) -> DirectoryFiles:
@@ -119,7 +121,9 @@ class DirectoryFiles:
         path = os.path.join(directory, entry.name)
         file = parse_segment_file(entry.name)
         if file is None:
-            if not is_known_in_partition(entry.name):
+            if is_known_in_partition(entry.name):
+                self.others.add(entry.name)
+            else:
                 findings.skip(path, SkipReason.UNKNOWN_NAME)
             return
         if file.base_offset > MAX_OFFSET:

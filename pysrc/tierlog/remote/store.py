@@ -29,6 +29,13 @@ __all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "ObstoreStore", "file_chun
 
 _CLOUD_SCHEMES = ("s3", "gs", "az")
 _SCHEMES = ("file", "memory", *_CLOUD_SCHEMES, "hdfs")
+# What Hadoop's file systems call the same, which is what Spark's users have at hand.
+_OURS = {
+    **dict.fromkeys(("s3a", "s3n"), "s3://bucket/prefix"),
+    "gcs": "gs://bucket/prefix",
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "az://container/prefix"),
+    "dbfs": "file:///dbfs/... for a store, /dbfs/... for a log directory",
+}
 
 
 def open_store(url: str, **options: Any) -> ObjectStore:
@@ -59,6 +66,11 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"not a store URL: {error}") from None
+    if parts.scheme in _OURS:
+        raise ConfigError(
+            f"unknown kind of store, {parts.scheme}:; tierlog opens it without Hadoop: write "
+            f"{_OURS[parts.scheme]}"
+        )
     if "@" in parts.netloc:
         raise ConfigError(
             f"a {parts.scheme}: store URL holds credentials; give them as options or environment"

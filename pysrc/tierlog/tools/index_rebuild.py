@@ -17,6 +17,7 @@ for `remote_index_task`, come when all others are done.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tierlog.errors import ConfigError, TierlogError
+from tierlog.errors import ConfigError, CorruptDataError, TierlogError
 from tierlog.log.files import printable
 from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
@@ -50,11 +51,17 @@ from tierlog.tools.rebuild_remote_index import (
     pack_partitions,
     remote_index_task,
 )
-from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
+from tierlog.tools.rebuild_segment import (
+    Outcome,
+    SegmentOutcome,
+    SegmentRow,
+    finding,
+    finding_of,
+)
 from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
 from tierlog.tools.rebuild_store_plan import LookAtListed, LookedSegments, plan_store
 from tierlog.tools.rebuild_tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
-from tierlog.tools.sources import Source, local_path, source_of
+from tierlog.tools.sources import Source, is_url, local_path, source_of
 
 __all__ = [
     "RebuildPlan",
@@ -62,6 +69,7 @@ __all__ = [
     "RebuildSummary",
     "RebuildTask",
     "ScanTask",
+    "check_report",
     "plan_rebuild",
     "rebuild_index",
     "rebuild_report",
@@ -266,6 +274,22 @@ def plan_rebuild(
     )
 
 
+def check_report(folder: str, source: str) -> None:
+    """ConfigError for a folder that a report of `source` must not be written to. OSError if there
+    is no source."""
+    if is_url(folder):
+        raise ConfigError(f"{printable(folder)}: expected a folder of this machine, found a URL")
+    place = source_of(source)
+    inside = local_path(place.location) if place.is_store else place.location
+    if inside is not None:
+        real = os.path.realpath(inside)
+        if os.path.commonpath((os.path.realpath(folder), real)) == real:
+            raise ConfigError(
+                f"{printable(folder)}: expected a folder outside of {printable(inside)}, found one "
+                "in it; nothing but logs and their indexes belongs there"
+            )
+
+
 def _plan_log_dir(
     source: Source,
     target: str | None,
@@ -282,11 +306,13 @@ def _plan_log_dir(
         )
     logs = open_log_dir(source.location)
     place = None if target is None else check_target(target, source.location)
-    outside, inside = Findings(), list[Skipped]()
+    found = Findings()
+    inside: list[Finding] = []
 
     def each_log() -> Iterator[PartitionLog]:
-        for log in logs.each_partition(outside):
-            inside.extend(log.skipped)
+        for log in logs.each_partition(found):
+            inside.extend(map(_left_out, log.skipped))
+            inside.extend(map(_done_without, log.problems))
             yield log
 
     chains = plan_log_chains(
@@ -303,7 +329,11 @@ def _plan_log_dir(
         dry_run=dry_run,
         tasks=tasks,
         scans=_scans(tasks, slots, piece_bytes),
-        findings=tuple(map(_left_out, (*outside.skipped, *inside))),
+        findings=(
+            *map(_left_out, found.skipped),
+            *map(_done_without, found.problems),
+            *inside,
+        ),
     )
 
 
@@ -318,6 +348,12 @@ def _left_out(skipped: Skipped) -> Finding:
         "nothing to do" if routine else "see what it is: nothing was rebuilt for it",
         severity=Severity.NOTE,
     )
+
+
+def _done_without(damage: CorruptDataError) -> Finding:
+    """A checkpoint that cannot be read, so that the batches alone say what it would."""
+    action = "restore the file, or compare what was made with another replica"
+    return replace(finding_of(damage, damage.path or "", action), severity=Severity.NOTE)
 
 
 def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[ScanTask, ...]:

@@ -46,6 +46,7 @@ from tierlog.tools.rebuild_segment import (
     finding,
     finding_of,
 )
+from tierlog.tools.sources import is_url
 
 __all__ = ["LogChain", "check_target", "cut_log_chain", "plan_log_chains", "rebuild_log_chains"]
 
@@ -101,7 +102,7 @@ def _overlap(one: str, other: str) -> bool:
 def check_target(target: str, source: str | None) -> str:
     """The folder to write to, resolved. ConfigError when it is a broker's, or part of the folder
     `source`, or no folder."""
-    if "://" in target:
+    if is_url(target):
         raise ConfigError(f"{printable(target)}: expected a folder of this machine, found a URL")
     place = os.path.realpath(target)
     if source is not None and _overlap(place, os.path.realpath(source)):

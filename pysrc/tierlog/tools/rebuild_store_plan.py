@@ -260,9 +260,12 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
     """Whose store it is; empty where the marker is gone, too. An error if this is no store."""
     try:
         return cluster_of(store)
-    except RemoteResourceNotFoundError:
+    except RemoteResourceNotFoundError as error:
         if not holds_segments:
-            raise
+            raise RemoteResourceNotFoundError(
+                f"{store.url}: expected a store, found neither its marker {CLUSTER_KEY} nor a "
+                "segment; give the URL that `tierlog tier --to` has, prefix and all"
+            ) from error
     except CorruptDataError:
         return ""
     return ""

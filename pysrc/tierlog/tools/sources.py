@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from tierlog.errors import ConfigError
+from tierlog.log.checkpoint import META_PROPERTIES
 from tierlog.log.files import printable
 from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.layout import CLUSTER_KEY
@@ -17,13 +19,16 @@ from tierlog.types import check_topic_name
 __all__ = [
     "Source",
     "SourceKind",
+    "is_url",
     "local_path",
     "parse_topic",
     "parse_topic_partition",
     "source_of",
 ]
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+# Spark and Hadoop write some with one slash.
+_URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
+_ONE_SLASH = re.compile(r"file:/(?!/)")
 _MAX_INT32 = 2**31 - 1
 
 
@@ -46,11 +51,24 @@ class Source(NamedTuple):
         return self.kind is SourceKind.STORE
 
 
+def is_url(text: str) -> bool:
+    """Whether this is no path of this machine."""
+    return _URL.match(text) is not None and not os.path.lexists(text)
+
+
 def source_of(text: str) -> Source:
     """A URL is a store; so is a directory that holds a store's marker, and the folder that Kafka's
-    LocalTieredStorage writes to. OSError if there is none."""
-    if _URL.match(text):
-        return Source(SourceKind.STORE, text)
+    LocalTieredStorage writes to. OSError if there is none, ConfigError for the URL of a broker's
+    log directory."""
+    if is_url(text):
+        url = _ONE_SLASH.sub("file:///", text)
+        folder = local_path(url)
+        if folder is not None and os.path.lexists(os.path.join(folder, META_PROPERTIES)):
+            raise ConfigError(
+                f"{printable(text)}: expected the URL of a store, found a broker's log directory; "
+                f"write {printable(folder)}"
+            )
+        return Source(SourceKind.STORE, url)
     if not os.path.lexists(text):
         raise FileNotFoundError(
             errno.ENOENT, "expected a broker's log directory or a store URL, found nothing", text
