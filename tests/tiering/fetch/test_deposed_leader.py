@@ -16,13 +16,15 @@ import pytest
 
 import tierlog
 from tests.kafka_tools.golden import DATA_DIR, truth_records
+from tests.kafka_tools.support import wait_until
 from tests.oracle import batches as oracle
 from tests.tiering.fetch.test_fetcher import TwoTiers
+from tests.tiering.fetch.test_fetcher_waiting import WAIT_S, Gated, PromptPool, remade
 from tests.tiering.fetch.views import consumed, whole_view
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.fetch.types import FetchPartition, FetchView, IsolationLevel
+from tierlog.tiering.fetch.types import FetchPartition, FetchSource, FetchView, IsolationLevel
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
@@ -155,3 +157,36 @@ def test_the_short_way(tiered: Tiered, isolation: IsolationLevel, tmp_path: Path
     pieces = tierlog.read(url, TOPIC, 0, isolation_level=name)  # type: ignore[arg-type]
     seen = [int(one) for piece in pieces for one in piece.offset]
     assert seen == [one for one in wanted if one < active]
+
+
+def test_what_comes_late_of_the_deposed_leader_is_not_taken_for_the_next_ones(
+    tiered: Tiered,
+) -> None:
+    """By a host that names no leader epochs: the history of the log says whose offsets they are."""
+    tiers, partition = tiered.tiers, tiered.partition
+    tiers.pool.close()
+    tiers.pool = PromptPool(1, 0)
+    gate = Gated(tiers.remote)
+    tiers.gate = gate  # type: ignore[attr-defined]
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    offset, end = 100, 200
+    request = FetchPartition(partition=partition, fetch_offset=offset, max_bytes=2_000)
+
+    def view(folder: Path) -> FetchView:
+        shown = whole_view(folder, f"{TOPIC}-0")
+        return replace(
+            shown, local_log_start_offset=end, high_watermark=end, last_stable_offset=end
+        )
+
+    tiers.views[partition] = view(DEPOSED)
+    gate.open.clear()
+    (empty,) = tiers.fetch([request])
+    assert (empty.source, empty.size_bytes) == (FetchSource.REMOTE, 0)
+    gate.open.set()
+    wait_until(lambda: not tiers.pool.running(), WAIT_S)
+    tiers.fetcher.max_remote_wait_ms = WAIT_S * 1_000
+    tiers.views[partition] = view(LEADER)
+    (answer,) = tiers.fetch([request])
+    batches, _, _ = oracle.scan(bytes(answer.records))
+    assert {one.leader_epoch for one in batches} == {2}
+    assert gate.reads == 2

@@ -692,3 +692,36 @@ def test_offsets_are_searched_by_the_pool_and_bounded_in_time(tiers: TwoTiers) -
     tiers.fetcher.list_offset_sync(cold, 3, timeout_ms=1)
     full = tiers.fetcher.list_offset_sync(cold, 4)
     assert full.error is FetchError.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_end_is_not_what_it_was_when_somebody_else_asked(tiers: TwoTiers, joined: bool) -> None:
+    """Neither by a search that ended too late nor by one that is under way."""
+    tiers.pool = PromptPool(2, 0)
+    tiers.fetcher = remade(tiers)
+    _, hot = both(tiers)
+    whole, view = tiers.views[hot], tiers.view
+    cut = whole.log.segments[-1].base_offset
+    tiers.views[hot] = replace(whole, high_watermark=cut, last_stable_offset=cut)
+    looked, go_on = threading.Event(), threading.Event()
+
+    def dawdle(partition: TopicIdPartition) -> Any:
+        found = view(partition)
+        if not looked.is_set():
+            looked.set()
+            assert go_on.wait(WAIT_S)
+        return found
+
+    tiers.view = dawdle  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as threads:
+        patience_ms = 1_000 * WAIT_S if joined else 1
+        first = threads.submit(tiers.fetcher.list_offset_sync, hot, -1, timeout_ms=patience_ms)
+        assert looked.wait(WAIT_S)
+        tiers.views[hot] = whole
+        if not joined:
+            first.result(WAIT_S)
+            go_on.set()
+            wait_until(lambda: not tiers.pool.running(), WAIT_S)
+        assert tiers.fetcher.list_offset_sync(hot, -1).offset == whole.high_watermark
+        go_on.set()
+        first.result(WAIT_S)

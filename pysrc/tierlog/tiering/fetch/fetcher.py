@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -389,6 +389,7 @@ class Fetcher:
             self._metrics.fetch_throttled(admission)
             return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, ""), None, 0
         upper_offset = self._upper_offset(request, view)
+        lineage = view.log.leader_epochs
         key = (
             asked.partition,
             asked.fetch_offset,
@@ -397,6 +398,8 @@ class Fetcher:
             request.isolation_level,
             upper_offset,
             view.leader_epoch,
+            # Of another history the offset is another record.
+            lineage and lineage.entries[-1:],
         )
         read = self._remote_read(request, asked, view, max_bytes, upper_offset, minimum_one)
         empty = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
@@ -525,7 +528,10 @@ class Fetcher:
                 view, partition, timestamp, isolation_level=isolation_level, follower=follower
             )
 
-        key = ("offset", partition, timestamp, isolation_level, follower)
+        # What a name stands for moves: nobody gets what was found when somebody else had asked.
+        key: Hashable = object()
+        if timestamp >= 0:
+            key = ("offset", partition, timestamp, isolation_level, follower)
         try:
             return self._pool.submit(key, search)
         except (ReaderPoolFullError, ClosedError) as error:

@@ -64,8 +64,9 @@ class OffsetAnswer:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether somebody who asks for the same later is helped by it."""
-        return self.error is FetchError.NONE
+        """Whether somebody who asks for the same later is helped by it: a record that was found
+        stays the first one of its time."""
+        return self.error is FetchError.NONE and self.timestamp_ms >= 0
 
 
 _NOTHING = OffsetAnswer()
