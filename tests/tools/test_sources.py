@@ -71,6 +71,21 @@ def test_a_url_where_a_folder_is_meant(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("option", ["--to", "--report"])
+@pytest.mark.parametrize("below", ["", "folder/of/it"])
+def test_a_file_where_a_folder_is_meant(
+    below: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said before anything is scanned."""
+    file = tmp_path / "file"
+    file.touch()
+    given = {"--to": str(tmp_path / "to"), option: str(file / below)}
+    options = [part for pair in given.items() for part in pair]
+    assert main(["index", "rebuild", str(LOG_DIR), *options]) == 2
+    assert f"expected a folder, found the file {file}" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_a_report_in_the_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = copy_log_dir(tmp_path, "clean/disk1", "headers-0")
     before = sorted(os.listdir(source))

@@ -38,6 +38,7 @@ from tierlog.tools.output import Table, human_size
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild_log_dir import (
     LogChain,
+    check_folder,
     check_target,
     cut_log_chain,
     plan_log_chains,
@@ -61,7 +62,7 @@ from tierlog.tools.rebuild_segment import (
 from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
 from tierlog.tools.rebuild_store_plan import LookAtListed, LookedSegments, plan_store
 from tierlog.tools.rebuild_tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
-from tierlog.tools.sources import Source, is_url, local_path, source_of
+from tierlog.tools.sources import Source, local_path, source_of
 
 __all__ = [
     "RebuildPlan",
@@ -277,8 +278,7 @@ def plan_rebuild(
 def check_report(folder: str, source: str) -> None:
     """ConfigError for a folder that a report of `source` must not be written to. OSError if there
     is no source."""
-    if is_url(folder):
-        raise ConfigError(f"{printable(folder)}: expected a folder of this machine, found a URL")
+    check_folder(folder)
     place = source_of(source)
     inside = local_path(place.location) if place.is_store else place.location
     if inside is not None:

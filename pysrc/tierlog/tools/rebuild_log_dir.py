@@ -48,7 +48,14 @@ from tierlog.tools.rebuild_segment import (
 )
 from tierlog.tools.sources import is_url
 
-__all__ = ["LogChain", "check_target", "cut_log_chain", "plan_log_chains", "rebuild_log_chains"]
+__all__ = [
+    "LogChain",
+    "check_folder",
+    "check_target",
+    "cut_log_chain",
+    "plan_log_chains",
+    "rebuild_log_chains",
+]
 
 _MAX_SNAPSHOT_BYTES = 64 << 20
 # Files that are made durable together: one commit of the file system serves them all.
@@ -99,11 +106,23 @@ def _overlap(one: str, other: str) -> bool:
     return os.path.commonpath((one, other)) in (one, other)
 
 
+def check_folder(path: str) -> None:
+    """ConfigError for what can be no folder of this machine."""
+    if is_url(path):
+        raise ConfigError(f"{printable(path)}: expected a folder of this machine, found a URL")
+    place = os.path.realpath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise ConfigError(
+            f"{printable(path)}: expected a folder, found the file {printable(place)}"
+        )
+
+
 def check_target(target: str, source: str | None) -> str:
     """The folder to write to, resolved. ConfigError when it is a broker's, or part of the folder
     `source`, or no folder."""
-    if is_url(target):
-        raise ConfigError(f"{printable(target)}: expected a folder of this machine, found a URL")
+    check_folder(target)
     place = os.path.realpath(target)
     if source is not None and _overlap(place, os.path.realpath(source)):
         raise ConfigError(
