@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
+from tests.kafka_tools.support import wait_until
 from tests.remote.index_cache.segments import WatchedStore
 from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
@@ -19,13 +21,14 @@ from tierlog.remote.bucket import bucket_metadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.reader import open_reader, read
+from tierlog.tiering.reader import open_reader, read, read_async
 from tierlog.tiering.store_reader import StoreReader
 
 DISK = str(DATA_DIR / "clean" / "disk1")
 TOPIC = "codec-none"
 LIMIT = 1000
 WINDOW_S = 11
+WAIT_S = 30
 
 
 @pytest.fixture
@@ -151,3 +154,29 @@ def test_a_closed_quota_ends_the_reading(store_dir: Path, clock: ManualClock) ->
     quota.close()
     with pytest.raises(ClosedError, match="fetch quota"):
         next(pieces)
+
+
+def test_who_is_cancelled_in_an_event_loop_waits_for_no_quota(store_dir: Path) -> None:
+    """Else the loop could not end either, which waits for its threads."""
+    quota = QuotaManager.for_fetches(QuotaConfig())
+    quota.set_limit(0)
+
+    async def read_on() -> None:
+        async for _ in read_async(store_dir.as_uri(), TOPIC, 0, fetch_quota=quota):
+            pytest.fail("there is no room")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(read_on())
+        await asyncio.to_thread(wait_until, lambda: bool(quota._line), WAIT_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    loop = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    loop.start()
+    loop.join(WAIT_S)
+    ended = not loop.is_alive()
+    quota.set_limit(None)
+    loop.join(WAIT_S)
+    assert ended
+    assert not quota._line

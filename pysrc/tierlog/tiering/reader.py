@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from tierlog.columns import RecordColumns
@@ -17,11 +18,11 @@ from tierlog.remote.store import open_store
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.store_reader import StoreReader
+from tierlog.tiering.store_reader import FetchQuota, StoreReader
 from tierlog.tiering.tiered_reader import TieredReader
 
 if TYPE_CHECKING:
-    from tierlog.quota import QuotaManager
+    from tierlog.quota import QuotaManager, Transfer
     from tierlog.remote.index_cache import RemoteIndexCache
     from tierlog.remote.metadata import RemoteLogMetadataManager
     from tierlog.remote.store import ObjectStore
@@ -39,7 +40,7 @@ def open_reader(
     partition: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
-    fetch_quota: QuotaManager | None = None,
+    fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
@@ -114,7 +115,7 @@ def read(
     timestamp_ms: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     index_cache: RemoteIndexCache | None = None,
-    fetch_quota: QuotaManager | None = None,
+    fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
@@ -163,13 +164,40 @@ async def read_async(
     end_offset: int | None = None,
     **options: Any,
 ) -> AsyncIterator[RecordColumns]:
-    """`read` inside an event loop, with the same arguments: the next piece is made in a thread."""
+    """`read` inside an event loop, with the same arguments: the next piece is made in a thread.
+
+    Cancelled, it no longer waits for a quota; a piece that is under way comes to nothing.
+    """
 
     def next_piece() -> RecordColumns | None:
         return next(pieces, None)
 
-    pieces = await asyncio.to_thread(
-        read, source, topic, partition, start_offset, end_offset, **options
-    )
-    while (piece := await asyncio.to_thread(next_piece)) is not None:
-        yield piece
+    quota = options.get("fetch_quota")
+    waits = None if quota is None else _Abandonable(quota)
+    options["fetch_quota"] = waits
+    try:
+        pieces = await asyncio.to_thread(
+            read, source, topic, partition, start_offset, end_offset, **options
+        )
+        while (piece := await asyncio.to_thread(next_piece)) is not None:
+            yield piece
+    finally:
+        if waits is not None:
+            waits.abandon()
+
+
+class _Abandonable:
+    """A quota whose waits end when nobody wants the records any more."""
+
+    def __init__(self, quota: QuotaManager) -> None:
+        self._quota = quota
+        self._abandoned = False
+
+    def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
+        """See `QuotaManager.transfer`."""
+        return self._quota.transfer(size_bytes, cancelled=lambda: self._abandoned)
+
+    def abandon(self) -> None:
+        """Who waits gets a QuotaWaitCancelledError."""
+        self._abandoned = True
+        self._quota.wake()

@@ -10,8 +10,8 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -49,9 +49,10 @@ from tierlog.tiering.log_reader import (
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
+    from tierlog.quota import Transfer
     from tierlog.remote.index_cache import RemoteIndexCache
 
-__all__ = ["StoreReader"]
+__all__ = ["FetchQuota", "StoreReader"]
 
 # A reader that wants one record is not made to wait for MiBs; one that goes on gets more each time.
 _FIRST_BYTES = 256 << 10
@@ -60,6 +61,14 @@ _MEMORY_BYTES = 96 << 20
 _WINDOW_BYTES = 64 << 20
 _THREADS = 8
 _NO_LIMIT = 2**63
+
+
+class FetchQuota(Protocol):
+    """What a reader asks of a `QuotaManager`."""
+
+    def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
+        """A read of about that size; waits until it may begin."""
+        ...
 
 
 class StoreReader:
@@ -72,7 +81,7 @@ class StoreReader:
         *,
         fetch_bytes: int = FETCH_BYTES,
         index_cache: RemoteIndexCache | None = None,
-        fetch_quota: QuotaManager | None = None,
+        fetch_quota: FetchQuota | None = None,
         alarm: Callable[[Exception], object] | None = None,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> None:
@@ -85,7 +94,7 @@ class StoreReader:
         self._fetch_bytes = fetch_bytes
         self._alarm = alarm
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
-        self._fetch_quota = fetch_quota or QuotaManager.for_fetches(QuotaConfig())
+        self._fetch_quota: FetchQuota = fetch_quota or QuotaManager.for_fetches(QuotaConfig())
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`."""
