@@ -272,6 +272,8 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
         return "; settings of a Kafka client mean nothing here, where no broker is asked"
     if name.lower() == "paths":
         return "; several log directories are one path, with commas between them"
+    if name.lower() == "location":
+        return "; Spark keeps none for a table: use CREATE TEMPORARY VIEW ... USING tierlog OPTIONS"
     near = difflib.get_close_matches(name.lower(), known, 1)
     return f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(_NAMES)}"
 
