@@ -695,7 +695,9 @@ def test_offsets_are_searched_by_the_pool_and_bounded_in_time(tiers: TwoTiers) -
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_the_end_is_not_what_it_was_when_somebody_else_asked(tiers: TwoTiers, joined: bool) -> None:
+def test_the_newest_record_is_not_what_it_was_when_somebody_else_asked(
+    tiers: TwoTiers, joined: bool
+) -> None:
     """Neither by a search that ended too late nor by one that is under way."""
     tiers.pool = PromptPool(2, 0)
     tiers.fetcher = remade(tiers)
@@ -715,13 +717,35 @@ def test_the_end_is_not_what_it_was_when_somebody_else_asked(tiers: TwoTiers, jo
     tiers.view = dawdle  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as threads:
         patience_ms = 1_000 * WAIT_S if joined else 1
-        first = threads.submit(tiers.fetcher.list_offset_sync, hot, -1, timeout_ms=patience_ms)
+        first = threads.submit(tiers.fetcher.list_offset_sync, hot, -3, timeout_ms=patience_ms)
         assert looked.wait(WAIT_S)
         tiers.views[hot] = whole
         if not joined:
             first.result(WAIT_S)
             go_on.set()
             wait_until(lambda: not tiers.pool.running(), WAIT_S)
-        assert tiers.fetcher.list_offset_sync(hot, -1).offset == whole.high_watermark
+        assert tiers.fetcher.list_offset_sync(hot, -3).offset == whole.high_watermark - 1
         go_on.set()
         first.result(WAIT_S)
+
+
+def test_a_store_that_hangs_keeps_no_names_back(tiers: TwoTiers) -> None:
+    """A consumer may still ask where the log ends, as one that Kafka answers."""
+    tiers.pool = PromptPool(1, 0)
+    tiers.fetcher = remade(tiers, max_remote_wait_ms=1)
+    cold, hot = both(tiers)
+    gate_of(tiers).open.clear()
+    tiers.fetch([at(cold)])
+    assert tiers.pool.running()
+    for partition in (cold, hot):
+        view = tiers.views[partition]
+        for timestamp, offset in (
+            (-1, view.high_watermark),
+            (-2, view.log_start_offset),
+            (-4, view.local_log_start_offset),
+        ):
+            found = tiers.fetcher.list_offset_sync(partition, timestamp)
+            assert (found.error, found.offset) == (FetchError.NONE, offset)
+            assert asyncio.run(tiers.fetcher.list_offset(partition, timestamp)) == found
+    assert tiers.fetcher.list_offset_sync(hot, -7).error is FetchError.UNSUPPORTED_VERSION
+    assert tiers.fetcher.list_offset_sync(hot, 0).error is FetchError.UNKNOWN_SERVER_ERROR

@@ -25,7 +25,7 @@ from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
 from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError
-from tierlog.tiering.fetch.offsets import OffsetAnswer, OffsetReader
+from tierlog.tiering.fetch.offsets import OffsetAnswer, OffsetReader, SpecialTimestamp
 from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
 from tierlog.tiering.fetch.quotas import FetchAdmission, FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader
@@ -200,8 +200,13 @@ class Fetcher:
         replica_id: int = CONSUMER,
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
-        """The offset of a time, or of one of `SpecialTimestamp`, searched by the pool."""
-        ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
+        """The offset of a time, searched by the pool, or of one of `SpecialTimestamp`."""
+        follower = replica_id != CONSUMER
+        if _is_known(timestamp):
+            return await asyncio.to_thread(
+                self._look_up, partition, timestamp, isolation_level, follower
+            )
+        ticket = self._search(partition, timestamp, isolation_level, follower)
         if isinstance(ticket, OffsetAnswer):
             return ticket
         try:
@@ -220,7 +225,10 @@ class Fetcher:
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
         """The same for plain threads."""
-        ticket = self._search(partition, timestamp, isolation_level, replica_id != CONSUMER)
+        follower = replica_id != CONSUMER
+        if _is_known(timestamp):
+            return self._look_up(partition, timestamp, isolation_level, follower)
+        ticket = self._search(partition, timestamp, isolation_level, follower)
         if isinstance(ticket, OffsetAnswer):
             return ticket
         try:
@@ -509,15 +517,28 @@ class Fetcher:
     ) -> OffsetAnswer | ReadTicket[OffsetAnswer]:
         def search() -> OffsetAnswer:
             try:
-                try:
-                    return look_up()
-                except VanishedError:
-                    # The log went on meanwhile: once more, as it is now.
-                    return look_up()
-            except BaseException as failed:  # noqa: BLE001 - that is the answer, whatever it is
+                return self._look_up(partition, timestamp, isolation_level, follower)
+            except BaseException as failed:  # noqa: BLE001 - in a thread that is nobody's who asks
                 return OffsetAnswer(error=_code(failed), text=_words(failed))
 
-        def look_up() -> OffsetAnswer:
+        # The newest record is not the one that was when somebody else asked.
+        key: Hashable = object()
+        if timestamp >= 0:
+            key = ("offset", partition, timestamp, isolation_level, follower)
+        try:
+            return self._pool.submit(key, search)
+        except (ReaderPoolFullError, ClosedError) as error:
+            return OffsetAnswer(error=_code(error), text=str(error))
+
+    def _look_up(
+        self,
+        partition: TopicIdPartition,
+        timestamp: int,
+        isolation_level: IsolationLevel,
+        follower: bool,
+        looks: int = 2,
+    ) -> OffsetAnswer:
+        try:
             view = self._view(partition)
             if view is None:
                 error = FetchError.UNKNOWN_TOPIC_OR_PARTITION
@@ -527,15 +548,11 @@ class Fetcher:
             return self._offsets.look_up(
                 view, partition, timestamp, isolation_level=isolation_level, follower=follower
             )
-
-        # What a name stands for moves: nobody gets what was found when somebody else had asked.
-        key: Hashable = object()
-        if timestamp >= 0:
-            key = ("offset", partition, timestamp, isolation_level, follower)
-        try:
-            return self._pool.submit(key, search)
-        except (ReaderPoolFullError, ClosedError) as error:
-            return OffsetAnswer(error=_code(error), text=str(error))
+        except Exception as failed:  # noqa: BLE001 - that is the answer, whatever it is
+            if not isinstance(failed, VanishedError) or looks == 1:
+                return OffsetAnswer(error=_code(failed), text=_words(failed))
+        # The log went on meanwhile: once more, as it is now.
+        return self._look_up(partition, timestamp, isolation_level, follower, looks - 1)
 
     # -- answering
 
@@ -581,6 +598,11 @@ class Fetcher:
                         waiting.discard(more)
                         if not waiting:
                             del self._waiting[partition]
+
+
+def _is_known(timestamp: int) -> bool:
+    """Whether it is told without reading any records: no store that hangs keeps that back."""
+    return timestamp < 0 and timestamp != SpecialTimestamp.MAX_TIMESTAMP
 
 
 def _in_time(ticket: ReadTicket[OffsetAnswer], timeout_ms: int) -> OffsetAnswer:
