@@ -97,7 +97,9 @@ def test_manifest_describes_the_files_that_are_there() -> None:
     for segment in segments:
         assert segment.path.stat().st_size == segment.size_bytes, segment.name
         assert truth_text(segment.path).count("\nbaseOffset: ") == segment.batch_count
-    found = {p for p in segments[0].path.parents[3].glob("*/disk*/*/*.log") if is_live(p)}
+    data = segments[0].path.parents[3]
+    there = (p for name in manifest()["data_sets"] for p in data.glob(f"{name}/disk*/*/*.log"))
+    found = {path for path in there if is_live(path)}
     assert found == {s.path for s in segments}
 
 
