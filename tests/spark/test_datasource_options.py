@@ -112,6 +112,8 @@ def test_the_more_particular_start_counts() -> None:
         ({**PLACE, "maxTriggerDelay": "m"}, "expected a number and one of"),
         ({**PLACE, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({**PLACE, "kafka.bootstrap.servers": "a:1"}, "no broker is asked"),
+        # All that Spark tells a source of the options of CREATE TABLE.
+        ({"location": "file:/warehouse/t"}, "location: no such option; .*CREATE TEMPORARY VIEW"),
     ],
 )
 def test_what_is_wrong_is_said(given: dict[str, str], message: str) -> None:
