@@ -277,7 +277,10 @@ cdef class ByteBudget:
 @cython.final
 cdef class Permit:
     cdef ByteBudget _budget
-    cdef Py_buffer _view
+    # An array, which the collector is not shown. CPython up to 3.12 clears a memoryview in garbage
+    # although somebody has its buffer, and then crashes when that is given back; so it must not
+    # know that the permit is all who has it.
+    cdef Py_buffer _view[1]
     cdef bint _holds
     cdef bint _owed
     cdef readonly int64_t size_bytes

@@ -79,7 +79,7 @@ cdef class Permit:
 
     def __dealloc__(self):
         # A view that was never taken has no owner, and releasing it does nothing.
-        PyBuffer_Release(&self._view)
+        PyBuffer_Release(self._view)
         if self._budget is not None:
             self._budget.give_back(self)
 
@@ -94,19 +94,19 @@ cdef class Permit:
         """A read-only view of `data`, which keeps it and its room; once."""
         if self._holds:
             raise ValueError("this permit holds something already")
-        PyObject_GetBuffer(data, &self._view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(data, self._view, PyBUF_SIMPLE)
         self._holds = True
         return PyMemoryView_FromObject(self)
 
     cdef object hold_part(self, bytes data, size_t start, size_t end):
         """The same of a part of `data`, which is kept as a whole."""
-        PyObject_GetBuffer(data, &self._view, PyBUF_SIMPLE)
-        self._view.buf = <char *>self._view.buf + start
-        self._view.len = end - start
+        PyObject_GetBuffer(data, self._view, PyBUF_SIMPLE)
+        self._view[0].buf = <char *>self._view[0].buf + start
+        self._view[0].len = end - start
         self._holds = True
         return PyMemoryView_FromObject(self)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if not self._holds:
             raise BufferError("this permit holds nothing")
-        PyBuffer_FillInfo(view, self, self._view.buf, self._view.len, True, flags)
+        PyBuffer_FillInfo(view, self, self._view[0].buf, self._view[0].len, True, flags)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -238,6 +240,8 @@ def test_finalizers_that_run_anywhere_neither_hang_nor_lose_count() -> None:
             assert permit is not None
             cycle: list[object] = [permit.hold(bytes(size))]
             cycle.append(cycle)
+            # Nobody has one while he waits for the next.
+            del permit, cycle
 
     try:
         for worker in [Later(partial(churn, seed)) for seed in range(4)]:
@@ -271,3 +275,28 @@ def test_against_a_model(steps: list[tuple[int, bool, bool]]) -> None:
             held.append(permit)
         assert memory.used_bytes == sum(one.size_bytes for one in held)
         assert memory.read_ahead_bytes == sum(one.size_bytes for one in held if one.ahead)
+
+
+def test_a_view_of_a_view_in_garbage() -> None:
+    """What CPython's collector does to a memoryview whose buffer somebody has would end the
+    process, so this is one of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8 0\n", "")
+
+
+COLLECTED = """
+import gc
+from tierlog._hot import ByteBudget
+
+gc.disable()
+budget = ByteBudget(8, 0, lambda: None)
+permit, data = budget.take(8), memoryview(bytearray(8))
+cycle = [data, permit, permit.hold(data)]
+cycle.append(cycle)
+del permit, data, cycle
+used_bytes = budget.used_bytes
+gc.collect()
+print(used_bytes, budget.used_bytes)
+"""
