@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka_tools.golden import DATA_DIR, golden_segments
+from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_records
 from tests.native.test_bomb import zstd_of_zeros
 from tests.oracle import build
 from tests.oracle.model import HEADER_BYTES
@@ -409,6 +409,25 @@ def test_a_log_that_ends_below_its_high_watermark(
         ("missing_segment", first, end_offset)
     ]
     assert offsets_of(str(folder), **given) == all_but(lost)
+
+
+def test_without_the_end_of_a_transaction_all_behind_its_start_is_told(tmp_path: Path) -> None:
+    """Wherever the log is cut: what committed readers were given is read, or in a row."""
+    folder = copy_log_dir(tmp_path, "clean/disk2", "transactions-0")
+    given = {"path": str(folder), "subscribe": "transactions", "isolation.level": "read_committed"}
+    committed = {
+        row["offset"] for row in truth_records("clean", "transactions", 0) if row["read_committed"]
+    }
+    for path in sorted((folder / "transactions-0").glob("*.log"), reverse=True):
+        for position in reversed(scan_segment(path).position.tolist()):
+            os.truncate(path, position)
+            found = {row["offset"] for row in rows_of(given)}
+            lost = rows_of({**given, "view": "quarantine"})
+            told = [range(one["start_offset"], one["end_offset"]) for one in lost]
+            assert found <= committed
+            assert all(any(one in part for part in told) for one in committed - found), position
+        for file in path.parent.glob(f"{path.stem}.*"):
+            file.unlink()
 
 
 def test_what_is_met_twice_is_told_once(folder: Path) -> None:
