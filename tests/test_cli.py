@@ -205,14 +205,14 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_an_interrupt_is_quiet_and_130() -> None:
     code = """
 import os, signal, sys
-from tierlog import cli
+from tierlog.cli import command
 
-@cli.tierlog.command()
+@command.tierlog.command()
 def wait():
     os.kill(os.getpid(), signal.SIGINT)
     signal.pause()
 
-sys.exit(cli.main(["wait"]))
+sys.exit(command.main(["wait"]))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert ended.returncode == 130

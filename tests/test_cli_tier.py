@@ -20,9 +20,9 @@ import pytest
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
+from tierlog.cli.tier_run import Watched
 from tierlog.clock import ManualClock
 from tierlog.sidecar import Progress
-from tierlog.tier_command import Watched
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
 

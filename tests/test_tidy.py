@@ -16,7 +16,7 @@ RUST_FUNCTION = re.compile(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |exter
 THIS_FILE = "tests/test_tidy.py"
 
 # Where looking at the clock, sleeping or chance is the job.
-CLOCK_OWNERS = ("pysrc/tierlog/clock.py", "pysrc/tierlog/cli.py", "benches/", "tests/")
+CLOCK_OWNERS = ("pysrc/tierlog/clock.py", "pysrc/tierlog/cli/", "benches/", "tests/")
 
 
 def tracked(*suffixes: str) -> list[str]:

@@ -1,0 +1,133 @@
+"""``tierlog cat``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from tierlog.cli.support import (
+    EXIT_PROBLEMS,
+    Parsed,
+    hint,
+    to_stdout,
+    topic_partition_value,
+    usage_errors,
+)
+
+if TYPE_CHECKING:
+    from tierlog.remote.bucket import Problem
+    from tierlog.tools.record_format import Formatter
+
+__all__ = ["cat"]
+
+
+@click.command()
+@click.argument("source")
+@click.argument(
+    "partition", type=Parsed("partition", topic_partition_value), metavar="TOPIC:PARTITION"
+)
+@click.option(
+    "-o",
+    "offsets",
+    multiple=True,
+    metavar="OFFSET",
+    help="Where to start and stop: beginning, end, N, -N, N:M, s@ms, e@ms, @-2h:end, "
+    "@2024-02-29T12:00:00Z:1h. Ends are not included. Default: all.",
+)
+@click.option("-c", "count", type=click.IntRange(min=0), metavar="N", help="At most N records.")
+@click.option("-e", "say_end", is_flag=True, help="Say on stderr where the end was reached.")
+@click.option("-f", "template", metavar="FORMAT", help="kcat's tokens: %k %s %S %o %T %h ...")
+@click.option("-J", "as_json", is_flag=True, help="One JSON object a line, with kcat's keys.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="The store that SOURCE, a log directory, is tiered to: both are read as one log.",
+)
+@click.option(
+    "--read-committed",
+    "committed",
+    is_flag=True,
+    help="Leave out aborted transactions, and stop before the oldest one that has not ended.",
+)
+def cat(
+    source: str,
+    partition: tuple[str, int],
+    offsets: tuple[str, ...],
+    count: int | None,
+    say_end: bool,
+    template: str | None,
+    as_json: bool,
+    store: str | None,
+    committed: bool,
+) -> int:
+    """Print the records of one partition of SOURCE.
+
+    tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
+    are {"base64": "..."} instead of a string. A segment of a store that is damaged is left out and
+    named, and the exit code is 1.
+
+    \b
+    tierlog cat /var/lib/kafka/data orders:0 -o -10
+    tierlog cat s3://bucket/kafka orders:0 -o @-2h:end -J
+    tierlog cat s3://bucket/kafka orders:0 -c 5 -f '%o %T %k=%s\\n'
+    tierlog cat /var/lib/kafka/data orders:0 --store s3://bucket/kafka --read-committed
+    """
+    from tierlog.clock import SystemClock
+    from tierlog.tools.cat import format_records, select_records
+    from tierlog.tools.offsets import parse_offsets
+
+    if as_json and template is not None:
+        raise click.UsageError("-f and -J exclude each other")
+    with usage_errors("-o"):
+        wanted = parse_offsets(offsets, SystemClock().now_ms())
+    with usage_errors("-f"):
+        formatter = _formatter(as_json, template)
+    topic, number = partition
+    damaged: list[str] = []
+
+    def left_out(problem: Problem) -> None:
+        if problem.hides_segment and problem.key not in damaged:
+            damaged.append(problem.key)
+            hint(f"left out: {problem}")
+
+    location, store_url = _tiers(source, store)
+    selection = select_records(
+        location, topic, number, wanted, left_out, store=store_url, committed=committed
+    )
+    if selection.hint:
+        hint(selection.hint)
+    out = sys.stdout.buffer
+    for records in selection.records(count):
+        for piece in format_records(records, topic, number, formatter):
+            with to_stdout():
+                out.write(piece)
+    with to_stdout():
+        out.flush()
+    if say_end:
+        hint(f"reached the end of {topic}:{number} at offset {selection.end}")
+    return EXIT_PROBLEMS if damaged else 0
+
+
+def _tiers(source: str, store: str | None) -> tuple[str, str | None]:
+    """Where the records lie: one place, or a log directory and the store it is tiered to."""
+    from tierlog.tools.sources import source_of
+
+    first = source_of(source)
+    if store is None:
+        return first.location, None
+    if first.is_store:
+        raise click.BadParameter(f"{source} is a store itself", param_hint="--store")
+    second = source_of(store)
+    if not second.is_store:
+        raise click.BadParameter(f"{store} is no store", param_hint="--store")
+    return first.location, second.location
+
+
+def _formatter(as_json: bool, template: str | None) -> Formatter:
+    from tierlog.tools.record_format import format_as_json, format_by
+
+    if as_json:
+        return format_as_json
+    return format_by(r"%s\n" if template is None else template)

@@ -1,0 +1,113 @@
+"""``tierlog index rebuild``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from tierlog.cli.support import (
+    EXIT_PROBLEMS,
+    FORMATS,
+    Parsed,
+    Verbs,
+    echo,
+    format_option,
+    of_extra,
+    print_tables,
+    size_value,
+)
+
+__all__ = ["index"]
+
+
+@click.group(cls=Verbs)
+def index() -> None:
+    """Make indexes again from the logs they belong to."""
+
+
+@index.command()
+@click.argument("source")
+@click.option("--to", "target", metavar="DIR", help="Where index files go.")
+@click.option("--dry-run", is_flag=True, help="Scan and check everything, write nothing.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes to work in.  [default: one for each CPU, or as many as Spark has slots]",
+)
+@click.option("--spark", "master", metavar="MASTER", help="Work on this Spark cluster instead.")
+@click.option("--ship", is_flag=True, help="With --spark: to workers without tierlog, send it.")
+@click.option("--report", "report_dir", metavar="DIR", help="Write the report as Parquet, too.")
+@click.option(
+    "--index-interval",
+    "index_interval_bytes",
+    type=Parsed("size", size_value),
+    metavar="BYTES",
+    default=4096,
+    help="The topics' index.interval.bytes.  [default: 4096]",
+)
+@format_option(*FORMATS)
+def rebuild(
+    source: str,
+    target: str | None,
+    dry_run: bool,
+    jobs: int | None,
+    master: str | None,
+    ship: bool,
+    report_dir: str | None,
+    index_interval_bytes: int,
+    shown: str,
+) -> int:
+    """Rebuild the indexes of SOURCE from its logs.
+
+    Of a log directory: every .index, .timeindex, .txnindex and .snapshot, as Kafka's own recovery
+    writes them, into DIR and never into the directory itself. Of a store: .indexes objects that
+    are missing or damaged; sound ones stay. With DIR the remote index files that a node keeps of it
+    are made there. A damaged segment is reported and left out, the others
+    are done all the same, and the exit code is 1. May be repeated: what is done stays done.
+
+    \b
+    tierlog index rebuild /var/lib/kafka/data --to /mnt/indexes
+    tierlog index rebuild s3://bucket/kafka --dry-run
+    tierlog index rebuild s3://bucket/kafka --spark spark://master:7077
+    """
+    from tierlog.clock import SystemClock
+    from tierlog.tools.index_rebuild import check_report, rebuild_index, rebuild_text
+    from tierlog.tools.progress import progress_on
+
+    if ship and master is None:
+        raise click.UsageError("--ship goes with --spark")
+    on_spark = None if master is None else of_extra("spark", "spark_udfs.rebuild")
+    table = None if report_dir is None else of_extra("arrow", "tierlog.tools.rebuild_table")
+    if report_dir is not None:
+        check_report(report_dir, source)
+    wanted: dict[str, Any] = {
+        "now_ms": SystemClock().now_ms(),
+        "target": target,
+        "dry_run": dry_run,
+        "index_interval_bytes": index_interval_bytes,
+    }
+    with progress_on(sys.stderr, "rebuild") as progress:
+        if on_spark is not None:
+            report = on_spark.rebuild_on(
+                master, source, slots=jobs, send_package=ship, progress=progress, **wanted
+            )
+        else:
+            jobs = jobs or len(os.sched_getaffinity(0))
+            report = rebuild_index(source, jobs=jobs, progress=progress, **wanted)
+    if table is not None:
+        table.write_report(
+            report_dir,
+            table.segment_table(table.report_outcomes(report)),
+            table.finding_table(report.findings),
+        )
+    tables = report.tables()
+    if shown in ("json", "yaml"):
+        print_tables(tables, shown)
+    else:
+        print_tables(tables[1:2], shown)
+        echo("\n".join(rebuild_text(report)))
+    return 0 if report.ok else EXIT_PROBLEMS

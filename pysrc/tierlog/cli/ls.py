@@ -1,0 +1,48 @@
+"""``tierlog ls``."""
+
+from __future__ import annotations
+
+import click
+
+from tierlog.cli.support import FORMATS, Parsed, format_option, hint, print_tables, topic_value
+
+__all__ = ["ls"]
+
+
+@click.command()
+@click.argument("source")
+@click.argument("topic", required=False, type=Parsed("topic", topic_value), metavar="[TOPIC[:P]]")
+@click.option("--segments", is_flag=True, help="List segments, as for one partition.")
+@format_option(*FORMATS)
+def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown: str) -> None:
+    """List the partitions of SOURCE, or the segments of one.
+
+    \b
+    tierlog ls /var/lib/kafka/data
+    tierlog ls /var/lib/kafka/data orders:0 --format wide
+    tierlog ls s3://bucket/kafka orders --segments
+    """
+    from tierlog.tools.ls import list_source
+    from tierlog.tools.sources import source_of
+
+    name, partition = topic or (None, None)
+    listed = list_source(
+        source_of(source),
+        topic=name,
+        partition=partition,
+        segments=segments or partition is not None,
+    )
+    print_tables(listed.tables(), shown)
+    if not (listed.partitions or listed.segments):
+        hint("no partitions here")
+    if shown == "text":
+        _hint_at_left_out(len(listed.skipped), len(listed.problems))
+
+
+def _hint_at_left_out(skipped: int, problems: int) -> None:
+    if skipped:
+        names = "1 name" if skipped == 1 else f"{skipped} names"
+        hint(f"{names} not read; --format wide says which and why")
+    if problems:
+        checkpoints = "1 checkpoint is" if problems == 1 else f"{problems} checkpoints are"
+        hint(f"{checkpoints} damaged; --format wide says where")

@@ -1,0 +1,179 @@
+"""What the verbs share: exit codes, argument types, and writing to stdout and stderr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tierlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tierlog.tools.output import Table
+
+__all__ = [
+    "EXIT_BROKEN_PIPE",
+    "EXIT_INTERRUPTED",
+    "EXIT_PROBLEMS",
+    "EXIT_USAGE",
+    "FORMATS",
+    "NobodyReadsError",
+    "Parsed",
+    "Verbs",
+    "duration_or_off",
+    "echo",
+    "format_option",
+    "heads",
+    "hint",
+    "interval_value",
+    "of_extra",
+    "print_tables",
+    "report_file",
+    "size_or_off",
+    "size_value",
+    "to_stdout",
+    "topic_partition_value",
+    "topic_value",
+    "usage_errors",
+]
+
+FORMATS = ("text", "wide", "json", "yaml")
+EXIT_PROBLEMS, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
+
+
+class NobodyReadsError(Exception):
+    """Click would turn a broken pipe into exit code 1, which means that problems were found."""
+
+
+class Verbs(click.Group):
+    """The verbs, in the order in which one gets to know them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise NobodyReadsError from error
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@contextmanager
+def to_stdout() -> Iterator[None]:
+    """An error of stdout, a full disk behind it perhaps, names no file by itself."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def echo(text: str) -> None:
+    with to_stdout():
+        click.echo(text)
+
+
+def hint(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def of_extra(extra: str, module: str) -> Any:
+    """A module that needs an extra, or lies outside of this package."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{error}: it comes with pip install 'tierlog[{extra}]'") from error
+
+
+class Parsed(click.ParamType[Any]):
+    """An argument that a function of one string understands; its ValueError is wrong usage."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def size_value(text: str) -> int:
+    from tierlog.tools.output import parse_size
+
+    return parse_size(text)
+
+
+def size_or_off(text: str) -> int:
+    return -1 if text == "-1" else size_value(text)
+
+
+def duration_or_off(text: str) -> int:
+    from tierlog.tools.durations import parse_duration
+
+    return -1 if text == "-1" else parse_duration(text)
+
+
+def interval_value(text: str) -> int:
+    from tierlog.tools.durations import parse_duration
+
+    return parse_duration(text, "s")
+
+
+def topic_value(text: str) -> tuple[str, int | None]:
+    from tierlog.tools.sources import parse_topic
+
+    return parse_topic(text)
+
+
+def topic_partition_value(text: str) -> tuple[str, int]:
+    from tierlog.tools.sources import parse_topic_partition
+
+    return parse_topic_partition(text)
+
+
+def format_option(*formats: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--format",
+        "shown",
+        type=click.Choice(formats),
+        default="text",
+        show_default=True,
+        help="Tables for people (wide: every column) or one exact document.",
+    )
+
+
+def print_tables(tables: Iterable[Table], shown: str) -> None:
+    from tierlog.tools.output import Format, render
+
+    echo("\n".join(render(tables, Format(shown), heads())))
+
+
+def heads() -> Callable[[str], str]:
+    """How column heads are shown."""
+    plain = os.environ.get("NO_COLOR")
+    return str if plain else lambda head: click.style(head, bold=True)
+
+
+@contextmanager
+def usage_errors(option: str) -> Iterator[None]:
+    """A value that cannot be parsed is wrong usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def report_file(path: str) -> Any:
+    """A file that is there as a whole or not at all; what is no file is written to, and never
+    replaced by one: /dev/stdout, a pipe."""
+    is_file = os.path.isfile(path) or not os.path.exists(path)
+    return click.open_file(path, "w", encoding="utf-8", atomic=is_file)
