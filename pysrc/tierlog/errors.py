@@ -3,6 +3,7 @@
     TierlogError
     |- ConfigError                     unknown setting, impossible value
     |- CorruptDataError                bytes are not what their format says
+    |- GapError                        the archive lacks offsets that the log had
     |- OutOfRangeError                 offset or timestamp not held here
     |- RemoteStorageError              the store failed; retriable
     |  `- RemoteResourceNotFoundError  the object is not there
@@ -22,6 +23,7 @@ __all__ = [
     "ConfigError",
     "CorruptDataError",
     "FencedLeaderError",
+    "GapError",
     "MetadataNotReadyError",
     "OutOfRangeError",
     "RemoteMetadataError",
@@ -103,6 +105,50 @@ def _corrupt_data(
     return CorruptDataError(
         reason=reason, path=path, position=position, expected=expected, found=found, hint=hint
     )
+
+
+class GapError(TierlogError):
+    """Offsets that a log had, that were never deleted from it, and that no segment holds.
+
+    `first_offset` to `last_offset`, both included, are missing; `last_offset` is None when only
+    the missing segment would tell where it ends. `hint` says what to do next.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        first_offset: int,
+        last_offset: int | None,
+        *,
+        hint: str | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.hint = hint
+        super().__init__(topic, partition, first_offset, last_offset)
+
+    def __str__(self) -> str:
+        if self.last_offset is None:
+            missing = f"the offsets from {self.first_offset} on are"
+        elif self.last_offset == self.first_offset:
+            missing = f"offset {self.first_offset} is"
+        else:
+            missing = f"offsets {self.first_offset} to {self.last_offset} are"
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.topic}-{self.partition}: {missing} in no segment{hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        arguments = self.topic, self.partition, self.first_offset, self.last_offset, self.hint
+        return _gap, arguments
+
+
+def _gap(
+    topic: str, partition: int, first_offset: int, last_offset: int | None, hint: str | None
+) -> GapError:
+    return GapError(topic, partition, first_offset, last_offset, hint=hint)
 
 
 class OutOfRangeError(TierlogError, LookupError):
