@@ -117,7 +117,7 @@ class PreparedSegment:
     ) -> RemoteLogSegmentMetadata:
         """The segment as COPY_SEGMENT_STARTED announces it, under a new id."""
         base_offset = self.segment.base_offset
-        epochs = self._epochs()
+        epochs = self.leader_epochs_of_batches()
         sizes = self.rebuilt.bytes_per_epoch
         known = {epoch for epoch, _ in epochs}
         return RemoteLogSegmentMetadata(
@@ -135,9 +135,9 @@ class PreparedSegment:
             log_crc32c=self.log_crc32c,
         )
 
-    def _epochs(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, start offset) over the whole segment: the lineage, and before its beginning,
-        where records were deleted, what the batches themselves say."""
+    def leader_epochs_of_batches(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, first offset) pairs over the whole segment: the lineage, and before the lineage
+        begins, where records were deleted, the epochs in the batches."""
         base_offset = self.segment.base_offset
         lineage = [
             (entry.epoch, entry.start_offset)
@@ -388,6 +388,20 @@ class SegmentCopier:
             self._remove(started, leader_epoch)
             raise
         return CopiedSegment(metadata=self._finish(started, leader_epoch), remote_log_index=entries)
+
+    def has_copied(self, prepared: PreparedSegment) -> bool:
+        """Whether a finished remote segment holds the bytes of this one under the same offsets."""
+        offsets = prepared.segment.base_offset, prepared.end_offset
+        epochs = prepared.leader_epochs_of_batches()
+        if not epochs:
+            return False
+        known = self._metadata.lookup(prepared.partition, epochs[0][0], offsets[0])
+        return (
+            known is not None
+            and (known.start_offset, known.served_end_offset) == offsets
+            and known.segment_size_bytes == prepared.size_bytes
+            and known.log_crc32c == prepared.log_crc32c
+        )
 
     def resume(
         self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None

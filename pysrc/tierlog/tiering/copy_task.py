@@ -34,7 +34,6 @@ from tierlog.quota import QuotaWaitCancelledError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.object_store import Draft
 from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
-from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
 from tierlog.tiering.producer_states import ProducerStates
@@ -267,11 +266,13 @@ class CopyTask:
             if not getattr(error, "retriable", True):
                 self._count_failure()
             raise
+        if copied is not None and segment.next_base_offset is not None:
+            # The whole segment, wherever the checkpoints begin the log: its batches were compared
+            # with them, and what is copied must not be chosen again.
+            copied.add(base_offset, segment.next_base_offset - 1)
+        if done is None:
+            return
         metadata = done.metadata
-        if copied is not None and view.log.leader_epochs is not None:
-            # By its metadata, not by the local segment: what the lineage does not know stays out.
-            for first, last in ranges_in_lineage(metadata, view.log.leader_epochs):
-                copied.add(first, last)
         work.index_segment(metadata, done.remote_log_index)
         if work.metrics is not None:
             work.metrics.copied(metadata.segment_size_bytes)
@@ -281,8 +282,10 @@ class CopyTask:
         if self._work.metrics is not None:
             self._work.metrics.copy_failed()
 
-    def _transfer(self, task: Task, view: LogView, segment: SegmentFiles) -> CopiedSegment:
-        """Waiting for the quota comes before looking: what is scanned and open is sent at once."""
+    def _transfer(self, task: Task, view: LogView, segment: SegmentFiles) -> CopiedSegment | None:
+        """Copy one segment; None when a finished remote segment has these very bytes.
+
+        The wait for the quota comes before the scan: what is scanned and open is sent at once."""
         work, tier = self._work, self._tier
 
         def waits(wait_ms: int) -> None:
@@ -315,6 +318,8 @@ class CopyTask:
                 draft=draft,
             )
             producers.remember(prepared.end_offset + 1, prepared.rebuilt.producer_snapshot)
+            if tier.copier.has_copied(prepared):
+                return None
             return tier.copier.copy(
                 prepared,
                 handle,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 
-__all__ = ["newest_segment", "ranges_in_lineage"]
+__all__ = ["newest_segment", "ranges_archived", "ranges_in_lineage"]
 
 
 def newest_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
@@ -36,4 +36,19 @@ def ranges_in_lineage(
             ranges[-1] = (ranges[-1][0], last)
         elif first <= last:
             ranges.append((first, last))
+    return ranges
+
+
+def ranges_archived(
+    segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs
+) -> list[tuple[int, int]]:
+    """The inclusive offset ranges of `segment` that need no other copy.
+
+    As `ranges_in_lineage`, and the offsets of the segment before the lineage begins: two logs that
+    have the same offset in the same leader epoch have the same records before it. A broker moves
+    the beginning of its lineage at once when records are deleted, and the log start offset later.
+    """
+    ranges = ranges_in_lineage(segment, lineage)
+    if ranges and ranges[0][0] == lineage.entries[0].start_offset:
+        ranges[0] = (segment.start_offset, ranges[0][1])
     return ranges

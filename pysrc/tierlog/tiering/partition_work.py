@@ -29,7 +29,7 @@ from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
-from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.tiering.lineage import ranges_archived
 from tierlog.tiering.local_log import LocalLog, LogView
 from tierlog.tiering.retention import HeldBack
 from tierlog.tiering.task_pool import TaskFailure
@@ -313,10 +313,10 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def coverage(segments: Sequence[RemoteLogSegmentMetadata], lineage: LeaderEpochs) -> Coverage:
-    """The offsets that finished segments hold and `lineage` knows."""
+    """The offsets of this lineage that finished segments hold, see `ranges_archived`."""
     return Coverage(
         offsets
         for segment in segments
         if segment.state is _FINISHED
-        for offsets in ranges_in_lineage(segment, lineage)
+        for offsets in ranges_archived(segment, lineage)
     )
