@@ -24,6 +24,7 @@ from spark_udfs.shipping import ship
 from spark_udfs.types import spark_schema
 from spark_udfs.worker import on_worker
 from tierlog.clock import Clock, SystemClock
+from tierlog.config import RemoteIndexConfig
 from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.remote.store import open_store
@@ -143,6 +144,7 @@ def rebuild_indexes(
     slots: int | None = None,
     task_bytes: int | None = None,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    remote_index: RemoteIndexConfig | None = None,
     piece_bytes: int = DEFAULT_PIECE_BYTES,
     progress: Progress | None = None,
     clock: Clock | None = None,
@@ -156,7 +158,8 @@ def rebuild_indexes(
 
     ``report_path`` gets ``segments.parquet`` and ``findings.parquet``, in place of those of an
     earlier run: of a path the driver writes two files, of a URL Spark's workers write two folders
-    and the rows never come to the driver. ``progress`` is told on the driver.
+    and the rows never come to the driver. ``progress`` is told on the driver. ``remote_index`` is
+    that of `plan_rebuild`.
 
     Errors are those of `plan_rebuild`, and TierlogError when Spark gives the job up; what is wrong
     with a segment is in the rows.
@@ -173,6 +176,7 @@ def rebuild_indexes(
         slots=slots,
         task_bytes=task_bytes,
         index_interval_bytes=index_interval_bytes,
+        remote_index=remote_index,
         piece_bytes=piece_bytes,
         progress=progress,
         clock=clock,
@@ -201,6 +205,7 @@ def rebuild_on(
     slots: int | None = None,
     dry_run: bool = False,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    remote_index: RemoteIndexConfig | None = None,
     progress: Progress | None = None,
     send_package: bool = False,
 ) -> RebuildReport:
@@ -218,6 +223,7 @@ def rebuild_on(
             now_ms=now_ms,
             slots=slots,
             index_interval_bytes=index_interval_bytes,
+            remote_index=remote_index,
             progress=progress,
         ).collected()
 
@@ -316,6 +322,7 @@ class _Run:
         now_ms: int | None,
         slots: int | None,
         index_interval_bytes: int,
+        remote_index: RemoteIndexConfig | None = None,
         piece_bytes: int = DEFAULT_PIECE_BYTES,
         task_bytes: int | None = None,
         progress: Progress | None = None,
@@ -335,6 +342,7 @@ class _Run:
             now_ms=clock.now_ms() if now_ms is None else now_ms,
             slots=slots,
             index_interval_bytes=index_interval_bytes,
+            remote_index=remote_index,
             piece_bytes=piece_bytes,
             least_bytes=_SMALLEST_TASK_BYTES,
             look=partial(_looks, spark, place.location),

@@ -164,7 +164,7 @@ def test_no_thread_is_left_behind(tier: Tier, end: str) -> None:
 def test_pieces_may_be_kept_whatever_the_memory_is(
     tier: Tier, monkeypatch: pytest.MonkeyPatch, before_read: Callable[[str], object]
 ) -> None:
-    monkeypatch.setattr(store_reader, "_MEMORY_BYTES", 256 << 10)
+    monkeypatch.setattr(store_reader, "_MOST_MEMORY_BYTES", 256 << 10)
     tier.store.before_read = before_read
     kept = list(read(tier, fetch_bytes=128 << 10))
     assert offsets(iter(kept)) == list(range(RECORDS))
@@ -177,7 +177,7 @@ def test_no_more_is_read_ahead_than_the_memory_holds(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 1 << 20
-    monkeypatch.setattr(store_reader, "_MEMORY_BYTES", limit)
+    monkeypatch.setattr(store_reader, "_MOST_MEMORY_BYTES", limit)
     tier.store.before_read = slowly
     came_out, most = 0, 0
     for piece in read(tier, fetch_bytes=64 << 10):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tierlog.cli.settings import config_option, verb_config
 from tierlog.cli.support import (
     EXIT_PROBLEMS,
     Parsed,
@@ -51,6 +52,7 @@ __all__ = ["cat"]
     is_flag=True,
     help="Leave out aborted transactions, and stop before the oldest one that has not ended.",
 )
+@config_option("Settings of reading a store, as TIERLOG_... variables: quota, memory, threads.")
 def cat(
     source: str,
     partition: tuple[str, int],
@@ -61,6 +63,7 @@ def cat(
     as_json: bool,
     store: str | None,
     committed: bool,
+    config_file: str | None,
 ) -> int:
     """Print the records of one partition of SOURCE.
 
@@ -94,7 +97,14 @@ def cat(
 
     location, store_url = _tiers(source, store)
     selection = select_records(
-        location, topic, number, wanted, left_out, store=store_url, committed=committed
+        location,
+        topic,
+        number,
+        wanted,
+        left_out,
+        store=store_url,
+        committed=committed,
+        config=verb_config(config_file),
     )
     if selection.hint:
         hint(selection.hint)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tierlog.cli.settings import config_option, read_config
 from tierlog.cli.support import (
     EXIT_PROBLEMS,
     FORMATS,
@@ -46,9 +47,9 @@ def index() -> None:
     "index_interval_bytes",
     type=Parsed("size", size_value),
     metavar="BYTES",
-    default=4096,
-    help="The topics' index.interval.bytes.  [default: 4096]",
+    help="The topics' index.interval.bytes; else log.index.interval.bytes.  [default: 4096]",
 )
+@config_option("Settings of the nodes whose indexes these are: the same make the same bytes.")
 @format_option(*FORMATS)
 def rebuild(
     source: str,
@@ -58,7 +59,8 @@ def rebuild(
     master: str | None,
     ship: bool,
     report_dir: str | None,
-    index_interval_bytes: int,
+    index_interval_bytes: int | None,
+    config_file: str | None,
     shown: str,
 ) -> int:
     """Rebuild the indexes of SOURCE from its logs.
@@ -84,11 +86,14 @@ def rebuild(
     table = None if report_dir is None else of_extra("arrow", "tierlog.tools.rebuild_table")
     if report_dir is not None:
         check_report(report_dir, source)
+    interval = None if index_interval_bytes is None else str(index_interval_bytes)
+    config = read_config(config_file, os.environ, {"log.index.interval.bytes": interval})
     wanted: dict[str, Any] = {
         "now_ms": SystemClock().now_ms(),
         "target": target,
         "dry_run": dry_run,
-        "index_interval_bytes": index_interval_bytes,
+        "index_interval_bytes": config.log.index_interval_bytes,
+        "remote_index": config.remote_index,
     }
     with progress_on(sys.stderr, "rebuild") as progress:
         if on_spark is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tierlog.cli.settings import config_option, read_config
 from tierlog.cli.support import (
     FORMATS,
     Parsed,
@@ -26,13 +27,7 @@ __all__ = ["tier"]
 @click.option("--to", "tierlog_store_url", metavar="URL", help="The store to copy to.")
 @click.option("--once", is_flag=True, help="One pass; else it goes on until interrupted.")
 @click.option("--dry-run", is_flag=True, help="One pass that checks everything, changes nothing.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Settings: a broker's server.properties as it is, its log.dirs for LOGDIRs.",
-)
+@config_option("Settings: a broker's server.properties as it is, its log.dirs for LOGDIRs.")
 @click.option(
     "--interval",
     "remote_log_manager_task_interval_ms",
@@ -115,13 +110,13 @@ def tier(
     tierlog tier /var/lib/kafka/data --to file:///mnt/archive --once --copy-quota 50MiB
     tierlog tier --config server.properties --to s3://bucket/kafka --retention-ms 365d
     """
-    from tierlog.cli.tier_run import run_tier, tier_config
+    from tierlog.cli.tier_run import run_tier
     from tierlog.clock import SystemClock
 
     given = {key.replace("_", "."): _flag_text(value) for key, value in flags.items()}
     given["tierlog.topics"] = ",".join(topics) or None
     return run_tier(
-        tier_config(config_file, os.environ, given),
+        read_config(config_file, os.environ, given),
         log_dirs,
         once=once,
         dry_run=dry_run,

@@ -12,15 +12,14 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from tierlog.clock import Clock
-from tierlog.config import Config, load_config, parse_properties
-from tierlog.errors import ConfigError
+from tierlog.config import Config
 from tierlog.quota import QuotaManager
 from tierlog.sidecar import (
     Outcome,
@@ -39,35 +38,10 @@ if TYPE_CHECKING:
     from tierlog.metrics import RemoteLogMetrics
     from tierlog.tools.progress import Progress as Bar
 
-__all__ = ["Watched", "run_tier", "tier_config"]
+__all__ = ["Watched", "run_tier"]
 
 _EXIT_PROBLEMS, _EXIT_INTERRUPTED = 1, 130
-# Variables of the same prefix that are no settings.
-_RESERVED = ("TIERLOG_DEBUG", "TIERLOG_SPARK_GC_FREEZE")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def tier_config(
-    config_file: str | None,
-    environment: Mapping[str, str],
-    flags: Mapping[str, str | None],
-) -> Config:
-    """Settings of a ``server.properties``, the environment and the flags given; the last wins."""
-    properties: dict[str, str] = {}
-    if config_file is not None:
-        with open(config_file, encoding="iso-8859-1", newline="") as file:
-            text = file.read()
-        try:
-            properties = parse_properties(text)
-        except ConfigError as error:
-            raise ConfigError(f"{config_file}: {error}") from None
-    return load_config(
-        properties=properties,
-        environment=environment,
-        flags={key: value for key, value in flags.items() if value is not None},
-        reserved=_RESERVED,
-        source=config_file or "properties",
-    )
 
 
 def run_tier(
@@ -102,6 +76,7 @@ def run_tier(
                 topic=_topic_settings(config),
                 deleted_topic_retention_ms=_unless_off(config.tier.deleted_topic_retention_ms),
                 copy_quota=QuotaManager.for_copies(config.quota, clock),
+                log=config.log,
                 remote_log=config.remote_log,
                 remote_index=config.remote_index,
                 metrics=metrics,

@@ -167,7 +167,8 @@ class RemoteLogConfig(Section):
     """Tasks and threads of the remote log manager (KIP-405).
 
     In force in every `RemoteLogManager`, and so in `tierlog tier`, whose `--interval` is the task
-    interval in seconds. Those of the reader go to whoever reads by threads; the command does not.
+    interval in seconds. Those of reading hold in every `Fetcher`; threads and memory also in
+    `tierlog.read` and `tierlog cat`, of which each uses at most 8 threads and 96 MiB.
     """
 
     manager_task_interval_ms: int = setting(
@@ -302,14 +303,16 @@ class LogConfig(Section):
         "log.index.interval.bytes",
         whole_number(0, MAX_INT32),
         4096,
-        "Bytes of log between two entries of a rebuilt offset index.",
+        "Bytes of log between two entries of an offset index that tierlog builds: in the store by "
+        "`tierlog tier`, and by `tierlog index rebuild`.",
         aliases=("index.interval.bytes",),
     )
     segment_bytes: int = setting(
         "log.segment.bytes",
         whole_number(14, MAX_INT32),
         1 << 30,
-        "Size at which a segment is rolled.",
+        "Size at which the broker rolls a segment. When the copy quota is less than that in its "
+        "whole window, `tierlog tier` warns at the start.",
         aliases=("segment.bytes",),
     )
     batch_max_decompressed_bytes: int = setting(

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import QuotaConfig, RemoteIndexConfig, RemoteLogConfig
+from tierlog.config import LogConfig, QuotaConfig, RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.eligibility import Decision, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
@@ -95,6 +95,7 @@ class Sidecar:
         topic: TopicSettings | None = None,
         deleted_topic_retention_ms: int | None = None,
         copy_quota: QuotaManager | None = None,
+        log: LogConfig | None = None,
         remote_log: RemoteLogConfig | None = None,
         remote_index: RemoteIndexConfig | None = None,
         metrics: RemoteLogMetrics | None = None,
@@ -119,6 +120,7 @@ class Sidecar:
             else None
         )
         self._config = remote_log or RemoteLogConfig()
+        self._log_config = log or LogConfig()
         if copy_quota is None or dry_run:
             copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
         self._copy_quota = copy_quota
@@ -137,6 +139,7 @@ class Sidecar:
             clock=self._clock,
             options=ManagerOptions(
                 config=self._config,
+                log_config=self._log_config,
                 index_config=remote_index or RemoteIndexConfig(),
                 cluster_id=self._cluster_id,
                 copy_quota=copy_quota,
@@ -277,6 +280,9 @@ class Sidecar:
         self._events.begin(SparingListener(self._clock, listener), 0)
         said = Said(self._clock, self._events.warn)
         look = self._look()
+        oversize = self._copy_quota.oversize_warning(self._log_config.segment_bytes)
+        if oversize is not None:
+            self._events.warn(oversize)
         self._manager.start()
         while True:
             self._tell(look, said)

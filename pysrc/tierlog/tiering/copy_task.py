@@ -314,6 +314,7 @@ class CopyTask:
                 segment,
                 handle,
                 producer_snapshot=producers.before(segment),
+                index_interval_bytes=tier.index_interval_bytes,
                 allow_gaps=bool(view.compacted),
                 draft=draft,
             )

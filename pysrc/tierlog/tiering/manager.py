@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import QuotaConfig, RemoteIndexConfig, RemoteLogConfig
+from tierlog.config import LogConfig, QuotaConfig, RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import ClosedError
 from tierlog.log.eligibility import Decision
 from tierlog.metrics import RemoteLogMetrics
@@ -57,6 +57,7 @@ class ManagerOptions:
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
     index_config: RemoteIndexConfig = field(default_factory=RemoteIndexConfig)
+    log_config: LogConfig = field(default_factory=LogConfig)
     cluster_id: str = ""
     copy_quota: QuotaManager | None = None
     index_dir: str | None = None
@@ -113,6 +114,7 @@ class RemoteLogManager:
             open_index_files=_index_files(given),
             include_internal=given.include_internal,
             include_compacted=given.include_compacted,
+            index_interval_bytes=given.log_config.index_interval_bytes,
         )
         self.copy_pool, self.expiration_pool, self.follower_pool = self._pools = _pools(
             given, clock, self._failed

@@ -16,6 +16,7 @@ from tierlog.clock import Clock
 from tierlog.errors import ClosedError, TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage, Decision
+from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
 from tierlog.quota import QuotaManager
 from tierlog.remote.index_cache import RemoteIndexCache
@@ -120,6 +121,7 @@ class Tier:
     open_index_files: Callable[[TopicIdPartition], RemoteIndexFiles] | None
     include_internal: bool = False
     include_compacted: bool = False
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
 
 
 class PartitionWork:

@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from tierlog.columns import RecordColumns
+from tierlog.config import Config
 from tierlog.errors import ConfigError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import Problem, bucket_metadata
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
 from tierlog.remote.storage import RemoteStorageManager
@@ -22,7 +24,7 @@ from tierlog.tiering.store_reader import FetchQuota, StoreReader
 from tierlog.tiering.tiered_reader import TieredReader
 
 if TYPE_CHECKING:
-    from tierlog.quota import QuotaManager, Transfer
+    from tierlog.quota import Transfer
     from tierlog.remote.index_cache import RemoteIndexCache
     from tierlog.remote.metadata import RemoteLogMetadataManager
     from tierlog.remote.store import ObjectStore
@@ -42,6 +44,7 @@ def open_reader(
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
+    config: Config | None = None,
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
     directory and the ``store`` that it is tiered to as one log.
@@ -54,9 +57,16 @@ def open_reader(
     indexes are asked for once, and reading its `.log` objects waits while ``fetch_quota`` is
     exceeded; a directory has no use for either. A reader of ``read_committed`` leaves out the
     records of aborted transactions and stops before the oldest one that has not ended.
+
+    ``config`` sets the fetch quota (when no ``fetch_quota`` is given), the memory and the threads
+    of reading a store.
     """
     text = os.fspath(source)
     isolation = _isolation(isolation_level)
+    quota = fetch_quota
+    if quota is None and config is not None:
+        # One for all looks at the store.
+        quota = QuotaManager.for_fetches(config.quota)
 
     def remote(url: str) -> StoreReader:
         opened = open_store(url)
@@ -65,8 +75,9 @@ def open_reader(
             RemoteStorageManager(opened),
             metadata,
             index_cache=index_cache,
-            fetch_quota=fetch_quota,
+            fetch_quota=quota,
             isolation_level=isolation,
+            config=config,
         )
 
     if "://" in text:
@@ -117,6 +128,7 @@ def read(
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
+    config: Config | None = None,
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
 
@@ -147,6 +159,7 @@ def read(
         index_cache=index_cache,
         fetch_quota=fetch_quota,
         isolation_level=isolation_level,
+        config=config,
     )
     if timestamp_ms is not None:
         found = reader.offset_for_timestamp(topic, partition, timestamp_ms)
@@ -172,7 +185,9 @@ async def read_async(
     def next_piece() -> RecordColumns | None:
         return next(pieces, None)
 
-    quota = options.get("fetch_quota")
+    quota, config = options.get("fetch_quota"), options.get("config")
+    if quota is None and config is not None:
+        quota = QuotaManager.for_fetches(config.quota)
     waits = None if quota is None else _Abandonable(quota)
     options["fetch_quota"] = waits
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tierlog.columns import RecordColumns
-from tierlog.config import QuotaConfig
+from tierlog.config import Config, RemoteLogConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.index_files import read_producer_snapshot
@@ -57,9 +57,10 @@ __all__ = ["FetchQuota", "StoreReader"]
 # A reader that wants one record is not made to wait for MiBs; one that goes on gets more each time.
 _FIRST_BYTES = 256 << 10
 _GROWTH = 4
-_MEMORY_BYTES = 96 << 20
-_WINDOW_BYTES = 64 << 20
-_THREADS = 8
+# Beyond these a single sequential reader gains nothing; the settings may say less.
+_MOST_MEMORY_BYTES = 96 << 20
+_MOST_WINDOW_BYTES = 64 << 20
+_MOST_THREADS = 8
 _NO_LIMIT = 2**63
 
 
@@ -84,9 +85,11 @@ class StoreReader:
         fetch_quota: FetchQuota | None = None,
         alarm: Callable[[Exception], object] | None = None,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        config: Config | None = None,
     ) -> None:
         """`index_cache` is one of the same store; without it each call asks for its indexes.
-        Reads of `.log` objects wait while `fetch_quota` is exceeded. ``alarm`` is that of
+        Reads of `.log` objects wait while `fetch_quota` is exceeded, by default the quota that
+        `config` sets. `config` also bounds memory and threads. ``alarm`` is that of
         `RemoteReader`: it hears of damaged indexes that reading does without."""
         self._storage = storage
         self._index_cache = index_cache
@@ -94,7 +97,9 @@ class StoreReader:
         self._fetch_bytes = fetch_bytes
         self._alarm = alarm
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
-        self._fetch_quota: FetchQuota = fetch_quota or QuotaManager.for_fetches(QuotaConfig())
+        self._config = config or Config()
+        quota = fetch_quota or QuotaManager.for_fetches(self._config.quota)
+        self._fetch_quota: FetchQuota = quota
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`."""
@@ -341,6 +346,7 @@ class StoreReader:
             self._alarm,
             self._fetch_bytes,
             _bytes_between(segments, start_offset, end_offset),
+            self._config.remote_log,
         )
 
 
@@ -359,6 +365,7 @@ class _Reads:
         alarm: Callable[[Exception], object] | None,
         fetch_bytes: int,
         expected_bytes: int,
+        settings: RemoteLogConfig,
     ) -> None:
         self.places = SegmentPlaces(metadata)
         self._storage = storage
@@ -366,7 +373,9 @@ class _Reads:
         self._index_cache = index_cache
         self._alarm = alarm
         self._fetch_bytes = fetch_bytes
-        self._window_bytes = min(expected_bytes, _WINDOW_BYTES)
+        self._memory_bytes = min(settings.fetch_memory_bytes, _MOST_MEMORY_BYTES)
+        self._threads = min(settings.reader_threads, _MOST_THREADS)
+        self._window_bytes = min(expected_bytes, _MOST_WINDOW_BYTES)
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
         self._read_bytes = 0
         self._at: tuple[RemoteLogSegmentMetadata, int] | None = None
@@ -376,7 +385,7 @@ class _Reads:
 
     def _open(self) -> None:
         self._process_id = os.getpid()
-        self._memory = FetchMemory(_MEMORY_BYTES, read_ahead_share=1.0)
+        self._memory = FetchMemory(self._memory_bytes, read_ahead_share=1.0)
         self._reader = RemoteReader(
             self._storage,
             self._metadata,
@@ -385,7 +394,7 @@ class _Reads:
             alarm=self._alarm,
             memory_wait_ms=0,
             read_ahead=ReadAheadSettings(
-                threads=_THREADS,
+                threads=self._threads,
                 chunk_bytes=_FIRST_BYTES,
                 max_window_bytes=self._window_bytes,
             ),
@@ -408,7 +417,7 @@ class _Reads:
         if self._process_id != os.getpid():
             # The threads stayed in the parent, and whatever they had locked is locked for ever.
             self._open()
-        self._memory.resize(_MEMORY_BYTES + self._kept_bytes())
+        self._memory.resize(self._memory_bytes + self._kept_bytes())
         while True:
             read = self._reader.read(
                 partition, lineage, offset, self._max_bytes, _NO_LIMIT, minimum_one=True
@@ -416,7 +425,7 @@ class _Reads:
             if not read.refused:
                 break
             # The caller keeps more alive than the pieces show, or a batch is that large.
-            self._memory.resize(self._memory.limit_bytes + _MEMORY_BYTES)
+            self._memory.resize(self._memory.limit_bytes + max(self._memory_bytes, _FIRST_BYTES))
         if read.segment is not None:
             self._at = read.segment, read.end_position
         records = memoryview(read.records)

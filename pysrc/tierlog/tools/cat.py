@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tierlog.columns import HeaderColumn, RecordColumns
+    from tierlog.config import Config
     from tierlog.remote.bucket import Problem
 
 __all__ = ["Selection", "format_records", "select_records"]
@@ -89,9 +90,10 @@ def select_records(
     *,
     store: str | None = None,
     committed: bool = False,
+    config: Config | None = None,
 ) -> Selection:
-    """Find the partition and what ``wanted`` means in it; ``store``, ``on_problem`` and errors as
-    in ``open_reader``. The end of the committed records is the last stable offset."""
+    """Find the partition and what ``wanted`` means in it; ``store``, ``on_problem``, ``config`` and
+    errors as in ``open_reader``. The end of the committed records is the last stable offset."""
     reader = open_reader(
         location,
         store=store,
@@ -99,6 +101,7 @@ def select_records(
         partition=partition,
         on_problem=on_problem,
         isolation_level="read_committed" if committed else "read_uncommitted",
+        config=config,
     )
     log_start_offset, log_end_offset = reader.bounds(topic, partition)
     start, end = wanted.resolve(

@@ -26,6 +26,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tierlog.config import RemoteIndexConfig
 from tierlog.errors import ConfigError, CorruptDataError, TierlogError
 from tierlog.log.files import printable
 from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
@@ -223,6 +224,7 @@ def plan_rebuild(
     now_ms: int,
     slots: int = 1,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    remote_index: RemoteIndexConfig | None = None,
     piece_bytes: int = DEFAULT_PIECE_BYTES,
     least_bytes: int = 0,
     look: LookAtListed | None = None,
@@ -231,12 +233,14 @@ def plan_rebuild(
 
     A chain that would keep one of them busy when the others are done is cut into pieces of about
     ``piece_bytes``; ``least_bytes`` are worth a task. ``look`` has the `.indexes` objects of a
-    store read elsewhere than here.
+    store read elsewhere than here. ``remote_index`` has the settings of the nodes whose remote
+    index files and `.indexes` objects are made again: the same settings make the same bytes.
     ConfigError for a target that is missing, a broker's or part of the source, and for a store in
     Kafka's own layout; else as `open_log_dir`, `open_store` and ``look``, and RemoteStorageError
     when a store does not answer.
     """
     place = source_of(source)
+    settings = remote_index or RemoteIndexConfig()
     if place.is_store:
         if place.location.startswith(KAFKA_SCHEME):
             raise ConfigError(
@@ -250,6 +254,7 @@ def plan_rebuild(
             now_ms=now_ms,
             dry_run=dry_run,
             index_interval_bytes=index_interval_bytes,
+            remote_index_interval_bytes=settings.interval_bytes,
             slots=slots,
             least_bytes=least_bytes,
             look=look,
@@ -264,7 +269,11 @@ def plan_rebuild(
             index_tasks=()
             if folder is None
             else pack_partitions(
-                stored.partitions, url=place.location, target=folder, dry_run=dry_run
+                stored.partitions,
+                url=place.location,
+                target=folder,
+                dry_run=dry_run,
+                settings=settings,
             ),
             looked=tuple(stored.looked),
             outcomes=tuple(stored.outcomes),
@@ -388,6 +397,7 @@ def rebuild_index(
     jobs: int = 1,
     dry_run: bool = False,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    remote_index: RemoteIndexConfig | None = None,
     piece_bytes: int = DEFAULT_PIECE_BYTES,
     progress: Progress | None = None,
 ) -> RebuildReport:
@@ -408,6 +418,7 @@ def rebuild_index(
         now_ms=now_ms,
         slots=jobs,
         index_interval_bytes=index_interval_bytes,
+        remote_index=remote_index,
         piece_bytes=piece_bytes,
     )
     watching = progress or QuietProgress()

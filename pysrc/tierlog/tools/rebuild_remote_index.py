@@ -18,7 +18,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
@@ -88,6 +88,7 @@ class RemoteIndexTask:
     target: str
     dry_run: bool
     partitions: tuple[StoredPartition, ...]
+    settings: RemoteIndexConfig = field(default_factory=RemoteIndexConfig)
 
     @property
     def name(self) -> str:
@@ -125,7 +126,12 @@ class RemoteIndexOutcome:
 
 
 def pack_partitions(
-    partitions: Iterable[StoredPartition], *, url: str, target: str, dry_run: bool
+    partitions: Iterable[StoredPartition],
+    *,
+    url: str,
+    target: str,
+    dry_run: bool,
+    settings: RemoteIndexConfig,
 ) -> tuple[RemoteIndexTask, ...]:
     """Tasks, the largest partitions first; small ones share one."""
     groups: list[list[StoredPartition]] = []
@@ -140,7 +146,9 @@ def pack_partitions(
         groups[-1].append(one)
         held += one.segments
     return tuple(
-        RemoteIndexTask(url=url, target=target, dry_run=dry_run, partitions=tuple(group))
+        RemoteIndexTask(
+            url=url, target=target, dry_run=dry_run, partitions=tuple(group), settings=settings
+        )
         for group in groups
     )
 
@@ -151,20 +159,28 @@ def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
     One outcome for each partition. What is wrong is a finding in it, never an error.
     """
     source, target = open_store(task.url), LocalStore(task.target)
-    return [_rebuild(source, target, one, dry_run=task.dry_run) for one in task.partitions]
+    return [_rebuild(source, target, one, task) for one in task.partitions]
 
 
 def _rebuild(
-    source: ObjectStore, target: LocalStore, one: StoredPartition, *, dry_run: bool
+    source: ObjectStore, target: LocalStore, one: StoredPartition, task: RemoteIndexTask
 ) -> RemoteIndexOutcome:
+    dry_run = task.dry_run
     path = partition_prefix(one.partition)
     findings: list[Finding] = []
     row, outcome = Row(), Outcome.QUARANTINED
     try:
         with tempfile.TemporaryDirectory(prefix="tierlog-index-") as folder:
             directory = RemoteIndexDir.of(folder, one.partition)
+            writer = RowWriter(
+                directory,
+                one.partition,
+                rotate_bytes=task.settings.rotate_bytes,
+                rotate_ms=task.settings.rotate_ms,
+                sync=False,
+            )
             segments = _segments(source, one)
-            row = _made(source, directory, one.partition, segments, findings)
+            row = _made(source, writer, segments, findings)
             if dry_run and one.suspects():
                 # What they will say when they are mended, nobody knows yet.
                 outcome = Outcome.WOULD_WRITE
@@ -248,20 +264,11 @@ def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
 
 def _made(
     source: ObjectStore,
-    directory: RemoteIndexDir,
-    partition: TopicIdPartition,
+    writer: RowWriter,
     segments: Sequence[RemoteLogSegmentMetadata],
     findings: list[Finding],
 ) -> Row:
-    """The files of these segments, in a folder that nobody else knows."""
-    settings = RemoteIndexConfig()
-    writer = RowWriter(
-        directory,
-        partition,
-        rotate_bytes=settings.rotate_bytes,
-        rotate_ms=settings.rotate_ms,
-        sync=False,
-    )
+    """Write the files of these segments; `writer` has a folder of its own."""
     for segment, entries in _fetched(source, segments):
         if isinstance(entries, CorruptDataError):
             findings.append(finding_of(entries, indexes_key(segment), _AGAIN))

@@ -38,6 +38,7 @@ from tierlog.remote.indexes import (
     verify_indexes,
 )
 from tierlog.remote.layout import INDEXES_SUFFIX, ObjectKey, indexes_key
+from tierlog.remote.log_index import DEFAULT_GROUP_BYTES
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.segment_json import SegmentDescription
@@ -115,6 +116,7 @@ class StoredChain:
     cluster_id: str
     dry_run: bool
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+    remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES
     pieces: tuple[tuple[FoundPiece, ...], ...] = ()
 
     @property
@@ -430,7 +432,13 @@ def _encode(
     told = segment.description
     cluster_id = chain.cluster_id if told is None else told.cluster_id
     tables = reading.tables(prepared.rebuilt)
-    return encode_segment_indexes(prepared, tables, metadata, cluster_id=cluster_id)[0]
+    return encode_segment_indexes(
+        prepared,
+        tables,
+        metadata,
+        cluster_id=cluster_id,
+        remote_index_interval_bytes=chain.remote_index_interval_bytes,
+    )[0]
 
 
 def _write(

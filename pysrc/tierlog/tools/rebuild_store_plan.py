@@ -29,6 +29,7 @@ from tierlog.remote.layout import (
     indexes_key,
     parse_key,
 )
+from tierlog.remote.log_index import DEFAULT_GROUP_BYTES
 from tierlog.remote.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.tools.findings import Finding, Severity
@@ -129,6 +130,7 @@ def plan_store(
     now_ms: int,
     dry_run: bool,
     index_interval_bytes: int,
+    remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
     slots: int = 1,
     least_bytes: int = 0,
     look: LookAtListed | None = None,
@@ -170,6 +172,7 @@ def plan_store(
                     cluster_id=cluster_id,
                     dry_run=dry_run,
                     index_interval_bytes=index_interval_bytes,
+                    remote_index_interval_bytes=remote_index_interval_bytes,
                 )
 
     plan.chains += pack_chains(chains(), slots, min_bytes=least_bytes)
@@ -415,6 +418,7 @@ def _chain(
     cluster_id: str,
     dry_run: bool,
     index_interval_bytes: int,
+    remote_index_interval_bytes: int,
 ) -> StoredChain:
     bases = sorted({one.key.base_offset for one in run})
     before, after = bisect_left(seen.starts, bases[0]), bisect_right(seen.starts, bases[-1])
@@ -437,4 +441,5 @@ def _chain(
         cluster_id=cluster_id if neighbour is None else neighbour.cluster_id,
         dry_run=dry_run,
         index_interval_bytes=index_interval_bytes,
+        remote_index_interval_bytes=remote_index_interval_bytes,
     )
