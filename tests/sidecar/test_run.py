@@ -14,7 +14,7 @@ import pytest
 from tests.kafka_tools.support import wait_until
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import SystemClock
-from tierlog.config import QuotaConfig, RemoteLogConfig
+from tierlog.config import Config, QuotaConfig, RemoteLogConfig
 from tierlog.errors import ConfigError
 from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import list_segments
@@ -63,7 +63,7 @@ def running(folder: Path, log_dirs: list[Path], **settings: Any) -> Iterator[Tol
         [str(path) for path in log_dirs],
         (folder / "store").as_uri(),
         state_dir=str(folder / "state"),
-        remote_log=settings.pop("remote_log", QUICK),
+        config=Config(remote_log=settings.pop("remote_log", QUICK)),
         **settings,
     ) as sidecar:
         thread = threading.Thread(target=sidecar.run, args=[stop, told])

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import LogConfig, QuotaConfig, RemoteIndexConfig, RemoteLogConfig
+from tierlog.config import Config, QuotaConfig
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.eligibility import Decision, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
@@ -71,7 +71,8 @@ class Sidecar:
     ``bootstrap`` (host:port) asks that cluster for leaders and last stable offsets; a partition
     whose leader is another broker is left to it. When nobody answers, the checkpoints decide, and
     the report warns. ``include_compacted`` and ``include_internal`` copy what is left out
-    otherwise. ``topic`` says how long the store keeps segments, and when they are copied. The
+    otherwise. Of ``config`` the sections of the log, the tasks and the indexes hold. ``topic`` says
+    how long the store keeps segments, and when they are copied. The
     archive of a topic that the broker says is deleted goes ``deleted_topic_retention_ms`` after
     that was noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to
     end a wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and
@@ -95,9 +96,7 @@ class Sidecar:
         topic: TopicSettings | None = None,
         deleted_topic_retention_ms: int | None = None,
         copy_quota: QuotaManager | None = None,
-        log: LogConfig | None = None,
-        remote_log: RemoteLogConfig | None = None,
-        remote_index: RemoteIndexConfig | None = None,
+        config: Config | None = None,
         metrics: RemoteLogMetrics | None = None,
         clock: Clock | None = None,
         dry_run: bool = False,
@@ -114,13 +113,12 @@ class Sidecar:
         )
         self._cluster_id = _cluster_id(self._logs)
         claim_cluster(self._store, self._cluster_id)
-        self._broker = (
-            BrokerClient(bootstrap, cluster_id=self._cluster_id, timeout_s=broker_timeout_s)
-            if bootstrap is not None
-            else None
-        )
-        self._config = remote_log or RemoteLogConfig()
-        self._log_config = log or LogConfig()
+        self._broker = None
+        if bootstrap is not None:
+            self._broker = BrokerClient(
+                bootstrap, cluster_id=self._cluster_id, timeout_s=broker_timeout_s
+            )
+        self._config = config or Config()
         if copy_quota is None or dry_run:
             copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
         self._copy_quota = copy_quota
@@ -138,9 +136,9 @@ class Sidecar:
             broker_id=self._broker_id,
             clock=self._clock,
             options=ManagerOptions(
-                config=self._config,
-                log_config=self._log_config,
-                index_config=remote_index or RemoteIndexConfig(),
+                config=self._config.remote_log,
+                log_config=self._config.log,
+                index_config=self._config.remote_index,
                 cluster_id=self._cluster_id,
                 copy_quota=copy_quota,
                 index_dir=os.path.join(state_dir, INDEX_DIR),
@@ -280,13 +278,13 @@ class Sidecar:
         self._events.begin(SparingListener(self._clock, listener), 0)
         said = Said(self._clock, self._events.warn)
         look = self._look()
-        oversize = self._copy_quota.oversize_warning(self._log_config.segment_bytes)
+        oversize = self._copy_quota.oversize_warning(self._config.log.segment_bytes)
         if oversize is not None:
             self._events.warn(oversize)
         self._manager.start()
         while True:
             self._tell(look, said)
-            if stop.wait(self._config.manager_task_interval_ms / 1000):
+            if stop.wait(self._config.remote_log.manager_task_interval_ms / 1000):
                 return
             try:
                 look = self._look()
