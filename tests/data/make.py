@@ -23,6 +23,7 @@ sys.path.insert(0, str(DATA_DIR.parents[1]))
 
 from tests.data.maker import capture, consuming, topics, workloads  # noqa: E402
 from tests.data.maker.deposed import make_deposed  # noqa: E402
+from tests.data.maker.legacy import make_legacy  # noqa: E402
 from tests.kafka_tools import KafkaBroker, wait_until  # noqa: E402
 
 KAFKA_VERSION = "4.3.1"
@@ -217,6 +218,9 @@ def main(names: list[str]) -> None:
     if not names or "deposed" in names:
         with tempfile.TemporaryDirectory(prefix="tierlog-golden-") as root:
             make_deposed(Path(root), DATA_DIR / "deposed")
+    if not names or "legacy" in names:
+        with tempfile.TemporaryDirectory(prefix="tierlog-golden-") as root:
+            make_legacy(Path(root), DATA_DIR / "legacy")
     check_sizes()
 
 

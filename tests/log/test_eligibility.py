@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.eligibility import (
     INTERNAL_TOPICS,
     CopyFacts,
@@ -233,7 +233,7 @@ def test_facts_of_a_listed_partition() -> None:
         topic_id=TOPIC_ID,
         directory="orders-0",
         segments=SEGMENTS,
-        leader_epochs=LeaderEpochs(),
+        leader_epochs=LeaderEpochs((EpochEntry(0, 0),)),
         log_start_offset=0,
         high_watermark=None,
         compacted=True,
@@ -244,6 +244,8 @@ def test_facts_of_a_listed_partition() -> None:
     unknown = replace(log, leader_epochs=None, compacted=None)
     facts = copy_facts(unknown, stable(1000), copied=None)
     assert (facts.leader_epochs_known, facts.compacted, facts.copied) == (False, None, None)
+    empty = copy_facts(replace(log, leader_epochs=LeaderEpochs()), stable(1000), copied=Coverage())
+    assert not empty.leader_epochs_known, "a log that has rolled has epochs"
 
 
 offsets = st.integers(0, 60)

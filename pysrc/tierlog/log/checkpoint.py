@@ -149,6 +149,17 @@ class LeaderEpochs:
         clip = EpochEntry(entries[first - 1].epoch, base_offset)
         return LeaderEpochs((clip, *entries[first:]))
 
+    def with_front(self, base_offset: int) -> LeaderEpochs:
+        """This lineage with epoch 0 from `base_offset` up to its first entry.
+
+        For messages from before format 2, which have no leader epoch. It is always 0, so that all
+        replicas agree, also when the broker counts epochs only later.
+        """
+        if self.entries and self.entries[0].start_offset <= base_offset:
+            return self
+        rest = self.entries[1:] if self.entries and not self.entries[0].epoch else self.entries
+        return LeaderEpochs((EpochEntry(0, base_offset), *rest))
+
     def encode(self) -> bytes:
         """The text that ``parse_leader_epochs`` reads."""
         lines = ["0", str(len(self.entries)), *(f"{e.epoch} {e.start_offset}" for e in self)]

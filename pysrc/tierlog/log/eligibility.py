@@ -238,13 +238,15 @@ def copy_facts(
 
     ``log_start_offset``: where the whole log is known to start, if that is above the directory's.
     """
+    lineage = log.lineage
     known_start = log.log_start_offset
     if known_start is not None and log_start_offset is not None:
         known_start = max(known_start, log_start_offset)
     return CopyFacts(
         topic=log.topic,
         topic_id=log.topic_id,
-        leader_epochs_known=log.leader_epochs is not None,
+        # A log that has rolled has epochs.
+        leader_epochs_known=lineage is not None and (bool(lineage) or len(log.segments) < 2),
         stable=stable,
         log_start_offset=known_start,
         compacted=log.compacted if compacted is None else compacted,
@@ -319,7 +321,7 @@ def _partition_reason(facts: CopyFacts) -> tuple[Ineligible, str] | None:
     if facts.topic_id is None:
         return Ineligible.TOPIC_ID_UNKNOWN, "no topic id: partition.metadata missing or damaged"
     if not facts.leader_epochs_known:
-        return Ineligible.LEADER_EPOCHS_UNKNOWN, "leader-epoch-checkpoint missing or damaged"
+        return Ineligible.LEADER_EPOCHS_UNKNOWN, "leader-epoch-checkpoint missing, empty or damaged"
     if facts.pending_swaps:
         bases = ", ".join(map(str, facts.pending_swaps))
         return Ineligible.SWAP_PENDING, f".swap files wait to replace segments (base {bases})"

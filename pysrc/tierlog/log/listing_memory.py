@@ -41,6 +41,7 @@ class DirectoryContents:
     segments: tuple[SegmentFiles, ...]
     leader_epochs: LeaderEpochs | None
     topic_id: str | None
+    begins_without_epochs: bool = False
     pending_swaps: tuple[int, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[CorruptDataError, ...] = ()

@@ -62,6 +62,8 @@ __all__ = [
 ]
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+# Of the magic byte in a batch, in every message format.
+_MAGIC_POSITION = 16
 
 _T = TypeVar("_T")
 
@@ -73,14 +75,16 @@ class PartitionLog:
     ``segments`` ascend by base offset. None means unknown:
 
     * ``topic_id``, ``leader_epochs``: the file is missing or damaged (``problems`` says which);
+      ``lineage`` may know more;
     * ``log_start_offset``: the broker's checkpoint is damaged. Where it is sound but silent, the
       start is the first segment's base; it may also lie below that, in the remote tier;
     * ``high_watermark``: no trustworthy checkpoint holds one. It lags behind a running broker;
     * ``compacted``: the cleaner's checkpoint is damaged. False means only that the cleaner has
       not recorded this partition, as for a compacted topic it has not reached yet.
 
-    ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed here when the
-    broker goes on, so until then the segments of this partition are not settled.
+    ``begins_without_epochs``: the log begins with messages from before format 2, which have no
+    leader epoch. ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed
+    here when the broker goes on, so until then the segments of this partition are not settled.
     """
 
     topic: str
@@ -93,6 +97,7 @@ class PartitionLog:
     high_watermark: int | None
     recovery_point: int | None = None
     compacted: bool | None = False
+    begins_without_epochs: bool = False
     pending_swaps: tuple[int, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[CorruptDataError, ...] = ()
@@ -111,6 +116,14 @@ class PartitionLog:
     def is_cluster_metadata(self) -> bool:
         """Whether this is KRaft's own log, which lives by other rules and is never tiered."""
         return self.topic == CLUSTER_METADATA_TOPIC
+
+    @property
+    def lineage(self) -> LeaderEpochs | None:
+        """Which leader epoch wrote which offsets: the broker's checkpoint, and epoch 0 for the
+        messages before it that have none. None when unknown."""
+        if not self.begins_without_epochs or not self.segments:
+            return self.leader_epochs
+        return (self.leader_epochs or LeaderEpochs()).with_front(self.segments[0].base_offset)
 
     @property
     def rolled_segments(self) -> tuple[SegmentFiles, ...]:
@@ -341,14 +354,32 @@ def _contents(path: str, files: DirectoryFiles, findings: Findings) -> Directory
         there = name in files.others
         return findings.read(os.path.join(path, name), reader, None) if there else None
 
+    segments = files.segments(findings)
+    epochs = read(checkpoint.LEADER_EPOCHS, checkpoint.read_leader_epochs)
+    damaged = epochs is None and checkpoint.LEADER_EPOCHS in files.others
     return DirectoryContents(
-        segments=files.segments(findings),
-        leader_epochs=read(checkpoint.LEADER_EPOCHS, checkpoint.read_leader_epochs),
+        segments=segments,
+        leader_epochs=epochs,
+        begins_without_epochs=not damaged and _begins_without_epochs(segments, epochs),
         topic_id=read(checkpoint.PARTITION_METADATA, checkpoint.read_partition_metadata),
         pending_swaps=tuple(sorted(files.swaps)),
         skipped=tuple(findings.skipped),
         problems=tuple(findings.problems),
     )
+
+
+def _begins_without_epochs(segments: tuple[SegmentFiles, ...], epochs: LeaderEpochs | None) -> bool:
+    """Whether the first message is older than format 2. The log is opened only where the leader
+    epochs do not reach down to its first segment."""
+    first = next((segment for segment in segments if segment.size_bytes), None)
+    if first is None or (epochs and epochs.entries[0].start_offset <= first.base_offset):
+        return False
+    try:
+        with first.open() as handle:
+            magic = handle.read_at(_MAGIC_POSITION, 1)
+    except OSError:
+        return False
+    return magic in (b"\0", b"\1")
 
 
 def _partition_log(
@@ -371,6 +402,7 @@ def _partition_log(
         high_watermark=(checkpoints.high_watermarks or {}).get(topic_partition),
         recovery_point=(checkpoints.recovery_points or {}).get(topic_partition),
         compacted=None if cleaner is None else topic_partition in cleaner,
+        begins_without_epochs=contents.begins_without_epochs,
         pending_swaps=contents.pending_swaps,
         skipped=contents.skipped,
         problems=contents.problems,

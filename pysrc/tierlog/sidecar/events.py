@@ -162,9 +162,11 @@ def _row(event: SegmentEvent, outcome: Outcome) -> TierRow:
     )
 
 
-def row_of_decision(log: PartitionLog, decision: Decision) -> TierRow:
-    """A segment that was not copied, and why; without a reason it is the next pass's turn."""
+def row_of_decision(log: PartitionLog, decision: Decision, failure: str = "") -> TierRow:
+    """A segment that was not copied, and why. Without a reason the next pass copies it;
+    ``failure`` is why the copy task of its partition stopped before."""
     reason = decision.reason
+    turn = f"the copy task stopped before it: {failure}" if failure else "waits for its turn"
     return TierRow(
         topic=log.topic,
         partition=log.partition,
@@ -172,5 +174,5 @@ def row_of_decision(log: PartitionLog, decision: Decision) -> TierRow:
         size_bytes=decision.segment.size_bytes,
         outcome=Outcome.SKIPPED,
         reason="pending" if reason is None else reason.value,
-        text=decision.text or "waits for its turn",
+        text=decision.text or turn,
     )

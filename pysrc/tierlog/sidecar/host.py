@@ -94,7 +94,7 @@ class SidecarLog:
             log=replace(
                 log,
                 segments=segments,
-                leader_epochs=self._whole_history(log.leader_epochs),
+                leader_epochs=self._whole_history(log.lineage),
                 high_watermark=_high_watermark(log, stable),
             ),
             stable=stable,

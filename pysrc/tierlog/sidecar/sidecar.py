@@ -210,7 +210,7 @@ class Sidecar:
             ),
             warnings=tuple(gathered.warnings),
             quota_wait_ms=self._events.quota_wait_ms,
-            failures=tuple(gathered.failures),
+            failures=tuple(f"{task}: {text}" for task, text in gathered.failed.items()),
         )
 
     def _planned_sizes(self, look: Look) -> list[int]:
@@ -240,11 +240,12 @@ class Sidecar:
     def _add_the_rest(self, look: Look, gathered: _Pass) -> None:
         """A row for every segment that nothing became of."""
         for seen in look.partitions:
+            failure = gathered.failure_of(seen)
             decisions = {one.segment.base_offset: one for one in seen.decisions}
             for decision in self._decisions(seen):
                 decisions[decision.segment.base_offset] = decision
             for decision in decisions.values():
-                row = row_of_decision(seen.log, decision)
+                row = row_of_decision(seen.log, decision, failure)
                 key = (row.topic, row.partition, row.base_offset)
                 refused = self._refused.get(key)
                 if key in gathered.rows:
@@ -412,7 +413,7 @@ class _Pass(TierListener):
         # Of deleted topics, whose names and offsets others may have by now.
         self.deleted: list[TierRow] = []
         self.warnings: list[str] = []
-        self.failures: list[str] = []
+        self.failed: dict[str, str] = {}
 
     def on_row(self, row: TierRow) -> None:
         if row.reason == PARTITION_DELETED:
@@ -424,7 +425,17 @@ class _Pass(TierListener):
         self.warnings.append(text)
 
     def on_failure(self, task: str, text: str) -> None:
-        self.failures.append(f"{task}: {text}")
+        self.failed[task] = text
+
+    def failure_of(self, seen: Seen) -> str:
+        """Why the copy task of a partition stopped; empty when it did not."""
+        name = seen.log.topic_partition
+        told = (
+            row.text
+            for key, row in self.rows.items()
+            if key[:2] == name and row.outcome is Outcome.FAILED
+        )
+        return self.failed.get(f"{seen.partition}, copy task") or next(told, "")
 
     def on_progress(self, progress: Progress) -> None:
         self._on_progress(progress)

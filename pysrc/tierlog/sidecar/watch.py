@@ -263,7 +263,7 @@ class Watch:
         """The broker's answer, or the last epoch that wrote here; never below one that was told
         before, by which the metadata would take this leader for a deposed one."""
         told = None if answer is None else answer.leader_epoch
-        written = log.leader_epochs.entries if log.leader_epochs else ()
+        written = log.lineage.entries if log.lineage else ()
         return max(
             -1 if told is None else told,
             written[-1].epoch if written else 0,

@@ -130,14 +130,15 @@ class PreparedSegment:
             segment_size_bytes=self.size_bytes,
             leader_epochs=epochs,
             txn_index_empty=not self.rebuilt.transaction_index,
-            # Batches older than leader epochs belong to none: then nobody counted.
+            # Messages older than leader epochs are counted for none of them.
             bytes_per_epoch=sizes if known.issuperset(epoch for epoch, _ in sizes) else None,
             log_crc32c=self.log_crc32c,
         )
 
     def leader_epochs_of_batches(self) -> tuple[tuple[int, int], ...]:
         """(epoch, first offset) pairs over the whole segment: the lineage, and before the lineage
-        begins, where records were deleted, the epochs in the batches."""
+        begins, where records were deleted, the epochs in the batches. The first pair begins at the
+        base offset or below, also where the cleaner left nothing from there on."""
         base_offset = self.segment.base_offset
         lineage = [
             (entry.epoch, entry.start_offset)
@@ -146,7 +147,9 @@ class PreparedSegment:
         begin = lineage[0][1] if lineage else self.end_offset + 1
         before = [(epoch, start) for epoch, start in self.rebuilt.leader_epochs if start < begin]
         told = {epoch for epoch, _ in before}
-        return (*before, *(entry for entry in lineage if entry[0] not in told))
+        epochs = (*before, *(entry for entry in lineage if entry[0] not in told))
+        first_epoch, first_start = epochs[0]
+        return ((first_epoch, min(first_start, base_offset)), *epochs[1:])
 
 
 def prepare(
@@ -167,7 +170,8 @@ def prepare(
     RemoteStorageError when it cannot be written.
     """
     path = segment.log_path
-    if log.topic_id is None or log.leader_epochs is None or segment.next_base_offset is None:
+    lineage = log.lineage
+    if log.topic_id is None or lineage is None or segment.next_base_offset is None:
         raise SegmentRefusedError(path, ["topic id, leader epochs or end offset unknown"])
     try:
         rebuilt = rebuild_indexes(
@@ -187,7 +191,7 @@ def prepare(
             raise draft.failed(error) from error
         raise
     table = rebuilt.table
-    findings = _findings(rebuilt, handle, log, segment, allow_gaps)
+    findings = _findings(rebuilt, handle, lineage, segment, allow_gaps)
     change = handle.recheck()
     if change not in (FileChange.UNCHANGED, FileChange.GONE):
         findings.append(f"the file was {change.value} while it was read")
@@ -200,7 +204,7 @@ def prepare(
         segment=segment,
         end_offset=segment.next_base_offset - 1,
         rebuilt=rebuilt,
-        leader_epochs=log.leader_epochs.up_to(segment.next_base_offset),
+        leader_epochs=lineage.up_to(segment.next_base_offset),
         log_crc32c=table.range_crc32c,
         size_bytes=table.stop_position,
     )
@@ -218,7 +222,7 @@ def segment_tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[B
 def _findings(
     rebuilt: RebuiltIndexes,
     handle: SegmentHandle,
-    log: PartitionLog,
+    lineage: LeaderEpochs,
     segment: SegmentFiles,
     allow_gaps: bool,
 ) -> list[str]:
@@ -229,6 +233,8 @@ def _findings(
         return [f"{where}: expected {stop.stop_expected}, found {stop.stop_found}"]
     if stop.stop_position == 0:
         return ["no batches"]
+    if not rebuilt.leader_epochs and not lineage.up_to(segment.next_base_offset or 0):
+        return ["neither its records nor the leader-epoch-checkpoint name a leader epoch"]
     problems: list[Problem] = []
     base, end, epoch = segment.base_offset, 0, -1
     for table in segment_tables(rebuilt, handle):
@@ -240,7 +246,7 @@ def _findings(
             leader_epoch=table.leader_epoch,
             segment_base=base,
             next_base=segment.next_base_offset if end == stop.stop_position else None,
-            lineage=log.leader_epochs,
+            lineage=lineage,
             allow_gaps=allow_gaps,
             magic=table.magic,
             epoch_before=epoch,
@@ -355,17 +361,20 @@ class SegmentCopier:
         """Copies the segment behind `handle`, as the leader of `leader_epoch` if one is given.
 
         ``gate`` is told the size of each piece before it is sent; it may block (a quota's
-        `Transfer.before_piece`), or stop the copy by raising. CorruptDataError when the file has
-        changed since it was scanned, CopyFailedError when the store fails or does not hold what
-        was sent. The objects of a copy that failed or was stopped are removed again.
-        FencedLeaderError when a later leader owns the partition; to it belongs, from then on, all
-        that this copy has left.
+        `Transfer.before_piece`), or stop the copy by raising. SegmentRefusedError when the offsets
+        and epochs of the segment contradict each other, CorruptDataError when the file has changed
+        since it was scanned, CopyFailedError when the store fails or does not hold what was sent.
+        The objects of a copy that failed or was stopped are removed again. FencedLeaderError when
+        a later leader owns the partition; to it belongs, from then on, all that this copy has left.
         """
-        started = prepared.metadata(
-            segment_id or self.new_id(),
-            broker_id=self._broker_id,
-            event_timestamp_ms=self._clock.now_ms(),
-        )
+        try:
+            started = prepared.metadata(
+                segment_id or self.new_id(),
+                broker_id=self._broker_id,
+                event_timestamp_ms=self._clock.now_ms(),
+            )
+        except ValueError as error:
+            raise SegmentRefusedError(handle.path, [str(error)]) from None
         indexes, entries = encode_segment_indexes(
             prepared,
             segment_tables(prepared.rebuilt, handle),

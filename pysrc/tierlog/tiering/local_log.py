@@ -39,7 +39,8 @@ class LogView:
     """A partition's local log at one moment. None is unknown.
 
     ``log_start_offset`` is that of the whole log, both tiers; the local directory's own stands in
-    ``log``. ``compacted`` as the cluster says it, or as the directory does.
+    ``log``. The leader epochs of ``log`` are the lineage of the whole log, `PartitionLog.lineage`
+    and what was before. ``compacted`` as the cluster says it, or as the directory does.
     """
 
     log: PartitionLog
