@@ -25,7 +25,7 @@ from tierlog.quota import QuotaManager
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.watch import Watch, WatchSettings
 from tierlog.tiering.manager import RemoteLogManager
@@ -162,6 +162,7 @@ def watch(bench: Bench) -> Limit:
                 storage,
                 StoreLearner(store, metadata),
                 WatchSettings(),
+                notes=LocalStore(folder),
                 all_known=True,
                 memory=ListingMemory(clock),
             )

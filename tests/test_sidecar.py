@@ -188,7 +188,14 @@ def test_one_topic_only(tmp_path: Path) -> None:
     assert {topic for topic, _, _ in copied(report)} == {"codec-lz4"}
 
 
-def test_a_broker_that_does_not_answer_leaves_the_checkpoints(tmp_path: Path) -> None:
+def test_what_a_silent_broker_never_said_is_not_copied(tmp_path: Path) -> None:
     report = tier(CLEAN, tmp_path, bootstrap="127.0.0.1:1", broker_timeout_s=0.5)
     assert any("does not answer" in warning for warning in report.warnings)
-    assert copied(report) == expected("clean")
+    assert copied(report) == set()
+    reasons = {row.reason for row in report.of(Outcome.SKIPPED)}
+    assert reasons == {"compaction_unknown", "cluster_metadata", "internal_topic"}
+    report = tier(
+        CLEAN, tmp_path, bootstrap="127.0.0.1:1", broker_timeout_s=0.5, include_compacted=True
+    )
+    assert copied(report) == set()
+    assert "leader_unknown" in {row.reason for row in report.of(Outcome.SKIPPED)}

@@ -18,9 +18,10 @@ from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar import Outcome, Sidecar
 from tierlog.sidecar.host import SidecarLog
+from tierlog.sidecar.last_answers import NOTES_KEY
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.watch import Look, Watch, WatchSettings
 from tierlog.tiering.local_log import LocalLog, TopicSettings
@@ -82,16 +83,26 @@ class House:
         self.store = open_store((folder / "store").as_uri())
         self.metadata = SqliteRemoteLogMetadataManager(folder / "state" / "metadata.sqlite")
         self.storage = RemoteStorageManager(self.store)
+        self.state_dir = folder / "state"
+        self.settings = settings or WatchSettings()
         self.cluster = Cluster()
         self.roles = Roles()
-        self.watch = Watch(
+        self.watch = self.new_watch()
+
+    def new_watch(self) -> Watch:
+        """The watch of a process that was started anew."""
+        return Watch(
             open_log_dir(self.log_dir),
             self.metadata,
             self.storage,
             StoreLearner(self.store, self.metadata),
-            settings or WatchSettings(),
+            self.settings,
+            notes=LocalStore(self.state_dir),
             broker=self.cluster,
         )
+
+    def restart(self) -> None:
+        self.watch, self.roles = self.new_watch(), Roles()
 
     def look(self) -> Look:
         return self.watch.look(self.roles)
@@ -121,9 +132,103 @@ def test_leadership_goes_by_the_brokers_word(house: House) -> None:
     house.answer(replace(ANSWER, leader_epoch=12))
     assert house.roles.told() == [("lead", 12)]
     assert len(set(map(id, house.roles.logs))) == 1
-    # Without a leader the last one goes on by what it knows.
-    house.answer(replace(ANSWER, leader_id=None, leader_epoch=None))
-    assert house.roles.told() == [("lead", 4)]
+
+
+LED_ELSEWHERE = replace(ANSWER, leader_id=2, leader_epoch=11)
+SILENT = BrokerUnavailableError("nobody answers")
+MISSING: list[dict[TopicPartition, BrokerAnswer] | Exception] = [
+    SILENT,
+    {},
+    {EPOCHS: replace(ANSWER, leader_id=None, leader_epoch=None)},
+    {EPOCHS: replace(ANSWER, leader_id=None, leader_epoch=None, last_stable_offset=None)},
+    {EPOCHS: BrokerAnswer(leader_id=None, last_stable_offset=None, compacted=None)},
+]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "role"), [(LED_ELSEWHERE, ("follow", 11)), (ANSWER, ("lead", 9))]
+)
+def test_a_missing_answer_changes_no_role(
+    house: House,
+    answer: BrokerAnswer,
+    role: tuple[str, int],
+    restarted: bool,
+    missing: dict[TopicPartition, BrokerAnswer] | Exception,
+) -> None:
+    house.answer(answer)
+    assert house.roles.told() == [role]
+    if restarted:
+        house.restart()
+    house.cluster.answers = missing
+    for _ in range(2):
+        house.look()
+    assert house.roles.told() == ([role] if restarted else [])
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_a_partition_whose_leader_was_never_named_is_not_tiered(
+    house: House, missing: dict[TopicPartition, BrokerAnswer] | Exception
+) -> None:
+    house.cluster.answers = missing
+    (seen,) = house.look().partitions
+    assert house.roles.told() == []
+    assert {one.reason for one in seen.decisions} <= {"leader_unknown", "compaction_unknown"}
+    assert all("the broker has" in one.text for one in seen.decisions)
+    house.answer(ANSWER)
+    assert house.roles.told() == [("lead", 9)]
+
+
+def test_an_old_answer_makes_no_leader_of_a_later_epoch(house: House) -> None:
+    """The directory shows that another leader came after the last answer."""
+    house.look()
+    house.roles.told()
+    epochs = house.partition_dir / "leader-epoch-checkpoint"
+    lines = epochs.read_text().splitlines()
+    count = int(lines[1])
+    epochs.write_text("\n".join(["0", str(count + 1), *lines[2:], "12 480"]) + "\n")
+    house.cluster.answers = SILENT
+    (seen,) = house.look().partitions
+    assert house.roles.told() == [("stop", None)]
+    assert {one.reason for one in seen.decisions} == {"leader_unknown"}
+    house.answer(replace(ANSWER, leader_epoch=12))
+    assert house.roles.told() == [("lead", 12)]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_compacted_topic_stays_left_out_without_an_answer(
+    house: House, restarted: bool, missing: dict[TopicPartition, BrokerAnswer] | Exception
+) -> None:
+    house.answer(replace(ANSWER, compacted=True))
+    if restarted:
+        house.restart()
+    house.cluster.answers = missing
+    if isinstance(missing, dict) and EPOCHS in missing:
+        house.cluster.answers = {EPOCHS: replace(missing[EPOCHS], compacted=None)}
+    (seen,) = house.look().partitions
+    assert house.roles.told() == []
+    assert {one.reason for one in seen.decisions} == {"compacted"}
+
+
+def test_a_policy_that_was_never_said_keeps_a_topic_out(house: House) -> None:
+    (seen,) = house.answer(replace(ANSWER, compacted=None)).partitions
+    assert house.roles.told() == []
+    assert {(one.reason, one.text) for one in seen.decisions} == {
+        ("compaction_unknown", "the broker has never said whether this topic is compacted")
+    }
+
+
+def test_damaged_notes_of_earlier_answers_are_unknown(house: House) -> None:
+    house.answer(ANSWER)
+    (house.state_dir / NOTES_KEY).write_text('{"format_version": 1, "topics": {"x": 1}}')
+    house.restart()
+    house.cluster.answers = SILENT
+    look = house.look()
+    assert any(NOTES_KEY in warning for warning in look.warnings)
+    assert house.roles.told() == []
+    assert {one.reason for one in look.partitions[0].decisions} == {"compaction_unknown"}
 
 
 def test_a_leader_epoch_never_falls_below_what_the_metadata_heard(house: House) -> None:
@@ -159,7 +264,9 @@ def test_a_broker_that_goes_away_leaves_the_checkpoints(house: House) -> None:
     house.look()
     house.cluster.answers = BrokerUnavailableError("broker x does not answer")
     look = house.look()
-    assert look.broker_error == "broker x does not answer; going by the checkpoints on disk"
+    assert look.broker_error == (
+        "broker x does not answer; what it said last holds, and nothing else is taken up"
+    )
     assert look.warnings == ()
     (host,) = house.watch.hosts
     view = host.view()
@@ -229,10 +336,11 @@ def segment_of(
 
 
 def test_what_the_cluster_does_not_list_goes_on_with_a_warning(house: House) -> None:
+    house.look()
     house.cluster.answers = {}
     (warning,) = house.look().warnings
     assert warning.startswith("epochs-0: the broker does not list it")
-    assert house.roles.told() == [("lead", 4)]
+    assert house.roles.told() == [("lead", 9)]
 
 
 def test_a_partition_or_a_directory_that_is_gone_is_let_go(house: House, tmp_path: Path) -> None:
@@ -264,7 +372,7 @@ def test_what_turns_compacted_is_let_go(
     house.roles.told()
     seen = house.answer(answer).partitions[0]
     if reason is None:
-        # The directory does not say so either.
+        # What was said before holds.
         assert house.roles.told() == []
         return
     assert house.roles.told() == [("stop", None)]

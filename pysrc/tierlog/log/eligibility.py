@@ -96,6 +96,7 @@ class Ineligible(StrEnum):
     """Why a segment may not be copied."""
 
     NOT_LEADER = "not_leader"
+    LEADER_UNKNOWN = "leader_unknown"
     CLUSTER_METADATA = "cluster_metadata"
     INTERNAL_TOPIC = "internal_topic"
     COMPACTED = "compacted"

@@ -1,8 +1,8 @@
 """Tiers the log directories of an unmodified Kafka broker, running or stopped.
 
 Strictly read only towards the broker: it lists, opens and reads, and never writes, locks, maps or
-renames anything there. What it remembers lies in its own state directory (``metadata.sqlite`` and
-remote index files) and can be made again from the store.
+renames anything there. What it remembers lies in its own state directory (``metadata.sqlite``,
+remote index files, notes) and can be made again from the store and the broker.
 
 A `Watch` looks at the directories once per interval, asks the broker once for all partitions, and
 hands those that it leads to a `RemoteLogManager`, which copies and expires them. A segment that

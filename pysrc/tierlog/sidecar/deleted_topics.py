@@ -9,17 +9,17 @@ again is struck off.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
 from tierlog.clock import Clock
-from tierlog.errors import RemoteResourceNotFoundError, TierlogError
+from tierlog.errors import TierlogError
 from tierlog.remote.layout import parse_key, topic_prefix
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.notes import Notes
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, check_kafka_uuid
 
@@ -27,7 +27,6 @@ __all__ = ["DeletedTopics", "TopicCluster", "deleted_since"]
 
 NOTES_KEY = "deleted-topics.json"
 _VERSION = 1
-_MAX_NOTES_BYTES = 64 << 20
 # The end of year 9999, the last one that a date can be written in.
 _MAX_TIME_MS = 253_402_300_799_999
 
@@ -93,7 +92,7 @@ class DeletedTopics:
         self._metadata = metadata
         self._store = store
         self._learner = StoreLearner(store, metadata)
-        self._notes = notes
+        self._notes = Notes(notes, NOTES_KEY, _VERSION)
         self._retention_ms = retention_ms
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
@@ -170,36 +169,23 @@ class DeletedTopics:
     def _noted(self, warn: Callable[[str], None]) -> dict[str, int]:
         if self._since is None:
             try:
-                size_bytes = self._notes.head(NOTES_KEY).size_bytes
-                if not 0 < size_bytes <= _MAX_NOTES_BYTES:
-                    raise ValueError(f"{size_bytes} bytes")
-                self._since = _parse(bytes(self._notes.get_range(NOTES_KEY, 0, size_bytes)))
-            except RemoteResourceNotFoundError:
-                self._since = {}
+                fields = self._notes.read()
+                self._since = {} if fields is None else _parse(fields.get("deleted_since_ms"))
             except ValueError as error:
                 warn(
-                    f"{self._notes.url}/{NOTES_KEY}: expected since when topics are deleted, "
-                    f"found {error}; their time begins anew"
+                    f"{self._notes.url}: expected since when topics are deleted, found {error}; "
+                    "their time begins anew"
                 )
                 self._since = {}
         return self._since
 
     def _note(self, since: Mapping[str, int]) -> None:
-        fields = {"format_version": _VERSION, "deleted_since_ms": dict(since)}
-        text = json.dumps(fields, sort_keys=True).encode("utf-8")
-        self._notes.put_bytes(NOTES_KEY, text, overwrite=True)
+        self._notes.write({"deleted_since_ms": dict(since)})
         self._since = dict(since)
 
 
-def _parse(text: bytes) -> dict[str, int]:
+def _parse(since: object) -> dict[str, int]:
     """ValueError for anything that `DeletedTopics` would not have written."""
-    try:
-        fields = json.loads(text)
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(fields, dict) or fields.get("format_version") != _VERSION:
-        raise ValueError(repr(fields)[:80])
-    since = fields.get("deleted_since_ms")
     if not isinstance(since, dict):
         raise ValueError(repr(since)[:80])
     for topic_id, since_ms in since.items():

@@ -68,18 +68,19 @@ class Sidecar:
             report = sidecar.run_once()         # one pass, or
             sidecar.run(stop, listener)         # on and on, until the event `stop` is set
 
-    ``bootstrap`` (host:port) asks that cluster for leaders and last stable offsets; a partition
-    whose leader is another broker is left to it. When nobody answers, the checkpoints decide, and
-    the report warns. ``include_compacted`` and ``include_internal`` copy what is left out
-    otherwise. Of ``config`` the sections of the log, the tasks and the indexes hold. ``topic`` says
-    how long the store keeps segments, and when they are copied. The
-    archive of a topic that the broker says is deleted goes ``deleted_topic_retention_ms`` after
-    that was noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to
-    end a wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and
-    changes nothing, neither in the store nor in the state directory, of which it looks only at
-    since when topics are deleted; `run_once` then says what it would do. ConfigError when the store
-    belongs to another cluster, the directories to several brokers, or nobody is there to ask about
-    deleted topics; OSError when a directory cannot be read.
+    ``bootstrap`` (host:port) asks that cluster for leaders, policies and last stable offsets; a
+    partition whose leader is another broker is left to it. While the broker is silent, what it said
+    last holds, with a warning; a partition of which it never named leader and policy is not copied.
+    Without ``bootstrap`` the checkpoints decide. ``include_compacted`` and ``include_internal``
+    copy what is left out otherwise. Of ``config`` the sections log, tasks and indexes
+    hold. ``topic`` says how long the store keeps segments, and when they are copied. The archive of
+    a topic that the broker says is deleted goes ``deleted_topic_retention_ms`` after that was
+    noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to end a
+    wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and changes
+    nothing, neither in the store nor in the state directory, of which it reads only the notes;
+    `run_once` then says what it would do. ConfigError when the store belongs to another cluster,
+    the directories to several brokers, or no broker was given to ask about deleted topics; OSError
+    when a directory cannot be read.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Sidecar:
         self._copy_quota = copy_quota
         self._events = Events(self._clock, dry_run=dry_run)
         self._undo = ExitStack()
-        notes = _read_only_if(dry_run, LocalStore(state_dir, clock=self._clock))
+        self._notes = _read_only_if(dry_run, LocalStore(state_dir, clock=self._clock))
         if dry_run:
             state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
@@ -150,7 +151,7 @@ class Sidecar:
         )
         self._watch: Watch | None = None
         self._strays = StraySettler(self._metadata, self._copier())
-        self._deleted_topics = self._opened_deleted_topics(notes, deleted_topic_retention_ms)
+        self._deleted_topics = self._opened_deleted_topics(deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
 
     def __enter__(self) -> Sidecar:
@@ -370,21 +371,20 @@ class Sidecar:
             self._storage,
             learner,
             self._settings,
+            notes=self._notes,
             broker=self._broker,
             all_known=all_known,
             memory=ListingMemory(self._clock),
         )
 
-    def _opened_deleted_topics(
-        self, notes: ObjectStore, retention_ms: int | None
-    ) -> DeletedTopics | None:
+    def _opened_deleted_topics(self, retention_ms: int | None) -> DeletedTopics | None:
         if retention_ms is None or self._broker is None:
             return None
         return DeletedTopics(
             self._broker,
             self._metadata,
             self._store,
-            notes=notes,
+            notes=self._notes,
             retention_ms=retention_ms,
             clock=self._clock,
             delete=partial(self._manager.stop_partition, delete_remote=True),

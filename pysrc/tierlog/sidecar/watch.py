@@ -3,12 +3,15 @@
 One look lists all directories and asks once for all partitions. A partition that this broker leads
 goes to the remote log manager, one that another broker leads is followed, and one that is gone is
 let go. What was copied of a partition that is gone stays in the store.
+
+With a broker to ask, only its own word makes a leader, and only its own word says that a topic is
+not compacted. A missing answer changes nothing (`tierlog.sidecar.last_answers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from tierlog.broker import BrokerAnswer
@@ -27,8 +30,10 @@ from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import Listing, LogDir, PartitionLog
 from tierlog.remote.bucket import Problem
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar.host import SidecarLog
+from tierlog.sidecar.last_answers import LastAnswers
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.tiering.local_log import LocalLog, TopicSettings
 from tierlog.types import TopicIdPartition
@@ -96,6 +101,7 @@ class Role(NamedTuple):
 class Seen:
     """A partition as a look saw it.
 
+    ``answer`` is the broker's, completed from earlier ones; None when no broker is asked.
     ``host`` shows it to the manager while it is tiered or followed from here; ``decisions`` say of
     each segment why it is not copied, as far as that can be told without looking into the tier.
     """
@@ -127,7 +133,8 @@ class Watch:
     """The partitions of one broker, look after look. For one thread.
 
     ``all_known``: everything in the store is in the metadata already. With a ``memory``, quiet
-    directories are not read at every look.
+    directories are not read at every look. ``notes`` is the state directory as a store: there the
+    last answers of the ``broker`` are kept.
     """
 
     def __init__(
@@ -138,6 +145,7 @@ class Watch:
         learner: StoreLearner,
         settings: WatchSettings,
         *,
+        notes: ObjectStore,
         broker: Cluster | None = None,
         all_known: bool = False,
         memory: ListingMemory | None = None,
@@ -148,6 +156,7 @@ class Watch:
         self._learner = learner
         self._settings = settings
         self._broker = broker
+        self._last_answers = LastAnswers(notes, logs.node_id)
         self._all_known = all_known
         self._memory = memory
         self._topics = frozenset(settings.topics)
@@ -177,7 +186,7 @@ class Watch:
         answers, broker_error = self._ask(wanted)
         if answers is not None:
             warnings += _what_answers_say(wanted, answers, self._settings.topic)
-        seen = {log.topic_partition: self._see(log, answers) for log in wanted}
+        seen = self._see_all(wanted, answers, warnings)
         unlearned = self._learn(seen.values(), warnings)
         self._let_go(seen.values(), manager)
         for one in seen.values():
@@ -208,12 +217,35 @@ class Watch:
         except TierlogError as error:
             if not error.retriable:
                 raise
-            return None, f"{error}; going by the checkpoints on disk"
+            return None, f"{error}; what it said last holds, and nothing else is taken up"
 
-    def _see(
-        self, log: PartitionLog, answers: Mapping[TopicPartition, BrokerAnswer] | None
-    ) -> Seen:
-        answer = None if answers is None else answers.get(log.topic_partition)
+    def _see_all(
+        self,
+        logs: Sequence[PartitionLog],
+        answers: Mapping[TopicPartition, BrokerAnswer] | None,
+        warnings: list[str],
+    ) -> dict[TopicPartition, Seen]:
+        """Each partition with its answer, which is durable before anything is done by it."""
+        if self._broker is None:
+            return {log.topic_partition: self._see(log, None) for log in logs}
+        self._last_answers.load(warnings.append)
+        completed = [
+            (
+                log,
+                self._complete(log, None if answers is None else answers.get(log.topic_partition)),
+            )
+            for log in logs
+        ]
+        self._last_answers.save(warnings.append)
+        return {log.topic_partition: self._see(log, answer) for log, answer in completed}
+
+    def _complete(self, log: PartitionLog, answer: BrokerAnswer | None) -> BrokerAnswer | None:
+        partition = _partition(log)
+        if partition is None:
+            return answer
+        return self._last_answers.complete(partition, answer, _written_epoch(log))
+
+    def _see(self, log: PartitionLog, answer: BrokerAnswer | None) -> Seen:
         before = self._seen.get(log.topic_partition)
         if before is not None and before.log == log and before.answer == answer:
             return before
@@ -221,13 +253,15 @@ class Watch:
         leader_id = None if answer is None else answer.leader_id
         led_by = leader_id if leader_id != self._logs.node_id else None
         reason, decisions = self._why_not(log, answer, None)
-        if reason in _NOT_TIERED or partition is None:
-            return Seen(log=log, answer=answer, partition=partition, decisions=decisions)
+        refused = decisions if reason in _NOT_TIERED or partition is None else None
+        if refused is None and not _same_topic(log, answer):
+            refused = _another_topic(log)
+        elif refused is None and self._broker is not None and leader_id is None:
+            refused = _leader_unknown(log)
+        if refused is not None or partition is None:
+            return Seen(log=log, answer=answer, partition=partition, decisions=refused or ())
         if led_by is not None:
             decisions = self._why_not(log, answer, led_by)[1]
-        elif not _same_topic(log, answer):
-            decisions = _another_topic(log)
-            return Seen(log=log, answer=answer, partition=partition, decisions=decisions)
         role = Role(led_by is None, self._leader_epoch(partition, log, answer))
         host = self._hosts.get(partition) or SidecarLog(
             partition, self._metadata, self._storage, self._settings.topic
@@ -254,8 +288,14 @@ class Watch:
             include_internal=self._settings.include_internal,
             include_compacted=self._settings.include_compacted,
         )
+        if self._broker is not None:
+            # The directory knows only what the cleaner has reached.
+            facts = replace(facts, compacted=None if answer is None else answer.compacted)
         decisions = decide_segments(log.segments, facts)
-        return decisions[0].reason if decisions else None, decisions
+        reason = decisions[0].reason if decisions else None
+        if self._broker is not None and reason is Ineligible.COMPACTION_UNKNOWN:
+            decisions = _policy_unknown(log)
+        return reason, decisions
 
     def _leader_epoch(
         self, partition: TopicIdPartition, log: PartitionLog, answer: BrokerAnswer | None
@@ -263,10 +303,9 @@ class Watch:
         """The broker's answer, or the last epoch that wrote here; never below one that was told
         before, by which the metadata would take this leader for a deposed one."""
         told = None if answer is None else answer.leader_epoch
-        written = log.lineage.entries if log.lineage else ()
         return max(
             -1 if told is None else told,
-            written[-1].epoch if written else 0,
+            _written_epoch(log),
             self._metadata.leader_epoch(partition),
         )
 
@@ -345,9 +384,28 @@ def _same_topic(log: PartitionLog, answer: BrokerAnswer | None) -> bool:
     return answer is None or answer.topic_id is None or answer.topic_id == log.topic_id
 
 
+def _written_epoch(log: PartitionLog) -> int:
+    """The last leader epoch that wrote here."""
+    entries = log.lineage.entries if log.lineage else ()
+    return entries[-1].epoch if entries else 0
+
+
 def _another_topic(log: PartitionLog) -> tuple[Decision, ...]:
     text = f"the cluster has another topic named {log.topic} by now"
-    reason = Ineligible.TOPIC_ID_UNKNOWN
+    return _decide_all(log, Ineligible.TOPIC_ID_UNKNOWN, text)
+
+
+def _leader_unknown(log: PartitionLog) -> tuple[Decision, ...]:
+    text = "the broker has not said which broker leads this partition in its present leader epoch"
+    return _decide_all(log, Ineligible.LEADER_UNKNOWN, text)
+
+
+def _policy_unknown(log: PartitionLog) -> tuple[Decision, ...]:
+    text = "the broker has never said whether this topic is compacted"
+    return _decide_all(log, Ineligible.COMPACTION_UNKNOWN, text)
+
+
+def _decide_all(log: PartitionLog, reason: Ineligible, text: str) -> tuple[Decision, ...]:
     return tuple(Decision(segment=one, reason=reason, text=text) for one in log.segments)
 
 
@@ -368,7 +426,7 @@ def _what_answers_say(
             if not log.is_cluster_metadata:
                 warnings.append(
                     f"{log.name}: the broker does not list it (deleted, or not ours to describe); "
-                    "going by the checkpoints on disk"
+                    "what it said last holds"
                 )
         elif _goes_before_copied(answer, settings):
             warnings.append(
