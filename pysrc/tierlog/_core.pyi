@@ -155,11 +155,19 @@ class ReadFile:
 
 @final
 class SegmentIndex:
-    """The offset index of a segment, checked, and the segment's bounds."""
+    """The checked offset index of a segment, its batch checksums, and the segment's bounds."""
 
     def __new__(
-        cls, entries: Buffer, start_offset: int, end_offset: int, size_bytes: int
+        cls,
+        entries: Buffer,
+        checksums: Buffer,
+        start_offset: int,
+        end_offset: int,
+        size_bytes: int,
     ) -> Self: ...
+    def find_mismatch(
+        self, data: Buffer, data_position: int, positions: Buffer
+    ) -> tuple[int, int, int] | None: ...
     def span(self, offset: int, reach_bytes: int) -> tuple[int, int, int, int]: ...
     def read(
         self,
@@ -224,6 +232,8 @@ class Rebuilt:
 
     @property
     def offset_index(self) -> bytes: ...
+    @property
+    def batch_checksums(self) -> bytes: ...
     @property
     def time_index(self) -> bytes: ...
     @property

@@ -263,7 +263,7 @@ class Reads:
         path.write_bytes(b"".join(batches))
         with path.open("rb") as opened:
             self.file: _core.ReadFile | None = _core.ReadFile(opened.fileno())
-        self.index: _core.SegmentIndex | None = _core.SegmentIndex(data, 0, 119, ends[60])
+        self.index: _core.SegmentIndex | None = _core.SegmentIndex(data, b"", 0, 119, ends[60])
         self.asked: list[Place] = []
         self.place = place(1, 0, 119)
         self.table = PlaceTable(lambda _partition: 1, ChangeCount(), 10)

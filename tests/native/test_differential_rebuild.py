@@ -33,6 +33,7 @@ from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
 
 FIELDS = (
     "offset_index",
+    "batch_checksums",
     "time_index",
     "transaction_index",
     "producer_snapshot",

@@ -33,7 +33,7 @@ class Made:
         self.path, self.size_bytes, self.end_offset = path, position, START + 2 * count - 1
         path.write_bytes(b"".join(self.batches))
         data = b"".join(struct.pack(">ii", one - START, at) for one, at in self.entries)
-        self.index = _core.SegmentIndex(data, START, self.end_offset, position)
+        self.index = _core.SegmentIndex(data, b"", START, self.end_offset, position)
 
     def expected(self, offset: int, max_bytes: int, last_offset: int) -> bytes:
         """Of what begins at or after the first entry, as `minimum_one` has it."""
@@ -117,7 +117,7 @@ def test_batches_of_all_sizes_in_any_order(seed: int, gap: int, tmp_path: Path) 
     path = tmp_path / "segment.log"
     path.write_bytes(b"".join(batch for _, _, batch in rows))
     data = b"".join(struct.pack(">ii", one - START, at) for one, at in entries)
-    index = _core.SegmentIndex(data, START, rows[-1][1], position)
+    index = _core.SegmentIndex(data, b"", START, rows[-1][1], position)
     with path.open("rb") as opened:
         file = _core.ReadFile(opened.fileno())
     for _ in range(2_000):

@@ -23,6 +23,7 @@ class Rebuilt:
     """The files as bytes, and what else a scan of the whole segment knows."""
 
     offset_index: bytes
+    batch_checksums: bytes
     time_index: bytes
     transaction_index: bytes
     producer_snapshot: bytes
@@ -34,6 +35,15 @@ class Rebuilt:
     batches: tuple[Batch, ...]
     stop_reason: str
     stop_position: int
+
+
+def batch_checksums(
+    data: bytes, accepted: list[Batch], offset_entries: list[tuple[int, int]]
+) -> bytes:
+    """The checksum field of the first batch, then of the batch at each entry."""
+    at = {batch.position: 17 if batch.magic == 2 else 12 for batch in accepted}
+    places = [0, *(position for _offset, position in offset_entries)] if accepted else []
+    return b"".join(data[place + at[place] :][:4] for place in places)
 
 
 def rebuild(
@@ -64,6 +74,7 @@ def rebuild(
         raise OracleError(reason, "the segment does not scan clean", position)
     return Rebuilt(
         offset_index=indexes.encode_offset_index(offset_entries, base_offset),
+        batch_checksums=batch_checksums(data, accepted, offset_entries),
         time_index=indexes.encode_time_index(time_entries, base_offset),
         transaction_index=indexes.encode_transaction_index(manager.aborted),
         producer_snapshot=manager.snapshot(),

@@ -37,6 +37,7 @@ SECTIONS = {
     IndexKind.PRODUCER_SNAPSHOT: b"\x00\x01producers",
     IndexKind.LEADER_EPOCH: b"0\n1\n0 0\n",
     IndexKind.REMOTE_LOG: bytes(range(256)),
+    IndexKind.BATCH_CHECKSUM: b"checksums",
 }
 DESCRIPTION = SegmentDescription(
     metadata=segment(
@@ -75,17 +76,17 @@ def header_of(rows: list[tuple[int, int, int, int, int]], **fields: Any) -> byte
 
 def test_the_bytes_are_as_documented() -> None:
     magic, version, count = struct.unpack_from(">8shh", GOLDEN)
-    assert (magic, version, count) == (b"TIERIDX\n", 1, 7)
+    assert (magic, version, count) == (b"TIERIDX\n", 2, 8)
     contents = [encode_segment(DESCRIPTION), *SECTIONS.values()]
-    position = 12 + 24 * 7 + 4
+    position = 12 + 24 * 8 + 4
     for index, data in enumerate(contents):
         row = struct.unpack_from(">hhIqq", GOLDEN, 12 + 24 * index)
         assert row == (index + 1, 0, google_crc32c.value(data), position, len(data))
         assert GOLDEN[position : position + len(data)] == data
         position += len(data)
     assert position == len(GOLDEN)
-    (checksum,) = struct.unpack_from(">I", GOLDEN, 12 + 24 * 7)
-    assert checksum == google_crc32c.value(GOLDEN[: 12 + 24 * 7])
+    (checksum,) = struct.unpack_from(">I", GOLDEN, 12 + 24 * 8)
+    assert checksum == google_crc32c.value(GOLDEN[: 12 + 24 * 8])
 
 
 def test_the_description_is_sorted_json() -> None:
@@ -144,7 +145,8 @@ START = 12 + 24 + 4  # of the sections of a header with one row
     ("data", "reason"),
     [
         (header_of([(1, 0, 0, START, 5)], magic=b"TIERIDX\r"), "unknown_magic"),
-        (header_of([(1, 0, 0, START, 5)], version=2), "unknown_version"),
+        (header_of([(1, 0, 0, START, 5)], version=3), "unknown_version"),
+        (header_of([(1, 0, 0, START, 5)], version=0), "unknown_version"),
         (header_of([(1, 0, 0, START, 5)], version=-1), "unknown_version"),
         (header_of([], count=0), "bad_header"),
         (header_of([], count=-1), "bad_header"),

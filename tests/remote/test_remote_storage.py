@@ -46,6 +46,7 @@ SECTIONS = {
     IndexKind.PRODUCER_SNAPSHOT: b"snapshot",
     IndexKind.LEADER_EPOCH: b"0\n1\n0 0\n",
     IndexKind.REMOTE_LOG: b"entries",
+    IndexKind.BATCH_CHECKSUM: b"checksums",
 }
 LOG = patterned(2 * MIB + 77)
 _numbers = count()

@@ -205,6 +205,7 @@ def test_leader_epochs_that_are_not_those_of_the_metadata(store_copy: Path) -> N
         (IndexKind.OFFSET, b"\0\0\0\1\0\0\0\1", "offset index"),
         (IndexKind.TIME, b"\0\0\0\0\0\0\0\1\0\0\1\0", "time index"),
         (IndexKind.TRANSACTION, bytes(34), "transaction index"),
+        (IndexKind.BATCH_CHECKSUM, b"\0\0\0\1", "batch checksums"),
     ],
 )
 def test_indexes_are_compared_with_the_log_in_depth(

@@ -45,6 +45,8 @@ class CopyTarget(Protocol):
 class RebuiltIndexes:
     """The index files of a segment as bytes, and what else its batches tell.
 
+    ``batch_checksums`` holds the checksum fields of the first batch and of those that the offset
+    index points at (docs/FORMATS.md, *Objects in a store*).
     ``transaction_index`` is empty without aborts, and then a broker has no file.
     ``producer_snapshot`` is the state at ``end_offset``, the offset after the last batch; give it
     to the rebuild of the next segment. ``leader_epochs`` holds (epoch, start offset) wherever the
@@ -56,6 +58,7 @@ class RebuiltIndexes:
     """
 
     offset_index: bytes
+    batch_checksums: bytes
     time_index: bytes
     transaction_index: bytes
     producer_snapshot: bytes
@@ -74,6 +77,7 @@ class RebuiltIndexes:
         """What the core has made."""
         return cls(
             offset_index=native.offset_index,
+            batch_checksums=native.batch_checksums,
             time_index=native.time_index,
             transaction_index=native.transaction_index,
             producer_snapshot=native.producer_snapshot,

@@ -138,16 +138,24 @@ class RemoteIndexEntry:
 
     @property
     def segment_index(self) -> _core.SegmentIndex:
-        """Its offset index and bounds, for reads that find and check their batches in one go."""
+        """Its offset index, batch checksums and bounds: finds and checks the batches of a read."""
         found = self.index
         if found is None:
-            segment = self.metadata
-            found = self.index = _core.SegmentIndex(
-                self._offset_index(),
-                segment.start_offset,
-                segment.end_offset,
-                segment.segment_size_bytes,
-            )
+            segment, kind = self.metadata, IndexKind.BATCH_CHECKSUM
+            checksums: Buffer = b""
+            if kind in self._known_header().kinds:
+                checksums = self.section(kind)
+            entries = self._offset_index()
+            try:
+                found = self.index = _core.SegmentIndex(
+                    entries,
+                    checksums,
+                    segment.start_offset,
+                    segment.end_offset,
+                    segment.segment_size_bytes,
+                )
+            except CorruptDataError as error:
+                raise self._located(error, kind) from None
         return found
 
     def aborted_transactions(

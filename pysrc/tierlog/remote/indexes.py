@@ -5,7 +5,7 @@ All integers big-endian. Written once, never changed.
 | Position | Field | Type | Value |
 |---|---|---|---|
 | 0 | magic | 8 bytes | ``TIERIDX\\n`` |
-| 8 | version | i16 | 1 |
+| 8 | version | i16 | 2; 1 without section 8 |
 | 10 | section count n | i16 | 1 to 64 |
 | 12 | section table | n x 24 bytes | below |
 | 12 + 24 n | header checksum | u32 | CRC-32C of bytes 0 to 12 + 24 n |
@@ -30,6 +30,8 @@ One row of the section table:
 | 5 | producer snapshot | as Kafka's `.snapshot` at the next segment's base offset |
 | 6 | leader epochs | text of Kafka's leader-epoch-checkpoint, the lineage up to the end offset |
 | 7 | remoteLogIndex | entries back to back, no trailer |
+| 8 | batch checksums | u32 each: the checksum field of the first batch, then of those that the
+    offset index points at |
 
 A reader passes over kinds it does not know. Header and metadata nearly always lie within the
 first 16 KiB, so a bucket is listed with one small ranged GET per segment.
@@ -64,7 +66,9 @@ __all__ = [
 ]
 
 MAGIC = b"TIERIDX\n"
-VERSION = 1
+VERSION = 2
+# Without batch checksums: older objects, and those made of the files of Kafka's own tier.
+_VERSION_1 = 1
 FIRST_READ_BYTES = 16 << 10
 # Kafka's own limit for one index file is 10 MiB by default; nobody is made to load more than this.
 MAX_INDEXES_BYTES = 256 << 20
@@ -84,9 +88,10 @@ class IndexKind(IntEnum):
     PRODUCER_SNAPSHOT = 5
     LEADER_EPOCH = 6
     REMOTE_LOG = 7
+    BATCH_CHECKSUM = 8
 
 
-_GIVEN = frozenset(IndexKind) - {IndexKind.METADATA}
+_OF_VERSION_1 = frozenset(IndexKind) - {IndexKind.METADATA, IndexKind.BATCH_CHECKSUM}
 
 
 class Section(NamedTuple):
@@ -110,15 +115,19 @@ class Section(NamedTuple):
 def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind, Buffer]) -> bytes:
     """The whole object. `sections` holds every kind but METADATA, which is made here.
 
-    ValueError when a section is missing, one too many or all of it too large.
+    Without BATCH_CHECKSUM the object has version 1: readers cannot tell its `.log` object from one
+    of the same size, offsets and timestamps. ValueError when another section is missing, when
+    METADATA is given, or when the object would exceed `MAX_INDEXES_BYTES`.
     """
-    if sections.keys() != _GIVEN:
-        wrong = sorted(kind.name for kind in _GIVEN ^ sections.keys())
+    has_checksums = IndexKind.BATCH_CHECKSUM in sections
+    if sections.keys() - {IndexKind.BATCH_CHECKSUM} != _OF_VERSION_1:
+        wrong = sorted(kind.name for kind in _OF_VERSION_1 ^ sections.keys())
         raise ValueError(f"{description.metadata.segment_id}: sections missing or unasked: {wrong}")
     contents = [(IndexKind.METADATA, encode_segment(description))]
-    contents += [(kind, bytes(sections[kind])) for kind in sorted(_GIVEN)]
+    contents += [(kind, bytes(sections[kind])) for kind in sorted(sections)]
     position = _START.size + _ROW.size * len(contents) + _CHECKSUM.size
-    header = _START.pack(MAGIC, VERSION, len(contents))
+    version = VERSION if has_checksums else _VERSION_1
+    header = _START.pack(MAGIC, version, len(contents))
     for kind, data in contents:
         header += _ROW.pack(kind, 0, crc32c(data), position, len(data))
         position += len(data)
@@ -171,6 +180,13 @@ class IndexesHeader:
         raise _corrupt(
             self.path, _START.size, "missing_section", f"a section {kind.name}", "none of that kind"
         )
+
+    @property
+    def kinds(self) -> tuple[IndexKind, ...]:
+        """The kinds that an object of its version has: version 1 has no BATCH_CHECKSUM."""
+        last = IndexKind.BATCH_CHECKSUM
+        has_last = any(section.kind == last for section in self.sections)
+        return tuple(kind for kind in IndexKind if has_last or kind is not last)
 
     def checked(self, kind: IndexKind, data: Buffer) -> memoryview:
         """`data` itself when it is that section, byte for byte, else CorruptDataError."""
@@ -274,8 +290,9 @@ def _section_count(view: memoryview, path: str) -> int:
     magic, version, count = _START.unpack_from(view)
     if magic != MAGIC:
         raise _corrupt(path, 0, "unknown_magic", repr(MAGIC), repr(magic))
-    if version != VERSION:
-        raise _corrupt(path, 8, "unknown_version", f"version {VERSION}", f"version {version}")
+    if version not in (_VERSION_1, VERSION):
+        expected = f"version {_VERSION_1} or {VERSION}"
+        raise _corrupt(path, 8, "unknown_version", expected, f"version {version}")
     if not 1 <= count <= _MAX_SECTIONS:
         raise _corrupt(path, 10, "bad_header", f"1 to {_MAX_SECTIONS} sections", f"{count}")
     return int(count)

@@ -176,8 +176,8 @@ class RemoteStorageManager:
         are damaged or belong to another segment.
         """
         key = indexes_key(metadata)
-        wanted = list(IndexKind) if kinds is None else list(kinds)
         header, first = read_indexes_header(self._store, key)
+        wanted = list(header.kinds if kinds is None else kinds)
         sections = read_sections(self._store, key, header, first, {*wanted, IndexKind.METADATA})
         described = header.description(sections[IndexKind.METADATA]).metadata
         check_same_segment(header, described, metadata)
@@ -233,9 +233,9 @@ class RemoteStorageManager:
         if isinstance(info, Problem):
             yield info
             return
-        kinds = list(IndexKind) if deep else [IndexKind.METADATA]
         try:
             header, first = read_indexes_header(self._store, info.key, info.size_bytes)
+            kinds = header.kinds if deep else (IndexKind.METADATA,)
             sections = read_sections(self._store, info.key, header, first, kinds)
             described = header.description(sections[IndexKind.METADATA]).metadata
         except CorruptDataError as error:
@@ -287,7 +287,7 @@ def _wrong_checksum(key: str, expected: int, found: int) -> Problem:
 def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
     """The last look at what is about to be stored: whole, sound and of this segment."""
     header, description = verify_indexes(indexes, path=f"indexes of {metadata.segment_id}")
-    for kind in IndexKind:
+    for kind in header.kinds:
         header.section(kind)
     if not _same_segment(description.metadata, metadata):
         raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")

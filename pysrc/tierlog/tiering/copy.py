@@ -293,6 +293,7 @@ def encode_segment_indexes(
         IndexKind.PRODUCER_SNAPSHOT: rebuilt.producer_snapshot,
         IndexKind.LEADER_EPOCH: prepared.leader_epochs.encode(),
         IndexKind.REMOTE_LOG: remote_log_index,
+        IndexKind.BATCH_CHECKSUM: rebuilt.batch_checksums,
     }
     return encode_indexes(description, sections), remote_log_index
 

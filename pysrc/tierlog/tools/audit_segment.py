@@ -37,6 +37,7 @@ from tierlog.tools.findings import Finding, Place, Tally
 from tierlog.tools.stored_log import StoredLog, read_stored_log
 from tierlog.tools.verify_indexes import (
     IndexFault,
+    check_batch_checksums,
     check_offset_index,
     check_snapshot,
     check_time_index,
@@ -224,7 +225,8 @@ def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> 
     metadata = described.description.metadata
     key = indexes_key(metadata)
     try:
-        sections = read_sections(store, key, described.header, described.first, list(IndexKind))
+        header = described.header
+        sections = read_sections(store, key, header, described.first, header.kinds)
         _check_remote_index(metadata, sections[IndexKind.REMOTE_LOG])
     except CorruptDataError as error:
         tally.error(error, key, _REBUILD)
@@ -396,6 +398,10 @@ def _check_against_log(
         "time index": check_time_index(bytes(sections[IndexKind.TIME]), log, base_offset),
         "transaction index": check_txn_index(bytes(sections[IndexKind.TRANSACTION]), log),
     }
+    if IndexKind.BATCH_CHECKSUM in sections:
+        faults["batch checksums"] = check_batch_checksums(
+            bytes(sections[IndexKind.BATCH_CHECKSUM]), bytes(sections[IndexKind.OFFSET]), log
+        )
     for name, found in faults.items():
         _index_faults(key, name, found, tally)
 

@@ -26,6 +26,8 @@ __all__ = ["StoredLog", "read_stored_log"]
 _WINDOW_BYTES = 4 << 20
 _LOG_OVERHEAD_BYTES = 12
 _COLUMNS = ("base_offset", "last_offset", "position", "max_timestamp_ms", "producer_id")
+# Where the checksum field of a batch lies, before message format 2 and since.
+_OLD_CHECKSUM_AT, _CHECKSUM_AT = 12, 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class StoredLog:
     base_offset: npt.NDArray[np.int64]
     last_offset: npt.NDArray[np.int64]
     position: npt.NDArray[np.int64]
+    batch_checksum: npt.NDArray[np.int64]
     max_timestamp_ms: npt.NDArray[np.int64]
     producer_id: npt.NDArray[np.int64]
     record_count: npt.NDArray[np.int64]
@@ -66,6 +69,7 @@ def read_stored_log(
         pieces.append(
             {
                 **columns,
+                "batch_checksum": _batch_checksums(data, table),
                 "record_count": table.record_count.astype(np.int64),
                 "is_control": table.is_control,
                 "is_transactional": table.is_transactional,
@@ -73,6 +77,13 @@ def read_stored_log(
         )
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     return StoredLog(crc32c=checksum, stop_position=metadata.segment_size_bytes, **whole)
+
+
+def _batch_checksums(data: Buffer, table: BatchTable) -> npt.NDArray[np.int64]:
+    """The checksum field of each batch of the table, which was scanned from `data`."""
+    at = table.position + np.where(table.magic < 2, _OLD_CHECKSUM_AT, _CHECKSUM_AT)
+    fields = np.frombuffer(memoryview(data), np.uint8)[at[:, None] + np.arange(4)]
+    return np.ascontiguousarray(fields).view(">u4").reshape(-1).astype(np.int64)
 
 
 def _windows(

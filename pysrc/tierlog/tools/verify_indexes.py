@@ -20,6 +20,7 @@ __all__ = [
     "Batches",
     "IndexFault",
     "check_aborts",
+    "check_batch_checksums",
     "check_offset_index",
     "check_snapshot",
     "check_time_index",
@@ -62,6 +63,13 @@ class Batches(Protocol):
     @property
     def stop_position(self) -> int: ...
     def __len__(self) -> int: ...
+
+
+class ChecksummedBatches(Batches, Protocol):
+    """The same with the checksum field of each batch."""
+
+    @property
+    def batch_checksum(self) -> Int64Column: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +129,29 @@ def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[In
             for row in _first(bad)
         ]
     return _sorted(faults)
+
+
+def check_batch_checksums(
+    data: bytes, offset_index: bytes, table: ChecksummedBatches
+) -> list[IndexFault]:
+    """The batch checksums of an `.indexes` object: that of the first batch, then those of the
+    batches that its offset index points at."""
+    entries, _ = _entries(offset_index, _OFFSET_ENTRY)
+    positions = np.concatenate(([0], entries["position"].astype(np.int64)))[: len(data) // 4]
+    stored = np.frombuffer(data, ">u4", count=len(positions)).astype(np.int64)
+    rows = np.minimum(np.searchsorted(table.position, positions), max(len(table) - 1, 0))
+    is_there = (table.position[rows] == positions) if len(table) else np.zeros(len(rows), np.bool_)
+    wrong = np.flatnonzero(is_there)[stored[is_there] != table.batch_checksum[rows[is_there]]]
+    return [
+        IndexFault(
+            position=4 * row,
+            what="wrong_batch",
+            expected=f"checksum {table.batch_checksum[rows[row]]:#010x} of the batch at byte "
+            f"{positions[row]}",
+            found=f"{stored[row]:#010x}",
+        )
+        for row in wrong[:1].tolist()
+    ]
 
 
 def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[IndexFault]:

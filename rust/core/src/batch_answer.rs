@@ -5,6 +5,7 @@
 //! ascend: for those there is no answer here, and the careful way goes over the same bytes again and
 //! says what is wrong.
 
+use crate::batch_checksums::BatchChecksums;
 use crate::checksum::crc32c;
 use crate::record_batch::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32, be_i64,
@@ -25,7 +26,11 @@ pub struct Asked {
 
 /// What is known of the bytes beforehand.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct Origin<'a> {
+    /// Where in the segment they begin.
+    pub position: u64,
+    /// What was recorded of its batches.
+    pub checksums: BatchChecksums<'a>,
     /// The lowest offset of their segment.
     pub start_offset: i64,
     /// The highest one.
@@ -53,9 +58,10 @@ pub struct Answer {
 ///
 /// No checksum covers the base offset of a batch, so each is borne out by that of the next one: it
 /// has to be in the bytes, unless the segment ends there.
-pub fn answer(data: &[u8], origin: &Origin, asked: &Asked) -> Option<Answer> {
+pub fn answer(data: &[u8], origin: &Origin<'_>, asked: &Asked) -> Option<Answer> {
     let mut found: Option<Answer> = None;
     let mut last_before = origin.start_offset.checked_sub(1)?;
+    let mut checksums = origin.checksums.starting_at(origin.position);
     let mut at = 0;
     loop {
         let rest = data.get(at..)?;
@@ -74,7 +80,8 @@ pub fn answer(data: &[u8], origin: &Origin, asked: &Asked) -> Option<Answer> {
                 return found;
             }
         }
-        let last_offset = checked(rest.get(..size)?, origin)?;
+        let recorded = checksums.expected(origin.position + at as u64);
+        let last_offset = checked(rest.get(..size)?, recorded, origin)?;
         if at == 0 && last_offset != origin.first_last_offset {
             return None;
         }
@@ -99,9 +106,10 @@ pub fn answer(data: &[u8], origin: &Origin, asked: &Asked) -> Option<Answer> {
 }
 
 /// The last offset of a batch that is what it should be.
-fn checked(batch: &[u8], origin: &Origin) -> Option<i64> {
+fn checked(batch: &[u8], recorded: Option<u32>, origin: &Origin<'_>) -> Option<i64> {
     let header = BatchHeader::parse(batch.first_chunk::<HEADER_SIZE>()?);
-    let is_sound = crc32c(&batch[CRC_START..]) == header.crc
+    let is_sound = recorded.is_none_or(|crc| crc == header.crc)
+        && crc32c(&batch[CRC_START..]) == header.crc
         && header.validate(0).is_ok()
         && header.last_offset() <= origin.end_offset;
     is_sound.then(|| header.last_offset())

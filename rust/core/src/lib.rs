@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod batch_answer;
+pub mod batch_checksums;
 pub mod batch_columns;
 pub mod batch_runs;
 pub mod cache;

@@ -3,7 +3,7 @@
 //!
 //! A row is a header's fields as differences to the row before, each a zig-zag varlong; the base
 //! offset as the difference to the offset after the batch before. The record section of a control
-//! batch follows its row. Checksums and byte positions are left out: batches lie next to each other.
+//! batch follows its row, its checksum lies before it. Byte positions are left out: batches lie next to each other.
 //! Outlines live as long as a rebuild, so the layout may change.
 
 use crate::batch_columns::Batch;
@@ -33,7 +33,7 @@ fn row_of(batch: &Batch) -> Row {
     ]
 }
 
-fn batch_of(row: &Row, at: u64) -> Result<Batch> {
+fn batch_of(row: &Row, crc: u32, at: u64) -> Result<Batch> {
     fn fit<T: TryFrom<i64>>(value: i64, at: u64) -> Result<T> {
         T::try_from(value).map_err(|_| bad(at, "a header field", format!("{value}")))
     }
@@ -52,7 +52,7 @@ fn batch_of(row: &Row, at: u64) -> Result<Batch> {
         base_offset,
         batch_length: fit(batch_length, at)?,
         leader_epoch: fit(leader_epoch, at)?,
-        crc: 0,
+        crc,
         attributes: fit(attributes, at)?,
         last_offset_delta: fit(last_offset_delta, at)?,
         base_timestamp_ms,
@@ -130,6 +130,7 @@ impl Visitor for OutlineWriter {
         for (value, expected) in row_of(batch).into_iter().zip(self.expected) {
             write_varlong(value.wrapping_sub(expected), &mut self.bytes);
         }
+        self.bytes.extend_from_slice(&batch.header.crc.to_be_bytes());
         self.bytes.extend_from_slice(records);
         self.expected = row_after(batch);
         if self.bytes.len() > self.max_bytes {
@@ -152,7 +153,12 @@ pub fn replay<V: Visitor>(outline: &[u8], mut position: u64, visitor: &mut V) ->
             *value = value.wrapping_add(difference);
             at += size;
         }
-        let batch = batch_of(&row, at as u64)?;
+        let crc = outline
+            .get(at..)
+            .and_then(|rest| rest.first_chunk::<4>())
+            .ok_or_else(|| bad(at as u64, "a checksum", "a cut one".into()))?;
+        at += crc.len();
+        let batch = batch_of(&row, u32::from_be_bytes(*crc), at as u64)?;
         let size_bytes = batch.header.size_bytes();
         let is_control = batch.magic == 2 && batch.header.is_control();
         let inside = if is_control { size_bytes.saturating_sub(HEADER_SIZE as u64) } else { 0 };

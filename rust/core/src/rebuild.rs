@@ -27,6 +27,8 @@ pub const DEFAULT_INDEX_INTERVAL_BYTES: u64 = 4096;
 pub struct Rebuilt {
     /// `.index`
     pub offset_index: Vec<u8>,
+    /// [`crate::batch_checksums`] of the offset index.
+    pub batch_checksums: Vec<u8>,
     /// `.timeindex`
     pub time_index: Vec<u8>,
     /// `.txnindex`; empty when there were no aborts, and then a broker has no file.
@@ -55,6 +57,7 @@ pub struct Rebuilder {
     base_offset: Option<i64>,
     index_interval_bytes: u64,
     offset_index: OffsetIndexWriter,
+    batch_checksums: Vec<u8>,
     time_index: TimeIndexWriter,
     transaction_index: Vec<u8>,
     producers: ProducerState,
@@ -79,6 +82,7 @@ impl Rebuilder {
             base_offset,
             index_interval_bytes,
             offset_index: OffsetIndexWriter::new(base),
+            batch_checksums: Vec::new(),
             time_index: TimeIndexWriter::new(base),
             transaction_index: Vec::new(),
             producers,
@@ -107,8 +111,12 @@ impl Rebuilder {
             self.max_timestamp_ms = header.max_timestamp_ms;
             self.max_timestamp_offset = last_offset;
         }
+        if self.batch_checksums.is_empty() {
+            self.batch_checksums.extend(header.crc.to_be_bytes());
+        }
         if position.saturating_sub(self.last_indexed_position) > self.index_interval_bytes {
             self.offset_index.append(last_offset, position, position)?;
+            self.batch_checksums.extend(header.crc.to_be_bytes());
             self.append_time(position)?;
             self.last_indexed_position = position;
         }
@@ -179,6 +187,7 @@ impl Rebuilder {
         let first_open = self.producers.first_open_offset();
         let rebuilt = Rebuilt {
             offset_index: self.offset_index.into_bytes(),
+            batch_checksums: self.batch_checksums,
             time_index: self.time_index.into_bytes(),
             transaction_index: self.transaction_index,
             producer_snapshot: self.producers.to_snapshot(),

@@ -7,6 +7,7 @@ mod build;
 use build::raw_batch;
 use proptest::prelude::*;
 use tierlog_core::batch_answer::{Answer, Asked, Origin, answer};
+use tierlog_core::batch_checksums::{BatchChecksums, checksum_of};
 
 const START_OFFSET: i64 = 1000;
 
@@ -26,10 +27,18 @@ fn segment(batches: &[(i32, usize)]) -> (Vec<u8>, Rows) {
     (bytes, rows)
 }
 
-fn origin(rows: &Rows, is_end: bool) -> Origin {
+fn origin(rows: &Rows, is_end: bool) -> Origin<'static> {
     let &(_, _, _, last_offset) = rows.first().expect("a batch");
     let &(_, _, _, end_offset) = rows.last().expect("a batch");
-    Origin { start_offset: START_OFFSET, end_offset, first_last_offset: last_offset, is_end }
+    let (position, checksums) = (0, BatchChecksums::default());
+    Origin {
+        position,
+        checksums,
+        start_offset: START_OFFSET,
+        end_offset,
+        first_last_offset: last_offset,
+        is_end,
+    }
 }
 
 /// What the rows say.
@@ -152,5 +161,26 @@ proptest! {
             let in_answer = found.start <= row.0 && row.1 <= found.end;
             prop_assert!(!in_answer || (12..16).contains(&(at - row.0)));
         }
+    }
+}
+
+#[test]
+fn a_batch_of_another_segment_is_no_answer() {
+    let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
+    let of = |row: usize| checksum_of(&bytes[rows[row].0..]).expect("a batch").to_be_bytes();
+    let entry = |row: usize| [1_i32.to_be_bytes(), (rows[row].0 as i32).to_be_bytes()].concat();
+    let entries = [entry(1), entry(2)].concat();
+    for wrong in 0..4 {
+        let mut section = [of(0), of(1), of(2)].concat();
+        if let Some(byte) = section.get_mut(4 * wrong) {
+            *byte ^= 1;
+        }
+        let checksums = BatchChecksums::new(&entries, &section).expect("a whole section");
+        let whole = Origin { checksums, ..origin(&rows, true) };
+        assert_eq!(answer(&bytes, &whole, &asked(1000, u64::MAX)).is_some(), wrong == 3);
+        let rest = rows[1..].to_vec();
+        let later = Origin { position: rows[1].0 as u64, checksums, ..origin(&rest, true) };
+        let found = answer(&bytes[rows[1].0..], &later, &asked(1003, u64::MAX));
+        assert_eq!(found.is_some(), wrong == 0 || wrong == 3);
     }
 }

@@ -262,6 +262,8 @@ fn pairs<'a>(
 pub struct Rebuilt {
     /// `.index`
     offset_index: Py<PyBytes>,
+    /// The checksums of the batches that the offset index points at.
+    batch_checksums: Py<PyBytes>,
     /// `.timeindex`
     time_index: Py<PyBytes>,
     /// `.txnindex`, empty without aborts.
@@ -359,6 +361,7 @@ impl Rebuilt {
         let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
         Ok(Self {
             offset_index: bytes(&rebuilt.offset_index),
+            batch_checksums: bytes(&rebuilt.batch_checksums),
             time_index: bytes(&rebuilt.time_index),
             transaction_index: bytes(&rebuilt.transaction_index),
             producer_snapshot: bytes(&rebuilt.producer_snapshot),

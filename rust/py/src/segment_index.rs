@@ -14,11 +14,15 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tierlog_core::batch_answer::{Answer, Asked, Origin, answer};
-use tierlog_core::local_index;
+use tierlog_core::batch_checksums::{BatchChecksums, CHECKSUM_SIZE, Mismatch};
+use tierlog_core::error::{Error, ErrorKind};
+use tierlog_core::local_index::{self, OFFSET_ENTRY_SIZE};
 use tierlog_core::record_batch::{LOG_OVERHEAD, be_i32};
 
 use crate::buffer::{Input, duplicate};
+use crate::error::to_python;
 use crate::object::{python, raise};
+use crate::remote_index::column;
 
 /// Of so many bytes on they are walked without the interpreter lock.
 const LARGE_BYTES: usize = 64 << 10;
@@ -83,10 +87,12 @@ impl Range {
     }
 }
 
-/// The offset index of a segment, its entries checked, and the segment's bounds.
+/// The offset index of a segment, its entries checked, the checksums of the batches that it points
+/// at, and the segment's bounds.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct SegmentIndex {
     entries: Input,
+    checksums: Input,
     start_offset: i64,
     end_offset: i64,
     size_bytes: i64,
@@ -96,15 +102,32 @@ pub struct SegmentIndex {
 
 #[pymethods]
 impl SegmentIndex {
+    /// `checksums` is the section of [`tierlog_core::batch_checksums`], empty when it is unknown.
     #[new]
     fn new(
+        py: Python<'_>,
         entries: &Bound<'_, PyAny>,
+        checksums: &Bound<'_, PyAny>,
         start_offset: i64,
         end_offset: i64,
         size_bytes: i64,
     ) -> PyResult<Self> {
-        let entries = Input::new(entries)?;
-        Ok(Self { entries, start_offset, end_offset, size_bytes, batch_bytes: AtomicI64::new(0) })
+        let (entries, checksums) = (Input::new(entries)?, Input::new(checksums)?);
+        if BatchChecksums::new(entries.bytes(), checksums.bytes()).is_none() {
+            let rows = entries.bytes().len() / OFFSET_ENTRY_SIZE + 1;
+            let expected = format!("{rows} batch checksums of {CHECKSUM_SIZE} bytes");
+            let found = format!("{} bytes", checksums.bytes().len());
+            let error = Error::new(ErrorKind::BadLength, 0, expected, found);
+            return Err(to_python(py, error, None));
+        }
+        Ok(Self {
+            entries,
+            checksums,
+            start_offset,
+            end_offset,
+            size_bytes,
+            batch_bytes: AtomicI64::new(0),
+        })
     }
 
     /// Where a batch of `offset` may lie: (last offset, position) of the entry at or below it, the
@@ -155,7 +178,7 @@ impl SegmentIndex {
         let bytes = input.bytes();
         let asked = asked(offset, last_offset, max_bytes, minimum_one)?;
         let end = position.saturating_add_unsigned(bytes.len() as u64);
-        let origin = self.origin(first_last_offset, end);
+        let origin = self.origin(position, first_last_offset, end);
         let found = if bytes.len() < LARGE_BYTES {
             answer(bytes, &origin, &asked)
         } else {
@@ -164,6 +187,20 @@ impl SegmentIndex {
         Ok(found.map(|Answer { start, end, first_offset, next_offset }| {
             (start, end, first_offset, next_offset)
         }))
+    }
+
+    /// The first batch of `data` that is not the one that the segment was copied with: (row,
+    /// expected checksum, found checksum); `None` when all agree or nothing is known. `data` begins
+    /// at byte `data_position` of the segment, its batches at byte `positions` of `data`.
+    fn find_mismatch(
+        &self,
+        data: &Bound<'_, PyAny>,
+        data_position: u64,
+        positions: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<(usize, u32, u32)>> {
+        let (data, positions) = (Input::new(data)?, column::<i64>(positions, "positions")?);
+        let found = self.checksums().find_mismatch(data.bytes(), data_position, &positions);
+        Ok(found.map(|Mismatch { row, expected, found }| (row, expected, found)))
     }
 }
 
@@ -181,8 +218,15 @@ impl SegmentIndex {
         Span { last_offset, position: position.into(), next, covers }
     }
 
-    fn origin(&self, first_last_offset: i64, end: i64) -> Origin {
+    fn checksums(&self) -> BatchChecksums<'_> {
+        let (entries, checksums) = (self.entries.bytes(), self.checksums.bytes());
+        BatchChecksums::new(entries, checksums).unwrap_or_default()
+    }
+
+    fn origin(&self, position: i64, first_last_offset: i64, end: i64) -> Origin<'_> {
         Origin {
+            position: position.max(0) as u64,
+            checksums: self.checksums(),
             start_offset: self.start_offset,
             end_offset: self.end_offset,
             first_last_offset,
@@ -260,7 +304,7 @@ impl SegmentIndex {
         if size == 0 || size > MOST_BYTES {
             return Ok(None);
         }
-        let origin = self.origin(range.first_last_offset, range.end);
+        let origin = self.origin(range.position, range.first_last_offset, range.end);
         let (bytes, room) = new_bytes(py, size)?;
         let found = py.detach(|| answer(fill(room, file, position)?, &origin, asked));
         // Else it may lie before what was read.

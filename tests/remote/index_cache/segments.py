@@ -100,6 +100,7 @@ def indexed(
     rdi = f"{log_key(metadata)}:0".encode()
     sections = {
         IndexKind.OFFSET: encode_offset_index(offsets, start_offset),
+        IndexKind.BATCH_CHECKSUM: bytes(4 * (len(offsets) + 1)),
         IndexKind.TIME: encode_time_index(times, start_offset),
         IndexKind.TRANSACTION: encode_transaction_index(aborted),
         IndexKind.PRODUCER_SNAPSHOT: b"",

@@ -1,22 +1,26 @@
 """Batches that lie back to back in a piece of an object, each of them checked.
 
-    run = BatchRun(view, start_position, segment, path)     every CRC compared
+    run = BatchRun(view, start_position, segment, path, index)     every CRC compared
     row = run.row_reaching(offset)                          the batch that holds it, or the next
     end = run.rows_within(row, max_bytes, last_offset)      how many fit
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
-The walk ends at the first batch that is cut off, wrong, or not of the segment that it should be of:
-``stop_reason`` and ``stop_position`` say where.
+The walk ends at the first batch that is cut off, wrong, or of another segment: ``stop_reason`` and
+``stop_position`` say where. With the segment's ``index``, batches are compared with the checksums
+that were recorded when the segment was copied.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tierlog import _core
 from tierlog.errors import CorruptDataError
 from tierlog.types import StopReason
+
+if TYPE_CHECKING:
+    from tierlog._core import SegmentIndex
 
 __all__ = ["BatchRun"]
 
@@ -46,6 +50,7 @@ class BatchRun:
     __slots__ = (
         "_count",
         "_incredible",
+        "_mismatch",
         "_native",
         "_path",
         "_position",
@@ -65,6 +70,7 @@ class BatchRun:
         start_position: int,
         segment: SegmentOffsets,
         path: str,
+        index: SegmentIndex | None = None,
         *,
         verify_crc: bool = True,
     ) -> None:
@@ -85,6 +91,12 @@ class BatchRun:
         if count:
             self._count = self._credible(count)
             if self._count < count:
+                self.stop_position = start_position + int(self._position[self._count])
+        self._mismatch: tuple[int, int, int] | None = None
+        if index is not None and self._count:
+            found = index.find_mismatch(view, start_position, self._position)
+            if found is not None and found[0] < self._count:
+                self._mismatch, self._count = found, found[0]
                 self.stop_position = start_position + int(self._position[self._count])
         self._incredible = self._count < count
 
@@ -132,6 +144,16 @@ class BatchRun:
 
     def damage(self) -> CorruptDataError:
         """What is wrong where the walk ended."""
+        if self._mismatch is not None:
+            _row, expected, found = self._mismatch
+            return CorruptDataError(
+                reason="wrong_batch",
+                path=self._path,
+                position=self.stop_position,
+                expected=f"the batch with checksum {expected:#010x} that was copied",
+                found=f"a sound batch with checksum {found:#010x}",
+                hint="the object holds another segment; copy this segment again",
+            )
         if self._incredible:
             segment = self._segment
             return CorruptDataError(

@@ -509,7 +509,7 @@ class RemoteReader:
     def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
         fetched, wanted.fetched = wanted.fetched, None
         if fetched is not None and fetched.place.is_of(place) and fetched.position == position:
-            return BatchRun(fetched.view, position, place.segment, place.log_key)
+            return self._run(fetched.view, position, place)
         del fetched
         permit = self._memory.try_acquire(end - position)
         if permit is None:
@@ -523,7 +523,11 @@ class RemoteReader:
 
     def _fetch_with(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun:
         view, _ = self._fetch_view(place, position, end, permit)
-        return BatchRun(view, position, place.segment, place.log_key)
+        return self._run(view, position, place)
+
+    def _run(self, view: memoryview, position: int, place: Place) -> BatchRun:
+        index = self._positions.index_of(place)
+        return BatchRun(view, position, place.segment, place.log_key, index)
 
     def _fetch_view(
         self, place: Place, position: int, end: int, permit: Permit
