@@ -21,7 +21,7 @@ from tests.reliability.seams import SeamedMetadata
 from tests.reliability.workload import append_some
 from tests.reliability.world import BEGIN_MS, World
 from tierlog.clock import SystemClock
-from tierlog.config import RemoteLogConfig
+from tierlog.config import RemoteIndexConfig, RemoteLogConfig
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 
 ROUNDS = 1_000
@@ -69,7 +69,9 @@ def threaded(world: World) -> RemoteLogManager:
         broker_id=1,
         clock=SystemClock(),
         options=ManagerOptions(
-            config=config, index_dir=str(world.index_dir), listener=world.failures
+            config=config,
+            index_config=RemoteIndexConfig(dir=str(world.index_dir)),
+            listener=world.failures,
         ),
     )
 

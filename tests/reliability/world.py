@@ -96,10 +96,11 @@ class World:
             options=ManagerOptions(
                 config=RemoteLogConfig(manager_task_interval_ms=INTERVAL_MS),
                 # Several entries of each segment, several segments in a file, several files.
-                index_config=RemoteIndexConfig(interval_bytes=700, rotate_bytes=2_000),
+                index_config=RemoteIndexConfig(
+                    interval_bytes=700, rotate_bytes=2_000, dir=str(self.index_dir)
+                ),
                 cluster_id=CLUSTER_ID,
                 copy_quota=copy_quota,
-                index_dir=str(self.index_dir),
                 listener=self.failures,
             ),
         )

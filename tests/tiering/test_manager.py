@@ -20,7 +20,7 @@ from tests.kafka_tools.support import wait_until
 from tests.tiering.hosts import GoldenLog
 from tierlog._hot import QuotaSensor
 from tierlog.clock import ManualClock, SystemClock
-from tierlog.config import QuotaMode
+from tierlog.config import QuotaMode, RemoteIndexConfig
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
@@ -745,7 +745,7 @@ def index_files(folder: Path, log: GoldenLog) -> dict[str, bytes]:
 def test_leader_and_follower_keep_the_same_remote_index_files(tmp_path: Path) -> None:
     led, followed = tmp_path / "led", tmp_path / "followed"
     log = GoldenLog(tmp_path, "codec-none-0")
-    node = Node(tmp_path, index_dir=str(led))
+    node = Node(tmp_path, index_config=RemoteIndexConfig(dir=str(led)))
     node.lead(log)
     node.manager.run_until_idle()
     expected = index_files(led, log)
@@ -774,7 +774,7 @@ def test_a_disk_that_takes_no_index_files_stops_nothing(tmp_path: Path) -> None:
     folder.write_text("a file where a folder belongs")
     log = GoldenLog(tmp_path, "codec-none-0")
     bases = rolled(log)
-    node = Node(tmp_path, index_dir=str(folder))
+    node = Node(tmp_path, index_config=RemoteIndexConfig(dir=str(folder)))
     node.lead(log)
     node.manager.run_until_idle()
     assert node.told.of(Happened.COPIED) == bases

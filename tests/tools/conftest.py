@@ -9,6 +9,7 @@ import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
 from tierlog.clock import ManualClock
+from tierlog.config import Config, RemoteIndexConfig
 from tierlog.sidecar import Sidecar, TierReport
 
 LOG_DIRS = tuple(str(DATA_DIR / "clean" / disk) for disk in ("disk1", "disk2"))
@@ -17,7 +18,11 @@ LOG_DIRS = tuple(str(DATA_DIR / "clean" / disk) for disk in ("disk1", "disk2"))
 def tier_golden(store: Path, state_dir: Path) -> TierReport:
     """One pass over the clean golden log directories."""
     with Sidecar(
-        LOG_DIRS, store.as_uri(), state_dir=str(state_dir), clock=ManualClock()
+        LOG_DIRS,
+        store.as_uri(),
+        state_dir=str(state_dir),
+        config=Config(remote_index=RemoteIndexConfig(dir=str(state_dir / "index"))),
+        clock=ManualClock(),
     ) as sidecar:
         return sidecar.run_once()
 

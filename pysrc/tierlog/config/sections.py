@@ -250,7 +250,8 @@ class RemoteLogConfig(Section):
 class RemoteIndexConfig(Section):
     """Indexes of remote segments and their cache.
 
-    Those of the cache go to whoever opens a `tierlog.RemoteIndexCache`; the command opens none.
+    Every `Fetcher` keeps the indexes of the segments that it reads in a cache of files.
+    `tierlog.read` and `tierlog cat` keep a few in memory, for one call.
     """
 
     file_cache_total_size_bytes: int = setting(
@@ -270,6 +271,20 @@ class RemoteIndexConfig(Section):
         whole_number(1, MAX_INT32),
         256 << 10,
         "Bytes of log that each remoteLogIndex entry but the last covers at least.",
+    )
+    cache_dir: str | None = setting(
+        "tierlog.remote.index.cache.dir",
+        text("a path"),
+        None,
+        "Where a `Fetcher` keeps that cache, also for the next run; none is a temporary folder.",
+    )
+    dir: str | None = setting(
+        "tierlog.remote.index.dir",
+        text("a path"),
+        None,
+        "Where the remote index files of partitions are. `tierlog tier` and every "
+        "`RemoteLogManager` write them there, `tierlog cat`, `tierlog.read` and every `Fetcher` "
+        "look offsets and times up in them. None: no such files are written or read.",
     )
     rotate_bytes: int = setting(
         "tierlog.remote.index.rotate.bytes",

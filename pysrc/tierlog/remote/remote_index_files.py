@@ -28,20 +28,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from tierlog.errors import ClosedError, CorruptDataError
+from tierlog.errors import CorruptDataError
 from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import open_regular_file
-from tierlog.remote.remote_index_dir import RemoteIndexDir, RemoteIndexKind
+from tierlog.remote.remote_index_dir import RemoteIndexDir
 from tierlog.remote.remote_index_file import (
-    IndexPaths,
-    RemoteIndexFile,
     RemoteLogIndexEntry,
-    entry_of,
-    find_offset,
-    find_timestamp,
-    read_entries,
 )
+from tierlog.remote.remote_index_lookups import RemoteIndexLookups
 from tierlog.remote.remote_index_row import Row, RowWriter, SegmentEntries, segment_entries
 from tierlog.types import TopicIdPartition
 
@@ -55,7 +49,7 @@ _T = TypeVar("_T")
 _MAX_FINDINGS = 1_000
 
 
-class RemoteIndexFiles:
+class RemoteIndexFiles(RemoteIndexLookups):
     """One partition's files. Any thread; those that write wait for each other, readers do not.
 
     ``directory`` is the folder of all partitions' index files. Opening recovers what is there and
@@ -71,17 +65,14 @@ class RemoteIndexFiles:
         rotate_bytes: int,
         rotate_ms: int,
     ) -> None:
-        self.partition = partition
+        super().__init__(partition, RemoteIndexDir.of(directory, partition))
         self._rotate_bytes = rotate_bytes
         self._rotate_ms = rotate_ms
-        self._directory = RemoteIndexDir.of(directory, partition)
         self._writer = self._writer_in(self._directory, sync=True)
-        self._row = Row()
         self._findings: list[CorruptDataError] = []
         self._log_start_offset = 0
         # What gave nothing for a gap: (segment id, gap). It need not be fetched again.
         self._fruitless: set[tuple[str, int, int]] = set()
-        self._closed = False
         self._suspect = True
         self._damaged = False
         # Writers hold the first one; the second one is held while bytes that readers may be looking
@@ -106,86 +97,9 @@ class RemoteIndexFiles:
     # -- what is there
 
     @property
-    def last_offset(self) -> int | None:
-        """The last Kafka offset that an entry covers; None without entries."""
-        row = self._row
-        return row.last_offset if row.files else None
-
-    @property
-    def path(self) -> str:
-        """The partition's folder."""
-        return self._directory.path
-
-    @property
     def findings(self) -> tuple[CorruptDataError, ...]:
         """What recovering has found and put right since this was opened, the last one last."""
         return tuple(self._findings)
-
-    def lookup_offset(self, offset: int) -> RemoteLogIndexEntry | None:
-        """The entry that holds `offset`, or the next one of the same segment when it has none such.
-
-        None when the files do not say where it is: above the last offset, or in a gap. The segment
-        itself, by its metadata, then knows more. CorruptDataError when the files are damaged; the
-        next call that writes drops what is.
-        """
-
-        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
-            index = bisect_left(row.last_offsets, offset)
-            if index == len(row.files) or offset < row.files[index].base_offset:
-                return None
-            file = row.files[index]
-            paths = self._paths(file, with_index)
-            entry, is_answer = find_offset(paths, file, self.partition, offset)
-            return entry if is_answer else None
-
-        return self._look(look)
-
-    def lookup_timestamp(self, timestamp_ms: int) -> RemoteLogIndexEntry | None:
-        """The first entry here whose last timestamp reaches `timestamp_ms`; None when none does.
-
-        An earlier record may lie in a gap. CorruptDataError as `lookup_offset`.
-        """
-
-        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
-            if timestamp_ms < 0:
-                return next(
-                    (one for one in self._entries(row) if one.last_timestamp_ms >= timestamp_ms),
-                    None,
-                )
-            for file in row.files:
-                if file.max_timestamp_ms >= timestamp_ms:
-                    paths = self._paths(file, with_index)
-                    return find_timestamp(paths, file, self.partition, timestamp_ms)
-            return None
-
-        return self._look(look)
-
-    def entries(self) -> Iterator[RemoteLogIndexEntry]:
-        """Every entry in offset order, verified, of the moment of the call."""
-        self._check_open()
-        return self._entries(self._row)
-
-    def _entries(self, row: Row) -> Iterator[RemoteLogIndexEntry]:
-        for file in row.files:
-            path = self._paths(file, with_index=False).log
-            try:
-                descriptor = open_regular_file(path)
-            except FileNotFoundError:
-                if file not in self._row.files:
-                    continue
-                raise
-            try:
-                for _, entries in read_entries(descriptor, path, 0, file.size_bytes):
-                    for number in range(len(entries)):
-                        yield entry_of(entries, number, self.partition)
-            finally:
-                os.close(descriptor)
-
-    def _paths(self, file: RemoteIndexFile, with_index: bool) -> IndexPaths:
-        log, offset, time = (
-            self._directory.file_path(file.base_offset, kind) for kind in RemoteIndexKind
-        )
-        return IndexPaths(log=log, offset=offset, time=time) if with_index else IndexPaths(log=log)
 
     def _look(self, look: Callable[[Row, bool], _T]) -> _T:
         """What `look` finds; when the files change under it, once more while they do not."""
@@ -363,10 +277,6 @@ class RemoteIndexFiles:
             self._row = Row()
 
     # -- keeping order
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"{self._directory.path}: the remote index files were closed")
 
     def _settle(self) -> None:
         """After a failure, and at the beginning: makes sure of what is on the disk."""

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
 
@@ -50,7 +51,6 @@ from tierlog.types import TopicIdPartition
 __all__ = ["Sidecar", "default_state_dir"]
 
 METADATA_FILE = "metadata.sqlite"
-INDEX_DIR = "index"
 # A task that has not moved a byte for so long is reported.
 STUCK_MS = 300_000
 
@@ -103,7 +103,8 @@ class Sidecar:
         dry_run: bool = False,
     ) -> None:
         _require_broker(bootstrap, deleted_topic_retention_ms)
-        self._logs = _open_logs(log_dirs, state_dir)
+        self._config = config or Config()
+        self._logs = _open_logs(log_dirs, state_dir, self._config.remote_index.dir)
         self._clock = clock or SystemClock()
         self._store = _read_only_if(dry_run, open_store(store_url))
         self._settings = WatchSettings(
@@ -114,19 +115,16 @@ class Sidecar:
         )
         self._cluster_id = _cluster_id(self._logs)
         claim_cluster(self._store, self._cluster_id)
-        self._broker = None
-        if bootstrap is not None:
-            self._broker = BrokerClient(
-                bootstrap, cluster_id=self._cluster_id, timeout_s=broker_timeout_s
-            )
-        self._config = config or Config()
+        self._broker = self._broker_at(bootstrap, broker_timeout_s)
         if copy_quota is None or dry_run:
             copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
         self._copy_quota = copy_quota
         self._events = Events(self._clock, dry_run=dry_run)
         self._undo = ExitStack()
         self._notes = _read_only_if(dry_run, LocalStore(state_dir, clock=self._clock))
+        index_config = self._config.remote_index
         if dry_run:
+            index_config = replace(index_config, dir=None)
             state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         self._metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
@@ -139,10 +137,9 @@ class Sidecar:
             options=ManagerOptions(
                 config=self._config.remote_log,
                 log_config=self._config.log,
-                index_config=self._config.remote_index,
+                index_config=index_config,
                 cluster_id=self._cluster_id,
                 copy_quota=copy_quota,
-                index_dir=os.path.join(state_dir, INDEX_DIR),
                 metrics=metrics,
                 listener=self._events,
                 include_internal=include_internal,
@@ -377,6 +374,11 @@ class Sidecar:
             memory=ListingMemory(self._clock),
         )
 
+    def _broker_at(self, bootstrap: str | None, timeout_s: float) -> BrokerClient | None:
+        if bootstrap is None:
+            return None
+        return BrokerClient(bootstrap, cluster_id=self._cluster_id, timeout_s=timeout_s)
+
     def _opened_deleted_topics(self, retention_ms: int | None) -> DeletedTopics | None:
         if retention_ms is None or self._broker is None:
             return None
@@ -462,16 +464,14 @@ def _cluster_id(logs: LogDir) -> str:
     return logs.cluster_id
 
 
-def _open_logs(log_dirs: Sequence[str], state_dir: str) -> LogDir:
+def _open_logs(log_dirs: Sequence[str], state_dir: str, index_dir: str | None) -> LogDir:
     if not log_dirs:
         raise ConfigError("no log directory given")
     logs = open_log_dir(*log_dirs)
-    state = os.path.realpath(state_dir)
-    for path in logs.paths:
-        if os.path.commonpath([state, path]) == path:
-            raise ConfigError(
-                f"{state_dir}: the state directory must not lie inside the broker's {path}"
-            )
+    for name, folder in (("state directory", state_dir), ("remote index directory", index_dir)):
+        for path in logs.paths if folder is not None else ():
+            if os.path.commonpath([os.path.realpath(str(folder)), path]) == path:
+                raise ConfigError(f"{folder}: the {name} must not lie inside the broker's {path}")
     return logs
 
 

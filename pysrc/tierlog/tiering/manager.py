@@ -51,7 +51,7 @@ __all__ = ["ManagerOptions", "RemoteLogManager"]
 class ManagerOptions:
     """What a manager may be given besides; every part has a default.
 
-    ``index_dir`` keeps remote index files of the partitions there (none when None).
+    ``index_config.dir`` keeps remote index files of the partitions there (none when None).
     ``random_bytes`` is where jitter and segment ids come from.
     """
 
@@ -60,7 +60,6 @@ class ManagerOptions:
     log_config: LogConfig = field(default_factory=LogConfig)
     cluster_id: str = ""
     copy_quota: QuotaManager | None = None
-    index_dir: str | None = None
     index_cache: RemoteIndexCache | None = None
     metrics: RemoteLogMetrics | None = None
     listener: ManagerListener | None = None
@@ -332,7 +331,7 @@ def _pools(
 def _index_files(
     options: ManagerOptions,
 ) -> Callable[[TopicIdPartition], RemoteIndexFiles] | None:
-    directory, config = options.index_dir, options.index_config
+    directory, config = options.index_config.dir, options.index_config
     if directory is None:
         return None
     return lambda partition: RemoteIndexFiles(

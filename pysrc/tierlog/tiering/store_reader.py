@@ -30,9 +30,11 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from tierlog.remote.remote_index_lookups import index_views
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
 from tierlog.tiering.fetch.aborted import TransactionReader
+from tierlog.tiering.fetch.index_files import IndexFilesOf, has_offset, offset_by_time
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
@@ -98,6 +100,7 @@ class StoreReader:
         self._alarm = alarm
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._config = config or Config()
+        self._index_files = index_views(self._config.remote_index.dir)
         quota = fetch_quota or QuotaManager.for_fetches(self._config.quota)
         self._fetch_quota: FetchQuota = quota
 
@@ -195,15 +198,25 @@ class StoreReader:
         wanted, indexes = self._partition(topic, partition), self._indexes()
         lineage = self._lineage(wanted, indexes)
         for segment in self._metadata.segments_by_timestamp(wanted, timestamp_ms):
-            entries = self._entries(segment, indexes)
-            row = entries.lookup_timestamp(timestamp_ms)
-            for first, last in ranges_in_lineage(segment, lineage) if row is not None else ():
-                start = max(first, int(entries.first_offset[row]))
+            late_offset = self._first_late_offset(segment, indexes, timestamp_ms)
+            for first, last in ranges_in_lineage(segment, lineage) if late_offset >= 0 else ():
+                start = max(first, late_offset)
                 for records in self._read(wanted, lineage, indexes, start, last + 1):
                     late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
                     if len(late):
                         return int(records.offset[late[0]])
         return None
+
+    def _first_late_offset(
+        self, segment: RemoteLogSegmentMetadata, indexes: Indexes, timestamp_ms: int
+    ) -> int:
+        """Return an offset before which the segment has only older records; -1 when all are."""
+        start = offset_by_time(self._index_files, segment, segment.start_offset, timestamp_ms)
+        if start is not None:
+            return start
+        entries = self._entries(segment, indexes)
+        row = entries.lookup_timestamp(timestamp_ms)
+        return -1 if row is None else int(entries.first_offset[row])
 
     def _partition(self, topic: str, partition: int) -> TopicIdPartition:
         known = self._known(topic, partition)
@@ -249,7 +262,9 @@ class StoreReader:
         segments = self._finished(partition)
         ahead = [one for one in segments if one.end_offset >= start_offset]
         first = min(ahead, key=lambda one: one.start_offset, default=None)
-        if first is not None and first != self._newest(partition):
+        if first is None or first == self._newest(partition):
+            return
+        if not has_offset(self._index_files, first, max(start_offset, first.start_offset)):
             beside.submit(indexes.get, first)
 
     def _lineage(self, partition: TopicIdPartition, indexes: Indexes) -> LeaderEpochs:
@@ -347,6 +362,7 @@ class StoreReader:
             self._fetch_bytes,
             _bytes_between(segments, start_offset, end_offset),
             self._config.remote_log,
+            self._index_files,
         )
 
 
@@ -366,6 +382,7 @@ class _Reads:
         fetch_bytes: int,
         expected_bytes: int,
         settings: RemoteLogConfig,
+        index_files: IndexFilesOf | None,
     ) -> None:
         self.places = SegmentPlaces(metadata)
         self._storage = storage
@@ -373,6 +390,7 @@ class _Reads:
         self._index_cache = index_cache
         self._alarm = alarm
         self._fetch_bytes = fetch_bytes
+        self._index_files = index_files
         self._memory_bytes = min(settings.fetch_memory_bytes, _MOST_MEMORY_BYTES)
         self._threads = min(settings.reader_threads, _MOST_THREADS)
         self._window_bytes = min(expected_bytes, _MOST_WINDOW_BYTES)
@@ -391,6 +409,7 @@ class _Reads:
             self._metadata,
             memory=self._memory,
             index_cache=self._index_cache,
+            index_files=self._index_files,
             alarm=self._alarm,
             memory_wait_ms=0,
             read_ahead=ReadAheadSettings(

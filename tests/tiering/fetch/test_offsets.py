@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from tests.oracle import batches as oracle
 from tests.tiering.fetch.test_fetcher import TIERED, TwoTiers, boundaries
 from tests.tiering.fetch.views import oracle_batches
 from tierlog.log.log_dir import PartitionLog
+from tierlog.remote.indexes import IndexKind
+from tierlog.remote.remote_index_files import RemoteIndexFiles
+from tierlog.remote.remote_index_lookups import index_views
+from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp
 from tierlog.tiering.fetch.types import FetchError, IsolationLevel
@@ -38,13 +43,31 @@ def first_late(rows: list[tuple[int, int]], timestamp_ms: int) -> tuple[int, int
     return next((row for row in rows if row[1] >= timestamp_ms), (-1, -1))
 
 
-@pytest.mark.parametrize("cached", [True, False], ids=["cache", "no cache"])
+def written_index_files(tiers: TwoTiers, folder: Path) -> IndexFilesOf | None:
+    """The remote index files of all partitions, as a node writes them."""
+    for partition in tiers.metadata.partitions():
+        with closing(RemoteIndexFiles(folder, partition, rotate_bytes=500, rotate_ms=-1)) as files:
+            for segment in tiers.metadata.list(partition):
+                kind = IndexKind.REMOTE_LOG
+                files.append(segment, tiers.storage.fetch_indexes(segment, [kind])[kind])
+    return index_views(folder)
+
+
+@pytest.mark.parametrize("way", ["cache", "index files", "scan"])
 @pytest.mark.parametrize(("data_set", "name"), TIERED)
-def test_times_around_every_record(tiers: TwoTiers, data_set: str, name: str, cached: bool) -> None:
+def test_times_around_every_record(
+    tiers: TwoTiers, tmp_path: Path, data_set: str, name: str, way: str
+) -> None:
     partition = tiers.add(data_set, name)
     whole = tiers.views[partition]
     rows = times(whole.log, whole.log_start_offset)
-    reader = OffsetReader(tiers.remote, tiers.metadata, index_cache=tiers.cache if cached else None)
+    cached = way == "cache"
+    reader = OffsetReader(
+        tiers.remote,
+        tiers.metadata,
+        index_cache=tiers.cache if cached else None,
+        index_files=written_index_files(tiers, tmp_path) if way == "index files" else None,
+    )
     asked = sorted({at + by for _, at in rows for by in (-1, 0, 1)} | {0, 2**62})
     for number, border in enumerate(boundaries(whole)):
         tiers.views[partition] = whole

@@ -25,6 +25,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.tiering.fetch.index_files import IndexFilesOf, offset_by_time
 from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError, require_same_topic
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import FetchError, FetchView, IsolationLevel
@@ -85,10 +86,12 @@ class OffsetReader:
         metadata: RemoteLogMetadataManager | None = None,
         *,
         index_cache: RemoteIndexCache | None = None,
+        index_files: IndexFilesOf | None = None,
     ) -> None:
         self._remote = remote
         self._metadata = metadata
         self._index_cache = index_cache
+        self._index_files = index_files
         self._local = LocalFetchReader()
 
     def look_up(
@@ -225,17 +228,25 @@ class OffsetReader:
         if self._remote is None or lineage is None:
             return None
         for segment, first, last in self._remote_ranges(view, partition, timestamp_ms):
-            start = first
-            if self._index_cache is not None:
-                entry = self._index_cache.get(segment)
-                # Up to that offset everything is older; an entry of the very time may stand for a
-                # batch whose last record is not the first of that time.
-                start = max(first, entry.lookup_timestamp(timestamp_ms - 1)[1])
+            start = self._first_late_offset(segment, first, timestamp_ms)
             for records in self._remote_pieces(view, partition, lineage, start, last):
                 found = _first_late(records, timestamp_ms, start, last)
                 if found is not None:
                     return found
         return None
+
+    def _first_late_offset(
+        self, segment: RemoteLogSegmentMetadata, first: int, timestamp_ms: int
+    ) -> int:
+        """Return an offset up to which the segment, from `first` on, has only older records."""
+        start = offset_by_time(self._index_files, segment, first, timestamp_ms)
+        if start is not None:
+            return start
+        if self._index_cache is None:
+            return first
+        # An entry of the very time may stand for a batch whose last record is not the first of
+        # that time.
+        return max(first, self._index_cache.get(segment).lookup_timestamp(timestamp_ms - 1)[1])
 
     def _remote_pieces(
         self,

@@ -29,20 +29,18 @@ from tierlog.remote.index_entry import RemoteIndexEntry
 from tierlog.remote.layout import indexes_key, parse_rdi
 from tierlog.remote.log_index import RemoteLogIndexEntries
 from tierlog.remote.storage import RemoteStorageManager
+from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.places import Place
-from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+from tierlog.types import RemoteLogSegmentId
 
 if TYPE_CHECKING:
     from tierlog._core import SegmentIndex
-    from tierlog.remote.remote_index_files import RemoteIndexFiles
 
-__all__ = ["NO_LIMIT", "SPARSE_BYTES", "IndexFilesOf", "Positions", "Start"]
+__all__ = ["NO_LIMIT", "SPARSE_BYTES", "Positions", "Start"]
 
 # Above every offset.
 NO_LIMIT = 2**63
-
-IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexFiles | None"]
 
 # Between two entries of an offset index there are 4 KiB, or one batch that is larger. A sparse one
 # is no better than the remote log index.

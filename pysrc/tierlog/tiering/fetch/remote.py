@@ -35,10 +35,11 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.kept_indexes import Indexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place, SegmentPlaces
-from tierlog.tiering.fetch.positions import NO_LIMIT, SPARSE_BYTES, IndexFilesOf, Positions, Start
+from tierlog.tiering.fetch.positions import NO_LIMIT, SPARSE_BYTES, Positions, Start
 from tierlog.tiering.fetch.read_ahead import (
     ReadAhead,
     ReadAheadSettings,

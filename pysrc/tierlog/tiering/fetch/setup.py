@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import Config
+from tierlog.config import Config, RemoteIndexConfig
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.remote_index_lookups import index_views
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.fetcher import Fetcher
+from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.offsets import OffsetReader
 from tierlog.tiering.fetch.pool import ReaderPool
 from tierlog.tiering.fetch.quotas import FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import FetchHost
-
-if TYPE_CHECKING:
-    from tierlog.tiering.fetch.positions import IndexFilesOf
 
 __all__ = ["open_fetcher"]
 
@@ -40,14 +40,19 @@ def open_fetcher(
     """A fetcher of `host`'s partitions, with threads, queue, memory, waits and quotas as `config`
     has them; all in force from the first fetch on.
 
-    ``index_cache`` and ``index_files`` lead to positions without asking the store; the storage,
-    the metadata and both of them stay the caller's. Close the fetcher before them.
+    Positions come from the remote index files in ``tierlog.remote.index.dir``, where there are any,
+    and else from an index cache of the fetcher's own, in ``tierlog.remote.index.cache.dir`` or a
+    temporary folder. An ``index_cache`` or ``index_files`` given here take their place and stay the
+    caller's, as the storage and the metadata do. Close the fetcher before them.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
     quotas = FetchQuotas(settings.quota, clock)
     memory = FetchMemory(settings.remote_log.fetch_memory_bytes, clock=clock)
+    index_files = index_files or index_views(settings.remote_index.dir)
     with ExitStack() as opened:
+        if index_cache is None:
+            index_cache = _opened_cache(storage, settings.remote_index, clock, opened)
         remote = RemoteReader(
             storage,
             metadata,
@@ -68,17 +73,37 @@ def open_fetcher(
         metrics.watch_quota("fetch", quotas.broker)
         metrics.watch_read_ahead(remote)
         metrics.count_clients(settings.remote_log.metrics_max_clients)
-        if index_cache is not None:
-            metrics.watch_index_cache(index_cache)
+        metrics.watch_index_cache(index_cache)
         return Fetcher(
             host,
             remote,
             pool=pool,
             quotas=quotas,
             transactions=TransactionReader(storage, metadata, index_cache=index_cache),
-            offsets=OffsetReader(remote, metadata, index_cache=index_cache),
+            offsets=OffsetReader(
+                remote, metadata, index_cache=index_cache, index_files=index_files
+            ),
             metrics=metrics,
             max_remote_wait_ms=settings.remote_log.fetch_max_wait_ms,
             on_close=opened.pop_all().close,
             clock=clock,
         )
+
+
+def _opened_cache(
+    storage: RemoteStorageManager, settings: RemoteIndexConfig, clock: Clock, opened: ExitStack
+) -> RemoteIndexCache:
+    """Open an index cache, its sweeper running; `opened` closes it."""
+    directory = settings.cache_dir
+    if directory is None:
+        directory = tempfile.mkdtemp(prefix="tierlog-indexes-")
+        opened.callback(shutil.rmtree, directory, ignore_errors=True)
+    cache = RemoteIndexCache(
+        storage,
+        directory,
+        total_size_bytes=settings.file_cache_total_size_bytes,
+        ttl_ms=settings.file_cache_ttl_ms,
+        clock=clock,
+    )
+    opened.callback(cache.close)
+    return cache.start()
