@@ -13,8 +13,8 @@ from tests.tiering.topic_lives import END, NAME, NEW, OLD, Lives, RecordRow
 from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.log.same_log import VanishedError
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.reader import open_reader
 

@@ -17,6 +17,7 @@ from tierlog.clock import Clock
 from tierlog.errors import CorruptDataError
 from tierlog.log import checkpoint
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.files import FileIdentity
 from tierlog.log.names import Skipped, SkipReason
 from tierlog.log.segment_files import SegmentFiles
 
@@ -135,7 +136,7 @@ def _settled(read_at: Moment) -> bool:
 
 
 def _with_active(contents: DirectoryContents) -> DirectoryContents | None:
-    """With the active segment's size as it is now; None when that cannot be told."""
+    """The contents with the active segment's file as it is now; None when that is unknown."""
     if not contents.segments:
         return contents
     *rolled, active = contents.segments
@@ -145,7 +146,8 @@ def _with_active(contents: DirectoryContents) -> DirectoryContents | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
-    if found.st_size == active.size_bytes:
+    identity = FileIdentity.of(found)
+    if identity == active.identity:
         return contents
-    grown = replace(active, size_bytes=found.st_size)
-    return replace(contents, segments=(*rolled, grown))
+    now = replace(active, size_bytes=identity.size_bytes, identity=identity)
+    return replace(contents, segments=(*rolled, now))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tierlog.errors import CorruptDataError
-from tierlog.log.files import SegmentHandle, StrPath, file_kind, printable
+from tierlog.log.files import FileIdentity, SegmentHandle, StrPath, file_kind, printable
 from tierlog.log.names import (
     MAX_OFFSET,
     Skipped,
@@ -62,8 +62,9 @@ class SegmentFiles:
     """One segment: its ``.log`` and the files beside it, None where there is none.
 
     It holds the offsets [``base_offset``, ``next_base_offset``); ``next_base_offset`` is None for
-    the active segment, the last one. ``size_bytes`` is that of the ``.log`` when it was listed.
-    Snapshots are producer state: at the base offset, and at the next base offset.
+    the active segment, the last one. ``size_bytes`` and ``identity`` are those of the ``.log``
+    when it was listed. Snapshots are producer state: at the base offset, and at the next base
+    offset.
     """
 
     base_offset: int
@@ -75,6 +76,7 @@ class SegmentFiles:
     transaction_index_path: str | None = None
     start_snapshot_path: str | None = None
     end_snapshot_path: str | None = None
+    identity: FileIdentity | None = None
 
     @property
     def is_active(self) -> bool:
@@ -88,7 +90,8 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFiles:
-    """The segment files of one partition directory: path by (kind, base offset), log sizes.
+    """The segment files of one partition directory: paths by (kind, base offset), identities of
+    ``.log`` files by base offset.
 
     ``barriers``: base offsets of segments that are there but cannot be read. The segment before
     one of them ends there, and not where the next readable one starts. ``others``: names of files
@@ -96,7 +99,7 @@ class DirectoryFiles:
     """
 
     paths: dict[tuple[str, int], str] = field(default_factory=dict)
-    log_sizes: dict[int, int] = field(default_factory=dict)
+    logs: dict[int, FileIdentity] = field(default_factory=dict)
     barriers: set[int] = field(default_factory=set)
     swaps: set[int] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -134,13 +137,15 @@ class DirectoryFiles:
             if file.stage is SkipReason.SWAP:
                 self.swaps.add(file.base_offset)
             return
-        size_bytes = _size_of_regular(entry, file.kind, path, findings)
-        if size_bytes is not None:
-            self._keep(file.kind, file.base_offset, path, size_bytes, findings)
+        identity = _identity_of_regular(entry, file.kind, path, findings)
+        if identity is not None:
+            self._keep(file.kind, file.base_offset, path, identity, findings)
         elif file.kind == "log":
             self.barriers.add(file.base_offset)
 
-    def _keep(self, kind: str, base: int, path: str, size: int, findings: Findings) -> None:
+    def _keep(
+        self, kind: str, base: int, path: str, identity: FileIdentity, findings: Findings
+    ) -> None:
         key = (kind, base)
         if key in self.paths:
             # Kafka writes twenty digits and would not look at the other.
@@ -151,38 +156,44 @@ class DirectoryFiles:
                 return
         self.paths[key] = path
         if kind == "log":
-            self.log_sizes[base] = size
+            self.logs[base] = identity
 
     def segments(self, findings: Findings) -> tuple[SegmentFiles, ...]:
         """All segments by base offset, the last one active."""
         snapshots = {base: path for (kind, base), path in self.paths.items() if kind == "snapshot"}
-        bases = sorted(self.log_sizes)
+        bases = sorted(self.logs)
         for (kind, base), path in sorted(self.paths.items(), key=lambda item: item[1]):
-            if kind not in ("log", "snapshot") and base not in self.log_sizes:
+            if kind not in ("log", "snapshot") and base not in self.logs:
                 findings.skip(path, SkipReason.ORPHAN_INDEX)
         return tuple(
             SegmentFiles(
                 base_offset=base,
                 next_base_offset=next_base,
                 log_path=self.paths["log", base],
-                size_bytes=self.log_sizes[base],
+                size_bytes=self.logs[base].size_bytes,
                 offset_index_path=self.paths.get(("index", base)),
                 time_index_path=self.paths.get(("timeindex", base)),
                 transaction_index_path=self.paths.get(("txnindex", base)),
                 start_snapshot_path=snapshots.get(base),
                 end_snapshot_path=None if next_base is None else snapshots.get(next_base),
+                identity=self.logs[base],
             )
             for base, next_base in _ranges(bases, self.barriers)
         )
 
 
-def _size_of_regular(
+# Of files beside a ``.log``, which are not compared.
+_NOT_ASKED = FileIdentity(0, 0, 0, 0)
+
+
+def _identity_of_regular(
     entry: os.DirEntry[str], kind: str, path: str, findings: Findings
-) -> int | None:
-    """The size of a ``.log``, 0 for others (no stat needed); None, with a reason, if no file."""
+) -> FileIdentity | None:
+    """The identity of a ``.log``, `_NOT_ASKED` for other files (that needs no stat); None, with a
+    reason, when the entry is not a regular file."""
     try:
         if kind != "log" and entry.is_file(follow_symlinks=False):
-            return 0
+            return _NOT_ASKED
         status = entry.stat(follow_symlinks=False)
     except OSError as error:
         findings.skip_error(path, error)
@@ -190,7 +201,7 @@ def _size_of_regular(
     if not stat.S_ISREG(status.st_mode):
         findings.skip(path, SkipReason.NOT_A_FILE, file_kind(status.st_mode).value)
         return None
-    return status.st_size
+    return FileIdentity.of(status)
 
 
 def _ranges(bases: Sequence[int], barriers: Set[int]) -> Iterator[tuple[int, int | None]]:

@@ -249,7 +249,7 @@ class Sidecar:
                 if key in gathered.rows:
                     if gathered.rows[key].outcome is Outcome.REFUSED:
                         self._refused[key] = gathered.rows[key]
-                elif refused is not None and refused.size_bytes == row.size_bytes:
+                elif refused is not None and decision.eligible:
                     self._events.add(refused)
                 else:
                     self._events.add(row)

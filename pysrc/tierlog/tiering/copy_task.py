@@ -29,6 +29,7 @@ from tierlog.log.eligibility import (
 )
 from tierlog.log.files import read_small
 from tierlog.log.index_files import read_time_index
+from tierlog.log.same_log import VanishedError, open_listed_segment, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaWaitCancelledError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -37,6 +38,7 @@ from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
 from tierlog.tiering.producer_states import ProducerStates
+from tierlog.tiering.refusals import Refusal
 from tierlog.tiering.task_pool import Again, Task
 
 __all__ = ["CopyTask"]
@@ -69,7 +71,7 @@ class CopyTask:
         self._tier = work.tier
         self._copied: Coverage | None = None
         self._producers: ProducerStates | None = None
-        self._refused: set[tuple[int, int]] = set()
+        self._refused: dict[int, Refusal] = {}
         self._largest_timestamp_ms: dict[int, int] = {}
         self._nothing_to_do_in: LogView | None = None
         self._decided: tuple[LogView, tuple[Decision, ...]] | None = None
@@ -79,7 +81,9 @@ class CopyTask:
         if view is None or view.topic.copy_disabled:
             self._unknown_lag()
             return Again.LATER
-        if view is self._nothing_to_do_in or not self._tier.metadata.is_ready(self._work.partition):
+        if not self._tier.metadata.is_ready(self._work.partition):
+            return Again.LATER
+        if view is self._nothing_to_do_in and not self._may_retry(view):
             return Again.LATER
         try:
             return self._run(task, view)
@@ -106,26 +110,32 @@ class CopyTask:
         else:
             decisions = self._decide(view, copied)
         candidates = [
-            decision.segment
+            segment
             for decision in decisions
-            if decision.eligible and _identity(decision.segment) not in self._refused
+            if decision.eligible and (segment := self._unless_refused(decision.segment, view))
         ]
         if not candidates:
             waits = any(decision.reason is Ineligible.COPY_LAG for decision in decisions)
             self._nothing_to_do_in = None if waits else view
             return Again.LATER
+        self._nothing_to_do_in = None
+        refused = len(self._refused)
         self._copy(task, view, copied, candidates[0])
         if _copies_at_once(view.topic):
             # What is copied says nothing about other segments.
-            again = self._decisions((candidates[0],), view, copied)
+            base_offset = candidates[0].base_offset
             decisions = tuple(
-                again[0] if one.segment is candidates[0] else one for one in decisions
+                self._decisions((one.segment,), view, copied)[0]
+                if one.segment.base_offset == base_offset
+                else one
+                for one in decisions
             )
             self._decided = view, decisions
             self._show(decisions, view, copied)
         else:
             self._decide(view, copied)
-        return Again.NOW if len(candidates) > 1 else Again.LATER
+        more = len(candidates) > 1 or len(self._refused) < refused
+        return Again.NOW if more else Again.LATER
 
     # -- knowing what is there
 
@@ -248,15 +258,13 @@ class CopyTask:
             done = self._transfer(task, view, segment)
         except (FencedLeaderError, ClosedError, QuotaWaitCancelledError, _CancelledError):
             raise
-        except FileNotFoundError as error:
-            text = f"deleted meanwhile: {error}"
-            work.tell(Happened.VANISHED, base_offset, size_bytes, reason="vanished", text=text)
-            self._refused.add(_identity(segment))
+        except (FileNotFoundError, VanishedError) as error:
+            text = f"deleted or replaced meanwhile: {error}"
+            self._refuse(Happened.VANISHED, view, segment, reason="vanished", text=text)
             return
         except (SegmentRefusedError, CorruptDataError) as error:
             reason = error.reason if isinstance(error, CorruptDataError) else "damaged"
-            work.tell(Happened.REFUSED, base_offset, size_bytes, reason=reason, text=str(error))
-            self._refused.add(_identity(segment))
+            self._refuse(Happened.REFUSED, view, segment, reason=reason, text=str(error))
             self._count_failure()
             return
         except (TierlogError, OSError) as error:
@@ -270,6 +278,9 @@ class CopyTask:
             # The whole segment, wherever the checkpoints begin the log: its batches were compared
             # with them, and what is copied must not be chosen again.
             copied.add(base_offset, segment.next_base_offset - 1)
+        if self._refused.pop(base_offset, None) is not None:
+            # Later ones may have been refused because of this one: producer state comes from it.
+            self._refused = {base: one for base, one in self._refused.items() if base < base_offset}
         if done is None:
             return
         metadata = done.metadata
@@ -277,6 +288,32 @@ class CopyTask:
         if work.metrics is not None:
             work.metrics.copied(metadata.segment_size_bytes)
         work.tell(Happened.COPIED, base_offset, size_bytes)
+
+    # -- segments that were refused
+
+    def _refuse(
+        self, happened: Happened, view: LogView, segment: SegmentFiles, *, reason: str, text: str
+    ) -> None:
+        """Set a segment aside, and tell that unless it was told already."""
+        before = self._refused.get(segment.base_offset)
+        now_ms = self._tier.clock.monotonic_ms()
+        self._refused[segment.base_offset] = Refusal.of(view, segment, text, now_ms)
+        if before is None or before.text != text:
+            self._work.tell(
+                happened, segment.base_offset, segment.size_bytes, reason=reason, text=text
+            )
+
+    def _unless_refused(self, segment: SegmentFiles, view: LogView) -> SegmentFiles | None:
+        """The segment as it is to be copied now; None while it is the one that was refused."""
+        refusal = self._refused.get(segment.base_offset)
+        if refusal is None:
+            return segment
+        return refusal.retry(view, segment, self._tier.clock.monotonic_ms())
+
+    def _may_retry(self, view: LogView) -> bool:
+        """Whether a segment that was refused may be copied now."""
+        refused = [one for one in view.log.rolled_segments if one.base_offset in self._refused]
+        return any(self._unless_refused(one, view) for one in refused)
 
     def _count_failure(self) -> None:
         if self._work.metrics is not None:
@@ -302,18 +339,21 @@ class CopyTask:
             tier.copy_quota.transfer(
                 segment.size_bytes, cancelled=lambda: task.cancelled, on_wait=waits
             ) as transfer,
-            segment.open() as handle,
+            open_listed_segment(segment) as handle,
             self._under_way() as segment_id,
             self._draft(view, segment, segment_id) as draft,
         ):
             if work.metrics is not None:
                 work.metrics.copy_started()
             producers = self._producers_of(view)
+            snapshot = producers.before(segment)
+            # After all that is opened by its path.
+            require_same_topic(view.log)
             prepared = prepare(
                 view.log,
                 segment,
                 handle,
-                producer_snapshot=producers.before(segment),
+                producer_snapshot=snapshot,
                 index_interval_bytes=tier.index_interval_bytes,
                 allow_gaps=bool(view.compacted),
                 draft=draft,
@@ -356,11 +396,6 @@ class CopyTask:
 
 def _copies_at_once(topic: TopicSettings) -> bool:
     return topic.copy_lag_ms == 0 or topic.copy_lag_bytes == 0
-
-
-def _identity(segment: SegmentFiles) -> tuple[int, int]:
-    """A damaged segment is not looked at again while it is this one."""
-    return segment.base_offset, segment.size_bytes
 
 
 def _largest_timestamp_ms(segment: SegmentFiles) -> int:

@@ -10,10 +10,10 @@ from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.log.records import decode_records
+from tierlog.log.same_log import require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.committed import StableLog, committed_rows
-from tierlog.tiering.fetch.local import require_same_topic
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,

@@ -50,12 +50,20 @@ class ProducerStates:
         if snapshot is None and self._earlier is not None:
             snapshot = self._earlier(upto[-1].base_offset)
         for one in reversed(to_scan):
-            with one.open() as handle:
-                rebuilt = rebuild_indexes(
-                    handle, base_offset=one.base_offset, producer_snapshot=snapshot
-                )
-            snapshot = rebuilt.producer_snapshot
+            snapshot = _rebuilt_snapshot(one, snapshot)
         return snapshot
+
+
+def _rebuilt_snapshot(segment: SegmentFiles, snapshot: bytes | None) -> bytes:
+    """Return the state after `segment`, from the state before it."""
+    with segment.open() as handle:
+        try:
+            rebuilt = rebuild_indexes(
+                handle, base_offset=segment.base_offset, producer_snapshot=snapshot
+            )
+        except CorruptDataError as error:
+            raise error.located(segment.log_path) from None
+    return rebuilt.producer_snapshot
 
 
 def _read_snapshot(segment: SegmentFiles) -> bytes | None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError
+from tierlog.log.same_log import VanishedError
 from tierlog.tiering.committed import StableLog
-from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import PartitionSummary, SegmentSummary

@@ -13,11 +13,11 @@ from tests.oracle import batches as oracle
 from tests.tiering.fetch.test_fetcher import TIERED, TwoTiers, boundaries
 from tests.tiering.fetch.views import oracle_batches
 from tierlog.log.log_dir import PartitionLog
+from tierlog.log.same_log import VanishedError
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.remote_index_lookups import index_views
 from tierlog.tiering.fetch.index_files import IndexFilesOf
-from tierlog.tiering.fetch.local import VanishedError
 from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp
 from tierlog.tiering.fetch.types import FetchError, IsolationLevel
 

@@ -18,11 +18,12 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.files import read_small
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.rebuild import rebuild_indexes
+from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.tiering.fetch.local import LocalRead, VanishedError, require_same_topic
+from tierlog.tiering.fetch.local import LocalRead
 from tierlog.tiering.fetch.types import FetchView
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.producer_states import ProducerStates

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, OutOfRangeError, TierlogError
+from tierlog.log.same_log import VanishedError
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
-from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError
+from tierlog.tiering.fetch.local import LocalFetchReader
 from tierlog.tiering.fetch.offsets import OffsetAnswer, OffsetReader, SpecialTimestamp
 from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
 from tierlog.tiering.fetch.quotas import FetchAdmission, FetchQuotas

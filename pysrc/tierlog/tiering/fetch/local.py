@@ -11,14 +11,13 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog import _core
-from tierlog.errors import CorruptDataError, TierlogError
-from tierlog.log.checkpoint import PARTITION_METADATA, read_partition_metadata
+from tierlog.errors import CorruptDataError
 from tierlog.log.files import FileIdentity, SegmentHandle, open_regular
 from tierlog.log.log_dir import PartitionLog
+from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.fetch.batch_run import BatchRun
@@ -28,41 +27,12 @@ from tierlog.types import StopReason
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalFetchReader", "LocalRead", "VanishedError", "require_same_topic"]
+__all__ = ["LocalFetchReader", "LocalRead"]
 
 # Behind an index entry lie up to `log.index.interval.bytes` and two batches before the next.
 _SLACK_BYTES = 16 << 10
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_OFFSET = 2**63 - 1
-
-
-class VanishedError(TierlogError):
-    """A file of the log was deleted or replaced meanwhile: look at the log again."""
-
-    retriable = True
-
-
-def require_same_topic(log: PartitionLog) -> None:
-    """VanishedError when the directory of that name belongs to another topic by now: one that was
-    created after this one had been deleted. What was opened before is still of this one.
-
-    A log whose topic id nobody knew when it was listed is taken for what is there.
-    """
-    if log.topic_id is None:
-        return
-    path = os.path.join(log.directory, PARTITION_METADATA)
-    try:
-        found = _topic_id(path, FileIdentity.of(os.stat(path, follow_symlinks=False)))
-    except FileNotFoundError as error:
-        raise VanishedError(f"{path}: gone meanwhile") from error
-    if found != log.topic_id:
-        raise VanishedError(f"{path}: expected topic {log.topic_id}, found {found}")
-
-
-@lru_cache(maxsize=4096)
-def _topic_id(path: str, _identity: FileIdentity) -> str:
-    """Read again when it is another file."""
-    return read_partition_metadata(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

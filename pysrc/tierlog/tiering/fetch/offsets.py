@@ -23,10 +23,11 @@ import numpy as np
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.records import decode_records
+from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.tiering.fetch.index_files import IndexFilesOf, offset_by_time
-from tierlog.tiering.fetch.local import LocalFetchReader, VanishedError, require_same_topic
+from tierlog.tiering.fetch.local import LocalFetchReader
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import FetchError, FetchView, IsolationLevel
 from tierlog.tiering.lineage import ranges_in_lineage
