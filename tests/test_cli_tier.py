@@ -102,6 +102,7 @@ def test_the_store_of_another_cluster_is_wrong_usage(
         ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota", "0"], "expected a whole number from 1"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--copy-quota-mode", "x"], "is not one of"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--retention-ms", "7y"], "expected a duration as in"),
+        ([LOG_DIR, "--to", "file:///tmp/x", "--retention-ms", "7"], "write 7d for 7 days, or 7ms"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--retention-bytes", "0"], "from 1 or -1, found '0'"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--interval", "0"], "expected a whole number from 1"),
         ([LOG_DIR, "--to", "file:///tmp/x", "--metrics", "9404"], "expected host:port"),
@@ -113,6 +114,37 @@ def test_wrong_usage(args: list[str], message: str, capsys: pytest.CaptureFixtur
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("place", ["disk1", "disk1/archive", "disk1/epochs-0/archive", "."])
+@pytest.mark.parametrize("mode", ["--once", "--dry-run"])
+def test_store_and_log_directory_lie_apart(
+    tmp_path: Path, place: str, mode: str, linked: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_dir = copy_log_dir(tmp_path / "kafka", "clean/disk1", "epochs-0")
+    before = sorted(log_dir.rglob("*"))
+    folder = tmp_path / "kafka"
+    if linked:
+        (tmp_path / "link").symlink_to(folder)
+        folder = tmp_path / "link"
+    store = f"{folder.as_uri()}/{place}"
+    state = ["--state-dir", str(tmp_path / "state")]
+    assert main(["tier", str(log_dir), "--to", store, mode, *state]) == 2
+    assert "the broker's log directory" in capsys.readouterr().err
+    assert sorted(log_dir.rglob("*")) == before
+    assert not (tmp_path / "kafka" / "cluster.json").exists()
+
+
+def test_the_state_lies_outside_of_the_log_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_dir = copy_log_dir(tmp_path / "kafka", "clean/disk1", "epochs-0")
+    (tmp_path / "link").symlink_to(log_dir)
+    arguments = ["tier", str(log_dir), "--to", (tmp_path / "store").as_uri(), "--once"]
+    assert main([*arguments, "--state-dir", str(tmp_path / "link" / "state")]) == 2
+    assert "must not lie inside the broker's log directory" in capsys.readouterr().err
+    assert not (log_dir / "state").exists()
 
 
 def test_a_copy_quota_makes_it_wait_and_says_so(

@@ -10,8 +10,8 @@ from tierlog.tools.durations import parse_duration
 @pytest.mark.parametrize(
     ("text", "expected_ms"),
     [
-        ("0", 0),
-        ("604800000", 604_800_000),
+        ("0s", 0),
+        ("604800000ms", 604_800_000),
         ("7d", 604_800_000),
         ("1w", 604_800_000),
         ("1d12h", 129_600_000),
@@ -28,6 +28,11 @@ def test_forms(text: str, expected_ms: int) -> None:
 def test_a_bare_number_is_in_the_unit_asked_for() -> None:
     assert parse_duration("0.5", "s") == 500
     assert parse_duration("5m", "s") == 300_000
+
+
+def test_a_bare_number_without_a_unit_to_count_in_is_refused_with_both_readings() -> None:
+    with pytest.raises(ValueError, match="write 7d for 7 days, or 7ms for 7 milliseconds"):
+        parse_duration("7")
 
 
 @pytest.mark.parametrize("text", ["", "d", "7y", "-7d", "7 d", "1e3", "7D", "٣d"])

@@ -48,7 +48,7 @@ __all__ = ["tier"]
     "tierlog_retention_ms",
     type=Parsed("duration", duration_or_off),
     metavar="TIME",
-    help="Delete from the store what is older: 7d, 36h or milliseconds; -1 never does.",
+    help="Delete from the store what is older: 7d, 36h or 500ms; -1 never does.",
 )
 @click.option(
     "--retention-bytes",

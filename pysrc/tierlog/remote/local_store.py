@@ -114,6 +114,11 @@ class LocalStore:
         return f"file://{quote(self._root)}"
 
     @property
+    def folder(self) -> str:
+        """The folder that holds all objects."""
+        return self._root
+
+    @property
     def is_local(self) -> bool:
         return True
 

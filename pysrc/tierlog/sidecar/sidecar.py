@@ -17,7 +17,7 @@ from tierlog.config import Config, QuotaConfig
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.eligibility import Decision, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
-from tierlog.log.log_dir import LogDir, open_log_dir
+from tierlog.log.log_dir import LogDir
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.quota import QuotaManager, QuotaWaitCancelledError
 from tierlog.remote.layout import claim_cluster
@@ -30,6 +30,7 @@ from tierlog.sidecar.deleted_topics import DeletedTopics
 from tierlog.sidecar.dry_store import DryRunStore
 from tierlog.sidecar.events import Events, row_of_decision
 from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.places import open_logs
 from tierlog.sidecar.report import (
     Outcome,
     Progress,
@@ -104,9 +105,10 @@ class Sidecar:
     ) -> None:
         _require_broker(bootstrap, deleted_topic_retention_ms)
         self._config = config or Config()
-        self._logs = _open_logs(log_dirs, state_dir, self._config.remote_index.dir)
+        store = open_store(store_url)
+        self._logs = open_logs(log_dirs, store, state_dir, self._config.remote_index.dir)
         self._clock = clock or SystemClock()
-        self._store = _read_only_if(dry_run, open_store(store_url))
+        self._store = _read_only_if(dry_run, store)
         self._settings = WatchSettings(
             topics=topics,
             include_compacted=include_compacted,
@@ -462,17 +464,6 @@ def _cluster_id(logs: LogDir) -> str:
             "two clusters could share a store"
         )
     return logs.cluster_id
-
-
-def _open_logs(log_dirs: Sequence[str], state_dir: str, index_dir: str | None) -> LogDir:
-    if not log_dirs:
-        raise ConfigError("no log directory given")
-    logs = open_log_dir(*log_dirs)
-    for name, folder in (("state directory", state_dir), ("remote index directory", index_dir)):
-        for path in logs.paths if folder is not None else ():
-            if os.path.commonpath([os.path.realpath(str(folder)), path]) == path:
-                raise ConfigError(f"{folder}: the {name} must not lie inside the broker's {path}")
-    return logs
 
 
 def _ignore(_: object) -> None:

@@ -25,9 +25,18 @@ def duration_ms(duration: str) -> int:
     return int(sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(duration)))
 
 
-def parse_duration(text: str, bare_unit: str = "ms") -> int:
-    """Milliseconds of ``7d`` or ``1d12h``, or of a bare number in ``bare_unit``; ValueError."""
+def parse_duration(text: str, bare_unit: str | None = None) -> int:
+    """Return the milliseconds of ``7d`` or ``1d12h``.
+
+    A number without a unit counts in ``bare_unit``; without one it is refused, since a person may
+    mean days where Kafka means milliseconds. ValueError.
+    """
     if _NUMBER.fullmatch(text):
+        if bare_unit is None:
+            raise ValueError(
+                f"{text} has no unit: write {text}d for {text} days, or {text}ms for {text} "
+                "milliseconds"
+            )
         return int(float(text) * _UNIT_MS[bare_unit])
     if re.fullmatch(DURATION, text):
         return duration_ms(text)

@@ -1,0 +1,50 @@
+"""Which directories may lie inside which: a broker's own stay its own.
+
+A broker refuses to start on a log directory with folders that it does not know, and deletes with a
+topic whatever lies in the topic's folders.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from tierlog.errors import ConfigError
+from tierlog.log.log_dir import LogDir, open_log_dir
+from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store import LocalStore
+
+__all__ = ["open_logs"]
+
+
+def open_logs(
+    log_dirs: Sequence[str], store: ObjectStore, state_dir: str, index_dir: str | None
+) -> LogDir:
+    """Open the log directories; ConfigError when the store, the state or the remote index files lie
+    inside one of them, or one of them inside the store. Symbolic links count as what they lead to.
+    """
+    if not log_dirs:
+        raise ConfigError("no log directory given")
+    logs = open_log_dir(*log_dirs)
+    places = {f"the state directory {state_dir}": os.path.realpath(state_dir)}
+    if index_dir is not None:
+        places[f"the remote index directory {index_dir}"] = os.path.realpath(index_dir)
+    if isinstance(store, LocalStore):
+        places[f"the store {store.url}"] = os.path.realpath(store.folder)
+    for what, place in places.items():
+        for path in logs.paths:
+            if _is_inside(place, path):
+                raise ConfigError(
+                    f"{what} must not lie inside the broker's log directory {path}: the broker "
+                    "could not start with it; choose a place outside"
+                )
+            if what.startswith("the store") and _is_inside(path, place):
+                raise ConfigError(
+                    f"{what} must not hold the broker's log directory {path}; choose a folder that "
+                    "is the archive's alone"
+                )
+    return logs
+
+
+def _is_inside(inner: str, outer: str) -> bool:
+    return os.path.commonpath([inner, outer]) == outer
