@@ -11,7 +11,7 @@ import pytest
 import tierlog
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
-from tierlog.errors import ConfigError, OutOfRangeError
+from tierlog.errors import ConfigError, GapError, OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import bucket_metadata
 from tierlog.remote.layout import claim_cluster
@@ -147,9 +147,12 @@ def test_a_hole_between_the_tiers_is_an_error(both: Both) -> None:
         os.unlink(path)
     reader = open_reader(both.logs, store=both.url)
     with pytest.raises(
-        OutOfRangeError, match=rf"offsets {lost} to {both.bases[-1] - 1} are neither"
+        GapError, match=rf"offsets {lost} to {both.bases[-1] - 1} are in no segment"
     ):
         records_of(reader.read(TOPIC, 0, 0))
+    reader = open_reader(both.logs, store=both.url, on_gap="skip")
+    rest = [row for row in both.truth if not lost <= row[0] < both.bases[-1]]
+    assert records_of(reader.read(TOPIC, 0, 0)) == rest
 
 
 def test_offsets_by_time_over_both(both: Both) -> None:

@@ -408,5 +408,5 @@ def test_what_neither_tier_has_is_an_error(
         path.with_suffix(".indexes").unlink()
     assert main(["cat", *tiers.args, "-f", "%o "]) == 1
     captured = capsysbinary.readouterr()
-    missing = f"offsets {int(lost[0].stem[:20])} to {tiers.border - 1} are neither"
+    missing = f"offsets {int(lost[0].stem[:20])} to {tiers.border - 1} are in no segment"
     assert missing in captured.err.decode()

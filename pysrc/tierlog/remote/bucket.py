@@ -48,6 +48,7 @@ __all__ = [
     "list_objects",
     "list_segments",
     "lonely_object",
+    "refuse_hidden",
 ]
 
 _PARALLEL_READS = 8
@@ -111,7 +112,7 @@ def describe_segments(
     between listing and reading). A store that fails is an error: what could not be read is not
     "nothing".
     """
-    report = on_problem or (lambda problem: _refuse(store, problem))
+    report = on_problem or (lambda problem: refuse_hidden(store, problem))
     objects = store.list(prefix) if prefix else list_objects(store)
     pairs = _pairs(objects, wanted or _any, report)
     for outcome in _in_parallel(lambda pair: describe_indexes(store, *pair), pairs, parallel_reads):
@@ -173,8 +174,8 @@ def bucket_metadata(
     return manager
 
 
-def _refuse(store: ObjectStore, problem: Problem) -> None:
-    """What hides a finished segment must not make it look absent."""
+def refuse_hidden(store: ObjectStore, problem: Problem) -> None:
+    """Raise for an object that hides a finished segment, which must not look absent."""
     if not problem.hides_segment:
         return
     path = f"{store.url}/{problem.key}"

@@ -133,6 +133,9 @@ class LocalReader:
             for records in self._read_segment(log, segment, start):
                 yield from committed_rows(rows_between(records, start, end_offset), aborted)
 
+    def check_end(self, topic: str, partition: int) -> None:
+        """See `LogReader`: the end of a directory is where its last file ends."""
+
     def topic_id(self, topic: str, partition: int) -> str | None:
         """The id of the topic that has that name (or id) here; None when it is not to be had."""
         try:

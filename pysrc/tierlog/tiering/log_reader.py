@@ -54,10 +54,11 @@ class PartitionSummary:
 
 
 class LogReader(Protocol):
-    """What both readers offer. ``topic`` is a topic's name or its 22-character id.
+    """What all readers offer. ``topic`` is a topic's name or its 22-character id.
 
     OutOfRangeError for a partition that is not here; CorruptDataError for damage, naming file or
-    object and byte; RemoteStorageError or OSError when the bytes cannot be had.
+    object and byte; GapError for offsets that should be here and are not; RemoteStorageError or
+    OSError when the bytes cannot be had.
     """
 
     def partitions(self) -> list[PartitionSummary]:
@@ -70,6 +71,11 @@ class LogReader(Protocol):
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """(first offset, offset after the last) of what can be read."""
+        ...
+
+    def check_end(self, topic: str, partition: int) -> None:
+        """GapError when the log is known to go on behind the end that `bounds` says; a reader
+        that passes over gaps reports it."""
         ...
 
     def read(

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tierlog.columns import RecordColumns
 from tierlog.config import Config
-from tierlog.errors import ConfigError
+from tierlog.errors import ConfigError, GapError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
-from tierlog.remote.bucket import Problem, bucket_metadata
+from tierlog.remote.bucket import Problem
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.gaps import OnGap, gap_handler
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
+from tierlog.tiering.store_listing import StoreListing
 from tierlog.tiering.store_reader import FetchQuota, StoreReader
 from tierlog.tiering.tiered_reader import TieredReader
 
 if TYPE_CHECKING:
     from tierlog.quota import Transfer
     from tierlog.remote.index_cache import RemoteIndexCache
-    from tierlog.remote.metadata import RemoteLogMetadataManager
-    from tierlog.remote.store import ObjectStore
 
 __all__ = ["open_reader", "read", "read_async"]
 
@@ -45,6 +45,7 @@ def open_reader(
     fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
     config: Config | None = None,
+    on_gap: OnGap = "fail",
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
     directory and the ``store`` that it is tiered to as one log.
@@ -59,10 +60,12 @@ def open_reader(
     records of aborted transactions and stops before the oldest one that has not ended.
 
     ``config`` sets the fetch quota (when no ``fetch_quota`` is given), the memory and the threads
-    of reading a store.
+    of reading a store. Offsets that the store lacks and should have are a GapError. With ``on_gap``
+    "skip" they are passed over; a function is told of each gap instead.
     """
     text = os.fspath(source)
     isolation = _isolation(isolation_level)
+    report_gap = gap_handler(on_gap)
     quota = fetch_quota
     if quota is None and config is not None:
         # One for all looks at the store.
@@ -70,14 +73,21 @@ def open_reader(
 
     def remote(url: str) -> StoreReader:
         opened = open_store(url)
-        metadata = _metadata(opened, topic, partition, on_problem)
+        listing = StoreListing(opened, _wanted(topic, partition), on_problem)
+
+        def report(error: GapError) -> None:
+            if not listing.has_reported(error):
+                report_gap(error)
+
         return StoreReader(
             RemoteStorageManager(opened),
-            metadata,
+            listing.metadata,
             index_cache=index_cache,
             fetch_quota=quota,
             isolation_level=isolation,
             config=config,
+            on_gap=report,
+            has_unfinished=listing.has_unfinished,
         )
 
     if "://" in text:
@@ -88,7 +98,11 @@ def open_reader(
     if store is None:
         return local
     return TieredReader(
-        local, remote(store), isolation_level=isolation, look_again=lambda: remote(store)
+        local,
+        remote(store),
+        isolation_level=isolation,
+        look_again=lambda: remote(store),
+        on_gap=on_gap,
     )
 
 
@@ -100,19 +114,14 @@ def _isolation(text: str) -> IsolationLevel:
         raise ConfigError(f"isolation level: expected {names}, found {text!r}") from None
 
 
-def _metadata(
-    store: ObjectStore,
-    topic: str | None,
-    partition: int | None,
-    on_problem: Callable[[Problem], None] | None,
-) -> RemoteLogMetadataManager:
-    """What the store says about the wanted segments."""
+def _wanted(topic: str | None, partition: int | None) -> Callable[[ObjectKey], bool]:
+    """Whether a key may be one of a topic (None: any) and partition (None: any)."""
 
     def wanted(key: ObjectKey) -> bool:
         named = topic is None or topic == key.topic_id or topic[:MAX_TOPIC_LABEL] == key.topic_label
         return named and partition in (None, key.partition)
 
-    return bucket_metadata(store, wanted=wanted, on_problem=on_problem)
+    return wanted
 
 
 def read(
@@ -129,6 +138,7 @@ def read(
     fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
     config: Config | None = None,
+    on_gap: OnGap = "fail",
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
 
@@ -147,8 +157,9 @@ def read(
     up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
     (compacted, control records) are passed over. Readers of stores that share a `fetch_quota`
     wait while it is exceeded; ClosedError when it is closed. A damaged segment of the partition is
-    a CorruptDataError; with `on_problem`, which is told of it, the others are read. Other errors
-    as in `LogReader`.
+    a CorruptDataError; with `on_problem`, which is told of it, the others are read. Offsets that
+    the store lacks and should have are a GapError after the records before them; with `on_gap`
+    "skip" they are passed over, and a function is told of them. Other errors as in `LogReader`.
     """
     reader = open_reader(
         source,
@@ -160,6 +171,7 @@ def read(
         fetch_quota=fetch_quota,
         isolation_level=isolation_level,
         config=config,
+        on_gap=on_gap,
     )
     if timestamp_ms is not None:
         found = reader.offset_for_timestamp(topic, partition, timestamp_ms)

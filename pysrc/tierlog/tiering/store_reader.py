@@ -41,6 +41,7 @@ from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.gaps import OnGap, gap_error, gap_handler, unknown_end
 from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -88,16 +89,21 @@ class StoreReader:
         alarm: Callable[[Exception], object] | None = None,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         config: Config | None = None,
+        on_gap: OnGap = "fail",
+        has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
     ) -> None:
         """`index_cache` is one of the same store; without it each call asks for its indexes.
         Reads of `.log` objects wait while `fetch_quota` is exceeded, by default the quota that
         `config` sets. `config` also bounds memory and threads. ``alarm`` is that of
-        `RemoteReader`: it hears of damaged indexes that reading does without."""
+        `RemoteReader`: it hears of damaged indexes that reading does without. ``on_gap`` is what
+        happens where the store lacks offsets. ``has_unfinished`` is that of `StoreListing`."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
         self._fetch_bytes = fetch_bytes
         self._alarm = alarm
+        self._on_gap = on_gap
+        self._has_unfinished = has_unfinished or (lambda _partition, _offset: False)
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._config = config or Config()
         self._index_files = index_views(self._config.remote_index.dir)
@@ -150,6 +156,13 @@ class StoreReader:
             end = min(end, self._first_open_offset(wanted, indexes))
         return max(first, begin), end
 
+    def check_end(self, topic: str, partition: int) -> None:
+        """See `LogReader`: a `.log` object behind the newest segment has no `.indexes` object."""
+        wanted = self._partition(topic, partition)
+        end = max(segment.end_offset for segment in self._finished(wanted)) + 1
+        if self._has_unfinished(wanted, end):
+            gap_handler(self._on_gap)(unknown_end(wanted, end))
+
     def extent(self, topic: str, partition: int) -> tuple[int, int] | None:
         """(first offset, offset after the last) of all segments, whatever of them belongs to the
         log or is committed; None without any. Costs no request."""
@@ -178,6 +191,7 @@ class StoreReader:
         unless ``beyond``, the directory of the same log, knows how it ended.
         """
         wanted, indexes = self._partition(topic, partition), self._indexes()
+        is_open_ended = end_offset is None
         with ThreadPoolExecutor(1) as beside:
             self._load_first(wanted, start_offset, indexes, beside)
             lineage = self._lineage(wanted, indexes)
@@ -192,6 +206,8 @@ class StoreReader:
             transactions = TransactionReader(self._storage, self._metadata, index_cache=indexes)
             aborted = RemoteAborted(transactions, wanted, lineage, beyond)
         yield from self._read(wanted, lineage, indexes, start_offset, end_offset, aborted)
+        if is_open_ended:
+            self.check_end(topic, partition)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
@@ -329,6 +345,9 @@ class StoreReader:
         with closing(self._reads(partition, indexes, start_offset, end_offset)) as reads:
             while end_offset is None or offset < end_offset:
                 found = reads.places.find_or_next(partition, lineage, offset)
+                if found is None or found[1] > offset:
+                    ends = [one for one in (found and found[1], end_offset) if one is not None]
+                    reads.check_gap(partition, lineage, offset, min(ends, default=_NO_LIMIT))
                 if found is None or (end_offset is not None and found[1] >= end_offset):
                     return
                 place, offset = found
@@ -359,6 +378,7 @@ class StoreReader:
             self._metadata,
             indexes,
             self._alarm,
+            self._on_gap,
             self._fetch_bytes,
             _bytes_between(segments, start_offset, end_offset),
             self._config.remote_log,
@@ -379,6 +399,7 @@ class _Reads:
         metadata: RemoteLogMetadataManager,
         index_cache: Indexes,
         alarm: Callable[[Exception], object] | None,
+        on_gap: OnGap,
         fetch_bytes: int,
         expected_bytes: int,
         settings: RemoteLogConfig,
@@ -389,6 +410,7 @@ class _Reads:
         self._metadata = metadata
         self._index_cache = index_cache
         self._alarm = alarm
+        self._on_gap = on_gap
         self._fetch_bytes = fetch_bytes
         self._index_files = index_files
         self._memory_bytes = min(settings.fetch_memory_bytes, _MOST_MEMORY_BYTES)
@@ -411,6 +433,7 @@ class _Reads:
             index_cache=self._index_cache,
             index_files=self._index_files,
             alarm=self._alarm,
+            on_gap=self._on_gap,
             memory_wait_ms=0,
             read_ahead=ReadAheadSettings(
                 threads=self._threads,
@@ -423,6 +446,14 @@ class _Reads:
         """Let go of what was read ahead, and of the threads."""
         if self._process_id == os.getpid():
             self._reader.close()
+
+    def check_gap(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int, next_offset: int
+    ) -> None:
+        """Report offsets that the store lacks between `offset` and `next_offset`."""
+        gap = self.places.find_gap(partition, lineage, offset, next_offset)
+        if gap is not None:
+            gap_handler(self._on_gap)(gap_error(partition, gap.first_offset, gap.last_offset))
 
     def next_bytes(self, place: Place) -> int:
         """How many bytes the next read may bring."""

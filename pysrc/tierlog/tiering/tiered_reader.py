@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tierlog.columns import RecordColumns
-from tierlog.errors import OutOfRangeError
+from tierlog.errors import GapError, OutOfRangeError
 from tierlog.log.same_log import VanishedError
 from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.gaps import OnGap, gap_handler
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import PartitionSummary, SegmentSummary
 from tierlog.tiering.store_reader import StoreReader
@@ -33,7 +34,7 @@ class _Here(NamedTuple):
 class TieredReader:
     """A `LogReader` over a directory's reader and a store's, of the same cluster.
 
-    Offsets that neither has are an OutOfRangeError that names them, never a silent hole. A name
+    Offsets that neither has are a GapError, unless the reader passes over gaps. A name
     stands for the topic that the directory has by that name: the store may have others of it.
     """
 
@@ -44,12 +45,15 @@ class TieredReader:
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         look_again: Callable[[], StoreReader] | None = None,
+        on_gap: OnGap = "fail",
     ) -> None:
         """Both readers are of the same isolation level. ``look_again`` opens the store anew, for
-        what has been copied since; None when `remote` hears of it by itself."""
+        what has been copied since; None when `remote` hears of it by itself. ``on_gap`` is what
+        happens where both lack offsets."""
         self._local = local
         self._remote = remote
         self._look_again = look_again
+        self._on_gap = on_gap
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
 
     def partitions(self) -> list[PartitionSummary]:
@@ -94,7 +98,7 @@ class TieredReader:
         """See `LogReader`. What is read from the store is read ahead; the directory is looked at
         again only where a tier ends. When the topic is deleted meanwhile, OutOfRangeError after
         what the store has of it."""
-        name, topic = f"{topic}-{partition}", self._known_as(topic, partition)
+        name, topic = topic, self._known_as(topic, partition)
         held = self._remote.extent(topic, partition)
         offset = start_offset
         here: _Here | None = None
@@ -116,8 +120,8 @@ class TieredReader:
                         yield records
                     if is_deleted and end_offset is None:
                         raise OutOfRangeError(
-                            f"{name}: deleted from the directory while it was read, and the store "
-                            f"has nothing of it from offset {offset} on"
+                            f"{name}-{partition}: deleted from the directory while it was read, "
+                            f"and the store has nothing of it from offset {offset} on"
                         )
                     if border is None:
                         return
@@ -152,6 +156,12 @@ class TieredReader:
             lambda offset: self._remote.producer_snapshot(topic, partition, offset),
         )
 
+    def check_end(self, topic: str, partition: int) -> None:
+        """See `LogReader`: where the directory has the partition, it knows the end."""
+        topic = self._known_as(topic, partition)
+        if self._local.start_offset(topic, partition) is None:
+            self._remote.check_end(topic, partition)
+
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
         topic = self._known_as(topic, partition)
@@ -173,7 +183,7 @@ class TieredReader:
         end_offset: int | None,
         here: _Here,
     ) -> Iterator[RecordColumns]:
-        """What only the store has, up to the border."""
+        """What only the store has, up to the border; what it lacks there is a gap of `name`."""
         ends = [one for one in (here.start_offset, end_offset) if one is not None]
         end = min(ends, default=None)
         # How a transaction has ended may stand anywhere before the border.
@@ -182,12 +192,12 @@ class TieredReader:
         if needed_end is not None and remote_end < needed_end and self._look_again is not None:
             self._remote = self._look_again()
             remote_end = self._remote_end(topic, partition, start_offset)
-        if needed_end is not None and remote_end < needed_end:
-            raise OutOfRangeError(
-                f"{name}: offsets {remote_end} to {needed_end - 1} are neither in the "
-                "directory nor in the store"
-            )
-        yield from self._remote.read(topic, partition, start_offset, end, beyond=here.stable)
+        if remote_end > start_offset or end is None:
+            yield from self._remote.read(topic, partition, start_offset, end, beyond=here.stable)
+        if end is not None and remote_end < end:
+            hint = "neither the directory nor the store has them; --on-gap skip reads past them"
+            error = GapError(name, partition, remote_end, end - 1, hint=hint)
+            gap_handler(self._on_gap)(error)
 
     def _remote_end(self, topic: str, partition: int, start_offset: int) -> int:
         held = self._remote.extent(topic, partition)

@@ -18,7 +18,7 @@ from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX
-from tierlog.remote.metadata import RemoteLogSegmentState
+from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.quotas import FetchQuotas
@@ -212,22 +212,58 @@ def test_metadata_that_names_what_is_not_there(tiers: TwoTiers) -> None:
     assert good.error is FetchError.NONE
 
 
-def test_a_segment_that_is_deleted_meanwhile_is_out_of_range_once_nothing_has_it(
-    tiers: TwoTiers,
-) -> None:
+def test_a_segment_that_retention_deletes_is_out_of_range(tiers: TwoTiers) -> None:
+    """The log start offset moves first; a view from before that is taken anew."""
     ill, _, _ = three(tiers)
     first = tiers.metadata.list(ill)[0]
+    stale = tiers.views[ill]
+    tiers.views[ill] = replace(stale, log_start_offset=first.end_offset + 1)
     for state in (
         RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
         RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
     ):
         tiers.metadata.update(first.update_to(state, event_timestamp_ms=1))
+        tiers.before = [stale]
         (answer,) = fetch(tiers, ill)
-        # The offsets are a gap now: the log goes on with the next segment.
-        if answer.error is FetchError.NONE and answer.size_bytes:
+        if answer.error is FetchError.NONE:
+            # While it is being deleted the log goes on with the next segment.
             assert consumed(answer.records, 0, None)[0][0] > first.end_offset
         else:
-            assert answer.error in (FetchError.OFFSET_OUT_OF_RANGE, FetchError.NONE)
+            assert answer.error is FetchError.OFFSET_OUT_OF_RANGE
+    assert answer.error is FetchError.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_segment_that_the_metadata_lost_is_an_error_and_not_out_of_range(
+    tiers: TwoTiers, number: int
+) -> None:
+    """Out of range would make a client skip records that the log start offset says are there."""
+    ill, well, _ = three(tiers)
+    lost = tiers.metadata.list(ill)[number]
+    forget(tiers, lost)
+    answer, good = fetch(tiers, ill, well, offset=lost.start_offset)
+    assert answer.error is FetchError.KAFKA_STORAGE_ERROR
+    assert f"offsets {lost.start_offset} to {lost.end_offset} are in no segment" in answer.text
+    assert good.error is FetchError.NONE
+
+
+def test_the_last_segments_of_the_tier_are_missing(tiers: TwoTiers) -> None:
+    """The directory begins later: what lies between is in neither tier."""
+    ill, _, _ = three(tiers)
+    *_, last = tiers.metadata.list(ill)
+    forget(tiers, last)
+    (answer,) = fetch(tiers, ill, offset=last.start_offset)
+    assert answer.error is FetchError.KAFKA_STORAGE_ERROR
+    assert f"offsets {last.start_offset} to" in answer.text
+
+
+def forget(tiers: TwoTiers, segment: RemoteLogSegmentMetadata) -> None:
+    """The metadata knows the segment no more."""
+    for state in (
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+        RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    ):
+        tiers.metadata.update(segment.update_to(state, event_timestamp_ms=1))
 
 
 def test_a_store_that_stalls_for_ever_costs_its_readers_and_nobody_else(

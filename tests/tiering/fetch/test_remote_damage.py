@@ -14,6 +14,7 @@ from tests.tiering.fetch.tier import Later, Tier, check, expected, made_batch
 from tierlog.clock import ManualClock
 from tierlog.errors import (
     CorruptDataError,
+    GapError,
     OutOfRangeError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -371,11 +372,13 @@ def test_another_segment_steps_in_for_a_deleted_one(tier: Tier) -> None:
 def test_a_truncated_segment_ends_where_it_was_cut(tier: Tier) -> None:
     first = tier.segments[0]
     tier.metadata.update(first.update_to(FINISHED, event_timestamp_ms=1, truncation_offset=100))
-    reader = tier.reader()
+    reader = tier.reader(on_gap="skip")
     for offset in (0, 50, 99):
         read = tier.read(reader, offset, 1 << 20)
         assert bytes(read.records) == b"".join(one.data for one in tier.truth[offset:100])
     assert tier.read(reader, 100).first_offset == COUNT
+    with pytest.raises(GapError, match=f"offsets 100 to {COUNT - 1} are in no segment"):
+        tier.read(tier.reader(), 100)
 
 
 def test_overlapping_segments_after_leader_changes(tmp_path: Path) -> None:

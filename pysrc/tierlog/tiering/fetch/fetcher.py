@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.errors import ClosedError, OutOfRangeError, TierlogError
+from tierlog.errors import ClosedError, GapError, OutOfRangeError, TierlogError
 from tierlog.log.same_log import VanishedError
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.aborted import TransactionReader
@@ -449,6 +449,13 @@ class Fetcher:
                         code = FetchError.KAFKA_STORAGE_ERROR
                         return _error(asked, code, str(vanished), now)
                     now = latest
+                except GapError as gap:
+                    # Retention may have moved the log start since the view was taken.
+                    latest = self._view(asked.partition)
+                    moved = latest is not None and latest.log_start_offset > gap.first_offset
+                    if not left or latest is None or not moved:
+                        return _error(asked, _code(gap), _words(gap), now)
+                    now = latest
                 except BaseException as failed:  # noqa: BLE001 - of one partition, whatever it is
                     return _error(asked, _code(failed), _words(failed), now)
             raise AssertionError("the last look answers")
@@ -476,6 +483,7 @@ class Fetcher:
             upper_offset,
             minimum_one=minimum_one,
             log_start_offset=view.log_start_offset,
+            tier_end_offset=view.local_log_start_offset,
         )
         if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
             # Nothing but a gap is left in the tier: the log goes on here.

@@ -14,6 +14,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from tierlog.tiering.gaps import Gap, KnownGaps
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 
@@ -29,6 +30,7 @@ class SegmentPlaces:
 
     def __init__(self, metadata: RemoteLogMetadataManager) -> None:
         self._metadata = metadata
+        self._gaps = KnownGaps(metadata)
         self.table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
 
     def find(
@@ -73,6 +75,27 @@ class SegmentPlaces:
             if place is not None:
                 return place, candidate
         return None
+
+    def find_gap(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        next_offset: int,
+        *,
+        log_start_offset: int | None = None,
+        end_offset: int | None = None,
+    ) -> Gap | None:
+        """Return the first gap that reaches into [`offset`, `next_offset`), None without one.
+
+        `log_start_offset` and `end_offset` are those of `missing_offsets`.
+        """
+        gaps = self._gaps.of(
+            partition, lineage, log_start_offset=log_start_offset, end_offset=end_offset
+        )
+        touching = (one for one in gaps if one.last_offset >= offset)
+        gap = next(touching, None)
+        return None if gap is None or gap.first_offset >= next_offset else gap
 
     def is_current(self, place: Place) -> bool:
         """Whether the segment is still what it was when it was looked up."""

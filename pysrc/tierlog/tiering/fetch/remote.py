@@ -28,6 +28,7 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
     ClosedError,
     CorruptDataError,
+    GapError,
     OutOfRangeError,
     RemoteResourceNotFoundError,
 )
@@ -48,6 +49,7 @@ from tierlog.tiering.fetch.read_ahead import (
 )
 from tierlog.tiering.fetch.sequential import Fetched, Outcome, Part, Wanted, take_parts
 from tierlog.tiering.fetch.workers import Workers
+from tierlog.tiering.gaps import OnGap, gap_error, gap_handler
 from tierlog.types import StopReason, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ class RemoteReader:
     All buffers are charged to ``memory``, which may be shared; a read that finds it full waits up
     to ``memory_wait_ms``. ``read_ahead`` says how much is fetched beforehand, ``workers`` on what
     threads (its own if None). ``alarm`` is told of damage that readers were spared. It runs on the
-    reading thread and must not raise.
+    reading thread and must not raise. ``on_gap`` is what happens where the tier lacks offsets.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class RemoteReader:
         index_cache: Indexes | None = None,
         index_files: IndexFilesOf | None = None,
         alarm: Callable[[Exception], object] | None = None,
+        on_gap: OnGap = "fail",
         memory_wait_ms: int = _MEMORY_WAIT_MS,
         read_ahead: ReadAheadSettings | None = None,
         workers: Workers | None = None,
@@ -131,6 +134,7 @@ class RemoteReader:
         self._memory = memory
         self._memory_wait_ms = memory_wait_ms
         self._alarm = alarm or (lambda _error: None)
+        self._on_gap = gap_handler(on_gap)
         self._clock = clock or SystemClock()
         self._places = SegmentPlaces(metadata)
         self._positions = Positions(
@@ -178,9 +182,13 @@ class RemoteReader:
         upper_offset: int,
         *,
         minimum_one: bool,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
+        tier_end_offset: int | None = None,
     ) -> RemoteRead:
-        """The batches from the one that holds `offset` (or the next one after a gap) on.
+        """The batches from the one that holds `offset` (or the next one after it) on.
+
+        The log begins at `log_start_offset`, and the tier should hold it up to, not including,
+        `tier_end_offset`; None is unknown.
 
         At most `max_bytes` of them, and no more than the memory's budget, but the first one
         always when `minimum_one`; each ends below `upper_offset`. What a sequential reader gets of
@@ -191,9 +199,10 @@ class RemoteReader:
         OutOfRangeError when `offset` lies before `log_start_offset`, or no segment here has it or
         anything later, or it was deleted meanwhile. RemoteStorageError when the store fails or an
         object that should be there is not. CorruptDataError for damage that a second request
-        brought as well. MetadataNotReadyError, ClosedError.
+        brought as well. GapError when the tier lacks offsets, unless `on_gap` says to pass over
+        them. MetadataNotReadyError, ClosedError.
         """
-        if offset < log_start_offset or offset < 0:
+        if offset < (log_start_offset or 0):
             raise OutOfRangeError(
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
@@ -208,6 +217,7 @@ class RemoteReader:
             return read
         max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
         wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
+        wanted.log_start_offset, wanted.tier_end_offset = log_start_offset, tier_end_offset
         stream = wanted.stream = self._ahead.take(partition, offset)
         if stream is None:
             read = self._read_warm(partition, lineage, wanted)
@@ -217,7 +227,7 @@ class RemoteReader:
             read = self._read(partition, lineage, wanted)
         except _RefusedError:
             read = _nothing(wanted, refused=True)
-        except CorruptDataError as error:
+        except (CorruptDataError, GapError) as error:
             # Whoever keeps the error must not keep, by its frames, the bytes it was found in.
             error.__context__ = None
             raise error.with_traceback(None) from None
@@ -308,6 +318,9 @@ class RemoteReader:
                 return _nothing(wanted)
             stay = None if wanted.stream is None else wanted.stream.place
             found = self._places.find_or_next(partition, lineage, wanted.offset, stay)
+            next_offset = None if found is None else found[1]
+            if next_offset != wanted.offset:
+                self._check_gap(partition, lineage, wanted, next_offset)
             if found is None:
                 if wanted.offset > asked:
                     return _nothing(wanted)
@@ -329,6 +342,28 @@ class RemoteReader:
             if read is not None:
                 return read
             wanted.go_to(place.last_offset + 1)
+
+    def _check_gap(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        wanted: Wanted,
+        next_offset: int | None,
+    ) -> None:
+        """Report what the tier lacks of the wanted offsets before `next_offset`, where it goes on;
+        None when it does not."""
+        gap = self._places.find_gap(
+            partition,
+            lineage,
+            wanted.offset,
+            wanted.last_offset + 1
+            if next_offset is None
+            else min(next_offset, wanted.last_offset + 1),
+            log_start_offset=wanted.log_start_offset,
+            end_offset=wanted.tier_end_offset,
+        )
+        if gap is not None:
+            self._on_gap(gap_error(partition, gap.first_offset, gap.last_offset))
 
     def _require_another(
         self,

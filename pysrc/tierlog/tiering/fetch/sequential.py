@@ -38,16 +38,19 @@ class Fetched(NamedTuple):
 class Wanted:
     """One read on its way through the segments: offsets from `offset` up to `last_offset`, at most
     `max_bytes` but the first batch always if `minimum_one`; `requests` counts. ``fetched`` is at
-    hand already."""
+    hand already. The tier should hold the offsets from `log_start_offset` to `tier_end_offset`
+    (exclusive), None for unknown."""
 
     __slots__ = (
         "fetched",
         "last_offset",
+        "log_start_offset",
         "max_bytes",
         "minimum_one",
         "offset",
         "requests",
         "stream",
+        "tier_end_offset",
     )
 
     def __init__(self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool) -> None:
@@ -55,6 +58,8 @@ class Wanted:
         self.max_bytes = max_bytes
         self.last_offset = last_offset
         self.minimum_one = minimum_one
+        self.log_start_offset: int | None = None
+        self.tier_end_offset: int | None = None
         self.requests = 0
         self.stream: Stream | None = None
         self.fetched: Fetched | None = None

@@ -22,6 +22,7 @@ from tierlog.tiering.fetch.pool import ReaderPool
 from tierlog.tiering.fetch.quotas import FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import FetchHost
+from tierlog.tiering.gaps import OnGap
 
 __all__ = ["open_fetcher"]
 
@@ -36,6 +37,7 @@ def open_fetcher(
     index_files: IndexFilesOf | None = None,
     metrics: RemoteLogMetrics | None = None,
     clock: Clock | None = None,
+    on_gap: OnGap = "fail",
 ) -> Fetcher:
     """A fetcher of `host`'s partitions, with threads, queue, memory, waits and quotas as `config`
     has them; all in force from the first fetch on.
@@ -44,6 +46,9 @@ def open_fetcher(
     and else from an index cache of the fetcher's own, in ``tierlog.remote.index.cache.dir`` or a
     temporary folder. An ``index_cache`` or ``index_files`` given here take their place and stay the
     caller's, as the storage and the metadata do. Close the fetcher before them.
+
+    A fetch of an offset that the tier lacks and should have is answered with KAFKA_STORAGE_ERROR;
+    with ``on_gap`` "skip", or a function that is told, with what follows.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
@@ -59,6 +64,7 @@ def open_fetcher(
             memory=memory,
             index_cache=index_cache,
             index_files=index_files,
+            on_gap=on_gap,
             clock=clock,
         )
         opened.callback(remote.close)

@@ -1,0 +1,160 @@
+"""Which offsets a tier lacks: one decision for every reader, listing and audit.
+
+The offsets of a log lie in its tier without a hole. A compacted segment, or one that ends with
+control batches, still covers all offsets up to the next segment; what retention and DeleteRecords
+remove lies below the log start offset, or is recorded as being deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+from tierlog.errors import ConfigError, GapError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.tiering.lineage import ranges_in_lineage
+from tierlog.types import TopicIdPartition
+
+__all__ = [
+    "Gap",
+    "KnownGaps",
+    "OnGap",
+    "gap_error",
+    "gap_handler",
+    "missing_offsets",
+    "raise_gap",
+    "unknown_end",
+]
+
+OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
+"""What a reader does at a gap: raise it, pass over it, or report it to a function and go on."""
+
+_MAX_PARTITIONS = 4096
+_HINT = "tierlog verify names the segment that is missing; --on-gap skip reads past it"
+
+
+class Gap(NamedTuple):
+    """Offsets `first_offset` to `last_offset`, both included, that no segment holds.
+
+    `following` is the segment after them, None at the end of the tier.
+    """
+
+    first_offset: int
+    last_offset: int
+    following: RemoteLogSegmentMetadata | None
+
+
+def missing_offsets(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    lineage: LeaderEpochs | None,
+    *,
+    log_start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> list[Gap]:
+    """Return the gaps of a partition, by offset.
+
+    The tier should hold the offsets of `lineage` (None: of any leader epoch) from
+    `log_start_offset` up to, not including, `end_offset`. Without `log_start_offset` nothing is
+    missing before the first segment, without `end_offset` nothing after the last one.
+    """
+    held = sorted(
+        (
+            (first, last, number, segment)
+            for number, segment in enumerate(segments)
+            for first, last in _ranges(segment, lineage)
+        ),
+        key=lambda one: one[:3],
+    )
+    gaps: list[Gap] = []
+    next_offset = log_start_offset
+    for first, last, _, segment in held:
+        if next_offset is not None and first > next_offset:
+            gaps.append(Gap(next_offset, first - 1, segment))
+        next_offset = max(last + 1, 0 if next_offset is None else next_offset)
+    if end_offset is not None and next_offset is not None and next_offset < end_offset:
+        gaps.append(Gap(next_offset, end_offset - 1, None))
+    return gaps
+
+
+class KnownGaps:
+    """`missing_offsets` of the partitions of a metadata manager, kept while nothing changes."""
+
+    def __init__(self, metadata: RemoteLogMetadataManager) -> None:
+        self._metadata = metadata
+        self._kept: dict[TopicIdPartition, tuple[object, list[Gap]]] = {}
+
+    def of(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        *,
+        log_start_offset: int | None = None,
+        end_offset: int | None = None,
+    ) -> list[Gap]:
+        """Return the gaps by offset. A segment that is being deleted leaves none: retention
+        removes it."""
+        state = (
+            self._metadata.changes(partition),
+            lineage,
+            log_start_offset,
+            end_offset,
+        )
+        kept = self._kept.get(partition)
+        if kept is not None and kept[0] == state:
+            return kept[1]
+        known = (
+            one
+            for one in self._metadata.list(partition)
+            if one.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        )
+        gaps = missing_offsets(
+            known, lineage, log_start_offset=log_start_offset, end_offset=end_offset
+        )
+        if len(self._kept) >= _MAX_PARTITIONS:
+            self._kept.clear()
+        self._kept[partition] = state, gaps
+        return gaps
+
+
+def _ranges(
+    segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs | None
+) -> list[tuple[int, int]]:
+    if lineage is not None:
+        return ranges_in_lineage(segment, lineage)
+    first, last = segment.start_offset, segment.served_end_offset
+    return [(first, last)] if first <= last else []
+
+
+def gap_error(partition: TopicIdPartition, first_offset: int, last_offset: int | None) -> GapError:
+    """The error for offsets that are missing; `last_offset` None when the end is unknown."""
+    return GapError(partition.topic, partition.partition, first_offset, last_offset, hint=_HINT)
+
+
+def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
+    """The error for a log that goes on from `offset` on, nothing says how far."""
+    hint = (
+        "a .log object there has no .indexes object: it is being copied, or tierlog index rebuild "
+        "makes it again; --on-gap skip reads what is before it"
+    )
+    return GapError(partition.topic, partition.partition, offset, None, hint=hint)
+
+
+def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
+    """The function to call at a gap; ConfigError for an unknown word."""
+    if callable(on_gap):
+        return on_gap
+    if on_gap == "fail":
+        return raise_gap
+    if on_gap == "skip":
+        return lambda _error: None
+    raise ConfigError(f"on_gap: expected fail, skip or a function, found {on_gap!r}")
+
+
+def raise_gap(error: GapError) -> None:
+    """Raise it: the default of every reader."""
+    raise error

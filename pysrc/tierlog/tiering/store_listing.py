@@ -1,0 +1,75 @@
+"""A store as one listing shows it: its segments, and the objects that are none.
+
+An object that cannot be described may be all that is left of a segment, so a reader must not take
+its offsets for missing without a reason, nor the end of what is described for the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tierlog.errors import GapError, RemoteResourceNotFoundError
+from tierlog.remote.bucket import Problem, ProblemReason, bucket_metadata, refuse_hidden
+from tierlog.remote.layout import INDEXES_SUFFIX, MAX_TOPIC_LABEL, ObjectKey, parse_key
+from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
+from tierlog.types import TopicIdPartition
+
+__all__ = ["StoreListing"]
+
+
+class StoreListing:
+    """Lists `store` once and describes each segment whose key is `wanted`.
+
+    `on_problem` receives the other objects; without it a hidden segment is an error, as in
+    `describe_segments`.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        wanted: Callable[[ObjectKey], bool],
+        on_problem: Callable[[Problem], object] | None = None,
+    ) -> None:
+        self._store = store
+        self._on_problem = on_problem
+        self._hidden: list[ObjectKey] = []
+        self._unfinished: list[ObjectKey] = []
+        self.metadata: RemoteLogMetadataManager = bucket_metadata(
+            store, wanted=wanted, on_problem=self._note
+        )
+
+    def has_reported(self, error: GapError) -> bool:
+        """Whether `on_problem` was told of the segment that the missing offsets begin with."""
+        return any(
+            (key.topic_label, key.partition, key.base_offset)
+            == (error.topic[:MAX_TOPIC_LABEL], error.partition, error.first_offset)
+            for key in self._hidden
+        )
+
+    def has_unfinished(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether a `.log` object from `offset` on has no `.indexes` object, still not."""
+        return any(
+            (key.topic_id, key.partition) == (partition.topic_id, partition.partition)
+            and key.base_offset >= offset
+            and not self._has_indexes(key)
+            for key in self._unfinished
+        )
+
+    def _has_indexes(self, key: ObjectKey) -> bool:
+        """A copy may have ended since the listing: the `.indexes` object comes last."""
+        try:
+            self._store.head(key.stem + INDEXES_SUFFIX)
+        except RemoteResourceNotFoundError:
+            return False
+        return True
+
+    def _note(self, problem: Problem) -> None:
+        if problem.reason is ProblemReason.LOG_WITHOUT_INDEXES:
+            self._unfinished.append(parse_key(problem.key))
+        if self._on_problem is None:
+            refuse_hidden(self._store, problem)
+            return
+        if problem.hides_segment:
+            self._hidden.append(parse_key(problem.key))
+        self._on_problem(problem)
