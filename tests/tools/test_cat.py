@@ -410,3 +410,75 @@ def test_what_neither_tier_has_is_an_error(
     captured = capsysbinary.readouterr()
     missing = f"offsets {int(lost[0].stem[:20])} to {tiers.border - 1} are in no segment"
     assert missing in captured.err.decode()
+
+
+def segments_of(store: Path, topic: str) -> list[Path]:
+    """The `.log` objects of partition 0, by offset."""
+    return sorted(store.glob(f"{topic}-{'?' * 22}/0/*.log"))
+
+
+def base_of(log: Path) -> int:
+    return int(log.name[:20])
+
+
+def test_offsets_that_a_store_lacks_are_an_error_after_the_records_before_them(
+    store_copy: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    _, lost, after, *_ = segments_of(store_copy, "epochs")
+    lost.unlink()
+    lost.with_suffix(".indexes").unlink()
+    command = ["cat", str(store_copy), "epochs:0", "-f", "%o "]
+    missing = f"epochs-0: offsets {base_of(lost)} to {base_of(after) - 1} are in no segment"
+    assert main(command) == 1
+    captured = capsysbinary.readouterr()
+    assert [int(one) for one in captured.out.split()] == list(range(base_of(lost)))
+    assert f"{missing} (" in captured.err.decode()
+    assert "--on-gap skip" in captured.err.decode()
+
+    whole = [row["offset"] for row in truth_of("clean", "epochs", 0)]
+    assert main([*command, "--on-gap", "skip"]) == 1
+    captured = capsysbinary.readouterr()
+    found = [int(one) for one in captured.out.split()]
+    assert found == [
+        one for one in whole if one <= found[-1] and not base_of(lost) <= one < base_of(after)
+    ]
+    assert captured.err.decode().splitlines()[0].endswith(f"left out: {missing}")
+
+    assert main([*command, "-o", f"{base_of(after)}:"]) == 0
+    capsysbinary.readouterr()
+
+
+@pytest.mark.parametrize("offset", ["-1", "-300", "end"])
+def test_offsets_from_an_unknown_end_are_an_error(
+    store_copy: Path, capsysbinary: pytest.CaptureFixture[bytes], offset: str
+) -> None:
+    *_, newest = segments_of(store_copy, "epochs")
+    newest.with_suffix(".indexes").unlink()
+    command = ["cat", str(store_copy), "epochs:0", "-f", "%o ", "-o", offset]
+    assert main(command) == 1
+    captured = capsysbinary.readouterr()
+    assert captured.out == b""
+    message = f"epochs-0: the offsets from {base_of(newest)} on are in no segment"
+    assert message in captured.err.decode()
+    assert "tierlog index rebuild" in captured.err.decode()
+    # Named, it reads what is before.
+    assert main([*command, "--on-gap", "skip"]) == 1
+    captured = capsysbinary.readouterr()
+    found = [int(one) for one in captured.out.split()]
+    assert found[-1:] in ([], [base_of(newest) - 1])
+    assert message in captured.err.decode()
+
+
+def test_a_read_to_an_unknown_end_is_an_error_after_the_records(
+    store_copy: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    *_, newest = segments_of(store_copy, "epochs")
+    newest.with_suffix(".indexes").unlink()
+    command = ["cat", str(store_copy), "epochs:0", "-f", "%o "]
+    assert main(command) == 1
+    captured = capsysbinary.readouterr()
+    assert [int(one) for one in captured.out.split()] == list(range(base_of(newest)))
+    # A read that ends before is whole.
+    for more in (["-o", f":{base_of(newest)}"], ["-c", "5"]):
+        assert main([*command, *more]) == 0
+    capsysbinary.readouterr()

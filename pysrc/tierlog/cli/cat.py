@@ -18,6 +18,7 @@ from tierlog.cli.support import (
 )
 
 if TYPE_CHECKING:
+    from tierlog.errors import GapError
     from tierlog.remote.bucket import Problem
     from tierlog.tools.record_format import Formatter
 
@@ -52,6 +53,13 @@ __all__ = ["cat"]
     is_flag=True,
     help="Leave out aborted transactions, and stop before the oldest one that has not ended.",
 )
+@click.option(
+    "--on-gap",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do where a store lacks offsets: stop, or name them and go on.",
+)
 @config_option("Settings of reading a store, as TIERLOG_... variables: quota, memory, threads.")
 def cat(
     source: str,
@@ -63,13 +71,15 @@ def cat(
     as_json: bool,
     store: str | None,
     committed: bool,
+    on_gap: str,
     config_file: str | None,
 ) -> int:
     """Print the records of one partition of SOURCE.
 
     tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
     are {"base64": "..."} instead of a string. A segment of a store that is damaged is left out and
-    named, and the exit code is 1.
+    named, and the exit code is 1. Offsets that a store should have and lacks are an error after
+    the records before them; --on-gap skip names them and goes on, and the exit code is 1, too.
 
     \b
     tierlog cat /var/lib/kafka/data orders:0 -o -10
@@ -88,23 +98,18 @@ def cat(
     with usage_errors("-f"):
         formatter = _formatter(as_json, template)
     topic, number = partition
-    damaged: list[str] = []
-
-    def left_out(problem: Problem) -> None:
-        if problem.hides_segment and problem.key not in damaged:
-            damaged.append(problem.key)
-            hint(f"left out: {problem}")
-
+    left_out = _LeftOut(fail_at_gaps=on_gap == "fail")
     location, store_url = _tiers(source, store)
     selection = select_records(
         location,
         topic,
         number,
         wanted,
-        left_out,
+        left_out.note_problem,
         store=store_url,
         committed=committed,
         config=verb_config(config_file),
+        on_gap=left_out.note_gap,
     )
     if selection.hint:
         hint(selection.hint)
@@ -117,7 +122,32 @@ def cat(
         out.flush()
     if say_end:
         hint(f"reached the end of {topic}:{number} at offset {selection.end}")
-    return EXIT_PROBLEMS if damaged else 0
+    return EXIT_PROBLEMS if left_out.told else 0
+
+
+class _LeftOut:
+    """Names on stderr, once each, what the records on stdout lack."""
+
+    def __init__(self, *, fail_at_gaps: bool) -> None:
+        self.told: set[str] = set()
+        self._fail_at_gaps = fail_at_gaps
+
+    def note_problem(self, problem: Problem) -> None:
+        """Name a segment that cannot be described."""
+        if problem.hides_segment:
+            self._tell(problem.key, str(problem))
+
+    def note_gap(self, error: GapError) -> None:
+        """Raise the error, or name the offsets that are missing."""
+        if self._fail_at_gaps:
+            raise error
+        error.hint = None
+        self._tell(str(error), str(error))
+
+    def _tell(self, key: str, text: str) -> None:
+        if key not in self.told:
+            self.told.add(key)
+            hint(f"left out: {text}")
 
 
 def _tiers(source: str, store: str | None) -> tuple[str, str | None]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.reader import open_reader
-from tierlog.tools.offsets import AtOffset, OffsetRange
+from tierlog.tools.offsets import AtOffset, FromEnd, OffsetRange
 from tierlog.tools.record_format import Block, Formatter, Headers
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ class Selection:
 
         Raises as ``LogReader.read``, after the sound records before the damage.
         """
-        if self.start == self.end:
-            return
         left = count
-        for piece in self.reader.read(self.topic, self.partition, self.start, self.end):
+        pieces: Iterator[RecordColumns] = iter(())
+        if self.start < self.end:
+            pieces = self.reader.read(self.topic, self.partition, self.start, self.end)
+        for piece in pieces:
             if left is None:
                 yield piece
                 continue
@@ -79,6 +81,15 @@ class Selection:
                 return
             yield piece if len(piece) <= left else piece.rows(0, left)
             left -= len(piece)
+        if self._is_open_ended and (left is None or left > 0):
+            self.reader.check_end(self.topic, self.partition)
+
+    @property
+    def _is_open_ended(self) -> bool:
+        """Whether more was wanted, had the log gone on."""
+        end = self.wanted.end
+        is_asked = isinstance(end, AtOffset) and end.offset <= self.log_end_offset
+        return self.end == self.log_end_offset and not is_asked
 
 
 def select_records(
@@ -91,6 +102,7 @@ def select_records(
     store: str | None = None,
     committed: bool = False,
     config: Config | None = None,
+    on_gap: OnGap = "fail",
 ) -> Selection:
     """Find the partition and what ``wanted`` means in it; ``store``, ``on_problem``, ``config`` and
     errors as in ``open_reader``. The end of the committed records is the last stable offset."""
@@ -102,7 +114,10 @@ def select_records(
         on_problem=on_problem,
         isolation_level="read_committed" if committed else "read_uncommitted",
         config=config,
+        on_gap=on_gap,
     )
+    if isinstance(wanted.start, FromEnd):
+        reader.check_end(topic, partition)
     log_start_offset, log_end_offset = reader.bounds(topic, partition)
     start, end = wanted.resolve(
         log_start_offset,
