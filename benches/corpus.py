@@ -158,7 +158,7 @@ def _block(shape: Shape) -> list[bytes]:
     count = max(1, (shape.batch_bytes - 61) // (shape.record_bytes + 9))
     return [
         build.batch(
-            [_record(rng, index, shape.record_bytes) for index in range(count)],
+            [make_record(rng, index, shape.record_bytes) for index in range(count)],
             codec=CODECS[shape.codec],
             base_offset=0,
             leader_epoch=LEADER_EPOCH,
@@ -170,7 +170,7 @@ def _block(shape: Shape) -> list[bytes]:
     ]
 
 
-def _record(rng: random.Random, index: int, record_bytes: int) -> Record:
+def make_record(rng: random.Random, index: int, record_bytes: int) -> Record:
     value_bytes = record_bytes - KEY_BYTES
     text = ""
     while len(text) < value_bytes:

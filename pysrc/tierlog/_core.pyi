@@ -23,6 +23,7 @@ __all__ = [
     "SegmentFold",
     "SegmentIndex",
     "TableRows",
+    "TextTemplate",
     "Views",
     "collect_aborted",
     "crc32",
@@ -207,6 +208,30 @@ def decode_records(
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Records: ...
+
+@final
+class TextTemplate:
+    """What to print of each record: bytes as they are, and names of tokens."""
+
+    def __new__(cls, parts: list[bytes | str]) -> Self: ...
+    def format(
+        self,
+        first: int,
+        limit_bytes: int,
+        *,
+        offset: _Longs,
+        timestamp_ms: _Longs,
+        keys: Views,
+        values: Views,
+        strings: int,
+        header_ends: _Ints | None,
+        header_keys: Views,
+        header_values: Views,
+        buffers: list[Any],
+        batches: Batches,
+        batch_starts: _Longs,
+    ) -> tuple[Column, int]: ...
+
 def row_columns(
     batches: Batches, starts: Buffer | npt.NDArray[Any], timestamp_ms: Buffer | npt.NDArray[Any]
 ) -> tuple[Column, Column, Column, Column, Column, Column]: ...

@@ -67,6 +67,11 @@ class BinaryColumn(Sequence["bytes | None"]):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def native(self) -> tuple[_core.Views, int]:
+        """The whole native column, and the row of it that is row 0 here."""
+        return self._native, self._first
+
     def rows(self, first: int, last: int) -> BinaryColumn:
         """Rows `first` to, not including, `last` as a column over the same memory."""
         return BinaryColumn(self._native, self._buffers, self._first + first, last - first)
@@ -363,6 +368,29 @@ class RecordColumns:
             headers=self.headers.rows(first, last),
             batches=self.batches,
             batch_starts=np.clip(self.batch_starts, first, last) - first,
+        )
+
+    def format(
+        self, template: _core.TextTemplate, first: int, limit_bytes: int
+    ) -> tuple[_core.Column, int]:
+        """The text of the records from row `first` on, until it has `limit_bytes` or all are in
+        it, and the row that comes next. Releases the interpreter lock."""
+        keys, strings = self.keys.native
+        has_headers = len(self.headers.keys) > 0
+        return template.format(
+            first,
+            limit_bytes,
+            offset=self.offset,
+            timestamp_ms=self.timestamp_ms,
+            keys=keys,
+            values=self.values.native[0],
+            strings=strings,
+            header_ends=self.headers.list_offsets if has_headers else None,
+            header_keys=self.headers.keys.native[0],
+            header_values=self.headers.values.native[0],
+            buffers=self.values.data_buffers,
+            batches=self.batches.native,
+            batch_starts=self.batch_starts,
         )
 
     def row_columns(self) -> RowColumns:

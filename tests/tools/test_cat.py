@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ from tierlog.errors import CorruptDataError
 from tierlog.log.records import decode_records
 from tierlog.tiering.reader import read
 from tierlog.tools.cat import format_records
-from tierlog.tools.record_format import format_by
+from tierlog.tools.record_format import parse_format
 
 PARTITIONS = [
     (data_set, row)
@@ -232,16 +236,34 @@ def test_old_messages(
     assert [one["ts"] for one in found] == [*timestamps, 300, 300]
 
 
-def test_large_values_are_formatted_one_by_one_and_small_ones_together() -> None:
+def test_text_comes_in_buffers_of_a_bounded_size() -> None:
     large = [Record(offset=n, timestamp_ms=0, key=None, value=bytes(700_000)) for n in range(3)]
     small = [Record(offset=n, timestamp_ms=0, key=None, value=b"v") for n in range(3, 10_003)]
     records = decode_records(build.batch(large) + build.batch(small))
-    pieces = list(format_records(records, "t", 0, format_by("%o,")))
+    pieces = [bytes(text) for text in format_records(records, "t", 0, parse_format("%o,%s"))]
     counts = [piece.count(b",") for piece in pieces]
-    assert b"".join(pieces) == b"".join(b"%d," % n for n in range(10_003))
-    assert counts[:2] == [1, 1]
-    assert max(counts) == 4096
-    assert len(counts) <= 6
+    assert counts == [2, 10_001]
+    values = [bytes(700_000)] * 3 + [b"v"] * 10_000
+    assert b"".join(pieces) == b"".join(b"%d,%s" % pair for pair in enumerate(values))
+
+
+def test_a_pipe_has_room_for_a_whole_buffer() -> None:
+    """A write of a MiB wakes the reader once instead of sixteen times."""
+    reading, writing = os.pipe()
+    try:
+        command = [
+            sys.executable,
+            "-m",
+            "tierlog",
+            "cat",
+            str(DATA_DIR / "clean/disk1"),
+            "epochs:0",
+        ]
+        subprocess.run([*command, "-c", "1"], stdout=writing, check=True)
+        assert fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ) == 1 << 20
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_damage_ends_it_after_the_sound_records(

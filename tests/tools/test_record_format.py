@@ -1,5 +1,5 @@
 """Formats against what kcat 1.7.1 printed for the same three records (bytes that are not UTF-8
-apart, which kcat writes into its JSON as they are)."""
+apart, which kcat writes into its JSON as they are), and against the oracle for any records."""
 
 from __future__ import annotations
 
@@ -10,26 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.record_format import Block, format_as_json, format_by
+from tests.oracle import build, record_text
+from tests.oracle.model import Record
+from tests.oracle.strategies import profile
+from tierlog.log.records import decode_records
+from tierlog.tools.cat import format_records
+from tierlog.tools.record_format import JSON_LINES, RecordFormat, parse_format
 
-BLOCK = Block(
-    topic="t",
-    partition=0,
-    offsets=[0, 1, 2],
-    timestamps_ms=[1000, 2000, 3000],
-    timestamp_types=["create"] * 3,
-    keys=[None, b"", b"k\xff"],
-    values=[None, b"", b'v\xfe\x00"\n\x01\xc3\xa9/'],
-    headers=[
-        [],
-        [(b"a", b"1"), (b"a", None), (b"b", b""), (b"c", b"x,y=z"), (b"d", b"\xff")],
-        [(b"only", None)],
-    ],
-)
+RECORDS = [
+    Record(offset=0, timestamp_ms=1000, key=None, value=None),
+    Record(
+        offset=1,
+        timestamp_ms=2000,
+        key=b"",
+        value=b"",
+        headers=((b"a", b"1"), (b"a", None), (b"b", b""), (b"c", b"x,y=z"), (b"d", b"\xff")),
+    ),
+    Record(
+        offset=2,
+        timestamp_ms=3000,
+        key=b"k\xff",
+        value=b'v\xfe\x00"\n\x01\xc3\xa9/',
+        headers=((b"only", None),),
+    ),
+]
 
 
-def formatted(text: str, block: Block = BLOCK) -> bytes:
-    return b"".join(format_by(text)(block))
+def printed(shape: RecordFormat, data: bytes, first: int = 0, last: int | None = None) -> bytes:
+    """What is printed of rows `first` to `last` of these batches."""
+    records = decode_records(data)
+    rows = records.rows(first, len(records) if last is None else last)
+    return b"".join(bytes(text) for text in format_records(rows, "t", 0, shape))
+
+
+def formatted(text: str) -> bytes:
+    return printed(parse_format(text), build.batch(RECORDS))
 
 
 @pytest.mark.parametrize(
@@ -66,13 +81,13 @@ def test_as_kcat_prints(text: str, expected: bytes) -> None:
 )
 def test_refused_with_a_way_on(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
-        format_by(text)
+        parse_format(text)
     assert message in str(caught.value)
 
 
 def test_json_as_kcat_prints() -> None:
     """kcat adds ``"broker"``, and has bytes that are not UTF-8 as they are."""
-    lines = list(format_as_json(BLOCK))
+    lines = printed(JSON_LINES, build.batch(RECORDS)).splitlines(keepends=True)
     assert lines[0] == (
         b'{"topic":"t","partition":0,"offset":0,"tstype":"create","ts":1000,'
         b'"key":null,"payload":null}\n'
@@ -86,17 +101,9 @@ def test_json_as_kcat_prints() -> None:
 
 
 def test_without_headers_there_is_no_such_key() -> None:
-    block = Block(
-        topic="t",
-        partition=0,
-        offsets=[7],
-        timestamps_ms=[-1],
-        timestamp_types=["unknown"],
-        keys=[b"k"],
-        values=['\x00\x1f"\\\u2028é\U0001f600'.encode()],
-        headers=None,
-    )
-    (line,) = format_as_json(block)
+    value = '\x00\x1f"\\\u2028é\U0001f600'
+    record = Record(offset=7, timestamp_ms=-1, key=b"k", value=value.encode())
+    line = printed(JSON_LINES, build.legacy_messages([record], magic=0))
     assert line.count(b"\n") == 1
     assert json.loads(line) == {
         "topic": "t",
@@ -105,9 +112,72 @@ def test_without_headers_there_is_no_such_key() -> None:
         "tstype": "unknown",
         "ts": -1,
         "key": "k",
-        "payload": '\x00\x1f"\\\u2028é\U0001f600',
+        "payload": value,
     }
-    assert formatted("%h.", block) == b"."
+    assert printed(parse_format("%h."), build.batch([record])) == b"."
+
+
+maybe_bytes = st.none() | st.binary(max_size=40) | st.text(max_size=40).map(str.encode)
+headers = st.lists(st.tuples(st.text(max_size=8).map(str.encode), maybe_bytes), max_size=3)
+rows = st.lists(st.tuples(maybe_bytes, maybe_bytes, headers), min_size=1, max_size=12)
+batches = st.lists(st.tuples(rows, st.booleans()), min_size=1, max_size=3)
+
+
+class Log:
+    """Batches, and their records as the oracle takes them."""
+
+    def __init__(
+        self,
+        drawn: list[tuple[list[tuple[bytes | None, bytes | None, record_text.Headers]], bool]],
+    ) -> None:
+        self.records: list[Record] = []
+        self.kinds: list[str] = []
+        self.data = b""
+        for held, is_appended in drawn:
+            start = len(self.records)
+            for offset, (key, value, pairs) in enumerate(held, start):
+                self.records.append(
+                    Record(
+                        offset=offset,
+                        timestamp_ms=9_000 if is_appended else offset * 7,
+                        key=key,
+                        value=value,
+                        headers=tuple(pairs),
+                    )
+                )
+            self.kinds += ["logappend" if is_appended else "create"] * len(held)
+            appended_ms = 9_000 if is_appended else None
+            self.data += build.batch(self.records[start:], log_append_time_ms=appended_ms)
+
+    def block(self, first: int, last: int) -> record_text.Block:
+        records = self.records[first:last]
+        return record_text.Block(
+            topic="t",
+            partition=0,
+            offsets=[one.offset for one in records],
+            timestamps_ms=[one.timestamp_ms for one in records],
+            timestamp_types=self.kinds[first:last],
+            keys=[one.key for one in records],
+            values=[one.value for one in records],
+            headers=[one.headers for one in records],
+        )
+
+
+@profile(200)
+@given(batches, st.data())
+def test_any_records_are_printed_as_the_oracle_prints_them(
+    drawn: list[tuple[list[tuple[bytes | None, bytes | None, record_text.Headers]], bool]],
+    data: st.DataObject,
+) -> None:
+    log = Log(drawn)
+    first = data.draw(st.integers(0, len(log.records)), label="first row")
+    last = data.draw(st.integers(first, len(log.records)), label="last row")
+    text = r"%s|%S|%R|%k|%K|%h|%t|%p|%o|%T%%\x00"
+    block = log.block(first, last)
+    expected = b"".join(record_text.format_by(text)(block))
+    assert printed(parse_format(text), log.data, first, last) == expected
+    lines = b"".join(record_text.format_as_json(block))
+    assert printed(JSON_LINES, log.data, first, last) == lines
 
 
 def from_json(item: object) -> bytes | None:
@@ -119,35 +189,14 @@ def from_json(item: object) -> bytes | None:
     return item.encode()
 
 
-maybe_bytes = st.none() | st.binary(max_size=20)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            maybe_bytes,
-            maybe_bytes,
-            st.lists(st.tuples(st.binary(max_size=8), maybe_bytes), max_size=3),
-        ),
-        max_size=5,
-    )
-)
+@given(batches)
 def test_json_loses_nothing(
-    rows: list[tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]],
+    drawn: list[tuple[list[tuple[bytes | None, bytes | None, record_text.Headers]], bool]],
 ) -> None:
-    block = Block(
-        topic="t",
-        partition=3,
-        offsets=range(len(rows)),
-        timestamps_ms=[0] * len(rows),
-        timestamp_types=["create"] * len(rows),
-        keys=[key for key, _, _ in rows],
-        values=[value for _, value, _ in rows],
-        headers=[headers for _, _, headers in rows],
-    )
-    decoded = [json.loads(line) for line in format_as_json(block)]
-    for document, (key, value, headers) in zip(decoded, rows, strict=True):
-        assert from_json(document["key"]) == key
-        assert from_json(document["payload"]) == value
+    log = Log(drawn)
+    decoded = [json.loads(line) for line in printed(JSON_LINES, log.data).splitlines()]
+    for document, record in zip(decoded, log.records, strict=True):
+        assert from_json(document["key"]) == record.key
+        assert from_json(document["payload"]) == record.value
         flat = [from_json(item) for item in document.get("headers", [])]
-        assert list(zip(flat[::2], flat[1::2], strict=True)) == headers
+        assert tuple(zip(flat[::2], flat[1::2], strict=True)) == record.headers

@@ -15,12 +15,13 @@ from tierlog.cli.support import (
     to_stdout,
     topic_partition_value,
     usage_errors,
+    widen_pipe,
 )
 
 if TYPE_CHECKING:
     from tierlog.errors import GapError
     from tierlog.remote.bucket import Problem
-    from tierlog.tools.record_format import Formatter
+    from tierlog.tools.record_format import RecordFormat
 
 __all__ = ["cat"]
 
@@ -96,7 +97,7 @@ def cat(
     with usage_errors("-o"):
         wanted = parse_offsets(offsets, SystemClock().now_ms())
     with usage_errors("-f"):
-        formatter = _formatter(as_json, template)
+        shape = _format(as_json, template)
     topic, number = partition
     left_out = _LeftOut(fail_at_gaps=on_gap == "fail")
     location, store_url = _tiers(source, store)
@@ -114,8 +115,9 @@ def cat(
     if selection.hint:
         hint(selection.hint)
     out = sys.stdout.buffer
+    widen_pipe(sys.stdout)
     for records in selection.records(count):
-        for piece in format_records(records, topic, number, formatter):
+        for piece in format_records(records, topic, number, shape):
             with to_stdout():
                 out.write(piece)
     with to_stdout():
@@ -165,9 +167,9 @@ def _tiers(source: str, store: str | None) -> tuple[str, str | None]:
     return first.location, second.location
 
 
-def _formatter(as_json: bool, template: str | None) -> Formatter:
-    from tierlog.tools.record_format import format_as_json, format_by
+def _format(as_json: bool, template: str | None) -> RecordFormat:
+    from tierlog.tools.record_format import JSON_LINES, parse_format
 
     if as_json:
-        return format_as_json
-    return format_by(r"%s\n" if template is None else template)
+        return JSON_LINES
+    return parse_format(r"%s\n" if template is None else template)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fcntl import F_SETPIPE_SZ, fcntl
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -39,9 +40,11 @@ __all__ = [
     "topic_partition_value",
     "topic_value",
     "usage_errors",
+    "widen_pipe",
 ]
 
 FORMATS = ("text", "wide", "json", "yaml")
+_PIPE_BYTES = 1 << 20
 EXIT_PROBLEMS, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 
@@ -71,6 +74,15 @@ def to_stdout() -> Iterator[None]:
         raise
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def widen_pipe(stream: IO[str]) -> None:
+    """Give a pipe room for as much as is written at a time, if it is one and the system allows."""
+    try:
+        fcntl(stream.fileno(), F_SETPIPE_SZ, _PIPE_BYTES)
+    except (OSError, ValueError):
+        # A file, a terminal, a test's capture, or the user's pipes have their room already.
+        return
 
 
 def echo(text: str) -> None:

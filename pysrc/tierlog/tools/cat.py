@@ -8,30 +8,31 @@ control records are not. What is above the high watermark of a log directory is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise, repeat
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tierlog.tiering.gaps import OnGap
+from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.reader import open_reader
 from tierlog.tools.offsets import AtOffset, FromEnd, OffsetRange
-from tierlog.tools.record_format import Block, Formatter, Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from tierlog.columns import HeaderColumn, RecordColumns
+    from typing_extensions import Buffer
+
+    from tierlog.columns import RecordColumns
     from tierlog.config import Config
     from tierlog.remote.bucket import Problem
+    from tierlog.tools.record_format import RecordFormat
 
 __all__ = ["Selection", "format_records", "select_records"]
 
-# Enough to be worth a turn, few enough not to pile up in memory.
-_BLOCK_ROWS = 4096
-_BLOCK_BYTES = 1 << 20
+# A buffer of text stays in a core's own cache, and so do the columns of its rows.
+_TEXT_BYTES = 1 << 20
+_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,9 @@ class Selection:
         pieces: Iterator[RecordColumns] = iter(())
         if self.start < self.end:
             pieces = self.reader.read(self.topic, self.partition, self.start, self.end)
+            # A store's reader is ahead by itself.
+            if count is None and isinstance(self.reader, LocalReader):
+                pieces = one_ahead(pieces)
         for piece in pieces:
             if left is None:
                 yield piece
@@ -136,54 +140,23 @@ def select_records(
     )
 
 
+def one_ahead(pieces: Iterator[RecordColumns]) -> Iterator[RecordColumns]:
+    """The same pieces; the next one is read in a thread while this one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, pieces, None)
+        while (piece := following.result()) is not None:
+            following = pool.submit(next, pieces, None)
+            yield piece
+
+
 def format_records(
-    records: RecordColumns, topic: str, partition: int, formatter: Formatter
-) -> Iterator[bytes]:
-    """Pieces of output for all records, a bounded number of bytes in memory at a time."""
-    for rows in _blocks(records):
-        block = Block(
-            topic=topic,
-            partition=partition,
-            offsets=records.offset[rows].tolist(),
-            timestamps_ms=records.timestamp_ms[rows].tolist(),
-            timestamp_types=_timestamp_types(records, rows),
-            keys=records.keys[rows],
-            values=records.values[rows],
-            headers=_headers(records.headers, rows),
-        )
-        yield b"".join(formatter(block))
-
-
-def _blocks(records: RecordColumns) -> Iterator[slice]:
-    """Rows to format together: many small ones, or a single large one."""
-    sizes = records.values.lengths.astype(np.int64) + records.keys.lengths
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(records):
-        taken = ends[start] - sizes[start]
-        stop = int(np.searchsorted(ends, taken + _BLOCK_BYTES, side="right"))
-        stop = min(max(stop, start + 1), start + _BLOCK_ROWS)
-        yield slice(start, stop)
-        start = stop
-
-
-def _headers(column: HeaderColumn, rows: slice) -> list[Headers] | None:
-    """The headers of each row, all of them taken out at once; None when there are none."""
-    bounds = column.list_offsets[rows.start : rows.stop + 1].tolist()
-    first, last = bounds[0], bounds[-1]
-    if first == last:
-        return None
-    names = [name or b"" for name in column.keys[first:last]]
-    pairs = list(zip(names, column.values[first:last], strict=True))
-    return [pairs[start - first : end - first] for start, end in pairwise(bounds)]
-
-
-def _timestamp_types(records: RecordColumns, rows: slice) -> Iterable[str]:
-    """kcat's word for each row; messages of magic 0 have no timestamp."""
-    kinds = np.where(records.batches.is_log_append_time, 1, 0)
-    kinds[records.batches.magic == 0] = 2
-    words = ("create", "logappend", "unknown")
-    if len(kinds) and (kinds == kinds[0]).all():
-        return repeat(words[kinds[0]], rows.stop - rows.start)
-    of_row = np.repeat(kinds, np.diff(records.batch_starts))[rows]
-    return [words[kind] for kind in of_row.tolist()]
+    records: RecordColumns, topic: str, partition: int, shape: RecordFormat
+) -> Iterator[Buffer]:
+    """The text of all records in buffers of about a MiB, or of one larger record."""
+    template = shape.of_partition(topic, partition)
+    for start in range(0, len(records), _ROWS):
+        rows = records.rows(start, min(start + _ROWS, len(records)))
+        row = 0
+        while row < len(rows):
+            text, row = rows.format(template, row, _TEXT_BYTES)
+            yield text

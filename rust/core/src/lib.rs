@@ -34,6 +34,7 @@ mod record_careful;
 pub mod record_columns;
 mod record_quick;
 mod record_rows;
+pub mod record_text;
 pub mod records;
 pub mod remote_index;
 pub mod resync;

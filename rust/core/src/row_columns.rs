@@ -23,6 +23,17 @@ pub struct BatchFields<'a> {
     pub base_sequence: &'a [i32],
 }
 
+impl BatchFields<'_> {
+    /// Kafka's numbers, one for each batch: -1 none, 0 create time, 1 log append time.
+    pub fn timestamp_types(&self) -> Vec<i32> {
+        self.magic
+            .iter()
+            .zip(self.attributes)
+            .map(|(&magic, &attributes)| timestamp_type(magic, attributes))
+            .collect()
+    }
+}
+
 /// Columns of rows; all have the same length.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RowColumns {
@@ -45,12 +56,7 @@ impl RowColumns {
     /// `None` unless that gives every row a batch and every batch its fields.
     pub fn of(batches: BatchFields<'_>, starts: &[i64], timestamp_ms: &[i64]) -> Option<Self> {
         let counts = counts(starts, timestamp_ms.len())?;
-        let types: Vec<i32> = batches
-            .magic
-            .iter()
-            .zip(batches.attributes)
-            .map(|(&magic, &attributes)| timestamp_type(magic, attributes))
-            .collect();
+        let types = batches.timestamp_types();
         Some(Self {
             timestamp_us: timestamp_ms.iter().map(|&ms| microseconds(ms)).collect(),
             timestamp_type: repeat(&types, &counts)?,

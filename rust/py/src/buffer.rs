@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::{mem, ptr, slice};
 
-use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -88,18 +88,23 @@ fn view_bytes(view: &PyUntypedBuffer) -> &[u8] {
     unsafe { slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) }
 }
 
-/// A column of i64 that is read value by value while the interpreter lock is held, so that nobody
-/// changes it meanwhile; what was read is what counts.
-pub struct Longs {
-    start: *const i64,
+/// A column of numbers that is read value by value while the interpreter lock is held, so that
+/// nothing changes it meanwhile; what was read is what counts.
+pub struct Numbers<T: Element> {
+    start: *const T,
     rows: usize,
-    _view: PyBuffer<i64>,
+    _view: PyBuffer<T>,
 }
 
-impl Longs {
+/// A column of i64.
+pub type Longs = Numbers<i64>;
+/// A column of i32.
+pub type Ints = Numbers<i32>;
+
+impl<T: Element> Numbers<T> {
     /// Takes a C-contiguous column; `name` is what an error calls it.
     pub fn new(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
-        let view = PyBuffer::<i64>::get(object)
+        let view = PyBuffer::<T>::get(object)
             .map_err(|error| PyTypeError::new_err(format!("{name}: {error}")))?;
         match view.dimensions() {
             1 if view.is_c_contiguous() => {
@@ -120,9 +125,14 @@ impl Longs {
 
     /// The value of a row.
     #[inline]
-    pub fn get(&self, _py: Python<'_>, row: usize) -> Option<i64> {
+    pub fn get(&self, _py: Python<'_>, row: usize) -> Option<T> {
         // SAFETY: the contiguous view holds `rows` aligned values of this type.
         (row < self.rows).then(|| unsafe { self.start.add(row).read() })
+    }
+
+    /// All values.
+    pub fn to_vec(&self, py: Python<'_>) -> Vec<T> {
+        (0..self.rows).filter_map(|row| self.get(py, row)).collect()
     }
 }
 

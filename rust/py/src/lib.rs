@@ -13,6 +13,7 @@ mod load;
 mod object;
 mod pieces;
 mod quota;
+mod record_text;
 mod records;
 mod remote_index;
 mod row_columns;
@@ -60,6 +61,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
     module.add_class::<segment_index::ReadFile>()?;
     module.add_class::<segment_index::SegmentIndex>()?;
+    module.add_class::<record_text::TextTemplate>()?;
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;

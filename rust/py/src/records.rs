@@ -7,6 +7,7 @@ use tierlog_core::error::{Error, ErrorKind, Result};
 use tierlog_core::memory::prefer_large_pages;
 use tierlog_core::record_binary::{binary_data, binary_offsets};
 use tierlog_core::record_columns::{self, BinaryParts, with_view};
+use tierlog_core::record_text::Strings;
 use tierlog_core::records::{self, DecodeOptions, MAX_BUFFER_BYTES};
 use tierlog_core::segment::Scan;
 use tierlog_core::source::{LEAD_BYTES, SegmentFile, lead};
@@ -138,6 +139,14 @@ fn beyond_its_buffer() -> PyErr {
 }
 
 impl Views {
+    /// The views and the bitmap.
+    pub fn strings(&self) -> Strings<'_> {
+        Strings {
+            views: self.views.get().views(),
+            validity: self.validity.as_ref().map(|column| column.get().bytes()),
+        }
+    }
+
     fn new(py: Python<'_>, parts: BinaryParts) -> PyResult<Self> {
         let column = |values| Py::new(py, Column::new(values));
         Ok(Self {

@@ -19,8 +19,8 @@ pub fn row_columns(
     starts: &Bound<'_, PyAny>,
     timestamp_ms: &Bound<'_, PyAny>,
 ) -> PyResult<Columns> {
-    let starts = longs(py, starts, "starts")?;
-    let timestamp_ms = longs(py, timestamp_ms, "timestamp_ms")?;
+    let starts = Longs::new(starts, "starts")?.to_vec(py);
+    let timestamp_ms = Longs::new(timestamp_ms, "timestamp_ms")?.to_vec(py);
     let found = fields(batches)
         .and_then(|fields| RowColumns::of(fields, &starts, &timestamp_ms))
         .ok_or_else(|| {
@@ -46,9 +46,9 @@ pub fn columns(rows: RowColumns) -> Columns {
     )
 }
 
-fn longs(py: Python<'_>, object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<i64>> {
-    let view = Longs::new(object, name)?;
-    Ok((0..view.len()).filter_map(|row| view.get(py, row)).collect())
+/// Of each batch: -1 none, 0 create time, 1 log append time.
+pub fn timestamp_types(batches: &Batches) -> Option<Vec<i32>> {
+    fields(batches).map(|fields| fields.timestamp_types())
 }
 
 fn fields(batches: &Batches) -> Option<BatchFields<'_>> {
