@@ -1,10 +1,12 @@
 """Which transactions a reader of committed records must leave out (kafka-behaviour 5.4).
 
-An aborted transaction is written down in the transaction index of the segment that holds its
-abort marker, which may lie far behind the records it is about. So the search goes on from the
-segment that was read, through later remote ones that have any, and then the local ones, until one
-of them says that it knows all. Where a later leader cut a segment off, what its index says of the
-rest is not the log's history: those transactions may have ended otherwise.
+The transaction index of the segment that holds an abort marker names the aborted transaction. That
+segment may lie far behind the records, so the search goes on from the segment that was read,
+through later remote segments that have aborted transactions, and then the local ones, until one of
+them says that it knows all. A gap on the way may have held the marker: the search ends with an
+error, unless the producer snapshot of the segment before the gap shows that every transaction had
+ended. Where a later leader cut a segment off, what its index says of the rest is not the log's
+history: those transactions may have ended otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tierlog import _core
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.files import read_small
-from tierlog.log.index_files import AbortedTransaction
+from tierlog.log.index_files import AbortedTransaction, read_producer_snapshot
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
@@ -25,6 +27,7 @@ from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMe
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.local import LocalRead
 from tierlog.tiering.fetch.types import FetchView
+from tierlog.tiering.gaps import Gap, KnownGaps, gap_error
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
@@ -56,6 +59,7 @@ class TransactionReader:
         self._storage = storage
         self._metadata = metadata
         self._index_cache = index_cache
+        self._gaps = None if metadata is None else KnownGaps(metadata)
 
     def of_local(self, view: FetchView, read: LocalRead) -> tuple[AbortedTransaction, ...]:
         """Those that the batches of a local read have to do with, by first offset."""
@@ -67,7 +71,10 @@ class TransactionReader:
     def of_remote(
         self, view: FetchView, partition: TopicIdPartition, read: RemoteRead
     ) -> tuple[AbortedTransaction, ...]:
-        """Those that the batches of a remote read have to do with, by first offset."""
+        """Those that the batches of a remote read have to do with, by first offset.
+
+        GapError when the tier lacks offsets that may have held the end of one of them.
+        """
         lineage = view.log.leader_epochs
         if read.first_offset < 0 or read.segment is None or lineage is None:
             return ()
@@ -92,10 +99,54 @@ class TransactionReader:
             if offset >= view.local_log_start_offset:
                 break
             found = self._next_with_index(partition, lineage, offset)
+            next_offset = view.local_log_start_offset if found is None else found.start_offset
+            self._check_gaps(view, partition, lineage, range(offset, next_offset), end)
             if found is None:
                 break
             segment = found
         yield from _of_local_segments(view, view.local_log_start_offset, begin, end)
+
+    def _check_gaps(
+        self,
+        view: FetchView,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offsets: range,
+        end: int,
+    ) -> None:
+        """GapError when a gap that begins in `offsets` may hide how a transaction ended that began
+        before `end`."""
+        if self._gaps is None:
+            return
+        tier_end = view.local_log_start_offset
+        gaps = self._gaps.of(
+            partition, lineage, end_offset=None if tier_end == _NO_LIMIT else tier_end
+        )
+        for gap in gaps:
+            if gap.first_offset in offsets and not self._is_settled(partition, lineage, gap, end):
+                raise gap_error(partition, gap.first_offset, gap.last_offset)
+
+    def _is_settled(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, gap: Gap, end: int
+    ) -> bool:
+        """Whether the producer snapshot right before the gap has no transaction open that began
+        before `end`."""
+        assert self._metadata is not None
+        last = gap.first_offset - 1
+        epoch = lineage.epoch_for(last)
+        before = None if epoch is None else self._metadata.lookup(partition, epoch, last)
+        if before is None or before.end_offset != last:
+            # It was cut off there: the snapshot knows what came after, too.
+            return False
+        states = read_producer_snapshot(self._section(before, IndexKind.PRODUCER_SNAPSHOT))
+        firsts = states.current_txn_first_offset
+        return not bool(((firsts >= 0) & (firsts < end)).any())
+
+    def _section(self, segment: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        if self._index_cache is not None:
+            return bytes(self._index_cache.get(segment).section(kind))
+        assert self._storage is not None
+        return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
 
     def _next_with_index(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
