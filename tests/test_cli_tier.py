@@ -116,6 +116,11 @@ def test_wrong_usage(args: list[str], message: str, capsys: pytest.CaptureFixtur
     assert message in captured.err
 
 
+def test_deletions_are_allowed_for_one_pass_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tier", LOG_DIR, "--to", "file:///tmp/x", "--allow-deletion"]) == 2
+    assert "--allow-deletion is for one pass" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("place", ["disk1", "disk1/archive", "disk1/epochs-0/archive", "."])
 @pytest.mark.parametrize("mode", ["--once", "--dry-run"])
@@ -316,7 +321,15 @@ def test_the_archive_expires_by_its_own_retention(
     assert main([*arguments, "--retention-bytes", "50GiB"]) == 0
     assert len(list(store.rglob("*.log"))) == 3
     capsys.readouterr()
-    assert main([*arguments, "--retention-ms", "1h"]) == 0
+    held = "retention would delete the whole archive of epochs-0 (3 of 3 segments, 68973 of 68973"
+    for mode in ([], ["--dry-run"]):
+        assert main([*arguments, *mode, "--retention-ms", "7ms"]) == 1
+        captured = capsys.readouterr()
+        assert held in captured.err
+        assert "tierlog tier --once --allow-deletion" in captured.err
+        assert "expire" not in captured.out
+        assert len(list(store.rglob("*.log"))) == 3
+    assert main([*arguments, "--retention-ms", "1h", "--allow-deletion"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith("0 segments copied, 3 expired;")
     assert [line.split()[5:7] for line in captured.out.splitlines()[1:]] == [
@@ -341,7 +354,8 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(
     assert main([*arguments, "--once"]) == 0
     there = sorted(path for place in (store, state_home) for path in place.rglob("*"))
     capsys.readouterr()
-    assert main([*arguments, "--dry-run", "--retention-ms", "1h", "--format", "json"]) == 0
+    expire = ["--retention-ms", "1h", "--allow-deletion", "--format", "json"]
+    assert main([*arguments, "--dry-run", *expire]) == 0
     rows = json.loads(capsys.readouterr().out)["segments"]
     outcomes = [(row["base_offset"], row["outcome"]) for row in rows]
     assert outcomes[:3] == [(0, "would_expire"), (146, "would_expire"), (285, "would_expire")]

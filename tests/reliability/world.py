@@ -94,7 +94,11 @@ class World:
             broker_id=NODE_ID,
             clock=self.clock,
             options=ManagerOptions(
-                config=RemoteLogConfig(manager_task_interval_ms=INTERVAL_MS),
+                config=RemoteLogConfig(
+                    manager_task_interval_ms=INTERVAL_MS,
+                    # Whole archives expire here: time passes by hours.
+                    retention_max_deleted_ratio=1,
+                ),
                 # Several entries of each segment, several segments in a file, several files.
                 index_config=RemoteIndexConfig(
                     interval_bytes=700, rotate_bytes=2_000, dir=str(self.index_dir)

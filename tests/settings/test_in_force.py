@@ -69,8 +69,15 @@ def seconds_of_cat(place: Place) -> bool:
     return time.monotonic() - begun > 1
 
 
+def archived_after_retention(place: Place) -> int:
+    """How many segments are left where retention would delete all."""
+    place.tiered().tier("--retention-ms", "1h")
+    return len(list(list_segments(LocalStore(place.store))))
+
+
 ROWS: dict[str, tuple[str, Observe]] = {
     "log.index.interval.bytes": ("1000000", offset_indexes),
+    "tierlog.retention.max.deleted.ratio": ("1", archived_after_retention),
     "tierlog.remote.index.interval.bytes": ("1000", runs_after_a_rebuild),
     "tierlog.remote.index.rotate.bytes": ("100", rebuilt_index_files),
     "tierlog.remote.index.rotate.ms": ("1", rebuilt_index_files),

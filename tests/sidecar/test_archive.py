@@ -13,6 +13,7 @@ import tierlog
 from tests.kafka_tools.golden import golden_segments
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
+from tierlog.config import Config, RemoteLogConfig
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import list_segments
@@ -93,7 +94,9 @@ def test_the_archive_expires_from_its_own_beginning(log_dir: Path) -> None:
     assert (row.base_offset, row.reason) == (0, "retention_size")
     assert offsets(log_dir) == list(range(146, END))
     # That start is kept in the state directory, whatever the broker's own.
-    assert tier(log_dir, topic=TopicSettings(retention_bytes=1)).of(Outcome.EXPIRED) != ()
+    everything = Config(remote_log=RemoteLogConfig(retention_max_deleted_ratio=1))
+    report = tier(log_dir, topic=TopicSettings(retention_bytes=1), config=everything)
+    assert report.of(Outcome.EXPIRED) != ()
     assert list((log_dir.parent / "store").rglob("*.log")) == []
 
 
@@ -112,6 +115,38 @@ def test_a_log_that_begins_anew_leaves_the_archive_alone(log_dir: Path) -> None:
     assert "offsets up to 409 of earlier epochs" in warning
     assert report.of(Outcome.EXPIRED) == ()
     assert offsets(log_dir) == list(range(END))
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_expired_and_is_still_on_the_brokers_disk_says_so(
+    log_dir: Path, dry_run: bool
+) -> None:
+    """Its log start is the broker's own business: nothing is copied again."""
+    sizes = [one.size_bytes for one in golden_segments(topic="epochs")]
+    keep = TopicSettings(retention_bytes=sum(sizes) - sizes[0])
+    tier(log_dir)
+    assert [row.base_offset for row in tier(log_dir, topic=keep).of(Outcome.EXPIRED)] == [0]
+    before = sorted((path, path.stat().st_mtime_ns) for path in log_dir.parent.rglob("*"))
+    report = tier(log_dir, topic=keep, dry_run=dry_run)
+    rows = {row.base_offset: (row.outcome, row.reason, row.text) for row in report.rows}
+    assert rows[0] == (
+        Outcome.SKIPPED,
+        "below_log_start",
+        "expired: all offsets lie below the archive's log start offset 146",
+    )
+    assert [reason for _, reason, _ in rows.values()][1:] == ["copied", "copied", "active"]
+    if dry_run:
+        now = sorted((path, path.stat().st_mtime_ns) for path in log_dir.parent.rglob("*"))
+        assert now == before
+
+
+def test_a_dry_run_beside_a_sidecar_at_work_reads_its_state(log_dir: Path) -> None:
+    store, state = (log_dir.parent / "store").as_uri(), str(log_dir.parent / "state")
+    with Sidecar([str(log_dir)], store, state_dir=state, clock=ManualClock()) as sidecar:
+        assert len(sidecar.run_once().of(Outcome.COPIED)) == 3
+        report = tier(log_dir, dry_run=True)
+    assert report.ok
+    assert report.of(Outcome.WOULD_COPY) == ()
 
 
 def test_records_deleted_by_request_are_not_copied(log_dir: Path) -> None:

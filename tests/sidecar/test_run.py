@@ -22,6 +22,7 @@ from tierlog.remote.metadata import RemoteLogSegmentState
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Outcome, Sidecar, Status, TierListener, TierRow
 from tierlog.sidecar.sidecar import STUCK_MS
+from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.task_pool import Again, Task
 
 QUICK = RemoteLogConfig(manager_task_interval_ms=20)
@@ -167,6 +168,18 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
         wait_until(lambda: len(told.bases(Outcome.COPIED)) == 3, 30)
     assert len(list(list_segments(open_store(store.as_uri())))) == 3
     assert told.failures == []
+
+
+def test_an_archive_that_would_expire_as_a_whole_stays(tmp_path: Path) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    with running(tmp_path, [log_dir], topic=TopicSettings(retention_ms=7)) as told:
+        wait_until(lambda: len(told.bases(Outcome.COPIED)) == 3, 30)
+        wait_until(lambda: told.failures != [], 30)
+        wait_until(told.looks(5), 30)
+    assert told.bases(Outcome.EXPIRED) == []
+    (failure,) = told.failures
+    assert "the whole archive of epochs-0" in failure
+    assert len(list(list_segments(open_store((tmp_path / "store").as_uri())))) == 3
 
 
 def test_an_end_in_the_middle_leaves_nothing_half_done(tmp_path: Path) -> None:

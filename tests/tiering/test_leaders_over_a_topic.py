@@ -22,6 +22,7 @@ from tests.remote.metadata_topics import (
 )
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
+from tierlog.config import RemoteLogConfig
 from tierlog.remote.metadata import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
@@ -74,7 +75,9 @@ class Node(ManagerListener):
             self.metadata,
             broker_id=1,
             clock=self.clock,
-            options=ManagerOptions(listener=self),
+            options=ManagerOptions(
+                config=RemoteLogConfig(retention_max_deleted_ratio=1), listener=self
+            ),
         )
 
     def on_fenced(self, partition: TopicIdPartition, leader_epoch: int) -> None:

@@ -20,7 +20,7 @@ from tests.kafka_tools.support import wait_until
 from tests.tiering.hosts import GoldenLog
 from tierlog._hot import QuotaSensor
 from tierlog.clock import ManualClock, SystemClock
-from tierlog.config import QuotaMode, RemoteIndexConfig
+from tierlog.config import QuotaMode, RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
@@ -84,6 +84,10 @@ class Told(ManagerListener):
         return [event.base_offset for event in self.events if event.happened is happened]
 
 
+# Whole archives expire here; what holds that back has tests of its own.
+EVERYTHING_MAY_GO = RemoteLogConfig(retention_max_deleted_ratio=1)
+
+
 class FailingStore:
     """A store that says no to chosen calls; everything else is the real one's."""
 
@@ -116,7 +120,7 @@ class Node:
         self.storage = RemoteStorageManager(self.store)  # type: ignore[arg-type]
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.clock = ManualClock()
-        self.options = options
+        self.options: dict[str, object] = {"config": EVERYTHING_MAY_GO, **options}
         self.restart()
 
     def restart(self) -> None:
@@ -573,7 +577,7 @@ def threaded(folder: Path, told: Told, quota: QuotaManager | None = None) -> Rem
         RemoteStorageManager(open_store((folder / "store").as_uri())),
         InMemoryRemoteLogMetadataManager(),
         broker_id=1,
-        options=ManagerOptions(listener=told, copy_quota=quota),
+        options=ManagerOptions(config=EVERYTHING_MAY_GO, listener=told, copy_quota=quota),
     )
 
 
@@ -752,7 +756,7 @@ def test_leader_and_follower_keep_the_same_remote_index_files(tmp_path: Path) ->
     assert len(expected) == 3
     node.manager.close()
 
-    node.options = {"index_dir": str(followed)}
+    node.options = {"index_config": RemoteIndexConfig(dir=str(followed))}
     node.restart()
     node.manager.become_follower(log.partition, EPOCH, log)
     node.manager.run_until_idle()

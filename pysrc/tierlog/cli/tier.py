@@ -58,6 +58,11 @@ __all__ = ["tier"]
     help="Keep so much of each partition: 50GiB, 500M or bytes; -1 keeps all.",
 )
 @click.option(
+    "--allow-deletion",
+    is_flag=True,
+    help="Let this one pass delete most of the archive, or all of a partition's.",
+)
+@click.option(
     "--copy-quota",
     "remote_log_manager_copy_max_bytes_per_second",
     type=Parsed("size", size_value),
@@ -94,6 +99,7 @@ def tier(
     log_dirs: tuple[str, ...],
     once: bool,
     dry_run: bool,
+    allow_deletion: bool,
     config_file: str | None,
     topics: tuple[str, ...],
     shown: str,
@@ -115,6 +121,13 @@ def tier(
 
     given = {key.replace("_", "."): _flag_text(value) for key, value in flags.items()}
     given["tierlog.topics"] = ",".join(topics) or None
+    if allow_deletion:
+        if not (once or dry_run):
+            raise click.UsageError(
+                "--allow-deletion is for one pass: give --once or --dry-run with it, and start "
+                "without it afterwards"
+            )
+        given["tierlog.retention.max.deleted.ratio"] = "1"
     return run_tier(
         read_config(config_file, os.environ, given),
         log_dirs,

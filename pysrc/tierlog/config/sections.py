@@ -214,6 +214,14 @@ class RemoteLogConfig(Section):
         0.2,
         "Part of that pause by which chance may change it.",
     )
+    retention_max_deleted_ratio: float = setting(
+        "tierlog.retention.max.deleted.ratio",
+        decimal(0, 1),
+        0.5,
+        "Largest part of an archive's bytes that retention deletes in one pass over all "
+        "partitions; what exceeds it, or is all that is archived of a partition, is not deleted "
+        "but reported. 1 allows everything.",
+    )
     reader_threads: int = setting(
         "remote.log.reader.threads",
         whole_number(1, MAX_INT32),

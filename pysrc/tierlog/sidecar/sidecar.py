@@ -15,9 +15,9 @@ from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, QuotaConfig
 from tierlog.errors import ConfigError, TierlogError
-from tierlog.log.eligibility import Decision, copy_facts, decide_segments
+from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
-from tierlog.log.log_dir import LogDir
+from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.quota import QuotaManager, QuotaWaitCancelledError
 from tierlog.remote.layout import claim_cluster
@@ -27,6 +27,7 @@ from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar.deleted_topics import DeletedTopics
+from tierlog.sidecar.dry_state import copy_metadata
 from tierlog.sidecar.dry_store import DryRunStore
 from tierlog.sidecar.events import Events, row_of_decision
 from tierlog.sidecar.learn import StoreLearner
@@ -78,8 +79,8 @@ class Sidecar:
     a topic that the broker says is deleted goes ``deleted_topic_retention_ms`` after that was
     noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to end a
     wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and changes
-    nothing, neither in the store nor in the state directory, of which it reads only the notes;
-    `run_once` then says what it would do. ConfigError when the store belongs to another cluster,
+    nothing, neither in the store nor in the state directory, of which it has a copy; `run_once`
+    then says what it would do. ConfigError when the store belongs to another cluster,
     the directories to several brokers, or no broker was given to ask about deleted topics; OSError
     when a directory cannot be read.
     """
@@ -127,7 +128,9 @@ class Sidecar:
         index_config = self._config.remote_index
         if dry_run:
             index_config = replace(index_config, dir=None)
+            real_dir = state_dir
             state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
+            copy_metadata(*(os.path.join(one, METADATA_FILE) for one in (real_dir, state_dir)))
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         self._metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
         self._storage = RemoteStorageManager(self._store)
@@ -258,9 +261,13 @@ class Sidecar:
 
     def _decisions(self, seen: Seen) -> tuple[Decision, ...]:
         """What the manager's last look said, when it leads the partition."""
-        if seen.partition is None or seen.role is None or not seen.role.leads:
+        view = seen.host.view() if seen.host is not None else None
+        if seen.partition is None or view is None or seen.role is None or not seen.role.leads:
             return ()
-        return self._manager.decisions(seen.partition) or ()
+        return (
+            *_expired_decisions(seen.log, view.log_start_offset),
+            *(self._manager.decisions(seen.partition) or ()),
+        )
 
     def _raise_if_quota_closed(self) -> None:
         try:
@@ -464,6 +471,18 @@ def _cluster_id(logs: LogDir) -> str:
             "two clusters could share a store"
         )
     return logs.cluster_id
+
+
+def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Decision]:
+    """Segments that the broker still has, although retention has deleted their records."""
+    start_offset = archive_start or 0
+    text = f"expired: all offsets lie below the archive's log start offset {start_offset}"
+    return [
+        Decision(segment, Ineligible.BELOW_LOG_START, text)
+        for segment in log.segments
+        if segment.next_base_offset is not None
+        and (log.log_start_offset or 0) < segment.next_base_offset <= start_offset
+    ]
 
 
 def _ignore(_: object) -> None:

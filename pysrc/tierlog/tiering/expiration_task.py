@@ -7,10 +7,24 @@ those before DELETE_SEGMENT_FINISHED.
 
 from __future__ import annotations
 
-from tierlog.errors import ClosedError, FencedLeaderError, RemoteMetadataError, RemoteStorageError
+from collections.abc import Sequence
+
+from tierlog.errors import (
+    ClosedError,
+    FencedLeaderError,
+    RemoteMetadataError,
+    RemoteStorageError,
+    TierlogError,
+)
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.tiering.deletion_guard import (
+    DECIDED_BEFORE,
+    DeletionHeldBackError,
+    PlannedDeletion,
+    planned_deletion,
+)
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.local_upkeep import drop_local_segments
 from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
@@ -24,7 +38,7 @@ from tierlog.tiering.retention import (
 from tierlog.tiering.task_pool import Again, Task
 from tierlog.tiering.truncation import truncations
 
-__all__ = ["ExpirationTask"]
+__all__ = ["ExpirationTask", "plan_deletion"]
 
 # A store that denies deletions must not fill the metadata with segments half deleted.
 MAX_FAILED_DELETIONS = 10
@@ -84,16 +98,9 @@ class ExpirationTask:
             segments, being_copied = work.list_segments()
             work.cut_indexes()
         copied = coverage(segments, lineage)
-        plan = self._plan(view, lineage, segments, being_copied, copied)
+        plan = _plan(work, view, segments, being_copied, copied)
         self._show(view, segments, plan, began_ms)
-        if plan is not None:
-            if plan.held_back:
-                self._tier.listener.on_held_back(work.partition, plan.held_back)
-            self._advance_start(view, plan)
-        failure = None
-        if plan is not None and plan.deletions:
-            failure = self._delete_all(task, plan.deletions)
-            self._show_remote_log(self._tier.metadata.list(work.partition), 0)
+        failure = None if plan is None else self._carry_out(task, view, segments, plan)
         # The disk must not fill up because the store refuses to delete.
         work.reached(view, copied)
         work.catch_up_if_behind()
@@ -119,35 +126,32 @@ class ExpirationTask:
             self._tell(Happened.TRUNCATED, segment, text=f"at offset {offset}")
         return bool(found)
 
-    def _plan(
+    def _carry_out(
         self,
+        task: Task,
         view: LogView,
-        lineage: LeaderEpochs,
         segments: tuple[RemoteLogSegmentMetadata, ...],
-        being_copied: frozenset[str],
-        copied: Coverage,
-    ) -> RetentionPlan | None:
-        """None while where the log starts or how far it is committed is unknown."""
-        if view.log_start_offset is None or view.log.high_watermark is None:
-            return None
-        highest = copied.highest
-        facts = RetentionFacts(
-            segments=segments,
-            lineage=lineage,
-            leader_epoch=self._work.leader_epoch,
-            log_start_offset=view.log_start_offset,
-            high_watermark=max(view.log.high_watermark, view.stable.value or 0),
-            highest_remote_offset=-1 if highest is None else highest,
-            local_segments=[
-                LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments
-            ],
-            now_ms=self._tier.clock.now_ms(),
-            retention_ms=view.topic.retention_ms,
-            retention_bytes=view.topic.retention_bytes,
-            being_copied=being_copied,
-            clock_trusted=self._tier.clock_watch.jumped_ms() == 0,
+        plan: RetentionPlan,
+    ) -> TierlogError | None:
+        """Delete what the plan says, or of it only what no reader can reach; the first error."""
+        work, held = self._work, None
+        if plan.held_back:
+            self._tier.listener.on_held_back(work.partition, plan.held_back)
+        try:
+            planned = planned_deletion(work.partition, segments, plan)
+            is_allowed = self._tier.deletion_guard.allows(planned)
+        except DeletionHeldBackError as error:
+            held, is_allowed = error, False
+        if is_allowed:
+            self._advance_start(view, plan)
+        deletions = tuple(
+            one for one in plan.deletions if is_allowed or one.reason in DECIDED_BEFORE
         )
-        return decide_retention(facts)
+        if not deletions:
+            return held
+        failure = self._delete_all(task, deletions)
+        self._show_remote_log(self._tier.metadata.list(work.partition), 0)
+        return held or failure
 
     def _show(
         self,
@@ -262,3 +266,42 @@ def _quiet_ms(topic: TopicSettings) -> int:
 def _percent(size_bytes: int | None, limit_bytes: int | None) -> int:
     """As Kafka: 0 where nothing is limited, or nothing known."""
     return 100 * size_bytes // limit_bytes if size_bytes is not None and limit_bytes else 0
+
+
+def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
+    """Return what retention would delete of a led partition now; None while that is unknown."""
+    view = work.log.view()
+    if view is None or view.log.lineage is None or not work.tier.metadata.is_ready(work.partition):
+        return None
+    segments = work.tier.metadata.list(work.partition)
+    plan = _plan(work, view, segments, frozenset(), coverage(segments, view.log.lineage))
+    return None if plan is None else planned_deletion(work.partition, segments, plan)
+
+
+def _plan(
+    work: PartitionWork,
+    view: LogView,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    being_copied: frozenset[str],
+    copied: Coverage,
+) -> RetentionPlan | None:
+    """None while where the log starts or how far it is committed is unknown."""
+    start_offset, high_watermark = view.log_start_offset, view.log.high_watermark
+    if start_offset is None or high_watermark is None or view.log.lineage is None:
+        return None
+    highest = copied.highest
+    facts = RetentionFacts(
+        segments=segments,
+        lineage=view.log.lineage,
+        leader_epoch=work.leader_epoch,
+        log_start_offset=start_offset,
+        high_watermark=max(high_watermark, view.stable.value or 0),
+        highest_remote_offset=-1 if highest is None else highest,
+        local_segments=[LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments],
+        now_ms=work.tier.clock.now_ms(),
+        retention_ms=view.topic.retention_ms,
+        retention_bytes=view.topic.retention_bytes,
+        being_copied=being_copied,
+        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
+    )
+    return decide_retention(facts)

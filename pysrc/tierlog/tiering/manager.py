@@ -37,7 +37,8 @@ from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.copy_task import CopyTask
 from tierlog.tiering.delete_task import DeletePartitionTask
-from tierlog.tiering.expiration_task import ExpirationTask
+from tierlog.tiering.deletion_guard import DeletionGuard, PlannedDeletion
+from tierlog.tiering.expiration_task import ExpirationTask, plan_deletion
 from tierlog.tiering.follower_task import FollowerTask
 from tierlog.tiering.local_log import LocalLog
 from tierlog.tiering.partition_work import ManagerListener, PartitionWork, Tier
@@ -109,6 +110,12 @@ class RemoteLogManager:
             clock_watch=ClockWatch(clock),
             metrics=self.metrics,
             listener=given.listener or ManagerListener(),
+            deletion_guard=DeletionGuard(
+                given.config.retention_max_deleted_ratio,
+                self._plan_deletions,
+                clock,
+                given.config.manager_task_interval_ms,
+            ),
             index_cache=given.index_cache,
             open_index_files=_index_files(given),
             include_internal=given.include_internal,
@@ -208,6 +215,10 @@ class RemoteLogManager:
         """The wall clock is right although it has jumped: retention by time goes on."""
         self._tier.clock_watch.trust()
 
+    def set_max_deleted_ratio(self, max_ratio: float) -> None:
+        """From now on retention deletes at most this part of the archive in one pass."""
+        self._tier.deletion_guard.set_max_ratio(max_ratio)
+
     # -- life
 
     def start(self) -> None:
@@ -295,6 +306,12 @@ class RemoteLogManager:
     def _delete_partition(self, partition: TopicIdPartition) -> None:
         task = DeletePartitionTask(partition, self._tier, self._broker_id)
         self.expiration_pool.add(partition, task)
+
+    def _plan_deletions(self) -> list[PlannedDeletion]:
+        """What retention would delete now of each led partition."""
+        with self._lock:
+            led = [work for work in self._work.values() if work.leads]
+        return [planned for planned in map(plan_deletion, led) if planned is not None]
 
     def _failed(self, failure: TaskFailure) -> None:
         self.metrics.task_failed(failure.pool, failure.error)

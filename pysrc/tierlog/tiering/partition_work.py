@@ -30,6 +30,7 @@ from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
+from tierlog.tiering.deletion_guard import DeletionGuard
 from tierlog.tiering.lineage import ranges_archived
 from tierlog.tiering.local_log import LocalLog, LogView
 from tierlog.tiering.retention import HeldBack
@@ -117,6 +118,7 @@ class Tier:
     clock_watch: ClockWatch
     metrics: RemoteLogMetrics
     listener: ManagerListener
+    deletion_guard: DeletionGuard
     index_cache: RemoteIndexCache | None
     open_index_files: Callable[[TopicIdPartition], RemoteIndexFiles] | None
     include_internal: bool = False
