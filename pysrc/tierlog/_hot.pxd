@@ -96,6 +96,7 @@ ctypedef struct CoreRead:
     int64_t position
     int64_t first_offset
     int64_t next_offset
+    int64_t read_bytes
 
 
 # Functions that are not `nogil` are called with the interpreter lock and raise as Python's do.

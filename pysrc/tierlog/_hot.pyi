@@ -247,6 +247,7 @@ class FileReads(Generic[_Answer]):
         max_bytes: int,
         upper_offset: int,
         minimum_one: bool,
+        count: Callable[[int], object] | None = None,
     ) -> _Answer | None: ...
 
 class CacheStats(NamedTuple):

@@ -54,9 +54,19 @@ cdef class FileReads:
                     return index
         return self._index_of(place)
 
-    def read(self, partition, lineage, offset, max_bytes, upper_offset, bint minimum_one):
+    def read(
+        self,
+        partition,
+        lineage,
+        offset,
+        max_bytes,
+        upper_offset,
+        bint minimum_one,
+        count=None,
+    ):
         """An answer (records, first offset, next offset, segment, position, end position, 1,
-        False), or None when it takes more than that."""
+        False, False), or None when it takes more than that. `count` is called with the bytes that
+        were asked of the file, also when they held no answer."""
         cdef int64_t at, most, last
         cdef tuple name
         cdef Place place
@@ -82,6 +92,8 @@ cdef class FileReads:
         data = core.segment_read(
             index, file, self._reach_bytes, at, last, most, minimum_one, &found
         )
+        if count is not None and found.read_bytes > 0:
+            count(found.read_bytes)
         if data is None:
             return None
         permit = self._budget.room(len(<bytes>data), False, False)
@@ -99,6 +111,7 @@ cdef class FileReads:
                 found.position,
                 end,
                 1,
+                False,
                 False,
             ),
         )

@@ -16,9 +16,10 @@ counts, and a place to wait. Every unit of work, a segment or a ranged read, goe
 Threads that wait are admitted in the order in which they came, whatever they ask for: a large unit
 is not overtaken by small ones, and the pieces of paced copies take turns.
 
-What counts is what was handed to the store, once per attempt: the pieces that a failed copy had
-sent stay counted, its retry counts again. A failed read counts nothing. What the store's client
-repeats by itself is not seen. Time is the clock's monotonic one; the wall clock may jump.
+What counts is what was handed to the store, or asked of it, once per attempt: the pieces that a
+failed copy had sent stay counted, its retry counts again, and so it is with the ranges of a failed
+read. What the store's client repeats by itself is not seen. Time is the clock's monotonic one; the
+wall clock may jump.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class QuotaManager:
         self.mode = mode
         self._sensor = sensor
         self._clock = clock or SystemClock()
+        self._charging = threading.Lock()
         self._changed = threading.Condition()
         self._changes = 0
         self._line: deque[object] = deque()
@@ -156,6 +158,38 @@ class QuotaManager:
         """A reservation, to be settled with what moved, or the milliseconds until there may be
         room. Dropped unsettled, a reservation gives its bytes back. Does not stand in line."""
         return self._sensor.try_reserve(size_bytes, self._clock.monotonic_ms())
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a request has to ask before it goes: there is a limit, or the quota is closed."""
+        return self._closed or self._sensor.limit is not None
+
+    def try_charge(self, size_bytes: int) -> int:
+        """Count a request that goes now, and return 0; or count nothing, and return after how many
+        milliseconds to ask again. Never blocks and does not stand in line. The look and the count
+        are one step: of threads that charge at the same moment only one goes above the limit."""
+        with self._charging:
+            if self._closed:
+                return LOOK_UP_MS
+            answer = self.admit_charge(size_bytes)
+            if isinstance(answer, int) and answer > 0:
+                return answer
+            self.book_charge(answer, size_bytes)
+            return 0
+
+    def admit_charge(self, size_bytes: int) -> Reservation | int:
+        """0 or a reservation, for `book_charge`, when a request may go; else the milliseconds to
+        wait."""
+        if self.mode is QuotaMode.CHECK:
+            return self.throttle_ms()
+        return self.try_reserve(size_bytes)
+
+    def book_charge(self, admitted: Reservation | int, size_bytes: int) -> None:
+        """Count `size_bytes` for what `admit_charge` has let through; 0 takes it back."""
+        if not isinstance(admitted, int):
+            admitted.settle(size_bytes, self._clock.monotonic_ms())
+        elif size_bytes:
+            self.record(size_bytes)
 
     def snapshot(self) -> QuotaSnapshot:
         """Rate, limit, totals and throttled time, for metrics; nobody is stopped for it."""

@@ -128,7 +128,7 @@ class KafkaBeside(TwoTiers):
     held: list[BatchProducer] = field(default_factory=list)
 
     def make(self, **options: object) -> Fetcher:
-        offsets = OffsetReader(self.remote, self.metadata, index_cache=self.cache)
+        offsets = OffsetReader(self.remote, self.metadata)
         return super().make(offsets=offsets, **options)
 
     def log(self, topic: str) -> PartitionLog:

@@ -21,6 +21,7 @@ __all__ = [
     "one_of",
     "paths",
     "rate",
+    "rates_by_name",
     "setting",
     "settings",
     "store_url",
@@ -79,6 +80,40 @@ def rate() -> Kind:
         parse=parse,
         accepts=lambda value: value is None or number.accepts(value),
         show=lambda value: f"{MAX_INT64} (unlimited)" if value is None else str(value),
+    )
+
+
+def rates_by_name() -> Kind:
+    """Bytes per second for each of several names, as pairs; a name may hold any character but a
+    comma."""
+    number = rate()
+
+    def parse(text: str) -> tuple[tuple[str, int | None], ...]:
+        found: dict[str, int | None] = {}
+        for part in text.split(",") if text else ():
+            name, separator, value = part.rpartition("=")
+            name = name.strip()
+            if not separator or name in found:
+                raise ValueError(part)
+            found[name] = number.parse(value.strip())
+        return tuple(found.items())
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, tuple) and all(
+            isinstance(pair, tuple)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and number.accepts(pair[1])
+            for pair in value
+        )
+
+    return Kind(
+        what=f"name=rate pairs separated by commas, each name once and each rate {number.what}",
+        parse=parse,
+        accepts=accepts,
+        show=lambda value: (
+            ",".join(f"{name}={MAX_INT64 if one is None else one}" for name, one in value) or "none"
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from tierlog.config.kinds import (
     one_of,
     paths,
     rate,
+    rates_by_name,
     setting,
     settings,
     store_url,
@@ -132,12 +133,26 @@ class QuotaConfig(Section):
         "Most bytes per second read from the remote tier of any one topic, below the limit for "
         "all.",
     )
+    fetch_topic_max_bytes_per_second_overrides: tuple[tuple[str, int | None], ...] = setting(
+        "tierlog.fetch.topic.max.bytes.per.second.overrides",
+        rates_by_name(),
+        (),
+        "The same for single topics, which the limit for each topic does not hold for: "
+        "`orders=1048576,payments=262144`.",
+    )
     fetch_client_max_bytes_per_second: int | None = setting(
         "tierlog.fetch.client.max.bytes.per.second",
         rate(),
         None,
         "Most bytes per second read from the remote tier by any one client id, below the limit "
         "for all.",
+    )
+    fetch_client_max_bytes_per_second_overrides: tuple[tuple[str, int | None], ...] = setting(
+        "tierlog.fetch.client.max.bytes.per.second.overrides",
+        rates_by_name(),
+        (),
+        "The same for single client ids, which the limit for each client id does not hold for: "
+        "`reports=1048576,audit=262144`.",
     )
     copy_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
         "tierlog.copy.quota.mode",
@@ -151,7 +166,8 @@ class QuotaConfig(Section):
         "tierlog.fetch.quota.mode",
         one_of(QuotaMode),
         QuotaMode.CHECK,
-        "The same for ranged reads; each of them is one piece, so pace is reserve.",
+        "The same for ranged reads; each of them is one piece, so pace is reserve. In every mode a "
+        "read counts when it is asked of the store.",
     )
     quota_rate_mode: QuotaRateMode = setting(  # noqa: RUF009 - a field, as all others
         "remote.log.manager.quota.rate.mode",

@@ -17,12 +17,13 @@ from tierlog.remote.bucket import Problem
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
+from tierlog.tiering.fetch.charges import FetchQuota
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.gaps import OnGap, gap_handler
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.store_listing import StoreListing
-from tierlog.tiering.store_reader import FetchQuota, StoreReader
+from tierlog.tiering.store_reader import StoreReader
 from tierlog.tiering.tiered_reader import TieredReader
 
 if TYPE_CHECKING:
@@ -220,11 +221,24 @@ class _Abandonable:
         self._quota = quota
         self._abandoned = False
 
+    @property
+    def is_limited(self) -> bool:
+        """See `QuotaManager.is_limited`."""
+        return self._abandoned or self._quota.is_limited
+
+    def record(self, size_bytes: int) -> None:
+        """See `QuotaManager.record`."""
+        self._quota.record(size_bytes)
+
+    def try_charge(self, size_bytes: int) -> int:
+        """See `QuotaManager.try_charge`."""
+        return self._quota.try_charge(size_bytes)
+
     def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
         """See `QuotaManager.transfer`."""
         return self._quota.transfer(size_bytes, cancelled=lambda: self._abandoned)
 
     def abandon(self) -> None:
-        """Who waits gets a QuotaWaitCancelledError."""
+        """A read that waits ends with a QuotaWaitCancelledError."""
         self._abandoned = True
         self._quota.wake()

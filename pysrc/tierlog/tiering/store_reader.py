@@ -10,8 +10,8 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Protocol
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,10 +34,11 @@ from tierlog.remote.remote_index_lookups import index_views
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
 from tierlog.tiering.fetch.aborted import TransactionReader
+from tierlog.tiering.fetch.charges import FetchQuota, Payer, QuotaPayer
 from tierlog.tiering.fetch.index_files import IndexFilesOf, has_offset, offset_by_time
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
-from tierlog.tiering.fetch.places import Place, SegmentPlaces
+from tierlog.tiering.fetch.places import SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.fetch.types import IsolationLevel
@@ -52,10 +53,9 @@ from tierlog.tiering.log_reader import (
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from tierlog.quota import Transfer
     from tierlog.remote.index_cache import RemoteIndexCache
 
-__all__ = ["FetchQuota", "StoreReader"]
+__all__ = ["StoreReader"]
 
 # A reader that wants one record is not made to wait for MiBs; one that goes on gets more each time.
 _FIRST_BYTES = 256 << 10
@@ -65,14 +65,6 @@ _MOST_MEMORY_BYTES = 96 << 20
 _MOST_WINDOW_BYTES = 64 << 20
 _MOST_THREADS = 8
 _NO_LIMIT = 2**63
-
-
-class FetchQuota(Protocol):
-    """What a reader asks of a `QuotaManager`."""
-
-    def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
-        """A read of about that size; waits until it may begin."""
-        ...
 
 
 class StoreReader:
@@ -93,10 +85,11 @@ class StoreReader:
         has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
     ) -> None:
         """`index_cache` is one of the same store; without it each call asks for its indexes.
-        Reads of `.log` objects wait while `fetch_quota` is exceeded, by default the quota that
-        `config` sets. `config` also bounds memory and threads. ``alarm`` is that of
-        `RemoteReader`: it hears of damaged indexes that reading does without. ``on_gap`` is what
-        happens where the store lacks offsets. ``has_unfinished`` is that of `StoreListing`."""
+        Requests for `.log` objects count for `fetch_quota` when they go, by default for the quota
+        that `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
+        ``alarm`` is that of `RemoteReader`: it hears of damaged indexes that reading does without.
+        ``on_gap`` is what happens where the store lacks offsets. ``has_unfinished`` is that of
+        `StoreListing`."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
@@ -108,7 +101,7 @@ class StoreReader:
         self._config = config or Config()
         self._index_files = index_views(self._config.remote_index.dir)
         quota = fetch_quota or QuotaManager.for_fetches(self._config.quota)
-        self._fetch_quota: FetchQuota = quota
+        self._payer: Payer = QuotaPayer(quota)
 
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`."""
@@ -184,8 +177,8 @@ class StoreReader:
     ) -> Iterator[RecordColumns]:
         """See `LogReader`. The first piece comes after two round trips to the store, one with the
         indexes at hand. The first pieces are small, the later ones grow to some MiB, and from a
-        slow store they are asked for beforehand. What the fetch quota counts are the bytes of the
-        batches that came out of it, also those that were read ahead.
+        slow store they are asked for beforehand. The fetch quota counts the bytes that are asked of
+        the store, also those that are read ahead, and nothing when they are used.
 
         Readers of committed records stop where a transaction begins whose end is not in the store,
         unless ``beyond``, the directory of the same log, knows how it ended.
@@ -350,10 +343,8 @@ class StoreReader:
                     reads.check_gap(partition, lineage, offset, min(ends, default=_NO_LIMIT))
                 if found is None or (end_offset is not None and found[1] >= end_offset):
                     return
-                place, offset = found
-                with self._fetch_quota.transfer(reads.next_bytes(place)) as transfer:
-                    read = reads.read(partition, lineage, offset)
-                    transfer.moved(memoryview(read.records).nbytes)
+                _, offset = found
+                read = reads.read(partition, lineage, offset)
                 if read.first_offset >= 0:
                     piece = rows_between(_decoded(read), offset, end_offset)
                     left_out = () if aborted is None else aborted.of(read)
@@ -379,6 +370,7 @@ class StoreReader:
             indexes,
             self._alarm,
             self._on_gap,
+            self._payer,
             self._fetch_bytes,
             _bytes_between(segments, start_offset, end_offset),
             self._config.remote_log,
@@ -400,6 +392,7 @@ class _Reads:
         index_cache: Indexes,
         alarm: Callable[[Exception], object] | None,
         on_gap: OnGap,
+        payer: Payer,
         fetch_bytes: int,
         expected_bytes: int,
         settings: RemoteLogConfig,
@@ -411,6 +404,7 @@ class _Reads:
         self._index_cache = index_cache
         self._alarm = alarm
         self._on_gap = on_gap
+        self._payer = payer
         self._fetch_bytes = fetch_bytes
         self._index_files = index_files
         self._memory_bytes = min(settings.fetch_memory_bytes, _MOST_MEMORY_BYTES)
@@ -418,7 +412,6 @@ class _Reads:
         self._window_bytes = min(expected_bytes, _MOST_WINDOW_BYTES)
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
         self._read_bytes = 0
-        self._at: tuple[RemoteLogSegmentMetadata, int] | None = None
         # What was handed out, by who owns the bytes.
         self._kept: dict[int, weakref.ref[Permit]] = {}
         self._open()
@@ -455,13 +448,6 @@ class _Reads:
         if gap is not None:
             gap_handler(self._on_gap)(gap_error(partition, gap.first_offset, gap.last_offset))
 
-    def next_bytes(self, place: Place) -> int:
-        """How many bytes the next read may bring."""
-        left: int = place.segment.segment_size_bytes
-        if self._at is not None and self._at[0] == place.segment:
-            left -= self._at[1]
-        return min(left, self._max_bytes)
-
     def read(self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int) -> RemoteRead:
         """The batches from `offset` on."""
         if self._process_id != os.getpid():
@@ -470,14 +456,18 @@ class _Reads:
         self._memory.resize(self._memory_bytes + self._kept_bytes())
         while True:
             read = self._reader.read(
-                partition, lineage, offset, self._max_bytes, _NO_LIMIT, minimum_one=True
+                partition,
+                lineage,
+                offset,
+                self._max_bytes,
+                _NO_LIMIT,
+                minimum_one=True,
+                payer=self._payer,
             )
             if not read.refused:
                 break
             # The caller keeps more alive than the pieces show, or a batch is that large.
             self._memory.resize(self._memory.limit_bytes + max(self._memory_bytes, _FIRST_BYTES))
-        if read.segment is not None:
-            self._at = read.segment, read.end_position
         records = memoryview(read.records)
         if isinstance(records.obj, Permit):
             self._kept[id(records.obj)] = weakref.ref(records.obj)

@@ -152,7 +152,7 @@ impl SegmentIndex {
         minimum_one: bool,
     ) -> PyResult<Option<Records<'py>>> {
         let asked = asked(offset, last_offset, max_bytes, minimum_one)?;
-        let found = self.read_asked(py, &file.get().0, reach_bytes, &asked)?;
+        let found = self.read_asked(py, &file.get().0, reach_bytes, &asked, &mut 0)?;
         Ok(found.map(|Read { bytes, position, answer }| {
             let records = PyBytes::new(py, &bytes.as_bytes()[answer.start..answer.end]);
             (records, position + answer.start as i64, answer.first_offset, answer.next_offset)
@@ -234,14 +234,15 @@ impl SegmentIndex {
         }
     }
 
-    /// No more is read than it takes if all batches here are of one size, else everything in which
-    /// the answer may lie.
+    /// Reads no more than it takes if all batches here are of one size, else everything in which
+    /// the answer may lie. Adds to `read_bytes` what it asks the file for.
     fn read_asked<'py>(
         &self,
         py: Python<'py>,
         file: &File,
         reach_bytes: i64,
         asked: &Asked,
+        read_bytes: &mut i64,
     ) -> PyResult<Option<Read<'py>>> {
         let span = self.around(asked.offset, reach_bytes);
         if span.position <= 0 {
@@ -256,6 +257,7 @@ impl SegmentIndex {
         };
         let likely = self.likely(&span, asked.offset, most).filter(|one| one.size() < whole.size());
         for range in likely.into_iter().chain([whole]) {
+            *read_bytes = read_bytes.saturating_add(range.size());
             if let Some(read) = self.read_range(py, file, &range, asked)? {
                 self.note(&read.bytes.as_bytes()[read.answer.start..]);
                 return Ok(Some(read));
@@ -379,10 +381,12 @@ pub struct Place {
     position: i64,
     first_offset: i64,
     next_offset: i64,
+    read_bytes: i64,
 }
 
 /// `SegmentIndex.read` for C: bytes, and in `place` where the batches are in them; None when there
-/// is no such answer, null with an exception.
+/// is no such answer, null with an exception. `place.read_bytes` is what was asked of the file, in
+/// every case.
 ///
 /// # Safety
 /// `index` and `file` are alive, `place` can be written, and the caller holds the interpreter lock.
@@ -409,12 +413,18 @@ pub unsafe extern "C" fn read(
         }
     };
     let asked = Asked { offset, last_offset, max_bytes, minimum_one: minimum_one != 0 };
-    match index.get().read_asked(py, &file.get().0, reach_bytes, &asked) {
+    let mut read_bytes = 0;
+    let found = index.get().read_asked(py, &file.get().0, reach_bytes, &asked, &mut read_bytes);
+    // SAFETY: as the caller promises.
+    unsafe { (*place).read_bytes = read_bytes };
+    match found {
         Ok(Some(Read { bytes, position, answer })) => {
             let Answer { start, end, first_offset, next_offset } = answer;
             let position = position + start as i64;
             // SAFETY: as the caller promises.
-            unsafe { place.write(Place { start, end, position, first_offset, next_offset }) };
+            unsafe {
+                place.write(Place { start, end, position, first_offset, next_offset, read_bytes });
+            }
             bytes.into_ptr()
         }
         Ok(None) => py.None().into_ptr(),

@@ -47,6 +47,9 @@ class Gated:
         self.fails: dict[TopicIdPartition, BaseException] = {}
         self.reads = 0
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
     def read(self, partition: TopicIdPartition, *args: Any, **options: Any) -> Any:
         self.reads += 1
         self.waiting.release()

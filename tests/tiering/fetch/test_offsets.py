@@ -18,7 +18,9 @@ from tierlog.remote.indexes import IndexKind
 from tierlog.remote.remote_index_files import RemoteIndexFiles
 from tierlog.remote.remote_index_lookups import index_views
 from tierlog.tiering.fetch.index_files import IndexFilesOf
+from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp
+from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import FetchError, IsolationLevel
 
 
@@ -62,10 +64,12 @@ def test_times_around_every_record(
     whole = tiers.views[partition]
     rows = times(whole.log, whole.log_start_offset)
     cached = way == "cache"
+    remote = tiers.remote
+    if not cached:
+        remote = RemoteReader(tiers.storage, tiers.metadata, memory=FetchMemory(64 << 20))
     reader = OffsetReader(
-        tiers.remote,
+        remote,
         tiers.metadata,
-        index_cache=tiers.cache if cached else None,
         index_files=written_index_files(tiers, tmp_path) if way == "index files" else None,
     )
     asked = sorted({at + by for _, at in rows for by in (-1, 0, 1)} | {0, 2**62})
@@ -90,7 +94,7 @@ def test_the_names(tiers: TwoTiers) -> None:
     border = whole.log.segments[2].base_offset
     tiers.drop_local(partition, border)
     view = replace(tiers.views[partition], high_watermark=whole.high_watermark - 1, leader_epoch=9)
-    reader = OffsetReader(tiers.remote, tiers.metadata, index_cache=tiers.cache)
+    reader = OffsetReader(tiers.remote, tiers.metadata)
 
     def offset(name: int, **options: object) -> tuple[int, int]:
         found = reader.look_up(view, partition, name, **options)  # type: ignore[arg-type]
@@ -163,7 +167,7 @@ def test_the_newest_record_that_a_reader_may_see(tiers: TwoTiers, name: str) -> 
     ends = [one.base_offset for _, one in oracle_batches(whole.log)]
     for end in [one for one in ends if one > boundaries(whole)[2]][::3]:
         view = replace(tiers.views[partition], high_watermark=end, last_stable_offset=end)
-        reader = OffsetReader(tiers.remote, tiers.metadata, index_cache=tiers.cache)
+        reader = OffsetReader(tiers.remote, tiers.metadata)
         found = reader.look_up(view, partition, SpecialTimestamp.MAX_TIMESTAMP)
         visible = [row for row in rows if row[0] < end]
         newest = max(visible, key=lambda row: (row[1], -row[0]))

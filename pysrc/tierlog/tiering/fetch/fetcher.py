@@ -16,7 +16,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
@@ -26,9 +26,14 @@ from tierlog.metrics import RemoteLogMetrics
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
 from tierlog.tiering.fetch.local import LocalFetchReader
-from tierlog.tiering.fetch.offsets import OffsetAnswer, OffsetReader, SpecialTimestamp
+from tierlog.tiering.fetch.offsets import (
+    OffsetAnswer,
+    OffsetReader,
+    SpecialTimestamp,
+    TimeSearch,
+)
 from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
-from tierlog.tiering.fetch.quotas import FetchAdmission, FetchQuotas
+from tierlog.tiering.fetch.quotas import FetchPayer, FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader
 from tierlog.tiering.fetch.types import (
     CONSUMER,
@@ -99,6 +104,18 @@ class _Looked:
             ticket.give_up()
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A search for an offset, and how far it has come."""
+
+    partition: TopicIdPartition
+    timestamp: int
+    isolation_level: IsolationLevel
+    follower: bool
+    client_id: str
+    search: TimeSearch = field(default_factory=TimeSearch)
+
+
 class Fetcher:
     """Answers fetches of one host's partitions. Any thread, any number of event loops.
 
@@ -124,7 +141,8 @@ class Fetcher:
         self._host = host
         self._remote = remote
         self._pool = pool
-        self._quotas = quotas
+        # Limits for all, by topic and by client id; they may be changed at any moment.
+        self.quotas = quotas
         self._transactions = transactions
         self._offsets = offsets or OffsetReader()
         self._clock = clock or SystemClock()
@@ -199,22 +217,32 @@ class Fetcher:
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         replica_id: int = CONSUMER,
+        client_id: str = "",
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
-        """The offset of a time, searched by the pool, or of one of `SpecialTimestamp`."""
-        follower = replica_id != CONSUMER
+        """The offset of a time, searched by the pool, or of one of `SpecialTimestamp`. What a
+        search asks of the store counts for the quotas of `client_id` and the topic; it waits while
+        they are used up."""
+        look = _Look(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
         if _is_known(timestamp):
-            return await asyncio.to_thread(
-                self._look_up, partition, timestamp, isolation_level, follower
-            )
-        ticket = self._search(partition, timestamp, isolation_level, follower)
-        if isinstance(ticket, OffsetAnswer):
-            return ticket
-        try:
-            await asyncio.wait([asyncio.wrap_future(ticket.future)], timeout=_seconds(timeout_ms))
-        finally:
-            answer = _in_time(ticket, timeout_ms)
-        return answer
+            return await asyncio.to_thread(self._look_up, look)
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while True:
+            ticket = self._search(look)
+            if isinstance(ticket, OffsetAnswer):
+                return ticket
+            wait_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+            try:
+                future = asyncio.wrap_future(ticket.future)
+                await asyncio.wait([future], timeout=_seconds(wait_ms))
+            finally:
+                answer = _in_time(ticket, timeout_ms)
+            if answer.error is not FetchError.THROTTLING_QUOTA_EXCEEDED:
+                return answer
+            wait_ms = self._quota_wait_ms(look, deadline_ms)
+            if wait_ms <= 0:
+                return _timed_out(timeout_ms)
+            await asyncio.sleep(_seconds(wait_ms))
 
     def list_offset_sync(
         self,
@@ -223,20 +251,29 @@ class Fetcher:
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         replica_id: int = CONSUMER,
+        client_id: str = "",
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
         """The same for plain threads."""
-        follower = replica_id != CONSUMER
+        look = _Look(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
         if _is_known(timestamp):
-            return self._look_up(partition, timestamp, isolation_level, follower)
-        ticket = self._search(partition, timestamp, isolation_level, follower)
-        if isinstance(ticket, OffsetAnswer):
-            return ticket
-        try:
-            concurrent.futures.wait([ticket.future], timeout=_seconds(timeout_ms))
-        finally:
-            answer = _in_time(ticket, timeout_ms)
-        return answer
+            return self._look_up(look)
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while True:
+            ticket = self._search(look)
+            if isinstance(ticket, OffsetAnswer):
+                return ticket
+            wait_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+            try:
+                concurrent.futures.wait([ticket.future], timeout=_seconds(wait_ms))
+            finally:
+                answer = _in_time(ticket, timeout_ms)
+            if answer.error is not FetchError.THROTTLING_QUOTA_EXCEEDED:
+                return answer
+            wait_ms = self._quota_wait_ms(look, deadline_ms)
+            if wait_ms <= 0:
+                return _timed_out(timeout_ms)
+            self._clock.sleep(wait_ms)
 
     def notify(self, partition: TopicIdPartition) -> None:
         """The partition may have more to read: requests that wait for it look again."""
@@ -392,11 +429,7 @@ class Fetcher:
         minimum_one: bool,
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
         max_bytes = max(0, min(asked.max_bytes, left_bytes))
-        topic = asked.partition.topic
-        admission = self._quotas.admit(topic, request.client_id, max_bytes)
-        if isinstance(admission, int):
-            self._metrics.fetch_throttled(admission)
-            return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, ""), None, 0
+        payer = self.quotas.payer(asked.partition.topic, request.client_id)
         upper_offset = self._upper_offset(request, view)
         lineage = view.log.leader_epochs
         key = (
@@ -409,20 +442,29 @@ class Fetcher:
             view.leader_epoch,
             # Of another history the offset is another record.
             lineage and lineage.entries[-1:],
+            # Another client's quota may have room.
+            request.client_id if self.quotas.limits_client(request.client_id) else None,
         )
-        read = self._remote_read(request, asked, view, max_bytes, upper_offset, minimum_one)
+        wait_ms = payer.throttle_ms()
+        if wait_ms > 0 and not self._is_paid(key, asked):
+            self._metrics.fetch_throttled(wait_ms)
+            return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, ""), None, 0
+        read = self._remote_read(request, asked, view, max_bytes, upper_offset, minimum_one, payer)
         empty = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
         try:
             ticket = self._pool.submit(
-                key, lambda: self._count(admission, topic, request.client_id, read)
+                key, lambda: self._count(asked.partition.topic, request.client_id, read)
             )
         except (ReaderPoolFullError, ClosedError) as error:
-            admission.settle(0)
             return _error(asked, _code(error), str(error), view), None, 0
-        if ticket.joined:
-            # Somebody else's read, which that one counts.
-            admission.settle(0)
         return empty, ticket, max_bytes
+
+    def _is_paid(self, key: Hashable, asked: FetchPartition) -> bool:
+        """Whether what is asked for was asked of the store before."""
+        if key in self._pool:
+            return True
+        remote = self._remote
+        return remote is not None and remote.has_ready(asked.partition, asked.fetch_offset)
 
     def _remote_read(
         self,
@@ -432,6 +474,7 @@ class Fetcher:
         max_bytes: int,
         upper_offset: int,
         minimum_one: bool,
+        payer: FetchPayer,
     ) -> Callable[[], PartitionData]:
         """What a thread of the pool does for a partition; an error is an answer too."""
 
@@ -440,7 +483,7 @@ class Fetcher:
             for left in reversed(range(_LOOKS)):
                 try:
                     return self._tier_data(
-                        request, asked, now, max_bytes, upper_offset, minimum_one
+                        request, asked, now, max_bytes, upper_offset, minimum_one, payer
                     )
                 except VanishedError as vanished:
                     # Of the local log, that goes on behind what is read here.
@@ -470,6 +513,7 @@ class Fetcher:
         max_bytes: int,
         upper_offset: int,
         minimum_one: bool,
+        payer: FetchPayer,
     ) -> PartitionData:
         remote, lineage = self._remote, view.log.leader_epochs
         if remote is None or lineage is None:
@@ -484,7 +528,11 @@ class Fetcher:
             minimum_one=minimum_one,
             log_start_offset=view.log_start_offset,
             tier_end_offset=view.local_log_start_offset,
+            payer=payer,
         )
+        if found.throttled:
+            self._metrics.fetch_throttled(payer.throttle_ms())
+            return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, "")
         if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
             # Nothing but a gap is left in the tier: the log goes on here.
             return self._local_data(request, asked, view, found.next_offset, max_bytes, minimum_one)
@@ -495,58 +543,44 @@ class Fetcher:
         return replace(answer, records=found.records, aborted_transactions=aborted)
 
     def _count(
-        self,
-        admission: FetchAdmission,
-        topic: str,
-        client_id: str,
-        read: Callable[[], PartitionData],
+        self, topic: str, client_id: str, read: Callable[[], PartitionData]
     ) -> PartitionData:
-        """The quota counts what came, after it came; nothing for a read that failed."""
+        """The metrics count what came."""
         self._metrics.fetch_started(topic)
-        size_bytes = 0
-        try:
-            data = read()
-            size_bytes = data.size_bytes
-        finally:
-            admission.settle(size_bytes)
+        data = read()
         if data.error is FetchError.NONE:
-            self._metrics.fetched(topic, size_bytes, client_id)
+            self._metrics.fetched(topic, data.size_bytes, client_id)
         elif data.error is not FetchError.OFFSET_OUT_OF_RANGE:
             self._metrics.fetch_failed(topic)
         return data
 
     # -- offsets
 
-    def _search(
-        self,
-        partition: TopicIdPartition,
-        timestamp: int,
-        isolation_level: IsolationLevel,
-        follower: bool,
-    ) -> OffsetAnswer | ReadTicket[OffsetAnswer]:
+    def _search(self, look: _Look) -> OffsetAnswer | ReadTicket[OffsetAnswer]:
         def search() -> OffsetAnswer:
             try:
-                return self._look_up(partition, timestamp, isolation_level, follower)
-            except BaseException as failed:  # noqa: BLE001 - in a thread that is nobody's who asks
+                return self._look_up(look)
+            except BaseException as failed:  # noqa: BLE001 - the thread belongs to the pool
                 return OffsetAnswer(error=_code(failed), text=_words(failed))
 
-        # The newest record is not the one that was when somebody else asked.
+        # The newest record may be another one for each request.
         key: Hashable = object()
-        if timestamp >= 0:
-            key = ("offset", partition, timestamp, isolation_level, follower)
+        if look.timestamp >= 0 and not self.quotas.limits_client(look.client_id):
+            key = ("offset", look.partition, look.timestamp, look.isolation_level, look.follower)
         try:
             return self._pool.submit(key, search)
         except (ReaderPoolFullError, ClosedError) as error:
             return OffsetAnswer(error=_code(error), text=str(error))
 
-    def _look_up(
-        self,
-        partition: TopicIdPartition,
-        timestamp: int,
-        isolation_level: IsolationLevel,
-        follower: bool,
-        looks: int = 2,
-    ) -> OffsetAnswer:
+    def _quota_wait_ms(self, look: _Look, deadline_ms: int) -> int:
+        """How long a search waits until it looks at its quotas again; 0: it has no time left."""
+        least_ms, most_ms = _QUOTA_LOOKS_MS
+        free_ms = self.quotas.throttle_ms(look.partition.topic, look.client_id)
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+        return max(0, min(left_ms, max(least_ms, free_ms), most_ms))
+
+    def _look_up(self, look: _Look, looks: int = 2) -> OffsetAnswer:
+        partition = look.partition
         try:
             view = self._view(partition)
             if view is None:
@@ -555,13 +589,19 @@ class Fetcher:
             if not view.leads:
                 return OffsetAnswer(error=_NOT_LEADER, text=_NOT_LEADER_TEXT)
             return self._offsets.look_up(
-                view, partition, timestamp, isolation_level=isolation_level, follower=follower
+                view,
+                partition,
+                look.timestamp,
+                isolation_level=look.isolation_level,
+                follower=look.follower,
+                payer=self.quotas.payer(partition.topic, look.client_id),
+                search=look.search,
             )
         except Exception as failed:  # noqa: BLE001 - that is the answer, whatever it is
             if not isinstance(failed, VanishedError) or looks == 1:
                 return OffsetAnswer(error=_code(failed), text=_words(failed))
         # The log went on meanwhile: once more, as it is now.
-        return self._look_up(partition, timestamp, isolation_level, follower, looks - 1)
+        return self._look_up(look, looks - 1)
 
     # -- answering
 
@@ -584,7 +624,7 @@ class Fetcher:
         if not throttled:
             return left_ms
         topics = {one.partition.topic for one in throttled}
-        free_ms = min(self._quotas.throttle_ms(topic, request.client_id) for topic in topics)
+        free_ms = min(self.quotas.throttle_ms(topic, request.client_id) for topic in topics)
         least_ms, most_ms = _QUOTA_LOOKS_MS
         return min(left_ms, max(least_ms, free_ms), most_ms)
 
@@ -620,6 +660,10 @@ def _in_time(ticket: ReadTicket[OffsetAnswer], timeout_ms: int) -> OffsetAnswer:
     if ticket.future.done():
         return ticket.future.result()
     ticket.give_up()
+    return _timed_out(timeout_ms)
+
+
+def _timed_out(timeout_ms: int) -> OffsetAnswer:
     return OffsetAnswer(
         error=FetchError.REQUEST_TIMED_OUT, text=f"not found within {timeout_ms} ms"
     )

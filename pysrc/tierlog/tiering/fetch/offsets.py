@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from tierlog.log.records import decode_records
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.tiering.fetch.charges import UNCHARGED, Payer
 from tierlog.tiering.fetch.index_files import IndexFilesOf, offset_by_time
 from tierlog.tiering.fetch.local import LocalFetchReader
 from tierlog.tiering.fetch.remote import RemoteReader
@@ -36,9 +37,7 @@ from tierlog.types import TopicIdPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from tierlog.remote.index_cache import RemoteIndexCache
-
-__all__ = ["OffsetAnswer", "OffsetReader", "SpecialTimestamp"]
+__all__ = ["OffsetAnswer", "OffsetReader", "SpecialTimestamp", "TimeSearch"]
 
 _READ_BYTES = 1 << 20
 
@@ -72,13 +71,27 @@ class OffsetAnswer:
 
 
 _NOTHING = OffsetAnswer()
+_Found = tuple[int, int]
+
+
+@dataclass(slots=True)
+class TimeSearch:
+    """How far a search by time has come, so that it goes on there after a wait for its quota."""
+
+    # By the time that is searched for: every record in the tier before that offset is older.
+    older_until: dict[int, int] = field(default_factory=dict)
+    # By time: (offset, time) of the first record there.
+    found: dict[int, _Found] = field(default_factory=dict)
+
+
+class _ThrottledError(Exception):
+    """The quota is used up."""
 
 
 class OffsetReader:
     """Looks up offsets. Blocking, any thread.
 
-    ``remote`` and ``metadata`` are those of the tier, None when nothing is tiered; with an
-    ``index_cache`` a search by time begins near the record.
+    ``remote`` and ``metadata`` are those of the tier, None when nothing is tiered.
     """
 
     def __init__(
@@ -86,12 +99,10 @@ class OffsetReader:
         remote: RemoteReader | None = None,
         metadata: RemoteLogMetadataManager | None = None,
         *,
-        index_cache: RemoteIndexCache | None = None,
         index_files: IndexFilesOf | None = None,
     ) -> None:
         self._remote = remote
         self._metadata = metadata
-        self._index_cache = index_cache
         self._index_files = index_files
         self._local = LocalFetchReader()
 
@@ -103,19 +114,34 @@ class OffsetReader:
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         follower: bool = False,
+        payer: Payer = UNCHARGED,
+        search: TimeSearch | None = None,
     ) -> OffsetAnswer:
         """The answer for a time in ms, or one of `SpecialTimestamp`; another negative number is
         UNSUPPORTED_VERSION, as in Kafka.
 
-        Errors as those of reads; VanishedError when the log went on under the view.
+        What a search asks of the store is charged to `payer`. While that has no room the answer is
+        THROTTLING_QUOTA_EXCEEDED; a later call with the same `search` goes on from there. Errors as
+        those of reads; VanishedError when the log went on under the view.
         """
         upper_offset = view.high_watermark
         if follower:
             upper_offset = view.log_end_offset
         elif isolation_level is IsolationLevel.READ_COMMITTED:
             upper_offset = min(view.last_stable_offset, view.high_watermark)
+        tier = _Tier(partition, payer, search or TimeSearch())
+        try:
+            return self._answer(view, tier, timestamp, upper_offset)
+        except _ThrottledError:
+            text = f"{partition}: the fetch quota is used up"
+            return OffsetAnswer(error=FetchError.THROTTLING_QUOTA_EXCEEDED, text=text)
+
+    def _answer(
+        self, view: FetchView, tier: _Tier, timestamp: int, upper_offset: int
+    ) -> OffsetAnswer:
+        partition = tier.partition
         if timestamp >= 0:
-            return self._by_time(view, partition, timestamp, upper_offset)
+            return self._by_time(view, tier, timestamp, upper_offset)
         if timestamp < min(SpecialTimestamp):
             names = ", ".join(f"{one} {one.name.lower()}" for one in SpecialTimestamp)
             text = f"timestamp {timestamp}: expected a time in ms, or one of {names}"
@@ -126,7 +152,7 @@ class OffsetReader:
             case SpecialTimestamp.EARLIEST:
                 return _at(view, view.log_start_offset)
             case SpecialTimestamp.MAX_TIMESTAMP:
-                return self._newest(view, partition, upper_offset)
+                return self._newest(view, tier, upper_offset)
             case SpecialTimestamp.EARLIEST_LOCAL:
                 return _at(view, view.local_log_start_offset)
             case SpecialTimestamp.LATEST_TIERED:
@@ -162,9 +188,9 @@ class OffsetReader:
     # -- by time
 
     def _by_time(
-        self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int, upper_offset: int
+        self, view: FetchView, tier: _Tier, timestamp_ms: int, upper_offset: int
     ) -> OffsetAnswer:
-        found = self._remote_by_time(view, partition, timestamp_ms)
+        found = self._remote_by_time(view, tier, timestamp_ms)
         if found is None:
             found = self._local_by_time(view, timestamp_ms)
         if found is None or found[0] >= upper_offset:
@@ -176,28 +202,28 @@ class OffsetReader:
             offset=offset, timestamp_ms=written_ms, leader_epoch=-1 if epoch is None else epoch
         )
 
-    def _newest(
-        self, view: FetchView, partition: TopicIdPartition, upper_offset: int
-    ) -> OffsetAnswer:
+    def _newest(self, view: FetchView, tier: _Tier, upper_offset: int) -> OffsetAnswer:
         """The largest time that a record can be found for.
 
         As a rule that is the largest time that a segment names. Where that one belongs to a part
         of the segment that is not of this log, or that the reader may not see, the search goes on
         between the times for which there is a record and those for which there is none.
         """
-        times = {segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, partition)}
+        times = {
+            segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, tier.partition)
+        }
         for table in _local_tables(view):
             if len(table.max_timestamp_ms):
                 times.add(int(table.max_timestamp_ms.max()))
         newest, nothing_at_ms = _NOTHING, -1
         for timestamp_ms in [*sorted((one for one in times if one > 0), reverse=True), 0]:
-            newest = self._by_time(view, partition, timestamp_ms, upper_offset)
+            newest = self._by_time(view, tier, timestamp_ms, upper_offset)
             if newest.offset >= 0:
                 break
             nothing_at_ms = timestamp_ms
         while 0 <= newest.timestamp_ms < nothing_at_ms - 1:
             middle_ms = (newest.timestamp_ms + nothing_at_ms + 1) // 2
-            found = self._by_time(view, partition, middle_ms, upper_offset)
+            found = self._by_time(view, tier, middle_ms, upper_offset)
             if found.offset >= 0:
                 newest = found
             else:
@@ -221,19 +247,25 @@ class OffsetReader:
         return sorted(found, key=lambda one: (one[1], one[2]))
 
     def _remote_by_time(
-        self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int
+        self, view: FetchView, tier: _Tier, timestamp_ms: int
     ) -> tuple[int, int] | None:
         """(offset, time) of the first record there. A segment whose late records all lie outside of
         its part of the log does not end the search."""
-        lineage = view.log.leader_epochs
+        lineage, search = view.log.leader_epochs, tier.search
         if self._remote is None or lineage is None:
             return None
-        for segment, first, last in self._remote_ranges(view, partition, timestamp_ms):
-            start = self._first_late_offset(segment, first, timestamp_ms)
-            for records in self._remote_pieces(view, partition, lineage, start, last):
+        if timestamp_ms in search.found:
+            return search.found[timestamp_ms]
+        for segment, first, last in self._remote_ranges(view, tier.partition, timestamp_ms):
+            start = max(first, search.older_until.get(timestamp_ms, 0))
+            if start <= last:
+                start = self._first_late_offset(segment, start, timestamp_ms)
+            for records, next_offset in self._remote_pieces(view, tier, lineage, start, last):
                 found = _first_late(records, timestamp_ms, start, last)
                 if found is not None:
+                    search.found[timestamp_ms] = found
                     return found
+                search.older_until[timestamp_ms] = next_offset
         return None
 
     def _first_late_offset(
@@ -243,36 +275,34 @@ class OffsetReader:
         start = offset_by_time(self._index_files, segment, first, timestamp_ms)
         if start is not None:
             return start
-        if self._index_cache is None:
-            return first
+        assert self._remote is not None
         # An entry of the very time may stand for a batch whose last record is not the first of
         # that time.
-        return max(first, self._index_cache.get(segment).lookup_timestamp(timestamp_ms - 1)[1])
+        return max(first, self._remote.newer_from(segment, timestamp_ms - 1))
 
     def _remote_pieces(
-        self,
-        view: FetchView,
-        partition: TopicIdPartition,
-        lineage: LeaderEpochs,
-        offset: int,
-        last: int,
-    ) -> Iterator[Buffer]:
+        self, view: FetchView, tier: _Tier, lineage: LeaderEpochs, offset: int, last: int
+    ) -> Iterator[tuple[Buffer, int]]:
+        """The batches from `offset` to `last`, and each time the offset after them."""
         assert self._remote is not None
         while offset <= last:
             read = self._remote.read(
-                partition,
+                tier.partition,
                 lineage,
                 offset,
                 _READ_BYTES,
                 last + 1,
                 minimum_one=True,
                 log_start_offset=view.log_start_offset,
+                payer=tier.payer,
             )
+            if read.throttled:
+                raise _ThrottledError
             if read.refused:
-                raise TierlogError(f"{partition}: no memory for a search by time just now")
+                raise TierlogError(f"{tier.partition}: no memory for a search by time just now")
             if read.first_offset < 0:
                 return
-            yield read.records
+            yield read.records, read.next_offset
             offset = read.next_offset
 
     def _local_by_time(self, view: FetchView, timestamp_ms: int) -> tuple[int, int] | None:
@@ -290,6 +320,15 @@ class OffsetReader:
                 if found is not None:
                     return found
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tier:
+    """A search in the tier: of which partition, at whose expense, how far it has come."""
+
+    partition: TopicIdPartition
+    payer: Payer
+    search: TimeSearch
 
 
 class _Table:

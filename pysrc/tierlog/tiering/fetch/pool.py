@@ -200,6 +200,12 @@ class ReaderPool:
 
     # -- for whoever watches
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether a read of that key waits, runs, or has a result that is kept."""
+        with self._lock:
+            self._drop_old()
+            return key in self._reads
+
     @property
     def size(self) -> int:
         """How many threads there are to be."""

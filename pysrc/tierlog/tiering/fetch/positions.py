@@ -28,6 +28,7 @@ from tierlog.errors import (
 from tierlog.remote.index_entry import RemoteIndexEntry
 from tierlog.remote.layout import indexes_key, parse_rdi
 from tierlog.remote.log_index import RemoteLogIndexEntries
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
@@ -248,6 +249,14 @@ class Positions:
             self._give_up(place, error)
             return None
 
+    def newer_from(self, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
+        """See `RemoteReader.newer_from`. RemoteStorageError when the store fails."""
+        try:
+            return self._indexes.get(segment).lookup_timestamp(timestamp_ms)[1]
+        except (CorruptDataError, RemoteResourceNotFoundError):
+            # The read that follows reports it.
+            return 0
+
     def run_before(self, place: Place, offset: int) -> int:
         """Where the run of `offset` begins, by an index already here; 0 when none says."""
         span = self._span(place, offset)
@@ -307,6 +316,12 @@ class Positions:
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
+
+    def keep_walk(self, place: Place) -> None:
+        """A walk waits for its quota: what it came by must not be forgotten meanwhile."""
+        walked = self.walked.get(place.segment.segment_id)
+        if walked is not None:
+            walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
     def clear(self) -> None:
         """Forget everything that is kept here; the index cache is somebody else's."""

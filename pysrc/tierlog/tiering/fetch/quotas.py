@@ -1,9 +1,9 @@
-"""Who may read how much from the tier: a limit for all, and below it limits by topic and by client
+"""How much may be read from the tier: a limit for all, and below it limits by topic and by client
 (KIP-956 warns of the one client that uses up the broker's quota).
 
-A fetch is admitted when every limit that holds for it says so, and counts for each of them. In mode
-``check`` it counts after the read, as KIP-956 says; in the others its bytes are reserved before, so
-that readers who ask at the same moment do not all pass.
+A request to the store counts for every limit that holds for its read, at the moment when it goes,
+and goes only when each of them has room. Looking and counting are one step: of requests that go at
+the same moment, only one goes above a limit.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import QuotaConfig, QuotaMode
+from tierlog.config import QuotaConfig
 from tierlog.quota import QuotaManager
 
 if TYPE_CHECKING:
     from tierlog._hot import Reservation
 
-__all__ = ["FetchAdmission", "FetchQuotas"]
+__all__ = ["FetchPayer", "FetchQuotas"]
 
 # A sensor takes about 10 KiB; names come from clients.
 MAX_NAMES = 1_000
@@ -30,75 +30,75 @@ _MAX_NAME = 255
 _LOOK_AT = 8
 
 
-class FetchAdmission:
-    """A read that was let through; `settle` counts what it read, once."""
-
-    __slots__ = ("_clock", "_lock", "_parts", "_settled")
-
-    def __init__(self, parts: list[tuple[QuotaManager, Reservation | None]], clock: Clock) -> None:
-        self._parts = parts
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._settled = False
-
-    def settle(self, size_bytes: int) -> None:
-        """The read moved so many bytes; 0 when it failed or was somebody else's."""
-        with self._lock:
-            if self._settled:
-                return
-            self._settled = True
-        for quota, reservation in self._parts:
-            if reservation is not None:
-                reservation.settle(size_bytes, self._clock.monotonic_ms())
-                quota.wake()
-            elif size_bytes:
-                quota.record(size_bytes)
-
-
 class FetchQuotas:
     """The quotas of remote reads, in force from the first of them. Any thread.
 
-    ``config`` has the limit for all and, if any, those for each topic and each client id; all may
-    be changed while reads go on. At most `MAX_NAMES` topics and as many clients are told apart at a
-    time, the least recently seen ones are forgotten first when they have read nothing lately and
-    owe nothing; who comes when all places are taken shares one place with the others of that kind,
-    unless it has a limit of its own.
+    ``config`` has the limit for all, the defaults for topics and client ids, and the limits of
+    single ones; all may be changed while reads go on. At most `MAX_NAMES` topics and as many
+    clients are told apart at a time. The least recently seen ones that have read nothing lately and
+    owe nothing are forgotten first. While all places are taken, new names share one place, unless
+    they have a limit of their own.
     """
 
     def __init__(self, config: QuotaConfig | None = None, clock: Clock | None = None) -> None:
-        self._config = config or QuotaConfig()
+        self._config = settings = config or QuotaConfig()
         self._clock = clock or SystemClock()
-        self.broker = QuotaManager.for_fetches(self._config, self._clock)
+        self._charging = threading.Lock()
+        self.broker = QuotaManager.for_fetches(settings, self._clock)
         self._topics = _Named(
-            "fetch of topic", self._config.fetch_topic_max_bytes_per_second, self._make
+            "fetch of topic", settings.fetch_topic_max_bytes_per_second, self._make
         )
         self._clients = _Named(
-            "fetch of client", self._config.fetch_client_max_bytes_per_second, self._make
+            "fetch of client", settings.fetch_client_max_bytes_per_second, self._make
+        )
+        for topic, limit in settings.fetch_topic_max_bytes_per_second_overrides:
+            self.set_topic_limit(topic, limit)
+        for client_id, limit in settings.fetch_client_max_bytes_per_second_overrides:
+            self.set_client_limit(client_id, limit)
+
+    def payer(self, topic: str, client_id: str) -> FetchPayer:
+        """What a read of `topic` by `client_id` is charged to."""
+        return FetchPayer(self, topic, client_id)
+
+    def is_limited(self, topic: str, client_id: str) -> bool:
+        """Whether any limit holds for reads of that topic by that client."""
+        return (
+            self.broker.limit is not None
+            or self._topics.is_limited(topic)
+            or self._clients.is_limited(client_id)
         )
 
-    def admit(self, topic: str, client_id: str, size_bytes: int) -> FetchAdmission | int:
-        """Whether a read of about that size may begin: else in how many milliseconds it may.
+    def limits_client(self, client_id: str) -> bool:
+        """Whether that client has a limit of its own, or there is one for each client."""
+        return self._clients.is_limited(client_id)
 
-        Never blocks. An admission has to be settled.
-        """
-        quotas = [self.broker]
-        quotas += filter(None, (self._topics.get(topic), self._clients.get(client_id)))
-        parts: list[tuple[QuotaManager, Reservation | None]] = []
-        for quota in quotas:
-            answer = _ask(quota, size_bytes)
-            if isinstance(answer, int) and answer > 0:
-                FetchAdmission(parts, self._clock).settle(0)
-                return answer
-            parts.append((quota, None if isinstance(answer, int) else answer))
-        return FetchAdmission(parts, self._clock)
+    def try_charge(self, topic: str, client_id: str, size_bytes: int) -> int:
+        """Count a request of that size for every limit, and return 0; or count nothing, and return
+        in how many milliseconds there may be room. Never blocks."""
+        quotas = self._of(topic, client_id)
+        with self._charging:
+            admitted: list[tuple[QuotaManager, Reservation | int]] = []
+            wait_ms = 0
+            for quota in quotas:
+                answer = quota.admit_charge(size_bytes)
+                if isinstance(answer, int) and answer > 0:
+                    wait_ms, size_bytes = answer, 0
+                    break
+                admitted.append((quota, answer))
+            for quota, answer in admitted:
+                quota.book_charge(answer, size_bytes)
+        return wait_ms
+
+    def record(self, topic: str, client_id: str, size_bytes: int) -> None:
+        """Count bytes of a request without asking."""
+        for quota in self._of(topic, client_id):
+            quota.record(size_bytes)
 
     def throttle_ms(self, topic: str, client_id: str) -> int:
         """How long reads of that topic by that client have to wait now; 0: not at all."""
-        answer = self.admit(topic, client_id, 0)
-        if isinstance(answer, int):
-            return answer
-        answer.settle(0)
-        return 0
+        if not self.is_limited(topic, client_id):
+            return 0
+        return self.try_charge(topic, client_id, 0)
 
     def set_topic_limit(self, topic: str | None, bytes_per_second: int | None) -> None:
         """The limit of one topic, or with None the one of all that have none of their own."""
@@ -108,6 +108,11 @@ class FetchQuotas:
         """The limit of one client id, or with None the one of all that have none of their own."""
         self._clients.set_limit(client_id, bytes_per_second)
 
+    def _of(self, topic: str, client_id: str) -> list[QuotaManager]:
+        """The quotas that count reads of that topic by that client."""
+        named = (self._topics.get(topic), self._clients.get(client_id))
+        return [self.broker, *(quota for quota in named if quota is not None)]
+
     def _make(self, name: str, limit: int | None) -> QuotaManager:
         made = QuotaManager.for_fetches(self._config, self._clock)
         made.name = name
@@ -115,11 +120,36 @@ class FetchQuotas:
         return made
 
 
-def _ask(quota: QuotaManager, size_bytes: int) -> Reservation | int:
-    """0 or a reservation: a read may begin; else in how many milliseconds."""
-    if quota.mode is QuotaMode.CHECK:
-        return quota.throttle_ms()
-    return quota.try_reserve(size_bytes)
+class FetchPayer:
+    """Charges a read to the quotas of its topic and client; see `Payer`. It never waits."""
+
+    __slots__ = ("_client_id", "_quotas", "_topic")
+
+    def __init__(self, quotas: FetchQuotas, topic: str, client_id: str) -> None:
+        self._quotas = quotas
+        self._topic = topic
+        self._client_id = client_id
+
+    @property
+    def is_limited(self) -> bool:
+        """See `Payer`."""
+        return self._quotas.is_limited(self._topic, self._client_id)
+
+    def count(self, size_bytes: int) -> None:
+        """See `Payer`."""
+        self._quotas.record(self._topic, self._client_id, size_bytes)
+
+    def charge(self, size_bytes: int) -> bool:
+        """See `Payer`."""
+        return self._quotas.try_charge(self._topic, self._client_id, size_bytes) == 0
+
+    def charge_ahead(self, size_bytes: int) -> bool:
+        """See `Payer`."""
+        return self.charge(size_bytes)
+
+    def throttle_ms(self) -> int:
+        """How long its reads have to wait now."""
+        return self._quotas.throttle_ms(self._topic, self._client_id)
 
 
 def _is_idle(quota: QuotaManager) -> bool:
@@ -127,8 +157,11 @@ def _is_idle(quota: QuotaManager) -> bool:
     counted = quota.snapshot()
     if counted.window_bytes or counted.reserved_bytes:
         return False
-    answer = _ask(quota, 0)
-    return not isinstance(answer, int) or answer == 0
+    answer = quota.admit_charge(0)
+    if isinstance(answer, int):
+        return answer == 0
+    quota.book_charge(answer, 0)
+    return True
 
 
 class _Named:
@@ -144,6 +177,10 @@ class _Named:
         self._quotas: OrderedDict[str, QuotaManager] = OrderedDict()
         self._others: QuotaManager | None = None
         self._lock = threading.Lock()
+
+    def is_limited(self, name: str) -> bool:
+        """Whether that name has a limit."""
+        return self._limits.get(name[:_MAX_NAME], self._default) is not None
 
     def get(self, name: str) -> QuotaManager | None:
         """The quota of that name, None when it is not limited."""
@@ -178,7 +215,7 @@ class _Named:
                     self._quotas[one].set_limit(limit)
 
     def _forget_an_idle_one(self) -> bool:
-        """A place for somebody else; what has read lately keeps its own, and what it has read."""
+        """Free the place of a name that has read nothing lately; the others keep theirs."""
         for name in islice(self._quotas, _LOOK_AT):
             if _is_idle(self._quotas[name]):
                 del self._quotas[name]

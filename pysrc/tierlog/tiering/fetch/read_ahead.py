@@ -21,8 +21,12 @@ that take their places are all on their way. So they go out evenly, a window in 
 piece takes until it is checked: what goes out faster waits for a processor, in more memory than
 lies in the caches.
 
+A piece is charged to the quota of the read that had it planned, when it is asked of the store. No
+piece is planned while that quota is used up; one that finds it used up stays where it is, until its
+reader comes to it or there is room again.
+
 A piece is checked where it was fetched, on that thread. One that is damaged or could not be had is
-dropped: the reader asks for it again himself and gets the error, if there still is one.
+dropped: the reader asks for it again itself and gets the error, if there still is one.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from tierlog._hot import ReadMarks
@@ -38,13 +43,14 @@ from tierlog.clock import Clock
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.charges import Payer
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
 from tierlog.tiering.fetch.places import Place
 from tierlog.tiering.fetch.store_waits import StoreWaits
 from tierlog.tiering.fetch.workers import Threads, Workers
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
-__all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"]
+__all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream", "Work"]
 
 _GROWTH = 4
 # So many pieces of a server that sends at once, after the one that the reader is at. With one the
@@ -100,6 +106,16 @@ class Fetch(Protocol):
     def __call__(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun: ...
 
 
+class Work(Enum):
+    """What came of an attempt to fetch a piece."""
+
+    DONE = "done"
+    # Another thread fetches it, or has done so.
+    TAKEN = "taken"
+    # The quota is used up.
+    REFUSED = "refused"
+
+
 class Piece:
     """Bytes [`position`, `end`) of a place's object: waiting, under way, here or failed."""
 
@@ -109,9 +125,12 @@ class Piece:
         "_fetch",
         "_last_offset",
         "_lowest_offset",
-        "_ticket",
+        "_permit",
+        "_turn",
         "end",
         "first_offset",
+        "is_refused",
+        "payer",
         "place",
         "position",
         "run",
@@ -124,8 +143,12 @@ class Piece:
         span: tuple[int, int],
         permit: Permit,
         offsets: tuple[int | None, int, int],
+        payer: Payer,
     ) -> None:
         self.place = place
+        self.payer = payer
+        # Whether the quota had no room when a worker came to it.
+        self.is_refused = False
         # The first one where a stream enters a segment: from there on nothing is left out. Its
         # batches begin with the lowest one or later and end with the last one.
         self.first_offset, self._lowest_offset, self._last_offset = offsets
@@ -134,44 +157,72 @@ class Piece:
         self._fetch = fetch
         self._done = threading.Event()
         self._dropped = False
-        # Whoever takes it out does the work, or gives it up.
-        self._ticket = [permit]
+        # The thread that takes the permit fetches the piece, or gives it up. One at a time tries.
+        self._permit: Permit | None = permit
+        self._turn = threading.Lock()
 
     @property
     def is_done(self) -> bool:
         return self._done.is_set()
 
-    def work(self) -> bool:
-        """Fetch it, unless somebody else does or did. False when it was none of our business."""
-        permit = self._claim()
-        if permit is None:
-            return False
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no thread has asked the store for it yet."""
+        return self._permit is not None
+
+    def fetch_ahead(self) -> Work:
+        """Fetch it before its reader comes; never waits for the quota or another thread."""
+        if not self._turn.acquire(blocking=False):
+            return Work.TAKEN
+        try:
+            if self._permit is None:
+                return Work.TAKEN
+            if not self.payer.charge_ahead(self.end - self.position):
+                self.is_refused = True
+                return Work.REFUSED
+            permit, self._permit = self._permit, None
+        finally:
+            self._turn.release()
+        self._work(permit)
+        return Work.DONE
+
+    def fetch_now(self, payer: Payer) -> Work:
+        """Fetch it for the reader that has come to it, at its expense."""
+        with self._turn:
+            if self._permit is None:
+                return Work.TAKEN
+            if not payer.charge(self.end - self.position):
+                return Work.REFUSED
+            permit, self._permit = self._permit, None
+        self._work(permit)
+        return Work.DONE
+
+    def _work(self, permit: Permit) -> None:
         run = None
         try:
             run = self._fetch(self.place, self.position, self.end, permit)
             if not self._is_sound(run):
                 run = None
         except (TierlogError, OSError):
-            # The reader asks again himself and gets the error.
+            # The reader asks again itself and gets the error.
             run = None
         finally:
             self.run = run
-            # Looked at afterwards: whoever drops it first says so and then takes it away.
+            # Looked at afterwards: `drop` first says so and then takes it away.
             if self._dropped:
                 self.run = None
             self._done.set()
-        return True
 
     def result(self) -> BatchRun | None:
-        """Its batches; None when it failed or was dropped. Waits for who is fetching it."""
-        if not self.work():
-            self._done.wait()
+        """Its batches; None when it failed or was dropped. Waits for the thread that fetches it."""
+        self._done.wait()
         return self.run
 
     def drop(self) -> int:
-        """Nobody wants it any more; how many bytes were fetched in vain."""
+        """Give it up; how many bytes were fetched in vain."""
         self._dropped = True
-        permit = self._claim()
+        with self._turn:
+            permit, self._permit = self._permit, None
         if permit is not None:
             permit.release()
             self._done.set()
@@ -186,12 +237,6 @@ class Piece:
             and run.base_offset[0] >= self._lowest_offset
             and run.last_offset[len(run) - 1] == self._last_offset
         )
-
-    def _claim(self) -> Permit | None:
-        try:
-            return self._ticket.pop()
-        except IndexError:
-            return None
 
 
 class Stream:
@@ -419,41 +464,54 @@ class ReadAhead:
         """Whether the store lets readers wait."""
         return self.waits.wait_ms >= self.settings.slow_ms
 
-    def awaited(self, stream: Stream, piece: Piece) -> tuple[BatchRun | None, bool]:
-        """The batches of a piece, and whether the caller fetched it himself. A reader that has to
-        wait gets more read ahead from then on."""
+    def awaited(self, stream: Stream, piece: Piece, payer: Payer) -> tuple[BatchRun | None, Work]:
+        """The batches of a piece, and whether the caller fetched it itself or must not. A reader
+        that has to wait for the store gets more read ahead from then on."""
         if piece.is_done:
-            return self._counted(piece.run), False
+            return self._counted(piece.run), Work.TAKEN
         begun_ms = self._clock.monotonic_ms()
-        asked = piece.work()
+        work = piece.fetch_now(payer)
+        if work is Work.REFUSED:
+            return None, work
         run = piece.result()
-        if self._clock.monotonic_ms() - begun_ms >= self.settings.slow_ms:
+        waited = self._clock.monotonic_ms() - begun_ms >= self.settings.slow_ms
+        # Under a limit the wait may have been for the quota.
+        if waited and not (work is Work.DONE and payer.is_limited):
             self._stalls += 1
             if self.is_slow:
                 stream.window_bytes *= _GROWTH
-        return self._counted(run), asked
+        return self._counted(run), work
 
     def _counted(self, run: BatchRun | None) -> BatchRun | None:
         if run is None:
             self._failed += 1
         return run
 
-    def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int) -> None:
+    def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int, payer: Payer) -> None:
         """Have the pieces after those at hand fetched, as far ahead as the stream's window; from a
-        server that sends at once no more than are to be under way."""
+        server that sends at once no more than are to be under way; none while the quota of the
+        payer is used up."""
         is_slow = self.is_slow
         if self._closed or stream.plan_place is None:
             return
         if not is_slow and not self._is_sent(stream, max_bytes):
             return
+        if not payer.charge_ahead(0):
+            return
+        for piece in stream.pieces:
+            if piece.is_refused:
+                piece.is_refused, piece.payer = False, payer
+                self._workers.submit(self._worker(piece))
         now_ms, wait_ms = self._clock.monotonic_ms(), self.waits.wait_ms if is_slow else 0.0
         window = self._window(stream, max_bytes, now_ms, wait_ms)
         spread_ms = min(max(wait_ms, self._piece_ms), _MOST_SPREAD * wait_ms)
         planned = stream.planned_bytes()
         while planned < window and (is_slow or len(stream.pieces) <= _UNDER_WAY):
-            piece = self._next_piece(stream, lineage, self._piece_bytes(window, max_bytes))
-            if piece is None:
+            most_bytes = self._piece_bytes(window, max_bytes)
+            next_piece = self._next_piece(stream, lineage, most_bytes, payer)
+            if next_piece is None:
                 return
+            piece = next_piece
             size_bytes = piece.end - piece.position
             planned += size_bytes
             stream.pieces.append(piece)
@@ -466,7 +524,7 @@ class ReadAhead:
     def _worker(self, piece: Piece) -> Callable[[], None]:
         def job() -> None:
             begun_ms = self._clock.monotonic_ms()
-            if piece.work():
+            if piece.fetch_ahead() is Work.DONE:
                 took_ms = self._clock.monotonic_ms() - begun_ms
                 before_ms = self._piece_ms or took_ms
                 self._piece_ms = before_ms + (took_ms - before_ms) / _PIECES
@@ -499,7 +557,9 @@ class ReadAhead:
             return min(max_bytes, settings.max_window_bytes)
         return size - size % max_bytes if max_bytes > 0 else size
 
-    def _next_piece(self, stream: Stream, lineage: LeaderEpochs, size_bytes: int) -> Piece | None:
+    def _next_piece(
+        self, stream: Stream, lineage: LeaderEpochs, size_bytes: int, payer: Payer
+    ) -> Piece | None:
         place = self._planned_place(stream, lineage)
         if place is None:
             return None
@@ -512,7 +572,7 @@ class ReadAhead:
             return None
         span = stream.plan_position, end
         offsets = stream.plan_offset, stream.plan_lowest, last_offset
-        piece = Piece(self._fetch, place, span, permit, offsets)
+        piece = Piece(self._fetch, place, span, permit, offsets, payer)
         stream.plan_position, stream.plan_offset = end, None
         stream.plan_lowest = last_offset + 1
         return piece
@@ -570,6 +630,15 @@ class ReadAhead:
         return load
 
     # -- giving up
+
+    def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether bytes for a reader that goes on at `offset` are here, or on their way."""
+        key = (partition.topic_id, partition.partition, offset)
+        with self._lock:
+            return any(
+                one.run is not None or (one.pieces and not one.pieces[0].is_waiting)
+                for one in self.streams.get(key, ())
+            )
 
     def drop_pieces(self, stream: Stream) -> int:
         """What was read ahead for a stream goes; how many bytes that were."""

@@ -13,8 +13,8 @@ Batches that straddle the end of what the lineage has of a segment, or the point
 off, are no part of the log: Kafka removes such a batch as a whole, and the offsets it had are a
 gap. Gaps, compacted tails and empty segments are passed over.
 
-What is read ahead counts for nobody's quota until it is used: whoever records the bytes of a fetch
-records those of `RemoteRead.records`, however they came here.
+The bytes of `.log` objects are charged to the payer of the read when they are asked of the store
+(`charges`), those that are read ahead as well; using them later costs nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.charges import UNCHARGED, Payer
 from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.kept_indexes import Indexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
@@ -46,6 +47,12 @@ from tierlog.tiering.fetch.read_ahead import (
     ReadAheadSettings,
     ReadAheadStats,
     Stream,
+)
+from tierlog.tiering.fetch.run_checks import (
+    WRONG_POSITION,
+    check_start,
+    too_long,
+    wrong_position,
 )
 from tierlog.tiering.fetch.sequential import Fetched, Outcome, Part, Wanted, take_parts
 from tierlog.tiering.fetch.workers import Workers
@@ -71,7 +78,6 @@ _WALK_BYTES = 1 << 20
 # A record of a few KiB must not keep the MiB alive that it was fetched with.
 _COPY_BELOW_BYTES = 64 << 10
 _MEMORY_WAIT_MS = 500
-_WRONG_POSITION = "wrong_position"
 # Damage that may also mean that there is no batch at that position at all.
 _STRUCTURAL = frozenset(
     {reason.value for reason in StopReason} - {StopReason.END.value, StopReason.BAD_CRC.value}
@@ -86,8 +92,9 @@ class RemoteRead(NamedTuple):
     asked for. They lie in ``segment`` from byte ``start_position`` up to, not including,
     ``end_position``; ``first_offset`` is the base offset of the first one and ``next_offset`` the
     one after the last. Without any, `first_offset` is -1 and `next_offset` is where to go on: past
-    a gap, or the offset itself when the first batch is too large or (``refused``) there was no
-    memory for it in time. ``requests`` to the store were made for it.
+    a gap, or the offset itself when the first batch is too large, or there was no memory for it in
+    time (``refused``), or the quota is used up (``throttled``). ``requests`` to the store were made
+    for it.
     """
 
     records: Buffer
@@ -98,10 +105,15 @@ class RemoteRead(NamedTuple):
     end_position: int = 0
     requests: int = 0
     refused: bool = False
+    throttled: bool = False
 
 
 class _RefusedError(Exception):
     """There was no memory in time."""
+
+
+class _ThrottledError(Exception):
+    """The quota is used up."""
 
 
 class RemoteReader:
@@ -184,6 +196,7 @@ class RemoteReader:
         minimum_one: bool,
         log_start_offset: int | None = None,
         tier_end_offset: int | None = None,
+        payer: Payer = UNCHARGED,
     ) -> RemoteRead:
         """The batches from the one that holds `offset` (or the next one after it) on.
 
@@ -194,7 +207,8 @@ class RemoteReader:
         always when `minimum_one`; each ends below `upper_offset`. What a sequential reader gets of
         a slow store may end where a piece ends that was read ahead, when that is half of a large
         `max_bytes`. Nothing when the tier has no more from there on although it has a segment that
-        covers `offset`: local segments go on at `next_offset`.
+        covers `offset`: local segments go on at `next_offset`. What is asked of the store for it,
+        and read ahead, is charged to `payer`.
 
         OutOfRangeError when `offset` lies before `log_start_offset`, or no segment here has it or
         anything later, or it was deleted meanwhile. RemoteStorageError when the store fails or an
@@ -206,27 +220,40 @@ class RemoteReader:
             raise OutOfRangeError(
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
-        try:
-            read = self._reads.read(
-                partition, lineage, offset, max_bytes, upper_offset, minimum_one
-            )
-        except RemoteResourceNotFoundError:
-            # The others find out what that means.
-            read = None
-        if read is not None:
-            return read
-        max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
-        wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one)
-        wanted.log_start_offset, wanted.tier_end_offset = log_start_offset, tier_end_offset
-        stream = wanted.stream = self._ahead.take(partition, offset)
-        if stream is None:
-            read = self._read_warm(partition, lineage, wanted)
+        read = None
+        if not payer.is_limited:
+            try:
+                read = self._reads.read(
+                    partition, lineage, offset, max_bytes, upper_offset, minimum_one, payer.count
+                )
+            except RemoteResourceNotFoundError:
+                # `_read` finds out what that means.
+                read = None
             if read is not None:
                 return read
+        max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
+        wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one, payer)
+        wanted.log_start_offset, wanted.tier_end_offset = log_start_offset, tier_end_offset
+        return self._read_wanted(partition, lineage, wanted)
+
+    def _read_wanted(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: Wanted
+    ) -> RemoteRead:
+        """A read that takes more than the usual steps."""
+        read, offset = None, wanted.offset
+        stream = wanted.stream = self._ahead.take(partition, offset)
         try:
+            if stream is None:
+                read = self._read_warm(partition, lineage, wanted)
+                if read is not None:
+                    return read
             read = self._read(partition, lineage, wanted)
         except _RefusedError:
             read = _nothing(wanted, refused=True)
+        except _ThrottledError:
+            # The reader asks for the same again.
+            wanted.offset = offset
+            read = _nothing(wanted, throttled=True)
         except (CorruptDataError, GapError) as error:
             # Whoever keeps the error must not keep, by its frames, the bytes it was found in.
             error.__context__ = None
@@ -240,6 +267,15 @@ class RemoteReader:
             del read
             self._check_open()
         return read
+
+    def newer_from(self, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
+        """The offset before which every record of the segment is of `timestamp_ms` or earlier, by
+        its time index; 0 when that cannot be had."""
+        return self._positions.newer_from(segment, timestamp_ms)
+
+    def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether a read from `offset` on finds bytes that were asked for already."""
+        return self._ahead.has_ready(partition, offset)
 
     def close(self) -> None:
         """Let go of everything; reads under way end with a ClosedError, their bytes are dropped."""
@@ -291,8 +327,7 @@ class RemoteReader:
         permit = self._memory.try_acquire(end - position)
         if permit is None:
             return None
-        view, now_ms = self._fetch_view(place, position, end, permit)
-        wanted.requests += 1
+        view, now_ms = self._request(place, wanted, position, end, permit)
         found = index.answer(
             view, position, first_last_offset, offset, last_offset, max_bytes, wanted.minimum_one
         )
@@ -392,7 +427,7 @@ class RemoteReader:
             return None if start is None else self._read_from(place, wanted, start)
         except CorruptDataError as error:
             # What is kept here may be wrong, or the bytes were changed on their way.
-            if error.reason != _WRONG_POSITION:
+            if error.reason != WRONG_POSITION:
                 self._positions.forget(place)
             if wanted.stream is not None:
                 self._ahead.drop_pieces(wanted.stream)
@@ -435,10 +470,12 @@ class RemoteReader:
             return Outcome.MISSED
         if not stream.pieces:
             stream.plan_from(place, stream.position, wanted.offset)
-        self._ahead.extend(stream, lineage, wanted.max_bytes)
+        self._ahead.extend(stream, lineage, wanted.max_bytes, wanted.payer)
         parts = take_parts(self._ahead, stream, place, wanted)
         if isinstance(parts, list):
             return self._joined(parts, place, wanted)
+        if parts is Outcome.THROTTLED:
+            raise _ThrottledError
         if parts is Outcome.MISSED:
             self._ahead.drop_pieces(stream)
             return Outcome.MISSED
@@ -491,6 +528,10 @@ class RemoteReader:
                     # The batches before lead there as well.
                     raise error from None
                 continue
+            except _ThrottledError:
+                # The next read goes on with this walk.
+                self._positions.distrust(place, error)
+                raise
             self._positions.distrust(place, error)
             return read
         raise error
@@ -506,9 +547,9 @@ class RemoteReader:
         while position < size_bytes:
             run = self._fetch(place, wanted, position, end)
             if whole and len(run) and run.base_offset[0] != known_offset:
-                raise _wrong_position(run, place, f"the batch of offset {known_offset}")
+                raise wrong_position(run, place, f"the batch of offset {known_offset}")
             if position == start.position:
-                _check_start(run, start, place)
+                check_start(run, start, place)
             row = run.row_reaching(wanted.offset)
             if row < len(run):
                 again = None if whole else self._missing(run, row, place, wanted)
@@ -521,6 +562,8 @@ class RemoteReader:
             position, end = self._go_on(run, place, wanted, stride)
             if len(run):
                 self._positions.note(place, run.last_offset[len(run) - 1], run.stop_position)
+                # Each step of a walk asks for itself: what it came by is remembered.
+                wanted.is_begun = wanted.is_begun and not start.guessed
             # The views go before the next ones come.
             del run
         return None
@@ -554,8 +597,26 @@ class RemoteReader:
             permit = self._memory.acquire(end - position, self._memory_wait_ms)
         if permit is None:
             raise _RefusedError
+        view, _ = self._request(place, wanted, position, end, permit)
+        return self._run(view, position, place)
+
+    def _request(
+        self, place: Place, wanted: Wanted, position: int, end: int, permit: Permit
+    ) -> tuple[memoryview, int]:
+        """The bytes, charged to the read's payer before they are asked for, and when they came."""
+        try:
+            if wanted.is_begun:
+                if wanted.payer.count is not None:
+                    wanted.payer.count(end - position)
+            elif not wanted.payer.charge(end - position):
+                self._positions.keep_walk(place)
+                raise _ThrottledError
+        except BaseException:
+            permit.release()
+            raise
+        wanted.is_begun = True
         wanted.requests += 1
-        return self._fetch_with(place, position, end, permit)
+        return self._fetch_view(place, position, end, permit)
 
     def _fetch_with(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun:
         view, _ = self._fetch_view(place, position, end, permit)
@@ -611,7 +672,7 @@ class RemoteReader:
                 return position, self._cut(place, position, position + stride)
             limit = self._positions.run_limit(place, position, wanted.offset)
             if not 0 < claimed <= limit - position or run.stop_reason is StopReason.ZERO_TAIL:
-                raise _too_long(place, position, claimed, limit - position)
+                raise too_long(place, position, claimed, limit - position)
             # However large it is: nothing else brings the reader on.
             end = min(position + claimed + _NEXT_BYTES, place.segment.segment_size_bytes)
             return position, max(end, self._cut(place, position, position + stride))
@@ -708,64 +769,12 @@ class _NextPlaces:
         return None if start is None or start.guessed else start.position
 
 
-def _nothing(wanted: Wanted, *, refused: bool = False) -> RemoteRead:
+def _nothing(wanted: Wanted, *, refused: bool = False, throttled: bool = False) -> RemoteRead:
     return RemoteRead(
         records=b"",
         first_offset=-1,
         next_offset=wanted.offset,
         requests=wanted.requests,
         refused=refused,
-    )
-
-
-def _check_start(run: BatchRun, start: Start, place: Place) -> None:
-    """What the index said of the batch at that position is true of it."""
-    if not len(run):
-        return
-    first, last = run.base_offset[0], run.last_offset[0]
-    timestamp_ms = run.base_timestamp_ms[0]
-    reason, hint = _WRONG_POSITION, "the indexes are those of other bytes"
-    if start.last_offset is not None:
-        if last == start.last_offset:
-            return
-        expected = f"a batch that ends with offset {start.last_offset}"
-    elif start.first_timestamp_ms is None:
-        if start.lowest_offset <= first <= start.highest_offset:
-            return
-        expected = f"a batch of offset {start.lowest_offset} or later"
-    else:
-        if (first, timestamp_ms) == (start.highest_offset, start.first_timestamp_ms):
-            return
-        if first == start.highest_offset:
-            # A batch is there, but another one.
-            reason, hint = "wrong_batch", "the object holds another segment"
-        expected = f"a batch of offset {start.highest_offset}, time {start.first_timestamp_ms}"
-    raise CorruptDataError(
-        reason=reason,
-        path=place.log_key,
-        position=start.position,
-        expected=expected,
-        found=f"one of offsets {first} to {last}, time {timestamp_ms}",
-        hint=hint,
-    )
-
-
-def _wrong_position(run: BatchRun, place: Place, expected: str) -> CorruptDataError:
-    return CorruptDataError(
-        reason=_WRONG_POSITION,
-        path=place.log_key,
-        position=run.start_position,
-        expected=expected,
-        found=f"one of offsets {run.base_offset[0]} to {run.last_offset[0]}",
-        hint="the store gave other bytes than were asked for",
-    )
-
-
-def _too_long(place: Place, position: int, claimed: int, room: int) -> CorruptDataError:
-    return CorruptDataError(
-        reason=StopReason.BAD_LENGTH.value,
-        path=place.log_key,
-        position=position,
-        expected=f"a batch of at most {room} bytes",
-        found=f"one of {claimed}",
+        throttled=throttled,
     )

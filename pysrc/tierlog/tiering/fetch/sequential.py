@@ -6,8 +6,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from tierlog.tiering.fetch.batch_run import BatchRun
+from tierlog.tiering.fetch.charges import Payer
 from tierlog.tiering.fetch.places import Place
-from tierlog.tiering.fetch.read_ahead import ReadAhead, Stream
+from tierlog.tiering.fetch.read_ahead import ReadAhead, Stream, Work
 
 __all__ = ["Fetched", "Outcome", "Part", "Wanted", "take_parts"]
 
@@ -25,6 +26,8 @@ class Outcome(Enum):
     EXHAUSTED = "exhausted"
     # It was not read ahead.
     MISSED = "missed"
+    # It is not here yet, and the quota is used up.
+    THROTTLED = "throttled"
 
 
 class Fetched(NamedTuple):
@@ -39,21 +42,28 @@ class Wanted:
     """One read on its way through the segments: offsets from `offset` up to `last_offset`, at most
     `max_bytes` but the first batch always if `minimum_one`; `requests` counts. ``fetched`` is at
     hand already. The tier should hold the offsets from `log_start_offset` to `tier_end_offset`
-    (exclusive), None for unknown."""
+    (exclusive), None for unknown. Its bytes are charged to ``payer``; once ``is_begun``, without
+    asking."""
 
     __slots__ = (
         "fetched",
+        "is_begun",
         "last_offset",
         "log_start_offset",
         "max_bytes",
         "minimum_one",
         "offset",
+        "payer",
         "requests",
         "stream",
         "tier_end_offset",
     )
 
-    def __init__(self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool) -> None:
+    def __init__(
+        self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool, payer: Payer
+    ) -> None:
+        self.payer = payer
+        self.is_begun = False
         self.offset = offset
         self.max_bytes = max_bytes
         self.last_offset = last_offset
@@ -99,8 +109,10 @@ def take_parts(
             return parts or Outcome.EXHAUSTED
         if parts and left * 2 <= wanted.max_bytes and wanted.max_bytes >= _LARGE_BYTES:
             return parts
-        run, asked = ahead.awaited(stream, piece)
-        wanted.requests += asked
+        run, work = ahead.awaited(stream, piece, wanted.payer)
+        wanted.requests += work is Work.DONE
+        if run is None and work is Work.REFUSED:
+            return parts or Outcome.THROTTLED
         if run is None:
             return parts or Outcome.MISSED
         row = run.row_reaching(offset)
