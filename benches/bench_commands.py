@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 from tests.kafka_tools import KafkaBroker, KafkaToolsError
 from tierlog import decode_records, rebuild_indexes
@@ -45,6 +45,12 @@ GB = 1e9
 ROUNDS = 5
 # Broker, consumer and command share the machine: a warm-up run each is enough.
 WARMUP_S = 0.1
+
+
+def environment() -> dict[str, str]:
+    """As where tierlog is installed: modules are compiled once."""
+    cached = {"PYTHONPYCACHEPREFIX": str(Path(gettempdir()) / "tierlog-bench-modules")}
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | cached
 
 
 def items(bench: Bench) -> Sequence[Case | Limit]:
@@ -177,7 +183,11 @@ def output(command: Sequence[str]) -> Iterator[memoryview]:
     """The output of a command through a pipe, as it comes; an error if the command fails."""
     place = memoryview(bytearray(READ_BYTES))
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=environment(),
     ) as process:
         assert process.stdout is not None
         while size := os.readv(process.stdout.fileno(), [place]):
@@ -316,7 +326,7 @@ def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
     def run_once(_number: int) -> float:
         command = [*TIERLOG, "verify", "--deep", str(folder / "logs"), "--format", "json"]
         start = time.perf_counter()
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, env=environment(), check=True)
         seconds = time.perf_counter() - start
         seen = json.loads(done.stdout)["summary"]["size_bytes"]
         require(seen == sum(log.stat().st_size for log in logs), f"verify: {seen} bytes")
@@ -340,7 +350,7 @@ def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
     def run_once(_number: int) -> float:
         start = time.perf_counter()
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, env=environment(), check=True)
         seconds = time.perf_counter() - start
         rows = json.loads(done.stdout)["partitions"]
         require(sum(row["segments"] for row in rows) == len(logs), f"ls: {rows}")
@@ -356,7 +366,7 @@ def first_record(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
     def run_once(_number: int) -> float:
         start = time.perf_counter()
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, env=environment(), check=True)
         seconds = time.perf_counter() - start
         require(done.stdout == (expected or b"") + b"\n", "cat -c 1: another record")
         return seconds

@@ -26,7 +26,8 @@ from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote import local_store, obstore_store
 from tierlog.remote.object_store import file_chunks, open_regular_file
-from tierlog.remote.store import LocalStore, ObjectStore, ObstoreStore, open_store
+from tierlog.remote.obstore_store import ObstoreStore
+from tierlog.remote.store import LocalStore, ObjectStore, open_store
 
 _numbers = count()
 

@@ -325,7 +325,7 @@ def test_killed_workers_do_not_show(tmp_path: Path) -> None:
     source = DATA_DIR / "clean" / "disk2"
     report = rebuild(source, tmp_path / "whole")
     killer = Killer(2)
-    again = rebuild(source, tmp_path / "killed", jobs=2, progress=killer)
+    again = rebuild(source, tmp_path / "killed", jobs=2, process_bytes=0, progress=killer)
     assert killer.kills == 0
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
     assert len(again.segments) == len(report.segments)
@@ -335,7 +335,20 @@ def test_killed_workers_do_not_show(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_tasks")
 def test_workers_that_keep_dying_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(TierlogError, match=r"killed 4 times.*fewer jobs"):
-        rebuild(DATA_DIR / "clean" / "disk1", tmp_path, jobs=2, progress=Killer(100))
+        rebuild(
+            DATA_DIR / "clean" / "disk1", tmp_path, jobs=2, process_bytes=0, progress=Killer(100)
+        )
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_a_small_directory_starts_no_process(tmp_path: Path) -> None:
+    """A process takes longer to start than a gigabyte takes to scan."""
+    killer = Killer(1)
+    source = DATA_DIR / "clean" / "disk1"
+    report = rebuild(source, tmp_path / "threads", jobs=2, progress=killer)
+    assert killer.kills == 1
+    assert len(rebuild(source, tmp_path / "one", jobs=1).segments) == len(report.segments)
+    assert tree(tmp_path / "threads") == tree(tmp_path / "one")
 
 
 def at_an_interrupt(_task: RebuildTask) -> list[object]:
@@ -344,7 +357,7 @@ def at_an_interrupt(_task: RebuildTask) -> list[object]:
 
 def test_an_interrupt_ends_workers_without_a_word() -> None:
     """The command itself says what there is to say; what a killed worker leaves does not show."""
-    with _Workers(2) as workers:
+    with _Workers(2, in_threads=False) as workers:
         told = [
             one
             for _, row in workers.run(at_an_interrupt, [RebuildTask(parts=())] * 2)

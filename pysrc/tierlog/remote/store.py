@@ -23,9 +23,8 @@ from tierlog.errors import ConfigError
 from tierlog.remote.kafka_layout import KAFKA_SCHEME, KafkaLayoutStore
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.object_store import ObjectInfo, ObjectStore, check_prefix, file_chunks
-from tierlog.remote.obstore_store import ObstoreStore, open_cloud_store, open_memory_store
 
-__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "ObstoreStore", "file_chunks", "open_store"]
+__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "file_chunks", "open_store"]
 
 _CLOUD_SCHEMES = ("s3", "gs", "az")
 _SCHEMES = ("file", "memory", *_CLOUD_SCHEMES, "hdfs")
@@ -47,16 +46,20 @@ def open_store(url: str, **options: Any) -> ObjectStore:
     if url.startswith(KAFKA_SCHEME):
         return KafkaLayoutStore(open_store(url.removeprefix(KAFKA_SCHEME), **options))
     parts = _split(url)
+    # What servers need takes longer to import than all the rest.
     if parts.scheme in _CLOUD_SCHEMES:
+        from tierlog.remote.obstore_store import open_cloud_store
+
         return open_cloud_store(url, options)
     if parts.scheme == "hdfs":
-        # Here, since what it needs takes longer to import than all the rest.
         from tierlog.remote.hdfs_store import open_hdfs_store
 
         return open_hdfs_store(url, options)
     if options:
         raise ConfigError(f"{url}: a {parts.scheme}: store has no options, got {sorted(options)}")
     if parts.scheme == "memory":
+        from tierlog.remote.obstore_store import open_memory_store
+
         return open_memory_store(f"memory:///{parts.path.strip('/')}")
     return LocalStore(unquote(parts.path))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
@@ -194,6 +193,9 @@ async def read_async(
 
     Cancelled, it no longer waits for a quota; a piece that is under way comes to nothing.
     """
+
+    # Here, since it takes long to import and most readers wait in threads.
+    import asyncio
 
     def next_piece() -> RecordColumns | None:
         return next(pieces, None)

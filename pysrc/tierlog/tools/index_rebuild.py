@@ -21,7 +21,14 @@ import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -82,6 +89,8 @@ __all__ = [
 ]
 
 DEFAULT_PIECE_BYTES = 64 << 20
+# Threads have scanned this much before processes have started.
+DEFAULT_PROCESS_BYTES = 4 << 30
 _MAX_RESTARTS = 3
 
 
@@ -399,11 +408,13 @@ def rebuild_index(
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     remote_index: RemoteIndexConfig | None = None,
     piece_bytes: int = DEFAULT_PIECE_BYTES,
+    process_bytes: int = DEFAULT_PROCESS_BYTES,
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Rebuilds the index files of a log directory into `target`, or the damaged and missing
     `.indexes` objects of a store and then, into `target` if there is one, the remote index files of
-    its partitions; in `jobs` processes.
+    its partitions; in `jobs` processes, or in as many threads if there is less to do than
+    ``process_bytes``.
 
     ``now_ms`` tells a `.log` object that is just being copied from one left behind. With
     ``dry_run`` everything is scanned and nothing written. Raises as `plan_rebuild`, and
@@ -423,7 +434,8 @@ def rebuild_index(
     )
     watching = progress or QuietProgress()
     watching.start(sum(task.size_bytes for task in plan.tasks))
-    with _Workers(jobs) as workers:
+    is_small = sum(task.cost_bytes for task in plan.tasks) < process_bytes
+    with _Workers(jobs, in_threads=is_small) as workers:
         pieces: list[FoundPiece] = []
         for scan, found in workers.run(scan_task, plan.scans):
             pieces += found
@@ -441,11 +453,12 @@ def rebuild_index(
 
 
 class _Workers:
-    """Processes for one run; tasks run right here where one at a time is enough."""
+    """Threads or processes for one run; tasks run right here where one at a time is enough."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, *, in_threads: bool) -> None:
         self._jobs = jobs
-        self._pool: ProcessPoolExecutor | None = None
+        self._in_threads = in_threads
+        self._pool: Executor | None = None
 
     def __enter__(self) -> _Workers:
         return self
@@ -481,21 +494,25 @@ class _Workers:
         self, work: Callable[[_Task], list[_Result]], tasks: dict[int, _Task]
     ) -> Iterator[tuple[int, list[_Result]]]:
         if self._pool is None:
-            # Never forked: the threads and clients of object stores do not survive that.
-            context = multiprocessing.get_context("spawn")
-            # A terminal interrupts all of them: they go without a word, as if killed.
-            self._pool = ProcessPoolExecutor(
-                self._jobs,
-                mp_context=context,
-                initializer=signal.signal,
-                initargs=(signal.SIGINT, signal.SIG_DFL),
-            )
+            self._pool = self._new_pool()
         running: dict[Future[list[_Result]], int] = {
             self._pool.submit(work, task): number for number, task in tasks.items()
         }
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
+
+    def _new_pool(self) -> Executor:
+        if self._in_threads:
+            return ThreadPoolExecutor(self._jobs)
+        # Never forked: the threads and clients of object stores do not survive that. A terminal
+        # interrupts all of them: they go without a word, as if killed.
+        return ProcessPoolExecutor(
+            self._jobs,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_DFL),
+        )
 
     def _stop(self) -> None:
         if self._pool is not None:

@@ -83,6 +83,11 @@ class RebuildTask:
         return sum(part.size_bytes for part in self.parts)
 
     @property
+    def cost_bytes(self) -> int:
+        """What it costs: its bytes, and as many more as each segment takes the time of."""
+        return sum(map(_cost_bytes, self.parts))
+
+    @property
     def is_scanned(self) -> bool:
         """Whether its pieces are there, and nothing is left to be scanned."""
         return any(part.is_scanned for part in self.parts)
