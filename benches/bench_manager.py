@@ -27,6 +27,7 @@ from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Watch, WatchSettings
 from tierlog.tiering.manager import RemoteLogManager
 
@@ -163,6 +164,7 @@ def watch(bench: Bench) -> Limit:
                 StoreLearner(store, metadata),
                 WatchSettings(),
                 notes=LocalStore(folder),
+                archive_ids=ArchiveIds(store, "bench"),
                 all_known=True,
                 memory=ListingMemory(clock),
             )

@@ -101,6 +101,18 @@ class BrokerClient:
         except (KafkaException, TimeoutError) as error:
             raise self._unavailable(error) from error
 
+    def cluster_id(self) -> str | None:
+        """The id of the broker's cluster, None before 0.10.1. BrokerUnavailableError when it does
+        not answer in time."""
+        from confluent_kafka import KafkaException
+
+        try:
+            found: str | None = self._client.list_topics(timeout=self._timeout_s).cluster_id
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        self._cluster_id = self._cluster_id or found
+        return found
+
     def topic_ids(self, names: Collection[str]) -> dict[str, str | None]:
         """The ids of the topics that the cluster has under these names; None: nobody has it.
 
@@ -189,10 +201,12 @@ class BrokerClient:
         futures = self._client.describe_topics(
             TopicCollection(topics), request_timeout=self._timeout_s
         )
-        return {
+        found = {
             name: _uuid_text(description.topic_id)
             for name, description in self._answers(futures).items()
         }
+        # All zeros come from brokers that give topics no ids.
+        return {name: topic_id for name, topic_id in found.items() if topic_id != ZERO_UUID}
 
     def _last_stable_offsets(
         self, partitions: list[TopicPartition]

@@ -22,6 +22,8 @@ __all__ = [
     "TopicIdPartition",
     "check_kafka_uuid",
     "check_topic_name",
+    "derived_topic_id",
+    "is_derived_topic_id",
     "kafka_uuid",
     "kafka_uuid_bytes",
     "random_kafka_uuid",
@@ -33,6 +35,8 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 ZERO_UUID = "A" * 22
 _MAX_INT32 = 2**31 - 1
+# Of the version-5 ids of topics that have none; any constant would do, and it must never change.
+_TOPIC_NAMESPACE = uuid.UUID("8f2b6a0e-5f0c-5c1e-9d57-3c1f4e8a7b60")
 
 
 class StopReason(StrEnum):
@@ -74,6 +78,21 @@ def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
         text = kafka_uuid(uuid.UUID(bytes=random_bytes(16), version=4))
         if not text.startswith("-"):
             return text
+
+
+def derived_topic_id(cluster_id: str, topic: str) -> str:
+    """The id under which a topic is archived that its cluster never gave an id.
+
+    A version-5 UUID of the cluster id and the name: the same on every broker and every day. The
+    topics of brokers up to 2.7 have no ids. ValueError for a name that Kafka does not allow.
+    """
+    # A topic name has no slash, so no two pairs have the same text.
+    return kafka_uuid(uuid.uuid5(_TOPIC_NAMESPACE, f"{cluster_id}/{check_topic_name(topic)}"))
+
+
+def is_derived_topic_id(topic_id: str) -> bool:
+    """Whether `derived_topic_id` made the id. Kafka's own are random, of version 4."""
+    return uuid.UUID(bytes=kafka_uuid_bytes(topic_id)).version == 5
 
 
 def check_topic_name(topic: str) -> str:

@@ -23,6 +23,7 @@ from tierlog.sidecar import Outcome, Sidecar
 from tierlog.sidecar.host import SidecarLog
 from tierlog.sidecar.last_answers import NOTES_KEY
 from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Look, Watch, WatchSettings
 from tierlog.tiering.local_log import LocalLog, TopicSettings
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, random_kafka_uuid
@@ -98,6 +99,7 @@ class House:
             StoreLearner(self.store, self.metadata),
             self.settings,
             notes=LocalStore(self.state_dir),
+            archive_ids=ArchiveIds(self.store, "cluster"),
             broker=self.cluster,
         )
 

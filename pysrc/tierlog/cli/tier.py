@@ -42,6 +42,12 @@ __all__ = ["tier"]
     metavar="HOST:PORT",
     help="The broker to ask what may be copied.",
 )
+@click.option(
+    "--cluster-id",
+    "tierlog_cluster_id",
+    metavar="ID",
+    help="The cluster of LOGDIRs whose meta.properties does not say it (brokers up to 2.3).",
+)
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic, or these.")
 @click.option(
     "--retention-ms",

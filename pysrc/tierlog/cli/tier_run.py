@@ -69,6 +69,7 @@ def run_tier(
                 log_dirs or config.log.dirs,
                 url,
                 state_dir=config.tier.state_dir or default_state_dir(state_home, url),
+                cluster_id=config.tier.cluster_id,
                 bootstrap=config.tier.bootstrap_servers,
                 topics=config.tier.topics,
                 include_compacted=config.tier.include_compacted_topics,

@@ -407,6 +407,13 @@ class TierConfig(Section):
         (),
         "Copy these topics only; none given is all of them.",
     )
+    cluster_id: str | None = setting(
+        "tierlog.cluster.id",
+        text("a cluster id"),
+        None,
+        "The cluster that the log directories belong to, where their meta.properties does not say "
+        "it: brokers up to 2.3 do not write it.",
+    )
     retention_ms: int = setting(
         "tierlog.retention.ms",
         whole_number(1, MAX_INT64, or_off=-1),

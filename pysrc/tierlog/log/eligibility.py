@@ -245,7 +245,7 @@ def copy_facts(
         known_start = max(known_start, log_start_offset)
     return CopyFacts(
         topic=log.topic,
-        topic_id=log.topic_id,
+        topic_id=log.archive_id,
         # A log that has rolled has epochs.
         leader_epochs_known=lineage is not None and (bool(lineage) or len(log.segments) < 2),
         stable=stable,

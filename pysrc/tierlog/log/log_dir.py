@@ -82,6 +82,7 @@ class PartitionLog:
     * ``compacted``: the cleaner's checkpoint is damaged. False means only that the cleaner has
       not recorded this partition, as for a compacted topic it has not reached yet.
 
+    ``archived_as``: the topic id of its archive, where that need not be the topic's own.
     ``begins_without_epochs``: the log begins with messages from before format 2, which have no
     leader epoch. ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed
     here when the broker goes on, so until then the segments of this partition are not settled.
@@ -101,6 +102,12 @@ class PartitionLog:
     pending_swaps: tuple[int, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[CorruptDataError, ...] = ()
+    archived_as: str | None = None
+
+    @property
+    def archive_id(self) -> str | None:
+        """The topic id under which the partition is archived; None when unknown."""
+        return self.archived_as or self.topic_id
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -27,6 +27,7 @@ from tierlog.remote.layout import (
     LOG_SUFFIX,
     ObjectKey,
     indexes_key,
+    is_marker,
     parse_key,
 )
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
@@ -206,7 +207,7 @@ def _pairs(
         try:
             key = parse_key(info.key)
         except ValueError:
-            if info.key != CLUSTER_KEY:
+            if not is_marker(info.key):
                 report(foreign_object(info))
             continue
         if not wanted(key):

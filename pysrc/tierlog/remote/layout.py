@@ -3,6 +3,7 @@
     <topic>-<topicId>/<partition>/<base offset, 20 digits>-<segmentId>.log       Kafka's bytes
     <topic>-<topicId>/<partition>/<base offset, 20 digits>-<segmentId>.indexes   see `indexes`
     cluster.json                                                                 whose store it is
+    topic-ids/<topic>-<derived id>.derived, .adopted                             see `topic_ids`
 
 All keys are relative to the store's URL. Ids are 22-character Kafka uuids, which may start with
 ``-``; digits are ASCII. The topic name is a label for people, the id decides: of names above 232
@@ -37,11 +38,13 @@ __all__ = [
     "LOG_SUFFIX",
     "MAX_RDI_BYTES",
     "MAX_TOPIC_LABEL",
+    "TOPIC_IDS_PREFIX",
     "ObjectKey",
     "claim_cluster",
     "cluster_of",
     "encode_rdi",
     "indexes_key",
+    "is_marker",
     "log_key",
     "log_key_of",
     "parse_key",
@@ -53,6 +56,7 @@ __all__ = [
 LOG_SUFFIX = ".log"
 INDEXES_SUFFIX = ".indexes"
 CLUSTER_KEY = "cluster.json"
+TOPIC_IDS_PREFIX = "topic-ids/"
 MAX_RDI_BYTES = 1024
 MAX_TOPIC_LABEL = 232
 _MARKER_VERSION = 1
@@ -66,6 +70,9 @@ _KEY = re.compile(
     r"/(?P<partition>0|[1-9][0-9]{0,9})"
     r"/(?P<offset>[0-9]{20})-(?P<segment_id>[A-Za-z0-9_-]{22})(?P<suffix>\.log|\.indexes)",
     re.ASCII,
+)
+_TOPIC_ID_MARKER = re.compile(
+    r"topic-ids/[a-zA-Z0-9._-]{1,232}-[A-Za-z0-9_-]{22}\.(derived|adopted)", re.ASCII
 )
 _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
@@ -149,6 +156,11 @@ def parse_key(key: str) -> ObjectKey:
     if len(parsed.topic_label) > MAX_TOPIC_LABEL or parsed.base_offset > _MAX_INT64:
         raise ValueError(f"not the key of a segment object: {key[:200]!r}")
     return parsed
+
+
+def is_marker(key: str) -> bool:
+    """Whether the object says something about the store and holds no segment."""
+    return key == CLUSTER_KEY or _TOPIC_ID_MARKER.fullmatch(key) is not None
 
 
 # -- RDI

@@ -7,6 +7,7 @@ blanks, numbers are integers.
 |---|---|
 | ``format_version`` | 1 |
 | ``topic``, ``topic_id``, ``partition`` | name, 22-character Kafka uuid, number |
+| ``topic_id_derived`` | true where the cluster gave the topic no id; else left out |
 | ``segment_id`` | 22-character Kafka uuid |
 | ``start_offset``, ``end_offset`` | both inclusive |
 | ``max_timestamp_ms`` | largest record timestamp |
@@ -31,7 +32,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tierlog.errors import CorruptDataError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition, is_derived_topic_id
 
 __all__ = ["FORMAT_VERSION", "SegmentDescription", "decode_segment", "encode_segment"]
 
@@ -55,7 +56,7 @@ def encode_segment(description: SegmentDescription) -> bytes:
     """The JSON text; state and custom metadata, which change, are not part of it."""
     metadata = description.metadata
     partition = metadata.topic_id_partition
-    fields = {
+    fields: dict[str, object] = {
         "format_version": FORMAT_VERSION,
         "topic": partition.topic,
         "topic_id": partition.topic_id,
@@ -75,6 +76,8 @@ def encode_segment(description: SegmentDescription) -> bytes:
         "batch_count": description.batch_count,
         "cluster_id": description.cluster_id,
     }
+    if is_derived_topic_id(partition.topic_id):
+        fields["topic_id_derived"] = True
     return _ENCODER.encode(fields).encode("utf-8")
 
 

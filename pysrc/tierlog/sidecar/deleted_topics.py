@@ -21,7 +21,12 @@ from tierlog.remote.object_store import ObjectStore
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.notes import Notes
 from tierlog.tiering.clock_watch import ClockWatch
-from tierlog.types import RemoteLogSegmentId, TopicIdPartition, check_kafka_uuid
+from tierlog.types import (
+    RemoteLogSegmentId,
+    TopicIdPartition,
+    check_kafka_uuid,
+    is_derived_topic_id,
+)
 
 __all__ = ["DeletedTopics", "TopicCluster", "deleted_since"]
 
@@ -108,7 +113,12 @@ class DeletedTopics:
         ``here``: the topic ids on the broker's disks. No ``topics`` are all of them. While the
         cluster, the store or the wall clock cannot be relied on, nothing happens but a warning.
         """
-        archived = {one.topic_id: one.topic for one in self._metadata.partitions()}
+        # The cluster knows nothing of derived ids: of those it cannot say that they are gone.
+        archived = {
+            one.topic_id: one.topic
+            for one in self._metadata.partitions()
+            if not is_derived_topic_id(one.topic_id)
+        }
         if not archived or self._clock_watch.jumped_ms():
             return
         try:

@@ -17,16 +17,17 @@ from tierlog.log.eligibility import StableOffset
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import log_key
+from tierlog.remote.layout import log_key, partition_prefix
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.storage import RemoteStorageManager
+from tierlog.sidecar.archived_log import difference_from_archive
 from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
 from tierlog.sidecar.stable import StableOffsets
 from tierlog.tiering.lineage import newest_segment
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import coverage
-from tierlog.types import TopicIdPartition
+from tierlog.types import TopicIdPartition, is_derived_topic_id
 
 __all__ = ["SidecarLog"]
 
@@ -86,6 +87,8 @@ class SidecarLog:
         return self._highest_remote_offset
 
     def _view_of(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
+        if is_derived_topic_id(self.partition.topic_id) and not self._goes_on(log):
+            self._require_same_records(log)
         stable = self._stable.of(log, answer)
         start_offset = self._start(log)
         segments = _above(_above(log.segments, log.log_start_offset), start_offset)
@@ -102,6 +105,30 @@ class SidecarLog:
             topic=self._settings,
             compacted=log.compacted if compacted is None else compacted,
         )
+
+    def _goes_on(self, log: PartitionLog) -> bool:
+        """Whether the log has only grown, or lost its oldest segments, since the last look."""
+        before = self._seen[0].segments if self._seen is not None else ()
+        now = log.segments
+        if not before or not now:
+            return False
+        begins, ends = now[0].base_offset, now[-1].base_offset
+        return begins >= before[0].base_offset and ends >= before[-1].base_offset
+
+    def _require_same_records(self, log: PartitionLog) -> None:
+        """RemoteMetadataError when another topic of that name was archived: without topic ids the
+        name is the same for a topic that was deleted and made again."""
+        try:
+            difference = difference_from_archive(log, self._finished(), self._storage)
+        except OSError as error:
+            difference = f"cannot compare it with its archive: {error}"
+        if difference:
+            raise RemoteMetadataError(
+                f"{difference}; not tiered, since without topic ids the name is all that tells "
+                "one topic from another: if the topic was deleted and made again, move "
+                f"{partition_prefix(self.partition)} out of the store and start with an empty "
+                "state directory"
+            )
 
     def _whole_history(self, local: LeaderEpochs | None) -> LeaderEpochs | None:
         if local is None:

@@ -42,6 +42,7 @@ from tierlog.sidecar.report import (
 )
 from tierlog.sidecar.said import Said, SparingListener
 from tierlog.sidecar.strays import StraySettler
+from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.delete_task import PARTITION_DELETED
@@ -70,6 +71,7 @@ class Sidecar:
             report = sidecar.run_once()         # one pass, or
             sidecar.run(stop, listener)         # on and on, until the event `stop` is set
 
+    ``cluster_id`` is for directories whose meta.properties does not say it.
     ``bootstrap`` (host:port) asks that cluster for leaders, policies and last stable offsets; a
     partition whose leader is another broker is left to it. While the broker is silent, what it said
     last holds, with a warning; a partition of which it never named leader and policy is not copied.
@@ -91,6 +93,7 @@ class Sidecar:
         store_url: str,
         *,
         state_dir: str,
+        cluster_id: str | None = None,
         bootstrap: str | None = None,
         broker_timeout_s: float = 10.0,
         topics: Sequence[str] = (),
@@ -116,9 +119,9 @@ class Sidecar:
             include_internal=include_internal,
             topic=topic or TopicSettings(),
         )
-        self._cluster_id = _cluster_id(self._logs)
+        self._broker = self._broker_at(bootstrap, cluster_id, broker_timeout_s)
+        self._cluster_id, self._said_first = _cluster_id(self._logs, cluster_id, self._broker)
         claim_cluster(self._store, self._cluster_id)
-        self._broker = self._broker_at(bootstrap, broker_timeout_s)
         if copy_quota is None or dry_run:
             copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
         self._copy_quota = copy_quota
@@ -128,11 +131,7 @@ class Sidecar:
         index_config = self._config.remote_index
         if dry_run:
             index_config = replace(index_config, dir=None)
-            real_dir = state_dir
-            state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
-            copy_metadata(*(os.path.join(one, METADATA_FILE) for one in (real_dir, state_dir)))
-        os.makedirs(state_dir, mode=0o700, exist_ok=True)
-        self._metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
+        self._metadata = self._opened_metadata(state_dir, dry_run)
         self._storage = RemoteStorageManager(self._store)
         self._manager = RemoteLogManager(
             self._storage,
@@ -191,7 +190,7 @@ class Sidecar:
         gathered = _Pass(on_progress or _ignore)
         self._events.begin(gathered, 0)
         look = self._look()
-        for warning in (*look.warnings, *filter(None, [look.broker_error])):
+        for warning in filter(None, (self._said_first, *look.warnings, look.broker_error)):
             self._events.warn(warning)
         sizes = self._planned_sizes(look)
         self._events.begin(gathered, sum(sizes))
@@ -303,8 +302,10 @@ class Sidecar:
                 self._manager.copy_pool.hurry()
 
     def _tell(self, look: Look, said: Said) -> None:
-        for text in (*look.warnings, *map(str, look.listing.problems)):
+        for text in filter(None, (self._said_first, *look.warnings)):
             said.say(text)
+        for problem in look.listing.problems:
+            said.say(str(problem))
         for seen in look.partitions:
             for problem in seen.log.problems:
                 said.say(str(problem))
@@ -378,15 +379,32 @@ class Sidecar:
             learner,
             self._settings,
             notes=self._notes,
+            archive_ids=ArchiveIds(
+                self._store,
+                self._cluster_id,
+                include_internal=self._settings.include_internal,
+            ),
             broker=self._broker,
             all_known=all_known,
             memory=ListingMemory(self._clock),
         )
 
-    def _broker_at(self, bootstrap: str | None, timeout_s: float) -> BrokerClient | None:
+    def _opened_metadata(self, state_dir: str, dry_run: bool) -> SqliteRemoteLogMetadataManager:
+        """The metadata in the state directory; for a dry run a copy that `close` removes."""
+        if dry_run:
+            real_file = os.path.join(state_dir, METADATA_FILE)
+            state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
+            copy_metadata(real_file, os.path.join(state_dir, METADATA_FILE))
+        os.makedirs(state_dir, mode=0o700, exist_ok=True)
+        return SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
+
+    def _broker_at(
+        self, bootstrap: str | None, cluster_id: str | None, timeout_s: float
+    ) -> BrokerClient | None:
         if bootstrap is None:
             return None
-        return BrokerClient(bootstrap, cluster_id=self._cluster_id, timeout_s=timeout_s)
+        known = self._logs.cluster_id or cluster_id
+        return BrokerClient(bootstrap, cluster_id=known, timeout_s=timeout_s)
 
     def _opened_deleted_topics(self, retention_ms: int | None) -> DeletedTopics | None:
         if retention_ms is None or self._broker is None:
@@ -464,13 +482,35 @@ def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:
     return DryRunStore(store) if dry_run else store
 
 
-def _cluster_id(logs: LogDir) -> str:
-    if logs.cluster_id is None:
+def _cluster_id(logs: LogDir, given: str | None, broker: BrokerClient | None) -> tuple[str, str]:
+    """The cluster that the directories belong to, and what to tell of where that is known from:
+    brokers up to 2.3 do not write it into meta.properties."""
+    known = logs.cluster_id
+    if known is not None and given is not None and known != given:
         raise ConfigError(
-            f"{', '.join(logs.paths)}: no cluster.id in meta.properties; without it "
-            "two clusters could share a store"
+            f"{', '.join(logs.paths)}: expected cluster.id {given} in meta.properties, as "
+            f"tierlog.cluster.id (--cluster-id) says, found {known}"
         )
-    return logs.cluster_id
+    silent = [
+        path
+        for path, meta in zip(logs.paths, logs.meta, strict=True)
+        if meta is None or meta.cluster_id is None
+    ]
+    if not silent and known is not None:
+        return known, ""
+    source = "from --cluster-id" if given is not None else "as the other directories say"
+    cluster_id = known or given
+    if cluster_id is None and broker is not None:
+        source, cluster_id = "as the broker says", broker.cluster_id()
+    if cluster_id is None:
+        raise ConfigError(
+            f"{', '.join(logs.paths)}: no cluster.id in meta.properties, and without it two "
+            "clusters could share a store; give it with --cluster-id (a broker from 0.10.1 on "
+            "logs it when it starts; for an older one choose one name for each cluster)"
+        )
+    return cluster_id, (
+        f"{', '.join(silent)}: no cluster.id in meta.properties; cluster {cluster_id} {source}"
+    )
 
 
 def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Decision]:

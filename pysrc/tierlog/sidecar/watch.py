@@ -35,6 +35,7 @@ from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar.host import SidecarLog
 from tierlog.sidecar.last_answers import LastAnswers
 from tierlog.sidecar.learn import StoreLearner
+from tierlog.sidecar.topic_ids import ArchiveIds, lacks_topic_ids
 from tierlog.tiering.local_log import LocalLog, TopicSettings
 from tierlog.types import TopicIdPartition
 
@@ -134,7 +135,8 @@ class Watch:
 
     ``all_known``: everything in the store is in the metadata already. With a ``memory``, quiet
     directories are not read at every look. ``notes`` is the state directory as a store: there the
-    last answers of the ``broker`` are kept.
+    last answers of the ``broker`` are kept. ``archive_ids`` says under which topic ids partitions
+    are archived.
     """
 
     def __init__(
@@ -146,11 +148,13 @@ class Watch:
         settings: WatchSettings,
         *,
         notes: ObjectStore,
+        archive_ids: ArchiveIds,
         broker: Cluster | None = None,
         all_known: bool = False,
         memory: ListingMemory | None = None,
     ) -> None:
         self._logs = logs
+        self._archive_ids = archive_ids
         self._metadata = metadata
         self._storage = storage
         self._learner = learner
@@ -184,6 +188,12 @@ class Watch:
         ]
         warnings += _unreadable_directories(self._logs, listing)
         answers, broker_error = self._ask(wanted)
+        wanted, answers = self._archive_ids.assign(
+            wanted,
+            answers,
+            may_derive=lacks_topic_ids(self._logs, listing.partitions),
+            warnings=warnings,
+        )
         if answers is not None:
             warnings += _what_answers_say(wanted, answers, self._settings.topic)
         seen = self._see_all(wanted, answers, warnings)
@@ -280,7 +290,7 @@ class Watch:
     ) -> tuple[Ineligible | None, tuple[Decision, ...]]:
         """The reason of the first segment, and the decisions on all."""
         facts = copy_facts(
-            log,
+            log if log.archived_as is not None else replace(log, topic_id=None),
             _NO_OFFSET,
             copied=Coverage(),
             compacted=None if answer is None else answer.compacted,
@@ -374,14 +384,14 @@ class Watch:
 
 
 def _partition(log: PartitionLog) -> TopicIdPartition | None:
-    if log.topic_id is None:
+    if log.archived_as is None:
         return None
-    return TopicIdPartition(topic_id=log.topic_id, topic=log.topic, partition=log.partition)
+    return TopicIdPartition(topic_id=log.archived_as, topic=log.topic, partition=log.partition)
 
 
 def _same_topic(log: PartitionLog, answer: BrokerAnswer | None) -> bool:
     """Whether the cluster still means this topic by the name, as far as one knows."""
-    return answer is None or answer.topic_id is None or answer.topic_id == log.topic_id
+    return answer is None or answer.topic_id is None or answer.topic_id == log.archived_as
 
 
 def _written_epoch(log: PartitionLog) -> int:

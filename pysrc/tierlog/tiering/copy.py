@@ -171,7 +171,7 @@ def prepare(
     """
     path = segment.log_path
     lineage = log.lineage
-    if log.topic_id is None or lineage is None or segment.next_base_offset is None:
+    if log.archive_id is None or lineage is None or segment.next_base_offset is None:
         raise SegmentRefusedError(path, ["topic id, leader epochs or end offset unknown"])
     try:
         rebuilt = rebuild_indexes(
@@ -200,7 +200,9 @@ def prepare(
     if draft is not None:
         draft.wrote(table.stop_position, table.range_crc32c)
     return PreparedSegment(
-        partition=TopicIdPartition(topic_id=log.topic_id, topic=log.topic, partition=log.partition),
+        partition=TopicIdPartition(
+            topic_id=log.archive_id, topic=log.topic, partition=log.partition
+        ),
         segment=segment,
         end_offset=segment.next_base_offset - 1,
         rebuilt=rebuilt,
@@ -334,9 +336,9 @@ class SegmentCopier:
         The bytes are on their way before anybody could hold them back: not for a paced copy.
         """
         draft = None
-        if log.topic_id is not None:
+        if log.archive_id is not None:
             partition = TopicIdPartition(
-                topic_id=log.topic_id, topic=log.topic, partition=log.partition
+                topic_id=log.archive_id, topic=log.topic, partition=log.partition
             )
             draft = self._storage.draft_log_segment_data(
                 RemoteLogSegmentId(topic_id_partition=partition, id=segment_id),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from tierlog.remote.bucket import Problem
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
+from tierlog.remote.topic_ids import adopted_topic_ids
 from tierlog.tiering.fetch.charges import FetchQuota
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.gaps import OnGap, gap_handler
@@ -63,17 +64,16 @@ def open_reader(
     of reading a store. Offsets that the store lacks and should have are a GapError. With ``on_gap``
     "skip" they are passed over; a function is told of each gap instead.
     """
-    text = os.fspath(source)
-    isolation = _isolation(isolation_level)
+    text, isolation = os.fspath(source), _isolation(isolation_level)
     report_gap = gap_handler(on_gap)
-    quota = fetch_quota
-    if quota is None and config is not None:
-        # One for all looks at the store.
-        quota = QuotaManager.for_fetches(config.quota)
+    # One for all looks at the store.
+    quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
 
     def remote(url: str) -> StoreReader:
         opened = open_store(url)
-        listing = StoreListing(opened, _wanted(topic, partition), on_problem)
+        # A directory may name a topic by an id that it got after it was archived.
+        adopted = {} if store is None else adopted_topic_ids(opened)
+        listing = StoreListing(opened, _wanted(topic, partition, adopted), on_problem)
 
         def report(error: GapError) -> None:
             if not listing.has_reported(error):
@@ -88,6 +88,7 @@ def open_reader(
             config=config,
             on_gap=report,
             has_unfinished=listing.has_unfinished,
+            adopted=adopted,
         )
 
     if "://" in text:
@@ -114,11 +115,14 @@ def _isolation(text: str) -> IsolationLevel:
         raise ConfigError(f"isolation level: expected {names}, found {text!r}") from None
 
 
-def _wanted(topic: str | None, partition: int | None) -> Callable[[ObjectKey], bool]:
+def _wanted(
+    topic: str | None, partition: int | None, adopted: Mapping[str, str]
+) -> Callable[[ObjectKey], bool]:
     """Whether a key may be one of a topic (None: any) and partition (None: any)."""
 
     def wanted(key: ObjectKey) -> bool:
-        named = topic is None or topic == key.topic_id or topic[:MAX_TOPIC_LABEL] == key.topic_label
+        ids = key.topic_id, adopted.get(key.topic_id)
+        named = topic is None or topic in ids or topic[:MAX_TOPIC_LABEL] == key.topic_label
         return named and partition in (None, key.partition)
 
     return wanted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -83,16 +83,19 @@ class StoreReader:
         config: Config | None = None,
         on_gap: OnGap = "fail",
         has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
+        adopted: Mapping[str, str] | None = None,
     ) -> None:
         """`index_cache` is one of the same store; without it each call asks for its indexes.
         Requests for `.log` objects count for `fetch_quota` when they go, by default for the quota
         that `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
         ``alarm`` is that of `RemoteReader`: it hears of damaged indexes that reading does without.
         ``on_gap`` is what happens where the store lacks offsets. ``has_unfinished`` is that of
-        `StoreListing`."""
+        `StoreListing`. ``adopted``: the ids that topics got after they were archived, by the ids
+        they are archived under."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
+        self._adopted = adopted or {}
         self._fetch_bytes = fetch_bytes
         self._alarm = alarm
         self._on_gap = on_gap
@@ -113,7 +116,7 @@ class StoreReader:
                     PartitionSummary(
                         topic=partition.topic,
                         partition=partition.partition,
-                        topic_id=partition.topic_id,
+                        topic_id=self._adopted.get(partition.topic_id, partition.topic_id),
                         log_start_offset=min(segment.start_offset for segment in segments),
                         log_end_offset=max(segment.end_offset for segment in segments) + 1,
                         segment_count=len(segments),
@@ -239,7 +242,7 @@ class StoreReader:
             one
             for one in self._metadata.partitions()
             if one.partition == partition
-            and topic in (one.topic, one.topic_id)
+            and topic in (one.topic, one.topic_id, self._adopted.get(one.topic_id))
             and self._finished(one)
         ]
         if len(named) > 1:

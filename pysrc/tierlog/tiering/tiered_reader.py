@@ -19,6 +19,7 @@ from tierlog.tiering.gaps import OnGap, gap_handler
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import PartitionSummary, SegmentSummary
 from tierlog.tiering.store_reader import StoreReader
+from tierlog.types import is_derived_topic_id
 
 __all__ = ["TieredReader"]
 
@@ -59,9 +60,14 @@ class TieredReader:
     def partitions(self) -> list[PartitionSummary]:
         """See `LogReader`; a partition of both is one, with the segments of both counted."""
         known = {_identity(one): one for one in self._remote.partitions()}
+        derived = {key[:2]: key for key in known if key[2] and is_derived_topic_id(key[2])}
         for one in self._local.partitions():
-            other = known.get(_identity(one))
-            known[_identity(one)] = one if other is None else _joined(other, one)
+            key = _identity(one)
+            if one.topic_id is None:
+                # Archived under an id that was made of its name.
+                key = derived.get(key[:2], key)
+            other = known.get(key)
+            known[key] = one if other is None else _joined(other, one)
         return sorted(known.values(), key=lambda one: (one.topic, one.partition))
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
@@ -224,7 +230,7 @@ def _joined(remote: PartitionSummary, local: PartitionSummary) -> PartitionSumma
     return PartitionSummary(
         topic=local.topic,
         partition=local.partition,
-        topic_id=local.topic_id,
+        topic_id=remote.topic_id,
         log_start_offset=min(starts, default=None),
         log_end_offset=local.log_end_offset,
         segment_count=remote.segment_count + local.segment_count,

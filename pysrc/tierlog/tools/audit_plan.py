@@ -29,6 +29,7 @@ from tierlog.remote.layout import (
     INDEXES_SUFFIX,
     LOG_SUFFIX,
     cluster_of,
+    is_marker,
     parse_key,
 )
 from tierlog.remote.object_store import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, ObjectStore
@@ -127,7 +128,7 @@ def plan_audit(
     foreign: list[Problem] = []
     listed = list_in_columns(
         list_objects(store),
-        lambda info: None if info.key == CLUSTER_KEY else foreign.append(foreign_object(info)),
+        lambda info: None if is_marker(info.key) else foreign.append(foreign_object(info)),
         max_bytes=part_bytes,
     )
     alone = [problem for one in listed if one.alone for problem in _alone(one)]

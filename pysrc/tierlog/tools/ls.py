@@ -24,7 +24,7 @@ from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
 from tierlog.tools.output import Table, wide_field
 from tierlog.tools.sources import Source
-from tierlog.types import TopicIdPartition
+from tierlog.types import TopicIdPartition, is_derived_topic_id
 
 __all__ = [
     "Listed",
@@ -41,7 +41,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition: offsets [``log_start_offset``, ``log_end_offset``) in so many segments."""
+    """One partition: offsets [``log_start_offset``, ``log_end_offset``) in so many segments.
+
+    ``topic_id_derived``: the cluster gave the topic no id, so one was made of its name.
+    """
 
     topic: str
     partition: int
@@ -53,6 +56,7 @@ class PartitionRow:
     high_watermark: int | None = wide_field()
     compacted: bool | None = wide_field()
     topic_id: str | None = wide_field()
+    topic_id_derived: bool | None = wide_field()
     location: str = wide_field()
 
 
@@ -229,6 +233,7 @@ def _stored_partition_row(
         high_watermark=None,
         compacted=None,
         topic_id=partition.topic_id,
+        topic_id_derived=is_derived_topic_id(partition.topic_id),
         location=partition_prefix(partition),
     )
 
@@ -294,6 +299,7 @@ def _partition_row(log: PartitionLog) -> PartitionRow:
         high_watermark=log.high_watermark,
         compacted=log.compacted,
         topic_id=log.topic_id,
+        topic_id_derived=None if log.topic_id is None else is_derived_topic_id(log.topic_id),
         location=printable(log.directory),
     )
 

@@ -27,6 +27,7 @@ from tierlog.remote.layout import (
     ObjectKey,
     cluster_of,
     indexes_key,
+    is_marker,
     parse_key,
 )
 from tierlog.remote.log_index import DEFAULT_GROUP_BYTES
@@ -199,7 +200,7 @@ def _to_rebuild(
 
 
 def _foreign(info: ObjectInfo, plan: StorePlan) -> None:
-    if info.key != CLUSTER_KEY:
+    if not is_marker(info.key):
         expected, found = "only segment objects", f"another object of {info.size_bytes} B"
         plan.findings.append(
             finding(

@@ -370,7 +370,7 @@ class Fetcher:
     def _view(self, partition: TopicIdPartition) -> FetchView | None:
         """None also when the host shows another topic of the same name."""
         view = self._host.view(partition)
-        same = view is None or view.log.topic_id in (None, partition.topic_id)
+        same = view is None or view.log.archive_id in (None, partition.topic_id)
         return view if same else None
 
     def _text(self, error: FetchError, asked: FetchPartition, view: FetchView) -> str:
