@@ -26,7 +26,7 @@ def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
     ``settled``: log directories end where the log is known to stay as it is."""
     source = _source(options.path)
     if source.is_store:
-        return StoreCatalog.open(source.location, options)
+        return StoreCatalog.open(source.location, options, settled=settled)
     return LogDirCatalog(
         open_log_dir(*_folders(source.location)),
         options.topics,

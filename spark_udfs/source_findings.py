@@ -22,9 +22,19 @@ class Findings:
         start_offset: int | None = None,
         end_offset: int | None = None,
     ) -> None:
-        """Notes what is wrong, once, or raises it."""
+        """Note what is wrong, once, or raise it."""
         if self._fail_on_corrupt:
             raise error
+        self.add(error, partition, start_offset, end_offset)
+
+    def add(
+        self,
+        error: CorruptDataError,
+        partition: Partition,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+    ) -> None:
+        """Note what is wrong, once."""
         finding = Finding.of(error, partition, start_offset, end_offset)
         if finding not in self.found:
             self.found.append(finding)

@@ -133,6 +133,9 @@ class LogDirCatalog:
         _check_whole(log.segments[-1], self._end_offset(partition))
         return stable.last_stable_offset
 
+    def check_end(self, partition: Partition) -> None:
+        """See `Catalog`: the end of a directory is where its last file ends."""
+
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
         """See `Catalog`."""
         return self._reader.offset_for_timestamp(partition.topic, partition.partition, timestamp_ms)

@@ -15,6 +15,7 @@
 | ``minPartitions``, ``taskBytes`` | tasks at least, and bytes of input for each at most about |
 | ``view`` | records (default), batches, segments, quarantine |
 | ``onCorrupt`` | quarantine (default), fail |
+| ``onGap`` | fail (default), skip: where a store lacks offsets that it should have |
 | ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
 
 Among offsets -2 is earliest and -1 latest. Of several ways to say where to start the first of these
@@ -85,6 +86,7 @@ _NAMES = (
     "taskBytes",
     "view",
     "onCorrupt",
+    "onGap",
     "pushDownPredicate",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -162,6 +164,7 @@ class SourceOptions:
     include_headers: bool
     fail_on_data_loss: bool
     fail_on_corrupt: bool
+    fail_on_gap: bool
     view: View
     push_down: bool
     task_bytes: int
@@ -202,6 +205,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
         include_headers=options.flag("includeHeaders", default=False),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         fail_on_corrupt=options.one_of("onCorrupt", ("quarantine", "fail")) == "fail",
+        fail_on_gap=options.one_of("onGap", ("fail", "skip")) == "fail",
         view=view,
         push_down=options.flag("pushDownPredicate", default=False),
         task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),

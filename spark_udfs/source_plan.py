@@ -159,6 +159,10 @@ class Catalog(Protocol):
         """(first offset, offset after the last) of what may be read at this isolation level."""
         ...
 
+    def check_end(self, partition: Partition) -> None:
+        """GapError when the log is known to go on behind its bounds."""
+        ...
+
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
         """Offset of the first record of that time or later; CorruptDataError when damage is in
         the way."""
@@ -265,6 +269,8 @@ def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> P
 
     start = number(options.start, held[1] if options.late_start_is_end else None)
     end = number(options.end, held[1])
+    if options.end.is_time or options.end.of(*partition) == LATEST:
+        catalog.check_end(partition)
     if options.end.is_time:
         # What reaches beyond the last stable offset is not to be seen yet.
         end = min(end, held[1])

@@ -7,16 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_udfs.source_filters import Wanted
 from spark_udfs.source_findings import Findings
-from spark_udfs.source_options import SourceOptions
+from spark_udfs.source_options import SourceOptions, View
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
-from tierlog.remote.bucket import Problem, ProblemReason, bucket_metadata
+from tierlog.remote.bucket import Problem, ProblemReason
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, indexes_key, log_key, parse_key
 from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.metadata import (
-    RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
@@ -26,7 +25,9 @@ from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.remote import RemoteRead
 from tierlog.tiering.fetch.types import IsolationLevel
+from tierlog.tiering.gaps import KnownGaps, gap_error, unknown_end
 from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
+from tierlog.tiering.store_listing import StoreListing
 from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
@@ -41,37 +42,42 @@ class StoreCatalog:
     def __init__(
         self,
         storage: RemoteStorageManager,
-        metadata: RemoteLogMetadataManager,
+        listing: StoreListing,
+        options: SourceOptions,
         *,
-        read_committed: bool,
-        fail_on_corrupt: bool,
+        settled: bool,
     ) -> None:
-        isolation = IsolationLevel.READ_COMMITTED if read_committed else None
+        committed, uncommitted = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         self._storage = storage
-        self._metadata = metadata
+        self._listing = listing
+        self._metadata = listing.metadata
         self._reader = StoreReader(
-            storage, metadata, isolation_level=isolation or IsolationLevel.READ_UNCOMMITTED
+            storage,
+            listing.metadata,
+            isolation_level=committed if options.read_committed else uncommitted,
         )
-        self._read_committed = read_committed
-        self._findings = Findings(fail_on_corrupt)
+        self._read_committed = options.read_committed
+        self._settled = settled
+        self._findings = Findings(options.fail_on_corrupt)
+        # The other views show what is missing.
+        self._fail_on_gap = options.fail_on_gap and options.view in (View.RECORDS, View.BATCHES)
+        self._gaps = KnownGaps(listing.metadata)
         self._lineages: dict[Partition, LeaderEpochs] = {}
 
     @classmethod
-    def open(cls, url: str, options: SourceOptions) -> StoreCatalog:
-        """Lists the store and asks it about each segment of the topics that are wanted."""
+    def open(cls, url: str, options: SourceOptions, *, settled: bool = False) -> StoreCatalog:
+        """Lists the store and asks it about each segment of the topics that are wanted.
+
+        ``settled``: a stream, which reads later what is being copied now.
+        """
         store = open_store(url)
         problems: list[Problem] = []
-        metadata = bucket_metadata(
+        listing = StoreListing(
             store,
-            wanted=lambda key: _may_be_wanted(options, key),
-            on_problem=None if options.fail_on_corrupt else problems.append,
+            lambda key: _may_be_wanted(options, key),
+            None if options.fail_on_corrupt else problems.append,
         )
-        catalog = cls(
-            RemoteStorageManager(store),
-            metadata,
-            read_committed=options.read_committed,
-            fail_on_corrupt=options.fail_on_corrupt,
-        )
+        catalog = cls(RemoteStorageManager(store), listing, options, settled=settled)
         catalog._findings.found += [
             _finding_of(problem)
             for problem in problems
@@ -113,6 +119,16 @@ class StoreCatalog:
             self._findings.note(error, partition)
             return 0, 0
 
+    def check_end(self, partition: Partition) -> None:
+        """See `Catalog`: a `.log` object behind the newest segment has no `.indexes` object, and
+        no copy is under way that a later trigger will find."""
+        if self._settled or not self._fail_on_gap:
+            return
+        wanted = _identity(partition)
+        end = max(one.end_offset for one in self._finished(wanted)) + 1
+        if self._listing.has_unfinished(wanted, end):
+            raise unknown_end(wanted, end)
+
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
         """See `Catalog`."""
         return self._reader.offset_for_timestamp(
@@ -135,11 +151,10 @@ class StoreCatalog:
             start = max(first, offset)
             if start >= end:
                 continue
-            self._note_gap(partition, offset, start)
             offset = end
             if wanted.may_have(segment.max_timestamp_ms):
                 found.append(_remote_range(partition, segment, start, end))
-        self._note_gap(partition, offset, end_offset)
+        self._check_gaps(partition, lineage, start_offset, end_offset)
         try:
             return self._without_aborted(partition, lineage, found)
         except CorruptDataError as error:
@@ -181,17 +196,27 @@ class StoreCatalog:
             self._lineages[partition] = known
         return known
 
-    def _note_gap(self, partition: Partition, start_offset: int, end_offset: int) -> None:
-        """Segments that follow each other leave no gap between their offsets."""
-        if start_offset < end_offset:
+    def _check_gaps(
+        self, partition: Partition, lineage: LeaderEpochs, start_offset: int, end_offset: int
+    ) -> None:
+        """GapError for offsets that the store lacks; a finding where gaps are passed over, or where
+        a segment that is reported as damaged has them."""
+        wanted = _identity(partition)
+        for gap in self._gaps.of(wanted, lineage, end_offset=end_offset):
+            first, last = max(gap.first_offset, start_offset), min(gap.last_offset, end_offset - 1)
+            if first > last:
+                continue
+            missing = gap_error(wanted, gap.first_offset, gap.last_offset)
+            if self._fail_on_gap and not self._listing.has_reported(missing):
+                raise missing
             error = CorruptDataError(
                 reason="missing_segment",
                 path=f"{self._storage!r}",
                 position=0,
-                expected=f"offsets {start_offset} to {end_offset - 1} of {partition}",
+                expected=f"offsets {first} to {last} of {partition}",
                 found="no segment that holds them",
             )
-            self._findings.note(error, partition, start_offset, end_offset)
+            self._findings.add(error, partition, first, last + 1)
 
     def _without_aborted(
         self, partition: Partition, lineage: LeaderEpochs, ranges: list[ReadRange]

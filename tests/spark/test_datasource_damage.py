@@ -16,7 +16,13 @@ from tests.oracle.model import HEADER_BYTES
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError, RemoteStorageError
+from tierlog.errors import (
+    ConfigError,
+    CorruptDataError,
+    GapError,
+    OutOfRangeError,
+    RemoteStorageError,
+)
 from tierlog.log.segment import scan_segment
 
 TOPIC = "epochs"
@@ -511,11 +517,40 @@ def test_a_segment_that_is_not_there_is_told(store_copy: Path) -> None:
         SEGMENT.base_offset,
         SEGMENT.next_base_offset,
     )
-    assert offsets_of(store_copy.as_uri()) == [
-        one for one in held if not SEGMENT.base_offset <= one < SEGMENT.next_base_offset
-    ]
-    with pytest.raises(CorruptDataError, match="missing_segment"):
-        offsets_of(store_copy.as_uri(), onCorrupt="fail")
+    missing = f"offsets {SEGMENT.base_offset} to {SEGMENT.next_base_offset - 1} are in no segment"
+    for more in ({}, {"onCorrupt": "quarantine"}, {"onCorrupt": "fail"}, {"view": "batches"}):
+        with pytest.raises(GapError, match=missing):
+            offsets_of(store_copy.as_uri(), **more)
+    for more in ({}, {"onCorrupt": "fail"}):
+        assert offsets_of(store_copy.as_uri(), onGap="skip", **more) == [
+            one for one in held if not SEGMENT.base_offset <= one < SEGMENT.next_base_offset
+        ]
+
+
+def test_a_read_beside_missing_offsets_needs_no_choice(store_copy: Path) -> None:
+    held = offsets_of(store_copy.as_uri())
+    for suffix in (".log", ".indexes"):
+        objects_of(store_copy, suffix)[1].unlink()
+    for name, part in (
+        ("endingOffsets", range(SEGMENT.base_offset)),
+        ("startingOffsets", range(SEGMENT.next_base_offset, held[-1] + 1)),
+    ):
+        bound = part.stop if name == "endingOffsets" else part.start
+        offsets = f'{{"{TOPIC}": {{"0": {bound}}}}}'
+        assert offsets_of(store_copy.as_uri(), **{name: offsets}) == list(part)
+
+
+def test_a_read_up_to_an_unknown_end_is_an_error(store_copy: Path) -> None:
+    held = offsets_of(store_copy.as_uri())
+    newest = objects_of(store_copy, ".log")[-1]
+    newest.with_suffix(".indexes").unlink()
+    base = int(newest.name[:20])
+    with pytest.raises(GapError, match=f"the offsets from {base} on are in no segment"):
+        offsets_of(store_copy.as_uri())
+    wanted = [one for one in held if one < base]
+    assert offsets_of(store_copy.as_uri(), onGap="skip") == wanted
+    end = f'{{"{TOPIC}": {{"0": {base}}}}}'
+    assert offsets_of(store_copy.as_uri(), endingOffsets=end) == wanted
 
 
 def test_indexes_that_cannot_be_read(store_copy: Path) -> None:
@@ -539,7 +574,8 @@ def test_a_log_object_that_is_left_of_the_first_or_last_segment(row: int, store_
     assert (lost["reason"], lost["topic"]) == ("log_without_indexes", None)
     assert lost["path"].endswith(objects_of(store_copy, ".log")[row].name)
     gone = range(segments[row].base_offset, segments[row].next_base_offset)
-    assert offsets_of(store_copy.as_uri()) == [one for one in held if one not in gone]
+    found = offsets_of(store_copy.as_uri(), onGap="skip")
+    assert found == [one for one in held if one not in gone]
 
 
 def test_a_log_object_that_a_copy_left_behind_hides_nothing(store_copy: Path) -> None:

@@ -51,6 +51,9 @@ class Shelf:
     def bounds(self, partition: Partition) -> tuple[int, int]:
         return 10, 110
 
+    def check_end(self, partition: Partition) -> None:
+        pass
+
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
         return None if timestamp_ms > 1109 else max(10, timestamp_ms - 1000)
 

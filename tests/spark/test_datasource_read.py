@@ -178,7 +178,9 @@ def test_kafkas_own_layout_reads_as_a_consumer_did(tmp_path: Path) -> None:
     logs = [one for one in lay_out_golden(tmp_path) if not one.topic.startswith("__")]
     for number, log in enumerate(logs):
         path = kafka_url(tmp_path) if number % 2 else str(tmp_path)
-        rows = rows_of(options(path, log.topic, log.partition))
+        # Kafka tiers no compacted topic: in its layout a compacted tail looks like a gap.
+        more = {"onGap": "skip"} if log.compacted else {}
+        rows = rows_of({**options(path, log.topic, log.partition), **more})
         first, end = rows[0]["offset"], log.segments[-1].base_offset
         expected = [row for row in truth(log.topic, log.partition) if first <= row["offset"] < end]
         assert [as_truth(row) for row in rows] == expected

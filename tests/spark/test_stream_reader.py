@@ -18,7 +18,7 @@ from tests.kafka_tools.golden import golden_segments, truth_records
 from tests.spark.growing import GrowingLogDir, GrowingStore, fill_store
 from tests.spark.query import Query
 from tierlog.clock import ManualClock
-from tierlog.errors import ConfigError, OutOfRangeError
+from tierlog.errors import ConfigError, GapError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.segment import scan_segment
 
@@ -233,6 +233,19 @@ def test_what_retention_removed_is_an_error_that_says_so(store: GrowingStore) ->
     lenient.offsets = query.offsets
     rows = lenient.trigger()
     assert rows[0]["offset"] == base_offset(store, 2)
+
+
+def test_a_trigger_over_missing_offsets_is_an_error(store: GrowingStore) -> None:
+    store.add("epochs", 0, 1)
+    query = Query(store.url)
+    query.trigger()
+    store.add("epochs", 2, 3)
+    start, end = (base_offset(store, number) for number in (1, 2))
+    with pytest.raises(GapError, match=f"offsets {start} to {end - 1} are in no segment"):
+        query.trigger()
+    lenient = Query(store.url, onGap="skip")
+    lenient.offsets = query.offsets
+    assert lenient.trigger()[0]["offset"] == end
 
 
 def test_a_trigger_that_is_repeated_after_its_records_are_gone(store: GrowingStore) -> None:

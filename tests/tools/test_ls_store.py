@@ -61,3 +61,27 @@ def test_objects_that_are_no_segments_are_shown_with_reasons(
     assert main(["ls", str(store_copy), "--format", "json"]) == 0
     (skipped,) = json.loads(capsys.readouterr().out)["skipped"]
     assert skipped["reason"] == "log_without_indexes"
+
+
+def test_missing_offsets_are_a_row(store_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lost, after, *_ = sorted(store_copy.glob("epochs-*/0/*.log"))
+    lost.unlink()
+    lost.with_suffix(".indexes").unlink()
+    first, end = (int(path.name[:20]) for path in (lost, after))
+    listed = list_store(store_copy.as_uri())
+    assert [
+        (one.topic, one.partition, one.first_offset, one.last_offset) for one in listed.gaps
+    ] == [("epochs", 0, first, end - 1)]
+    for command in (["ls", str(store_copy)], ["ls", str(store_copy), "epochs:0"]):
+        assert main(command) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert "Missing offsets:" in shown
+        assert shown[-1].split() == ["epochs", "0", str(first), str(end - 1)]
+    assert main(["ls", str(store_copy), "--format", "json"]) == 0
+    (gap,) = json.loads(capsys.readouterr().out)["gaps"]
+    assert (gap["first_offset"], gap["last_offset"]) == (first, end - 1)
+
+
+def test_a_whole_store_lacks_no_offsets(golden_store: Path) -> None:
+    """Neither behind compacted segments nor between those of several leaders."""
+    assert list_store(golden_store.as_uri()).gaps == ()

@@ -35,7 +35,7 @@ OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
 """What a reader does at a gap: raise it, pass over it, or report it to a function and go on."""
 
 _MAX_PARTITIONS = 4096
-_HINT = "tierlog verify names the segment that is missing; --on-gap skip reads past it"
+_HINT = "tierlog verify names what is missing; --on-gap skip (on_gap, onGap) reads past it"
 
 
 class Gap(NamedTuple):
@@ -139,7 +139,7 @@ def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
     """The error for a log that goes on from `offset` on, nothing says how far."""
     hint = (
         "a .log object there has no .indexes object: it is being copied, or tierlog index rebuild "
-        "makes it again; --on-gap skip reads what is before it"
+        "makes it again; --on-gap skip (on_gap, onGap) reads what is before it"
     )
     return GapError(partition.topic, partition.partition, offset, None, hint=hint)
 

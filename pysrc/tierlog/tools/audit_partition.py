@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.tiering.gaps import missing_offsets
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tools.audit_retention import what_if
 from tierlog.tools.audit_rows import (
@@ -66,7 +68,8 @@ def audit_partition(segments: Iterable[AuditedSegment], rules: AuditRules) -> Pa
     tally = Tally()
     served = _served(stored, lineage)
     if served:
-        _coverage(served, tally)
+        _gaps(stored, lineage, tally)
+        _overlaps(served, tally)
         _transactions(served, tally)
     if lineage is not None:
         _strangers(stored, lineage, tally)
@@ -100,30 +103,35 @@ def _served(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None) -> l
     return sorted(found, key=lambda one: (one.first_offset, one.last_offset, one.row.path))
 
 
-def _coverage(served: Sequence[_Served], tally: Tally) -> None:
-    """Offsets that no segment holds, and those that two hold."""
-    start = max((one.row.log_start_offset or 0 for one in served), default=0)
-    reach = start - 1 if start else None
-    holder: AuditedSegment | None = None
-    for one in served:
-        if reach is not None and one.first_offset > reach + 1:
-            _gap(one, reach + 1, tally)
-        elif holder is not None and reach is not None and one.first_offset <= reach:
-            _overlap(one, holder, reach, tally)
-        if reach is None or one.last_offset > reach:
-            reach, holder = one.last_offset, one.row
-
-
-def _gap(one: _Served, first_offset: int, tally: Tally) -> None:
-    last_offset = one.first_offset - 1
-    tally.problem(
-        one.row.path,
-        "missing_offsets",
-        f"a segment from offset {first_offset} on before this one",
-        f"{last_offset - first_offset + 1} offsets that no segment holds",
-        _SEE_WHY,
-        place=one.row.place(first_offset, last_offset),
+def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally: Tally) -> None:
+    """Offsets that no segment holds."""
+    starts = [row.log_start_offset for row in stored if row.log_start_offset is not None]
+    rows = {row.path: row for row in stored}
+    gaps = missing_offsets(
+        (row.metadata() for row in stored), lineage, log_start_offset=max(starts, default=None)
     )
+    for first, last, following in gaps:
+        assert following is not None
+        row = rows[log_key(following)]
+        tally.problem(
+            row.path,
+            "missing_offsets",
+            f"a segment from offset {first} on before this one",
+            f"{last - first + 1} offsets that no segment holds",
+            _SEE_WHY,
+            place=row.place(first, last),
+        )
+
+
+def _overlaps(served: Sequence[_Served], tally: Tally) -> None:
+    """Offsets that two segments hold."""
+    holder: AuditedSegment | None = None
+    reach = -1
+    for one in served:
+        if holder is not None and one.first_offset <= reach:
+            _overlap(one, holder, reach, tally)
+        if holder is None or one.last_offset > reach:
+            reach, holder = one.last_offset, one.row
 
 
 def _overlap(one: _Served, holder: AuditedSegment, reach: int, tally: Tally) -> None:

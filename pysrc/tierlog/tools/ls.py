@@ -22,11 +22,13 @@ from tierlog.remote.bucket import Problem, describe_segments
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, log_key, partition_prefix
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
+from tierlog.tiering.gaps import missing_offsets
 from tierlog.tools.output import Table, wide_field
 from tierlog.tools.sources import Source
 from tierlog.types import TopicIdPartition, is_derived_topic_id
 
 __all__ = [
+    "GapRow",
     "Listed",
     "PartitionRow",
     "ProblemRow",
@@ -80,6 +82,17 @@ class SegmentRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapRow:
+    """Offsets, both included, that a store lacks and should have."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    topic_id: str | None = wide_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
     """A name that is no part of a log, and why."""
 
@@ -105,6 +118,7 @@ class Listed:
 
     partitions: tuple[PartitionRow, ...]
     segments: tuple[SegmentRow, ...] | None
+    gaps: tuple[GapRow, ...] = ()
     skipped: tuple[SkippedRow, ...] = ()
     problems: tuple[ProblemRow, ...] = ()
 
@@ -116,6 +130,13 @@ class Listed:
             main = Table(name="segments", row_type=SegmentRow, rows=self.segments)
         return [
             main,
+            Table(
+                name="gaps",
+                row_type=GapRow,
+                rows=self.gaps,
+                title="Missing offsets:",
+                optional=not self.gaps,
+            ),
             Table(
                 name="skipped",
                 row_type=SkippedRow,
@@ -197,12 +218,14 @@ def list_store(
     chosen = sorted(held, key=lambda one: (one.topic, one.partition, one.topic_id))
     if topic is not None and not chosen:
         raise OutOfRangeError(no_such_partition(store.url, topic, partition, sorted(seen)))
+    gaps = chain.from_iterable(_gap_rows(one, held[one]) for one in chosen)
     rows = chain.from_iterable(map(_stored_segment_row, _by_offset(held[one])) for one in chosen)
     return Listed(
         partitions=tuple(_stored_partition_row(one, held[one]) for one in chosen)
         if not segments
         else (),
         segments=tuple(rows) if segments else None,
+        gaps=tuple(gaps),
         skipped=tuple(
             SkippedRow(
                 path=printable(problem.key),
@@ -236,6 +259,21 @@ def _stored_partition_row(
         topic_id_derived=is_derived_topic_id(partition.topic_id),
         location=partition_prefix(partition),
     )
+
+
+def _gap_rows(
+    partition: TopicIdPartition, descriptions: Sequence[SegmentDescription]
+) -> Iterator[GapRow]:
+    """Whatever leader wrote it: a listing does not ask for the leader epochs of the log."""
+    held = (description.metadata for description in descriptions)
+    for first, last, _ in missing_offsets(held, None):
+        yield GapRow(
+            topic=partition.topic,
+            partition=partition.partition,
+            first_offset=first,
+            last_offset=last,
+            topic_id=partition.topic_id,
+        )
 
 
 def _stored_segment_row(description: SegmentDescription) -> SegmentRow:
