@@ -30,7 +30,7 @@ from tierlog.remote.layout import LOG_SUFFIX, log_key
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.fetch.decision import decide_fetch
 from tierlog.tiering.fetch.fetcher import Fetcher
@@ -89,6 +89,15 @@ class SlowStore:
     def __init__(self, store: ObjectStore, before_read: Callable[[str], object]) -> None:
         self._store = store
         self._before_read = before_read
+
+    # Reads go through `get_range`, which nothing may pass by.
+    open_files = None
+
+    def open_file(self, _key: str) -> None:
+        return None
+
+    def draft(self, _key: str, _size_bytes: int) -> None:
+        return None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -161,7 +170,7 @@ class Tiered:
     def through(self, store_of: Callable[[ObjectStore], ObjectStore]) -> Iterator[Tiered]:
         """The same, with a reader of its own."""
         store = store_of(self.store)
-        storage = RemoteStorageManager(store)
+        storage = ObjectStorageManager(store)
         memory = FetchMemory(MEMORY_BYTES)
         with closing(
             RemoteReader(storage, self.manager, memory=memory, index_cache=self.cache)
@@ -184,7 +193,7 @@ def tiered(
         copied = copying.copy_all_to(store)
         manager = InMemoryRemoteLogMetadataManager()
         manager.load(copied)
-        storage = RemoteStorageManager(store)
+        storage = ObjectStorageManager(store)
         cache = stack.enter_context(RemoteIndexCache(storage, folder / "indexes"))
         for metadata in copied:
             cache.get(metadata)
@@ -540,7 +549,7 @@ def fetching(
         metadata = copying.copy_to(store)
         manager = InMemoryRemoteLogMetadataManager()
         manager.load([metadata])
-        storage = RemoteStorageManager(store_of(store))
+        storage = ObjectStorageManager(store_of(store))
         cache = stack.enter_context(RemoteIndexCache(storage, folder / "indexes"))
         host = Host(log=copying.log, end=metadata.end_offset + 1)
         config = Config(remote_log=RemoteLogConfig(**settings))

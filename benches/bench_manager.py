@@ -24,7 +24,7 @@ from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.topic_ids import ArchiveIds
@@ -75,7 +75,7 @@ def node(bench: Bench) -> Iterator[tuple[RemoteLogManager, TimedStore, list[Stil
         metadata = InMemoryRemoteLogMetadataManager()
         tier_all_but_the_last(logs, metadata)
         store = TimedStore(open_store(f"memory:///{folder.name}"))
-        manager = RemoteLogManager(RemoteStorageManager(store), metadata, broker_id=1)
+        manager = RemoteLogManager(ObjectStorageManager(store), metadata, broker_id=1)
         stack.callback(manager.close)
         for log in logs:
             manager.become_leader(log.partition, LEADER_EPOCH, log)
@@ -152,7 +152,7 @@ def watch(bench: Bench) -> Limit:
             store = open_store(f"memory:///{folder.name}")
             metadata = SqliteRemoteLogMetadataManager(folder / "metadata.sqlite")
             stack.callback(metadata.close)
-            storage = RemoteStorageManager(store)
+            storage = ObjectStorageManager(store)
             manager = RemoteLogManager(storage, metadata, broker_id=1)
             stack.callback(manager.close)
             # A minute later, when nobody takes the directories for just written.

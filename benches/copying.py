@@ -18,7 +18,7 @@ from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 
@@ -89,7 +89,7 @@ class Copying:
 
     def _copier(self, store: ObjectStore) -> SegmentCopier:
         return SegmentCopier(
-            RemoteStorageManager(store),
+            ObjectStorageManager(store),
             InMemoryRemoteLogMetadataManager(),
             clock=SystemClock(),
             broker_id=1,

@@ -58,7 +58,7 @@ class StillLog:
 
 
 @dataclass
-class TimedStore:
+class TimedStore(ObjectStore):
     """A store that knows how long its calls kept the one thread that makes them busy, together."""
 
     store: ObjectStore

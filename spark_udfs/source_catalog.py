@@ -13,7 +13,7 @@ from spark_udfs.source_options import SourceOptions
 from spark_udfs.source_plan import Catalog
 from spark_udfs.source_store import StoreCatalog
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tools.sources import Source, SourceKind, is_url, source_of
 
@@ -39,7 +39,7 @@ def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
 def open_storage(path: str) -> RemoteStorageManager | None:
     """The storage of a store, None for log directories. Its clients belong to this process."""
     source = _source(path)
-    return RemoteStorageManager(open_store(source.location)) if source.is_store else None
+    return ObjectStorageManager(open_store(source.location)) if source.is_store else None
 
 
 def _source(path: str) -> Source:

@@ -19,7 +19,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.aborted import TransactionReader
@@ -77,7 +77,7 @@ class StoreCatalog:
             lambda key: _may_be_wanted(options, key),
             None if options.fail_on_corrupt else problems.append,
         )
-        catalog = cls(RemoteStorageManager(store), listing, options, settled=settled)
+        catalog = cls(ObjectStorageManager(store), listing, options, settled=settled)
         catalog._findings.found += [
             _finding_of(problem)
             for problem in problems

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
         decode_remote_log_index,
         encode_remote_log_index,
     )
-    from tierlog.remote.storage import RemoteStorageManager
+    from tierlog.remote.metadata import (
+        RemoteLogMetadataManager,
+        RemoteLogSegmentMetadata,
+        RemoteLogSegmentMetadataUpdate,
+        RemoteLogSegmentState,
+    )
+    from tierlog.remote.object_store import ObjectInfo, ObjectStore
+    from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
     from tierlog.remote.store import open_store
     from tierlog.tiering.fetch.fetcher import Fetcher
     from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
@@ -84,6 +91,9 @@ __all__ = [
     "ManagerListener",
     "ManagerOptions",
     "MetadataNotReadyError",
+    "ObjectInfo",
+    "ObjectStorageManager",
+    "ObjectStore",
     "OffsetAnswer",
     "OutOfRangeError",
     "PartitionData",
@@ -96,6 +106,10 @@ __all__ = [
     "RemoteIndexCache",
     "RemoteLogIndexEntries",
     "RemoteLogManager",
+    "RemoteLogMetadataManager",
+    "RemoteLogSegmentMetadata",
+    "RemoteLogSegmentMetadataUpdate",
+    "RemoteLogSegmentState",
     "RemoteMetadataError",
     "RemoteResourceNotFoundError",
     "RemoteStorageError",
@@ -146,6 +160,9 @@ _HOMES = {
     "ManagerListener": "tiering.partition_work",
     "ManagerOptions": "tiering.manager",
     "MetadataNotReadyError": "errors",
+    "ObjectInfo": "remote.object_store",
+    "ObjectStorageManager": "remote.storage",
+    "ObjectStore": "remote.object_store",
     "OffsetAnswer": "tiering.fetch.offsets",
     "OutOfRangeError": "errors",
     "PartitionData": "tiering.fetch.types",
@@ -158,6 +175,10 @@ _HOMES = {
     "RemoteIndexCache": "remote.index_cache",
     "RemoteLogIndexEntries": "remote.log_index",
     "RemoteLogManager": "tiering.manager",
+    "RemoteLogMetadataManager": "remote.metadata",
+    "RemoteLogSegmentMetadata": "remote.metadata",
+    "RemoteLogSegmentMetadataUpdate": "remote.metadata",
+    "RemoteLogSegmentState": "remote.metadata",
     "RemoteMetadataError": "errors",
     "RemoteResourceNotFoundError": "errors",
     "RemoteStorageError": "errors",

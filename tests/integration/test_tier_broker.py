@@ -21,7 +21,7 @@ from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 
 pytestmark = pytest.mark.integration
@@ -170,7 +170,7 @@ def test_every_eligible_segment_is_copied_and_no_other(
 def test_stored_objects_are_kafkas_bytes_and_kafkas_tool_reads_them(
     topic: str, broker: KafkaBroker, store_dir: Path, tmp_path: Path
 ) -> None:
-    storage = RemoteStorageManager(open_store(store_dir.as_uri()))
+    storage = ObjectStorageManager(open_store(store_dir.as_uri()))
     linked = []
     for metadata in stored(store_dir, topic):
         source = Path(original(broker, metadata).log_path)
@@ -224,7 +224,7 @@ def size_of(row: dict[str, Any], name: str) -> int:
 def test_rebuilt_indexes_pass_kafkas_sanity_check(
     topic: str, broker: KafkaBroker, store_dir: Path, tmp_path: Path
 ) -> None:
-    storage = RemoteStorageManager(open_store(store_dir.as_uri()))
+    storage = ObjectStorageManager(open_store(store_dir.as_uri()))
     names = {
         IndexKind.OFFSET: ".index",
         IndexKind.TIME: ".timeindex",

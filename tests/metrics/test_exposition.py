@@ -32,7 +32,7 @@ from tierlog.metrics.markdown import metrics_markdown
 from tierlog.metrics.server import MetricsServer, start_metrics_server
 from tierlog.quota import QuotaManager
 from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore
 
 METRICS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "METRICS.md"
@@ -75,7 +75,7 @@ def index_cache(tmp_path: Path) -> Iterator[RemoteIndexCache]:
     store = LocalStore(tmp_path / "store")
     first, second = stored(store, "a", 1_000), stored(store, "b", 2_000)
     with RemoteIndexCache(
-        RemoteStorageManager(store),
+        ObjectStorageManager(store),
         tmp_path / "indexes",
         total_size_bytes=first.size_bytes,
         clock=ManualClock(),
@@ -196,7 +196,7 @@ def test_what_is_unknown_or_not_there_has_no_series() -> None:
 
 def test_what_a_cache_does_not_count_has_no_series(tmp_path: Path) -> None:
     metrics = RemoteLogMetrics(ManualClock())
-    storage = RemoteStorageManager(LocalStore(tmp_path))
+    storage = ObjectStorageManager(LocalStore(tmp_path))
     with RemoteIndexCache(storage, tmp_path / "indexes") as cache:
         metrics.watch_index_cache(cache)
         found = {key[0] for key in values(families(exposed(metrics)))}

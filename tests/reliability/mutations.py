@@ -16,7 +16,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 
 __all__ = ["MUTATIONS"]
 
@@ -24,17 +24,17 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 
-class _FinishedTooEarly(RemoteStorageManager):
+class _FinishedTooEarly(ObjectStorageManager):
     """COPY_SEGMENT_FINISHED before the objects are there."""
 
     world: World
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, *arguments: Any, **options: Any
-    ) -> None:
+    ) -> bytes | None:
         now_ms = self.world.clock.now_ms()
         self.world.metadata.update(metadata.update_to(_FINISHED, event_timestamp_ms=now_ms))
-        super().copy_log_segment_data(metadata, *arguments, **options)
+        return super().copy_log_segment_data(metadata, *arguments, **options)
 
 
 class _Hooked(SeamedMetadata):
@@ -50,7 +50,7 @@ class _Hooked(SeamedMetadata):
 
 
 def _finished_too_early(root: Path) -> World:
-    def storage(store: Any) -> RemoteStorageManager:
+    def storage(store: Any) -> ObjectStorageManager:
         made.append(_FinishedTooEarly(store))
         return made[0]
 

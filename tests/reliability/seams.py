@@ -41,7 +41,7 @@ def around(name: str) -> Iterator[None]:
     reach(f"{name}.after")
 
 
-class SeamedStore:
+class SeamedStore(ObjectStore):
     """An `ObjectStore` that says where it is."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -88,7 +88,7 @@ class SeamedDraftStore(SeamedStore):
     """The same over a store that takes drafts, which the copy then prefers."""
 
     def draft(self, key: str, size_bytes: int) -> SeamedDraft | None:
-        draft = self._store.draft(key, size_bytes)  # type: ignore[attr-defined]
+        draft = self._store.draft(key, size_bytes)
         reach("store.draft.after")
         return None if draft is None else SeamedDraft(draft)
 

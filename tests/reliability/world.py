@@ -23,7 +23,7 @@ from tierlog.remote.local_store import LocalStore
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.tiering.task_pool import TaskFailure
@@ -66,7 +66,7 @@ class World:
         self,
         root: Path,
         *,
-        make_storage: Callable[[ObjectStore], RemoteStorageManager] = RemoteStorageManager,
+        make_storage: Callable[[ObjectStore], RemoteStorageManager] = ObjectStorageManager,
         make_metadata: Callable[[Path], RemoteLogMetadataManager] = SeamedMetadata,
         store: ObjectStore | None = None,
         store_dir: Path | None = None,

@@ -31,7 +31,7 @@ from tierlog.remote.hdfs_client import Failure, HdfsOptions
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import log_key, partition_prefix
 from tierlog.remote.log_index import decode_remote_log_index
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import ObjectStore, open_store
 from tierlog.sidecar import Sidecar
 
@@ -654,7 +654,7 @@ class TestPartitions:
     def test_rdis_lead_to_batches_of_their_own_partition(self, tier_url: str) -> None:
         store = open_store(tier_url)
         for metadata in list_segments(store):
-            index = RemoteStorageManager(store).fetch_indexes(metadata, [IndexKind.REMOTE_LOG])
+            index = ObjectStorageManager(store).fetch_indexes(metadata, [IndexKind.REMOTE_LOG])
             entries = decode_remote_log_index(index[IndexKind.REMOTE_LOG])
             position = 0
             for rdi, length in zip(entries.rdi, entries.data_length.tolist(), strict=True):

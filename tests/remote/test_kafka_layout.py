@@ -29,7 +29,7 @@ from tierlog.remote.indexes import IndexKind
 from tierlog.remote.kafka_layout import KAFKA_FOLDER
 from tierlog.remote.layout import parse_rdi
 from tierlog.remote.log_index import decode_remote_log_index
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import ObjectStore, open_store
 from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.reader import Isolation, open_reader
@@ -134,7 +134,7 @@ def test_runs_begin_where_batches_do(
 ) -> None:
     monkeypatch.setattr(kafka_layout, "_RUN_BYTES", run_bytes)
     store = open_store(kafka_url(golden[0]))
-    storage = RemoteStorageManager(store)
+    storage = ObjectStorageManager(store)
     runs = 0
     for metadata in list_segments(store):
         table = scan_segment(bytes(storage.fetch_log_segment(metadata, 0)))
@@ -162,7 +162,7 @@ def test_reads_from_any_offset_and_time(
 ) -> None:
     monkeypatch.setattr(kafka_layout, "_RUN_BYTES", run_bytes)
     url = kafka_url(golden[0])
-    storage = RemoteStorageManager(open_store(url))
+    storage = ObjectStorageManager(open_store(url))
     with RemoteIndexCache(storage, tmp_path / "cache") as cache:
         for log in golden[1]:
             reader = open_reader(
@@ -315,7 +315,7 @@ def test_it_is_never_written_to(damaged: Path) -> None:
         lambda: store.put_stream("a", [b"x"], 1, overwrite=True),
         lambda: store.put_if_absent("cluster.json", b"{}"),
         lambda: store.delete(key),
-        lambda: RemoteStorageManager(store).delete_log_segment_data(first),
+        lambda: ObjectStorageManager(store).delete_log_segment_data(first),
     ):
         with pytest.raises(RemoteStorageError, match="only read") as raised:
             write()

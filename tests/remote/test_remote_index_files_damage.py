@@ -191,7 +191,7 @@ def test_good_entries_in_the_wrong_place(tmp_path: Path) -> None:
                 first_timestamp_ms=0,
                 last_timestamp_ms=0,
                 data_length=1,
-                rdi=b"s3://elsewhere/key:0",
+                rdi=b"elsewhere/key:0",
             )
         ],
         trailer=True,

@@ -33,7 +33,7 @@ from tierlog.remote.indexes import FIRST_READ_BYTES, IndexKind, encode_indexes
 from tierlog.remote.layout import CLUSTER_KEY, claim_cluster, indexes_key, log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import LocalStore, ObjectStore, open_store
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def local(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def manager(local: LocalStore) -> RemoteStorageManager:
-    return RemoteStorageManager(local)
+    return ObjectStorageManager(local)
 
 
 def copied(
@@ -109,7 +109,7 @@ class RoundTrip:
     """Takes the fixture `store`."""
 
     def test_a_segment_goes_and_comes_back(self, store: ObjectStore, log_file: Path) -> None:
-        manager = RemoteStorageManager(store)
+        manager = ObjectStorageManager(store)
         metadata = copied(manager, log_file)
         assert {info.key for info in store.list()} == {log_key(metadata), indexes_key(metadata)}
         assert bytes(manager.fetch_log_segment(metadata, 0)) == LOG
@@ -126,7 +126,7 @@ class RoundTrip:
         assert [problem.reason for problem in manager.verify(metadata)] == ["missing", "missing"]
 
     def test_large_indexes_take_two_requests(self, store: ObjectStore, log_file: Path) -> None:
-        manager = RemoteStorageManager(store)
+        manager = ObjectStorageManager(store)
         metadata = described("a")
         sections = {**SECTIONS, IndexKind.OFFSET: patterned(3 * FIRST_READ_BYTES)}
         manager.copy_log_segment_data(metadata, log_file, indexes_of(metadata, sections))
@@ -134,7 +134,7 @@ class RoundTrip:
         assert {kind: bytes(found[kind]) for kind in sections} == sections
 
     def test_whole_indexes_whatever_their_size(self, store: ObjectStore, log_file: Path) -> None:
-        manager = RemoteStorageManager(store)
+        manager = ObjectStorageManager(store)
         for name, size in (("small", 10), ("large", 3 * FIRST_READ_BYTES)):
             metadata = described(name)
             indexes = indexes_of(metadata, {**SECTIONS, IndexKind.OFFSET: patterned(size)})
@@ -145,7 +145,7 @@ class RoundTrip:
             assert found.segment_id == metadata.segment_id
 
     def test_a_bucket_alone_gives_the_metadata(self, store: ObjectStore, log_file: Path) -> None:
-        manager = RemoteStorageManager(store)
+        manager = ObjectStorageManager(store)
         claim_cluster(store, "cluster")
         segments = [copied(manager, log_file, f"s{n}", n * 10) for n in range(12)]
         problems: list[Problem] = []
@@ -319,7 +319,7 @@ class TestCopy:
                 calls.append(f"delete {Path(key).suffix}")
                 super().delete(key)
 
-        manager = RemoteStorageManager(Watched(tmp_path / "watched"))
+        manager = ObjectStorageManager(Watched(tmp_path / "watched"))
         manager.delete_log_segment_data(copied(manager, log_file))
         assert calls == ["put .log", "put .indexes", "delete .indexes", "delete .log"]
 
@@ -486,7 +486,7 @@ class TestBucket:
                 return super().get_range(key, start_position, size_bytes)
 
         store = Watched(tmp_path / "watched")
-        manager = RemoteStorageManager(store)
+        manager = ObjectStorageManager(store)
         for number in range(40):
             copied(manager, log_file, str(number), number * 10)
         descriptions = list(describe_segments(store, parallel_reads=3))
@@ -501,7 +501,7 @@ class TestBucket:
                 return super().get_range(key, start_position, size_bytes)
 
         store = Vanishing(tmp_path / "store")
-        copied(RemoteStorageManager(store), log_file)
+        copied(ObjectStorageManager(store), log_file)
         problems: list[Problem] = []
         assert list(list_segments(store, on_problem=problems.append)) == []
         assert [problem.reason for problem in problems] == [ProblemReason.MISSING]
@@ -512,7 +512,7 @@ class TestBucket:
                 raise RemoteStorageError("no answer")
 
         store = Failing(tmp_path / "store")
-        copied(RemoteStorageManager(store), log_file)
+        copied(ObjectStorageManager(store), log_file)
         with pytest.raises(RemoteStorageError, match="no answer"):
             bucket_metadata(store)
         with pytest.raises(RemoteResourceNotFoundError):
@@ -537,7 +537,7 @@ import sys
 import google_crc32c
 from tests.remote.builders import segment
 from tests.remote.test_remote_storage import indexes_of
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import LocalStore
 def peak():
     with open("/proc/self/status") as status:
@@ -551,7 +551,7 @@ with open(folder + "/big.log", "wb") as file:
         file.write(chunk)
 metadata = segment("big", 0, 9, size_bytes=size, log_crc32c=checksum)
 indexes = indexes_of(metadata)
-manager = RemoteStorageManager(LocalStore(folder + "/store"))
+manager = ObjectStorageManager(LocalStore(folder + "/store"))
 before = peak()
 manager.copy_log_segment_data(metadata, folder + "/big.log", indexes)
 assert manager.verify(metadata, deep=True) == ()

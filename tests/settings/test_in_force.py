@@ -15,14 +15,14 @@ import pytest
 from tests.settings.observing import Observe, Place, command, files_of
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.indexes import IndexKind
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore
 
 
 def section_sizes(place: Place, kind: IndexKind) -> list[int]:
     """The sizes of that section in the `.indexes` objects of a store, by base offset."""
     store = LocalStore(place.store)
-    storage = RemoteStorageManager(store)
+    storage = ObjectStorageManager(store)
     segments = sorted(list_segments(store), key=lambda one: one.start_offset)
     return [len(storage.fetch_indexes(one, [kind])[kind]) for one in segments]
 

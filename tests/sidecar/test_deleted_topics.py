@@ -16,7 +16,7 @@ from tierlog.cli import main
 from tierlog.clock import ManualClock
 from tierlog.remote.layout import partition_prefix, topic_prefix
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.sidecar.deleted_topics import NOTES_KEY, DeletedTopics, deleted_since
@@ -59,7 +59,7 @@ class Archive:
         self.ids = {one.topic: one.topic_id for one in self.metadata.partitions()}
         self.cluster = Cluster(self.ids)
         self.manager = RemoteLogManager(
-            RemoteStorageManager(self.store), self.metadata, broker_id=1, clock=self.clock
+            ObjectStorageManager(self.store), self.metadata, broker_id=1, clock=self.clock
         )
         self.warnings: list[str] = []
         self.start()

@@ -17,7 +17,7 @@ from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar import Outcome, Sidecar
 from tierlog.sidecar.host import SidecarLog
@@ -83,7 +83,7 @@ class House:
         (folder / "store").mkdir()
         self.store = open_store((folder / "store").as_uri())
         self.metadata = SqliteRemoteLogMetadataManager(folder / "state" / "metadata.sqlite")
-        self.storage = RemoteStorageManager(self.store)
+        self.storage = ObjectStorageManager(self.store)
         self.state_dir = folder / "state"
         self.settings = settings or WatchSettings()
         self.cluster = Cluster()

@@ -26,7 +26,7 @@ from tierlog.columns import RecordColumns
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment import scan_segment
 from tierlog.remote.local_store import LocalStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.sidecar import Sidecar
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def test_of_a_store_little_is_read(wanted: Wanted, rows: int, large: Path, tmp_p
         for one in task:
             assert isinstance(one, ReadRange)
             for piece in read_range(
-                one, RemoteStorageManager(store), min_timestamp_ms=wanted.min_timestamp_ms
+                one, ObjectStorageManager(store), min_timestamp_ms=wanted.min_timestamp_ms
             ):
                 assert isinstance(piece, RecordColumns)
                 late = piece.timestamp_ms >= (wanted.min_timestamp_ms or 0)

@@ -16,7 +16,7 @@ from tierlog.errors import TierlogError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import bucket_metadata, list_segments
 from tierlog.remote.metadata import RemoteLogSegmentState
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar, TierReport
 from tierlog.tiering.local_reader import LocalReader
@@ -99,7 +99,7 @@ def test_a_pass_over_a_bad_store_and_one_over_a_healed_one(
     report = tier(url, tmp_path / "state")
     assert report.ok, report
     store = open_store(url)
-    storage = RemoteStorageManager(store)
+    storage = ObjectStorageManager(store)
     problems: list[Any] = []
     segments = list(list_segments(store, on_problem=problems.append))
     assert problems == []
@@ -135,14 +135,14 @@ def test_what_is_read_is_right_or_an_error(
     url = f"s3://{server.new_bucket()}/p"
     assert tier(url, tmp_path / "state").ok
     store = open_store(url, **proxy.options())
-    expected = len(rows_of(StoreReader(RemoteStorageManager(store), bucket_metadata(store))))
+    expected = len(rows_of(StoreReader(ObjectStorageManager(store), bucket_metadata(store))))
     wrong = number = 0
     while True:
         number += 1
         proxy.struck.clear()
         proxy.inject(Call.GET_OBJECT, fault, number=number)
         try:
-            rows = rows_of(StoreReader(RemoteStorageManager(store), bucket_metadata(store)))
+            rows = rows_of(StoreReader(ObjectStorageManager(store), bucket_metadata(store)))
         except (TierlogError, LookupError):
             wrong += 1
         else:

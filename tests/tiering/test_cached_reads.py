@@ -16,7 +16,7 @@ from tierlog.remote.bucket import bucket_metadata
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.layout import parse_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.reader import open_reader, read
@@ -48,7 +48,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def cache(store: WatchedStore, clock: ManualClock, tmp_path: Path) -> Iterator[RemoteIndexCache]:
-    storage = RemoteStorageManager(store)
+    storage = ObjectStorageManager(store)
     with RemoteIndexCache(storage, tmp_path / "cache", clock=clock) as cache:
         yield cache
 
@@ -57,7 +57,7 @@ def cache(store: WatchedStore, clock: ManualClock, tmp_path: Path) -> Iterator[R
 def reader(store: WatchedStore, cache: RemoteIndexCache) -> StoreReader:
     metadata = bucket_metadata(store)
     store.reads.clear()
-    return StoreReader(RemoteStorageManager(store), metadata, index_cache=cache)
+    return StoreReader(ObjectStorageManager(store), metadata, index_cache=cache)
 
 
 def requests(store: WatchedStore) -> tuple[int, int]:
@@ -133,7 +133,7 @@ def test_cac10_a_deleted_segment_is_not_served_from_the_cache(
     store: WatchedStore, cache: RemoteIndexCache
 ) -> None:
     metadata = bucket_metadata(store)
-    reader = StoreReader(RemoteStorageManager(store), metadata, index_cache=cache)
+    reader = StoreReader(ObjectStorageManager(store), metadata, index_cache=cache)
     topic = one_segment_topic(reader)
     assert offsets(reader, topic)
     (partition,) = (one for one in metadata.partitions() if one.topic == topic)
@@ -163,7 +163,7 @@ def test_damaged_indexes_are_not_cached_and_not_needed(
     data = bytearray(victim.read_bytes())
     data[-10] ^= 0x01
     victim.write_bytes(data)
-    storage = RemoteStorageManager(store)
+    storage = ObjectStorageManager(store)
     alarms: list[Exception] = []
     with RemoteIndexCache(storage, tmp_path / "cache", clock=clock) as cache:
         reader = StoreReader(storage, metadata, index_cache=cache, alarm=alarms.append)

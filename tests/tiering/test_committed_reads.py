@@ -28,7 +28,7 @@ from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.committed import committed_rows
 from tierlog.tiering.copy import SegmentCopier, prepare
@@ -60,7 +60,7 @@ class Both:
         self.metadata = InMemoryRemoteLogMetadataManager()
         # Not by a manager: it leaves compacted partitions alone.
         copier = SegmentCopier(
-            RemoteStorageManager(store), self.metadata, clock=ManualClock(), broker_id=1
+            ObjectStorageManager(store), self.metadata, clock=ManualClock(), broker_id=1
         )
         for segment in self.whole.segments:
             end = segment.next_base_offset
@@ -120,7 +120,7 @@ def test_the_golden_logs_have_what_this_is_about(both: Both) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_wherever_the_border_is(both: Both, cached: bool, tmp_path: Path) -> None:
-    storage = RemoteStorageManager(open_store(both.url))
+    storage = ObjectStorageManager(open_store(both.url))
     with RemoteIndexCache(storage, tmp_path / "cache", clock=ManualClock()) as cache:
         for border in both.borders:
             both.log.delete_local_segments(border)
@@ -262,7 +262,7 @@ def test_a_marker_that_only_the_active_segment_has(tmp_path: Path, snapshot: boo
         (folder / f"{6:020d}.snapshot").write_bytes(state)
     (folder / "leader-epoch-checkpoint").write_bytes(b"0\n1\n0 0\n")
     (log,) = open_log_dir(str(folder.parent)).partitions()
-    storage = RemoteStorageManager(_claimed(tmp_path / "store"))
+    storage = ObjectStorageManager(_claimed(tmp_path / "store"))
     metadata = InMemoryRemoteLogMetadataManager()
     copier = SegmentCopier(storage, metadata, clock=ManualClock(), broker_id=1)
     with log.segments[0].open() as handle:

@@ -25,7 +25,7 @@ from tierlog.remote.log_index import decode_remote_log_index
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import (
     CopyFailedError,
@@ -45,7 +45,7 @@ class Tier:
     def __init__(self, folder: Path, store: ObjectStore | None = None, **settings: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.store = store or open_store(folder.as_uri())
-        self.storage = RemoteStorageManager(self.store)
+        self.storage = ObjectStorageManager(self.store)
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.copier = SegmentCopier(
             self.storage, self.metadata, clock=ManualClock(), broker_id=1, **settings

@@ -31,7 +31,7 @@ from tierlog.remote.local_store import LocalStore
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import Draft
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import CopyFailedError, SegmentRefusedError, prepare
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
@@ -374,7 +374,7 @@ def test_a_manager_writes_while_it_scans_unless_it_paces(
     store = CountingStore(tmp_path / "store")
     log = GoldenLog(tmp_path, "codec-none-0")
     manager = RemoteLogManager(
-        RemoteStorageManager(store),
+        ObjectStorageManager(store),
         InMemoryRemoteLogMetadataManager(),
         broker_id=1,
         clock=clock,

@@ -11,7 +11,7 @@ from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.config import RemoteLogConfig
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
@@ -39,7 +39,7 @@ class Archive:
         self.clock = ManualClock()
         self.told = Told()
         self.manager = RemoteLogManager(
-            RemoteStorageManager(self.store),
+            ObjectStorageManager(self.store),
             self.metadata,
             broker_id=1,
             clock=self.clock,

@@ -24,7 +24,7 @@ from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.config import RemoteLogConfig
 from tierlog.remote.metadata import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
@@ -71,7 +71,7 @@ class Node(ManagerListener):
         self.fenced: list[int] = []
         self.log = GoldenLog(folder, "epochs-0")
         self.manager = RemoteLogManager(
-            RemoteStorageManager(self.store),
+            ObjectStorageManager(self.store),
             self.metadata,
             broker_id=1,
             clock=self.clock,

@@ -32,7 +32,7 @@ from tierlog.remote.metadata import (
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent, coverage
@@ -117,7 +117,7 @@ class Node:
         (folder / "store").mkdir(exist_ok=True, parents=True)
         self.url = (folder / "store").as_uri()
         self.store = FailingStore(open_store(self.url))
-        self.storage = RemoteStorageManager(self.store)  # type: ignore[arg-type]
+        self.storage = ObjectStorageManager(self.store)  # type: ignore[arg-type]
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.clock = ManualClock()
         self.options: dict[str, object] = {"config": EVERYTHING_MAY_GO, **options}
@@ -574,7 +574,7 @@ def test_a_deleted_topic_leaves_nothing(node: Node, tmp_path: Path) -> None:
 def threaded(folder: Path, told: Told, quota: QuotaManager | None = None) -> RemoteLogManager:
     (folder / "store").mkdir(exist_ok=True, parents=True)
     return RemoteLogManager(
-        RemoteStorageManager(open_store((folder / "store").as_uri())),
+        ObjectStorageManager(open_store((folder / "store").as_uri())),
         InMemoryRemoteLogMetadataManager(),
         broker_id=1,
         options=ManagerOptions(config=EVERYTHING_MAY_GO, listener=told, copy_quota=quota),

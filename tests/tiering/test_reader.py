@@ -18,7 +18,7 @@ from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError, RemoteResourceNotFoundError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import Problem, bucket_metadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.local_reader import LocalReader
@@ -149,7 +149,7 @@ def test_offsets_by_time(data: st.DataObject, store: LogReader, local: LogReader
 
 def test_one_request_per_piece_and_small_pieces_join(store_dir: Path) -> None:
     opened = open_store(store_dir.as_uri())
-    reader = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1)
+    reader = StoreReader(ObjectStorageManager(opened), bucket_metadata(opened), fetch_bytes=1)
     pieces = list(reader.read("codec-none", 0, 0))
     assert [row["offset"] for row in rows_of(iter(pieces))] == [
         row["offset"] for row in rows_of(open_reader(store_dir.as_uri()).read("codec-none", 0, 0))
@@ -212,7 +212,7 @@ def test_a_damaged_remote_index_costs_a_walk_not_records(
     url = damaged_copy(store_dir, tmp_path, "codec-none-*/0/*.indexes", -10)
     opened = open_store(url)
     alarms: list[Exception] = []
-    reader = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), alarm=alarms.append)
+    reader = StoreReader(ObjectStorageManager(opened), bucket_metadata(opened), alarm=alarms.append)
     assert rows_of(reader.read("codec-none", 0, 0)) == rows_of(store.read("codec-none", 0, 0))
     assert "REMOTE_LOG" in str(alarms[0])
     assert isinstance(alarms[0], CorruptDataError)

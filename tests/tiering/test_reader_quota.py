@@ -20,7 +20,7 @@ from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import ClosedError, RemoteResourceNotFoundError
 from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import bucket_metadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.reader import open_reader, read, read_async
@@ -104,7 +104,7 @@ def test_each_ranged_read_waits_for_the_ones_before(
     opened = open_store(store_dir.as_uri())
     quota = fetches(LIMIT, clock, mode)
     reader = StoreReader(
-        RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
+        ObjectStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
     )
     seen = []
     for _ in reader.read(TOPIC, 0, 0):
@@ -122,7 +122,7 @@ def test_what_counts_is_what_the_store_was_asked_for(store_dir: Path, clock: Man
     opened.before_read = lambda _key: threading.Event().wait(0.005)
     quota = fetches(1 << 30, clock)
     reader = StoreReader(
-        RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
+        ObjectStorageManager(opened), bucket_metadata(opened), fetch_bytes=1, fetch_quota=quota
     )
     pieces = reader.read(TOPIC, 0, 0)
     for _ in range(5):
@@ -157,7 +157,7 @@ def test_a_request_that_fails_stays_counted(
 ) -> None:
     quota = fetches(1 << 30, clock, mode)
     opened = Asked(store_dir)
-    reader = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), fetch_quota=quota)
+    reader = StoreReader(ObjectStorageManager(opened), bucket_metadata(opened), fetch_quota=quota)
     for path in store_dir.rglob("*.log"):
         path.unlink()
     for _ in range(3):

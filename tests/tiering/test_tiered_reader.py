@@ -16,7 +16,7 @@ from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import bucket_metadata
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.manager import RemoteLogManager
@@ -39,7 +39,7 @@ class Both:
         store = open_store(self.url)
         claim_cluster(store, "a-cluster")
         manager = RemoteLogManager(
-            RemoteStorageManager(store),
+            ObjectStorageManager(store),
             InMemoryRemoteLogMetadataManager(),
             broker_id=1,
             clock=ManualClock(),
@@ -107,7 +107,7 @@ class WatchedReader(LocalReader):
 def test_the_directory_is_looked_at_where_a_tier_ends_not_for_each_piece(both: Both) -> None:
     both.delete_below(both.bases[2])
     opened = open_store(both.url)
-    remote = StoreReader(RemoteStorageManager(opened), bucket_metadata(opened), fetch_bytes=1)
+    remote = StoreReader(ObjectStorageManager(opened), bucket_metadata(opened), fetch_bytes=1)
     local = WatchedReader(open_log_dir(both.logs), fetch_bytes=1)
     pieces = list(TieredReader(local, remote).read(TOPIC, 0, 0))
     assert len(pieces) > 20

@@ -16,7 +16,7 @@ from tierlog.clock import ManualClock
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.producer_states import ProducerStates
@@ -66,7 +66,7 @@ class Lives:
         self.url = (folder / "store").as_uri()
         store = open_store(self.url)
         claim_cluster(store, "a-cluster")
-        self.storage = RemoteStorageManager(store)
+        self.storage = ObjectStorageManager(store)
         self.live = OLD
         self._create(OLD)
 

@@ -20,7 +20,7 @@ from tierlog.remote.bucket import list_segments
 from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
 from tierlog.remote.layout import log_key
 from tierlog.remote.log_index import decode_remote_log_index, encode_remote_log_index
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tools.findings import Finding, Report, Severity
 from tierlog.tools.stored_log import read_stored_log
@@ -222,7 +222,7 @@ def test_indexes_are_compared_with_the_log_in_depth(
 @pytest.mark.parametrize("window_bytes", [1, 5_000, 1 << 30])
 def test_a_log_read_in_windows_is_the_log(golden_store: Path, window_bytes: int) -> None:
     store = open_store(golden_store.as_uri())
-    storage = RemoteStorageManager(store)
+    storage = ObjectStorageManager(store)
     for metadata in list_segments(store):
         data = (golden_store / log_key(metadata)).read_bytes()
         table, log = (

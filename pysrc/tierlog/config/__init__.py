@@ -22,6 +22,7 @@ from tierlog.config.markdown import config_markdown
 from tierlog.config.properties import parse_properties
 from tierlog.config.sections import (
     LogConfig,
+    PluginConfig,
     QuotaConfig,
     QuotaMode,
     QuotaRateMode,
@@ -33,6 +34,7 @@ from tierlog.config.sections import (
 __all__ = [
     "Config",
     "LogConfig",
+    "PluginConfig",
     "QuotaConfig",
     "QuotaMode",
     "QuotaRateMode",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from tierlog.config.kinds import Setting, settings
 from tierlog.config.sections import (
     LogConfig,
+    PluginConfig,
     QuotaConfig,
     RemoteIndexConfig,
     RemoteLogConfig,
@@ -36,14 +37,9 @@ LEFT_TO_KAFKA = frozenset(
         "remote.list.offsets.request.timeout.ms",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
-        "remote.log.metadata.custom.metadata.max.bytes",
-        "remote.log.metadata.manager.class.name",
         "remote.log.metadata.manager.class.path",
-        "remote.log.metadata.manager.impl.prefix",
         "remote.log.metadata.manager.listener.name",
-        "remote.log.storage.manager.class.name",
         "remote.log.storage.manager.class.path",
-        "remote.log.storage.manager.impl.prefix",
         "remote.log.storage.system.enable",
         "remote.storage.enable",
     }
@@ -59,11 +55,22 @@ class Config:
     remote_index: RemoteIndexConfig = field(default_factory=RemoteIndexConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    plugin: PluginConfig = field(default_factory=PluginConfig)
+    # Keys below the managers' prefixes, as they are.
+    plugin_settings: tuple[tuple[str, str], ...] = ()
+
+    def settings_below(self, prefix: str) -> dict[str, str]:
+        """Return the settings of a plug-in, without the prefix of their keys."""
+        return {
+            key.removeprefix(prefix): value
+            for key, value in self.plugin_settings
+            if key.startswith(prefix)
+        }
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str = "settings") -> Config:
         """``load_config`` with nothing but properties."""
-        return _config(_given(properties, source))
+        return _config(_given(properties, source), properties)
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -72,6 +79,7 @@ SECTIONS: dict[str, type[Section]] = {
     "remote_index": RemoteIndexConfig,
     "quota": QuotaConfig,
     "tier": TierConfig,
+    "plugin": PluginConfig,
 }
 
 
@@ -125,12 +133,26 @@ def load_config(
     for key in flags or {}:
         if key not in _BY_NAME:
             raise ConfigError(_unknown("flags", key, _BY_NAME))
-    return _config(given | _given(flags or {}, "flags"))
+    return _config(given | _given(flags or {}, "flags"), properties or {})
 
 
-def _config(given: Mapping[str, _Given]) -> Config:
+def _config(given: Mapping[str, _Given], properties: Mapping[str, str]) -> Config:
     parts: dict[str, Any] = {name: _section(part, given) for name, part in SECTIONS.items()}
-    return Config(**parts)
+    prefixes = _plugin_prefixes(properties)
+    others = tuple((key, text) for key, text in properties.items() if key.startswith(prefixes))
+    return Config(**parts, plugin_settings=others)
+
+
+def _plugin_prefixes(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what the keys of the plug-ins' own settings begin with."""
+    defaults = PluginConfig()
+    return tuple(
+        properties.get(name, default).strip() or default
+        for name, default in (
+            ("remote.log.storage.manager.impl.prefix", defaults.storage_manager_impl_prefix),
+            ("remote.log.metadata.manager.impl.prefix", defaults.metadata_manager_impl_prefix),
+        )
+    )
 
 
 def _section(section: type[S], given: Mapping[str, _Given]) -> S:
@@ -149,8 +171,11 @@ def _given(
     """What one place says, by the settings' own names; ``shown`` is how it calls a property."""
     given: dict[str, _Given] = {}
     fallbacks: dict[str, _Given] = {}
+    prefixes = _plugin_prefixes(properties)
     for key, text in properties.items():
         setting = _BY_NAME.get(key)
+        if setting is None and key.startswith(prefixes):
+            continue
         if setting is None:
             _let_pass(key, source)
             continue

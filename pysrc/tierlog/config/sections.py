@@ -30,6 +30,7 @@ from tierlog.errors import ConfigError
 
 __all__ = [
     "LogConfig",
+    "PluginConfig",
     "QuotaConfig",
     "QuotaMode",
     "QuotaRateMode",
@@ -323,6 +324,49 @@ class RemoteIndexConfig(Section):
         604_800_000,
         "Time, by the timestamps of the records, that one such file spans before a new one "
         "follows; -1 is any.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginConfig(Section):
+    """Storage and metadata managers of other packages (KIP-405).
+
+    A manager is named by an entry point or as `module:Class` ([PLUGINS.md](PLUGINS.md)). A name
+    with dots and without a colon is a Java class of the broker's own and means nothing here. In
+    force in `tierlog tier`, `tierlog cat` and `tierlog.read`.
+    """
+
+    storage_manager_class_name: str | None = setting(
+        "remote.log.storage.manager.class.name",
+        text("module:Class, or an entry point of the group tierlog.storage_managers"),
+        None,
+        "What stores segments and gives them back; none is the store of the URL.",
+    )
+    storage_manager_impl_prefix: str = setting(
+        "remote.log.storage.manager.impl.prefix",
+        text("the beginning of a key"),
+        "rsm.config.",
+        "Keys that begin so are given to that manager, without the prefix.",
+    )
+    metadata_manager_class_name: str | None = setting(
+        "remote.log.metadata.manager.class.name",
+        text("module:Class, or an entry point of the group tierlog.metadata_managers"),
+        None,
+        "What knows which segments there are; none is the state directory in `tierlog tier`, and "
+        "the store's own objects for readers.",
+    )
+    metadata_manager_impl_prefix: str = setting(
+        "remote.log.metadata.manager.impl.prefix",
+        text("the beginning of a key"),
+        "rlmm.config.",
+        "Keys that begin so are given to that manager, without the prefix.",
+    )
+    custom_metadata_max_bytes: int = setting(
+        "remote.log.metadata.custom.metadata.max.bytes",
+        whole_number(0, MAX_INT32),
+        128,
+        "Most bytes of custom metadata that a storage manager may return for a segment; the copy "
+        "of a segment with more fails and is removed.",
     )
 
 

@@ -46,6 +46,7 @@ from tierlog.remote.object_store import (
     TEMPORARY_PREFIX,
     TEMPORARY_SUFFIX,
     ObjectInfo,
+    ObjectStore,
     already_exists,
     check_key,
     check_prefix,
@@ -83,7 +84,7 @@ class _Writing:
     temporary: str
 
 
-class HdfsStore:
+class HdfsStore(ObjectStore):
     """Objects as files of an HDFS cluster; made by `open_store`."""
 
     def __init__(

@@ -97,7 +97,7 @@ class _Files:
     lineage: LeaderEpochs
 
 
-class KafkaLayoutStore:
+class KafkaLayoutStore(ObjectStore):
     """What `inner` holds, under our keys. Any thread, if that one may be used by any."""
 
     def __init__(self, inner: ObjectStore) -> None:

@@ -44,12 +44,14 @@ __all__ = [
     "cluster_of",
     "encode_rdi",
     "indexes_key",
+    "is_foreign_data_id",
     "is_marker",
     "log_key",
     "log_key_of",
     "parse_key",
     "parse_rdi",
     "partition_prefix",
+    "split_data_id",
     "topic_prefix",
 ]
 
@@ -193,6 +195,28 @@ def parse_rdi(rdi: bytes, partition: TopicIdPartition) -> tuple[ObjectKey, int]:
         expected=problem,
         found=f"{len(rdi)} bytes {bytes(rdi[:80])!r}",
     )
+
+
+def is_foreign_data_id(data_id: bytes) -> bool:
+    """Return whether a remote data id has a scheme (``hdfs://...:0``). It then belongs to another
+    storage manager, which alone knows what it means; tierlog's own are keys without a scheme."""
+    return b"://" in bytes(data_id)
+
+
+def split_data_id(data_id: bytes, partition: TopicIdPartition) -> tuple[str, int]:
+    """Return what a remote data id names and the byte position in it.
+
+    Those of other storage managers pass as they are. CorruptDataError for one that is tierlog's and
+    not of `partition`.
+    """
+    if not is_foreign_data_id(data_id):
+        key, position = parse_rdi(data_id, partition)
+        return str(key), position
+    text = bytes(data_id).decode("utf-8", errors="surrogateescape")
+    name, _, digits = text.rpartition(":")
+    if _POSITION.fullmatch(digits) and int(digits) <= _MAX_INT64:
+        return name, int(digits)
+    return text, 0
 
 
 def _log_key_or_none(name: str) -> ObjectKey | None:

@@ -34,6 +34,7 @@ from tierlog.remote.object_store import (
     TEMPORARY_PREFIX,
     TEMPORARY_SUFFIX,
     ObjectInfo,
+    ObjectStore,
     already_exists,
     check_key,
     check_prefix,
@@ -85,7 +86,7 @@ _renameat2 = _hint(
 )
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """Objects as files beneath `root`, which the first put creates."""
 
     def __init__(
@@ -99,7 +100,7 @@ class LocalStore:
         self._root = os.path.abspath(os.fspath(root))
         self._random_bytes = random_bytes
         now_ms = None if clock is None else clock.monotonic_ms
-        self.open_files = OpenFiles(max_open_files, _OPEN_MS, now_ms)
+        self._open_files = OpenFiles(max_open_files, _OPEN_MS, now_ms)
         self._durable_folders: set[str] = set()
         self._names_drafts = True
 
@@ -127,7 +128,7 @@ class LocalStore:
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         if start_position < 0 or size_bytes <= 0:
             check_range(start_position, size_bytes)
-        file = self.open_file(key)
+        file = self._file_of(key)
         try:
             data = _read(file.fileno(), start_position, size_bytes)
         except OSError as error:
@@ -136,9 +137,18 @@ class LocalStore:
             raise self._past_the_end(key, file, start_position)
         return data
 
-    def open_file(self, key: str) -> ReadFile:
-        """The object's file, for a read that begins now: not to be kept."""
-        file = self.open_files.get(key)
+    @property
+    def open_files(self) -> OpenFiles | None:
+        """See `ObjectStore`; None for a subclass that reads in a way of its own, which nothing must
+        pass by."""
+        return self._open_files if type(self).get_range is LocalStore.get_range else None
+
+    def open_file(self, key: str) -> ReadFile | None:
+        """See `ObjectStore`; not to be kept."""
+        return None if self.open_files is None else self._file_of(key)
+
+    def _file_of(self, key: str) -> ReadFile:
+        file = self._open_files.get(key)
         return self._open_for_reading(key) if file is None else file
 
     def _past_the_end(self, key: str, file: ReadFile, position: int) -> RemoteStorageError:
@@ -158,7 +168,7 @@ class LocalStore:
                 os.close(descriptor)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise storage_error(f"{self.url}: {key} is not a regular file", retriable=False)
-        self.open_files.put(key, file)
+        self._open_files.put(key, file)
         return file
 
     def head(self, key: str) -> ObjectInfo:
@@ -291,7 +301,7 @@ class LocalStore:
                     # Once published, the hidden name may be somebody else's already.
                     with suppress(FileNotFoundError):
                         os.unlink(temporary, dir_fd=folder)
-                self.open_files.forget(key)
+                self._open_files.forget(key)
 
     def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
         """A file for the object `key` of about that size, to be written by whoever reads its
@@ -366,7 +376,7 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         *folders, name = check_key(key).split("/")
-        self.open_files.forget(key)
+        self._open_files.forget(key)
         try:
             with self._errors(key), self._folder(folders) as folder:
                 with suppress(FileNotFoundError):

@@ -26,7 +26,8 @@ is computed in `partition_metadata`; the managers are in `metadata_memory`, `met
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -37,6 +38,7 @@ from tierlog.errors import RemoteMetadataError
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = [
+    "ChangeCount",
     "EpochRange",
     "RemoteLogMetadataManager",
     "RemoteLogSegmentMetadata",
@@ -324,11 +326,26 @@ class RemotePartitionDeleteMetadata:
 class RemoteLogMetadataManager(Protocol):
     """Kafka's interface of that name, in the form the rest of tierlog uses.
 
+    A manager of another package subclasses it. It is named by
+    ``remote.log.metadata.manager.class.name``: an entry point of the group
+    ``tierlog.metadata_managers``, or ``module:Class``. It is made without arguments and configured
+    before its first call. `tierlog.testing.MetadataConformance` tests it.
+
     What is not loaded yet is a MetadataNotReadyError in every call, never an empty answer. All
     calls may come from any thread. After `close` everything is a ClosedError. What returns is
     durable and visible; what raises has changed nothing.
     """
 
+    change_count: ChangeCount
+    """Its ``changed()`` is called by the manager after whatever may make `changes` of any
+    partition another number, or an error."""
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Take the settings of the manager's own prefix, without the prefix, and besides
+        ``tierlog.store.url``."""
+        return
+
+    @abstractmethod
     def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
         """A new segment in COPY_SEGMENT_STARTED.
 
@@ -337,6 +354,7 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
     def update(
         self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
     ) -> None:
@@ -348,6 +366,7 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
         """From now on events of earlier epochs change nothing. The same claim may be repeated.
 
@@ -355,10 +374,12 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
     def leader_epoch(self, partition: TopicIdPartition) -> int:
         """The latest epoch that claimed `partition` or was named with an event, -1 for none."""
         ...
 
+    @abstractmethod
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
     ) -> None:
@@ -369,25 +390,24 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
     def partition_delete_state(
         self, partition: TopicIdPartition
     ) -> RemotePartitionDeleteState | None:
         """How far the deletion is, None if nobody asked for it or all of it is done."""
         ...
 
+    @abstractmethod
     def changes(self, partition: TopicIdPartition) -> int:
         """A number that is another one after every visible change of `partition`; one look-up."""
         ...
 
-    @property
-    def change_count(self) -> ChangeCount:
-        """Of whatever may make `changes` of any partition another number, or an error."""
-        ...
-
+    @abstractmethod
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """That segment in whatever state, None once it is forgotten."""
         ...
 
+    @abstractmethod
     def lookup(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
@@ -395,6 +415,7 @@ class RemoteLogMetadataManager(Protocol):
         none."""
         ...
 
+    @abstractmethod
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
@@ -402,6 +423,7 @@ class RemoteLogMetadataManager(Protocol):
         and has a transaction index (KIP-1058)."""
         ...
 
+    @abstractmethod
     def segments_by_timestamp(
         self, partition: TopicIdPartition, timestamp_ms: int, start_offset: int = 0
     ) -> Iterator[RemoteLogSegmentMetadata]:
@@ -412,12 +434,14 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
     def list(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
         """Every known segment, whatever its state (of `epoch` if given), by start offset."""
         ...
 
+    @abstractmethod
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         """The highest offset ever finished for `epoch`, None for none; deletes do not lower it.
 
@@ -426,6 +450,7 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
         """Bytes of the finished segments that were written in `epoch`; one look-up (KIP-852).
 
@@ -434,14 +459,27 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    @abstractmethod
+    def log_start_offset(self, partition: TopicIdPartition) -> int | None:
+        """What `advance_log_start_offset` was last told, None before the first time."""
+        ...
+
+    @abstractmethod
+    def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
+        """Remember durably where the partition's archive begins; it never moves back."""
+        ...
+
+    @abstractmethod
     def partitions(self) -> tuple[TopicIdPartition, ...]:
         """Every partition with a known segment, or whose deletion is under way."""
         ...
 
+    @abstractmethod
     def is_ready(self, partition: TopicIdPartition) -> bool:
         """Whether the calls above have an answer for `partition`."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of files and locks; may be repeated."""
         ...

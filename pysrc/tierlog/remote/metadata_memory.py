@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from tierlog._hot import ChangeCount
 from tierlog.errors import ClosedError, MetadataNotReadyError
 from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -20,7 +21,7 @@ from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 __all__ = ["InMemoryRemoteLogMetadataManager"]
 
 
-class InMemoryRemoteLogMetadataManager:
+class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` without a disk.
 
     With ``ready=False`` it has to be filled by `load` first and refuses every question until

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,9 @@ from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from tierlog._core import ReadFile
+    from tierlog._hot import OpenFiles
 
 __all__ = [
     "LARGE_READ_BYTES",
@@ -68,19 +72,26 @@ class ObjectStore(Protocol):
 
     Every call may raise RemoteStorageError (``retriable`` says whether to try again); a key
     that no store could hold is a ValueError.
+
+    A store of another package subclasses it and is found by the scheme of its URLs: an entry point
+    of the group ``tierlog.object_stores``, named as the scheme, is called with the URL. What is not
+    abstract here has a default that suits every store. `tierlog.testing.StoreConformance` tests it.
     """
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """Where the store is, without credentials."""
         ...
 
     @property
+    @abstractmethod
     def is_local(self) -> bool:
         """Whether this machine itself has the objects; else a server sends them, and can do so
         while the reader is at what he has got."""
         ...
 
+    @abstractmethod
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
         """Store `data` durably. Without `overwrite`, other bytes already there are an error.
 
@@ -88,6 +99,7 @@ class ObjectStore(Protocol):
         """
         ...
 
+    @abstractmethod
     def put_stream(
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
@@ -100,10 +112,12 @@ class ObjectStore(Protocol):
         """
         ...
 
+    @abstractmethod
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         """Store `data` unless the key exists; of several callers exactly one gets True."""
         ...
 
+    @abstractmethod
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         """Bytes from `start_position` on, at most `size_bytes`; fewer only at the end.
 
@@ -112,17 +126,37 @@ class ObjectStore(Protocol):
         """
         ...
 
+    @abstractmethod
     def head(self, key: str) -> ObjectInfo:
         """Size and etag; RemoteResourceNotFoundError when there is no such object."""
         ...
 
+    @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Every object below the folder `prefix` (all for ``""``), page by page, in any order."""
         ...
 
+    @abstractmethod
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there counts as removed."""
         ...
+
+    def draft(self, key: str, size_bytes: int) -> Draft | None:
+        """Return a draft of the object `key` of about that size; None when the store takes none.
+
+        A store that stands before another one may only hand its drafts on when it does nothing to
+        what is written.
+        """
+        return None
+
+    @property
+    def open_files(self) -> OpenFiles | None:
+        """The files that `open_file` keeps open; None when objects are no files here."""
+        return None
+
+    def open_file(self, key: str) -> ReadFile | None:
+        """Return the file that is the object, for a read that begins now; None as above."""
+        return None
 
 
 class Draft(Protocol):

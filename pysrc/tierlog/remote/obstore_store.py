@@ -33,6 +33,7 @@ from tierlog.remote.fork_guard import ForkGuard
 from tierlog.remote.object_store import (
     LARGE_READ_BYTES,
     ObjectInfo,
+    ObjectStore,
     already_exists,
     check_key,
     check_prefix,
@@ -79,7 +80,7 @@ _Result = TypeVar("_Result")
 _fork_guard = ForkGuard("an object store", "would hang")
 
 
-class ObstoreStore:
+class ObstoreStore(ObjectStore):
     """An obstore store behind the `ObjectStore` seam; made by `open_store`."""
 
     def __init__(

@@ -29,7 +29,13 @@ import numpy.typing as npt
 from tierlog import _core
 from tierlog.batches import Int64Column
 from tierlog.errors import CorruptDataError
-from tierlog.remote.layout import LOG_SUFFIX, ObjectKey, parse_rdi, partition_prefix
+from tierlog.remote.layout import (
+    LOG_SUFFIX,
+    is_foreign_data_id,
+    parse_rdi,
+    partition_prefix,
+    split_data_id,
+)
 from tierlog.remote.log_index import (
     RdiColumn,
     RemoteLogIndexEntries,
@@ -92,7 +98,7 @@ class RemoteLogIndexEntry:
     last_timestamp_ms: int
     data_length: int
     rdi: bytes
-    log_key: ObjectKey
+    log_key: str
     log_position: int
 
 
@@ -292,7 +298,9 @@ def _log_positions(
         # numpy overlooks zeros at the end; the first key of a run is parsed below and has none.
         continues[start + 1 : stop] = keys[1:] == keys[:-1]
         for row in (np.flatnonzero(~continues[start:stop]) + start).tolist():
-            found = _log_key(entries, row, partition)
+            if is_foreign_data_id(rdi[row]):
+                return _foreign_positions(entries, partition, before, only_key)
+            found, _ = _log_place(entries, row, partition)
             if only_key is not None and found != only_key:
                 raise _bad_rdi(entries, row, f"{only_key}:<byte position>", found)
             continues[row] = found == key
@@ -301,6 +309,32 @@ def _log_positions(
         powers = 10 ** np.arange(number.shape[1] - 1, -1, -1, dtype=np.int64)
         is_number = ((number >= 0) & (number <= 9)).all(axis=1)
         positions[start:stop] = np.where(is_number, number @ powers, -1)
+    return key, positions, continues
+
+
+def _foreign_positions(
+    entries: RemoteLogIndexEntries,
+    partition: TopicIdPartition,
+    before: LastRun | None,
+    only_key: str | None,
+) -> tuple[str, Int64Column, npt.NDArray[np.bool_]]:
+    """The same where ids of other storage managers are among them, one by one. What their positions
+    mean is not known, so that they need not follow each other."""
+    key = before.key if before else ""
+    positions = np.empty(len(entries), dtype=np.int64)
+    continues = np.zeros(len(entries), dtype=np.bool_)
+    data_ids = list(entries.rdi)
+    if only_key is not None and not all(map(is_foreign_data_id, data_ids)):
+        # One segment has ids of one kind.
+        row = next(row for row, one in enumerate(data_ids) if is_foreign_data_id(one))
+        raise _bad_rdi(entries, row, f"{only_key}:<byte position>", repr(data_ids[row][:80]))
+    for row, data_id in enumerate(data_ids):
+        if is_foreign_data_id(data_id):
+            key, positions[row] = split_data_id(data_id, partition)
+            continue
+        found, position = _log_place(entries, row, partition)
+        continues[row], positions[row] = found == key, position
+        key = found
     return key, positions, continues
 
 
@@ -319,12 +353,14 @@ def _columns(
     return keys, digits
 
 
-def _log_key(entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition) -> str:
-    """Key of the `.log` object that a row points into."""
+def _log_place(
+    entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition
+) -> tuple[str, int]:
+    """Key of the `.log` object that a row points into, and the position there."""
     try:
         log_key, log_position = parse_rdi(entries.rdi[row], partition)
         if log_position <= MAX_FILE_BYTES:
-            return str(log_key)
+            return str(log_key), log_position
         expected, found = "a position in a segment", str(log_position)
     except CorruptDataError as error:
         expected, found = error.expected, error.found
@@ -343,7 +379,7 @@ def entry_of(
 ) -> RemoteLogIndexEntry:
     """One row, its rdi checked. CorruptDataError when that points elsewhere."""
     rdi = entries.rdi[row]
-    log_key, log_position = parse_rdi(rdi, partition)
+    log_key, log_position = split_data_id(rdi, partition)
     return RemoteLogIndexEntry(
         first_offset=int(entries.first_offset[row]),
         last_offset=int(entries.last_offset[row]),
@@ -555,7 +591,7 @@ def find_offset(
     if entry.first_offset <= target_offset:
         return entry, True
     before = found.before
-    return entry, before is not None and parse_rdi(before, partition)[0] == entry.log_key
+    return entry, before is not None and split_data_id(before, partition)[0] == entry.log_key
 
 
 def find_timestamp(

@@ -251,7 +251,15 @@ class RemoteIndexFiles(RemoteIndexLookups):
             # All entries from there on: other segments' may lie between, where both overlap.
             rest = Row.of(row.files[bisect_left(row.last_offsets, reached) :])
             found = self._entries(rest)
-            return any(str(one.log_key) == key and one.last_offset >= reached for one in found)
+            return any(
+                one.last_offset >= reached
+                and (
+                    one.log_key == key
+                    # What the id of another storage manager means, only its offsets tell.
+                    or ("://" in one.log_key and one.first_offset <= segment.end_offset)
+                )
+                for one in found
+            )
 
         try:
             cut_off = self._look(look)

@@ -19,7 +19,7 @@ import numpy as np
 
 from tierlog.errors import CorruptDataError
 from tierlog.remote.indexes import MAX_INDEXES_BYTES
-from tierlog.remote.layout import log_key
+from tierlog.remote.layout import is_foreign_data_id, log_key
 from tierlog.remote.log_index import (
     RemoteLogIndexEntries,
     decode_remote_log_index,
@@ -140,7 +140,10 @@ def segment_entries(segment: RemoteLogSegmentMetadata, data: Buffer) -> SegmentE
     key = log_key(segment)
     last_run = check_entries(entries, segment.topic_id_partition, path=path, only_key=key)
     log_position = 0
-    if last_run is not None:
+    if last_run is not None and is_foreign_data_id(last_run.key.encode(errors="surrogateescape")):
+        key = last_run.key
+        entries = _cut(entries, segment.served_end_offset)
+    elif last_run is not None:
         log_position = last_run.end_position - int(entries.data_length.sum(dtype=np.int64))
         _check_range(segment, entries, last_run, path)
         entries = _cut(entries, segment.served_end_offset)

@@ -1,16 +1,18 @@
-"""RemoteStorageManager: segments into the store, and parts of them out again (KIP-405's
-interface of that name, over the layout of `layout` and `indexes`).
+"""Segments into the remote tier, and parts of them out again.
 
-A segment is its `.log` object and its `.indexes` object, written in this order and removed in the
-opposite one, so an `.indexes` object always stands for a whole segment.
+`RemoteStorageManager` is KIP-405's interface of that name. `ObjectStorageManager` implements it
+over an object store, with the layout of `layout` and `indexes`: a segment is its `.log` object and
+its `.indexes` object, written in this order and removed in the opposite one, so an `.indexes`
+object always stands for a whole segment.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tierlog._core import ReadFile, crc32c
 from tierlog._hot import OpenFiles
@@ -31,8 +33,7 @@ from tierlog.remote.indexes import (
     read_sections,
     verify_indexes,
 )
-from tierlog.remote.layout import indexes_key, log_key, log_key_of
-from tierlog.remote.local_store import LocalStore
+from tierlog.remote.layout import encode_rdi, indexes_key, log_key, log_key_of, parse_rdi
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import (
     Draft,
@@ -47,41 +48,211 @@ from tierlog.types import RemoteLogSegmentId
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RemoteStorageManager", "check_same_segment"]
+__all__ = ["ObjectStorageManager", "RemoteStorageManager", "check_same_segment"]
 
 _CHECK_CHUNK_BYTES = 4 << 20
 
 
-class RemoteStorageManager:
-    """Copies, fetches, deletes and verifies segments of one store. Blocking, any thread."""
+class RemoteStorageManager(Protocol):
+    """KIP-405's interface of that name: where the bytes of segments are, and how they get there.
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        # Of the very class: what stands before a store and changes what it does must not be passed
-        # by.
-        self._files = store if type(store) is LocalStore else None
+    The log is Kafka's own bytes. The indexes are one object of tierlog's (`indexes`), which a
+    manager stores and gives back as it is. Calls are blocking and come from any thread; each may
+    raise RemoteStorageError (``retriable`` says whether to try again), and a missing segment is a
+    RemoteResourceNotFoundError.
 
-    def __repr__(self) -> str:
-        return f"RemoteStorageManager({self._store.url!r})"
+    A manager of another package subclasses this and implements what is abstract; the rest follows
+    from that. It is named by ``remote.log.storage.manager.class.name``: an entry point of the group
+    ``tierlog.storage_managers``, or ``module:Class``. It is made without arguments and configured
+    before its first call. `tierlog.testing.StorageConformance` tests it.
+    """
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Take the settings of the manager's own prefix, without the prefix, and besides
+        ``tierlog.store.url``."""
+        return
 
     @property
+    @abstractmethod
     def url(self) -> str:
-        """Where the store is."""
-        return self._store.url
+        """Where the segments are, without credentials, for messages."""
+
+    @property
+    def store(self) -> ObjectStore | None:
+        """The store that has the segments under tierlog's own keys (`layout`), so that it can be
+        listed; None when only the metadata says what there is."""
+        return None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether segments are read without a server: see `ObjectStore`."""
+        return False
+
+    @property
+    def open_files(self) -> OpenFiles | None:
+        """The files that `open_file` keeps open; None when segments are no files here."""
+        return None
+
+    def open_file(self, key: str) -> ReadFile | None:
+        """Return the file that is the `.log` object `key`; None when there are no files."""
+        return None
 
     # -- writing
 
     def draft_log_segment_data(
         self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
     ) -> Draft | None:
-        """A draft of the `.log` object, for `copy_log_segment_data`: whoever scans the segment
-        writes it on the way, so that it is read once. None where the store takes no drafts."""
-        # Asked of the class: what stands before a store and only knows its calls must not be
-        # passed by.
-        if not hasattr(type(self._store), "draft"):
-            return None
-        draft: Draft | None = self._store.draft(log_key_of(segment_id, start_offset), size_bytes)  # type: ignore[attr-defined]
-        return draft
+        """Return a draft of the log for `copy_log_segment_data`: the scan of the segment writes it
+        on the way, so that the segment is read once. None when the manager takes no drafts."""
+        return None
+
+    @abstractmethod
+    def copy_log_segment_data(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        log: int | str | os.PathLike[str] | Draft,
+        indexes: Buffer,
+        *,
+        before_chunk: Callable[[int], None] | None = None,
+    ) -> bytes | None:
+        """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
+        it), then `indexes`. Return custom metadata, which later calls find in the metadata.
+
+        `before_chunk` is told the size of each piece before it goes, and may block or raise to
+        pace or stop the upload. CorruptDataError when the file is not what `metadata` says. Nothing
+        is cleaned up here: the caller that gets an error decides when to delete.
+        """
+
+    @abstractmethod
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Remove the segment; may be repeated, also after a failure half way."""
+
+    # -- reading
+
+    @abstractmethod
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Buffer:
+        """Return bytes [`start_position`, `end_position`) of the log, in one request.
+
+        The end is exclusive (Kafka's is inclusive), cut to the segment's size, and the segment's
+        end when None. Exactly those bytes come back, or a RemoteStorageError.
+        """
+
+    @abstractmethod
+    def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
+        """Return the indexes as `copy_log_segment_data` got them, in one request."""
+
+    def fetch_indexes(
+        self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
+    ) -> dict[IndexKind, memoryview]:
+        """Return the sections `kinds` (all when None) of the indexes, checksums compared.
+
+        CorruptDataError when they are damaged or belong to another segment.
+        """
+        header, _, data = self.fetch_whole_indexes(metadata)
+        wanted = IndexKind if kinds is None else kinds
+        return {kind: header.read_section(kind, data) for kind in wanted}
+
+    def fetch_whole_indexes(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
+        """Return header, segment and bytes of the indexes, in one request.
+
+        Every checksum is compared. CorruptDataError when the indexes are damaged or belong to
+        another segment.
+        """
+        data = self.fetch_index_object(metadata)
+        header, description = verify_indexes(
+            data, path=f"{self.url}: indexes of {metadata.segment_id}"
+        )
+        check_same_segment(header, description.metadata, metadata)
+        return header, description.metadata, data
+
+    # -- remote data ids
+
+    def encode_data_id(self, metadata: RemoteLogSegmentMetadata, position: int) -> bytes:
+        """Return the remote data id of the batch at byte `position` of the segment."""
+        return encode_rdi(metadata, position)
+
+    def resolve_data_id(self, data_id: bytes, metadata: RemoteLogSegmentMetadata) -> int:
+        """Return the byte position in that segment which a remote data id means. The id is
+        untrusted: CorruptDataError unless `encode_data_id` could have made it for the segment."""
+        key, position = parse_rdi(data_id, metadata.topic_id_partition)
+        if str(key) != log_key(metadata):
+            raise CorruptDataError(
+                reason="bad_rdi",
+                position=0,
+                expected=f"a position in {log_key(metadata)}",
+                found=str(key),
+            )
+        return position
+
+    # -- verifying
+
+    def verify(
+        self, metadata: RemoteLogSegmentMetadata, *, deep: bool = False
+    ) -> tuple[Problem, ...]:
+        """Return what is wrong with the stored segment; nothing when all is well.
+
+        With `deep` every byte is read and compared. A store that does not answer is an error, not
+        a problem.
+        """
+        name, expected = str(metadata.segment_id), metadata.log_crc32c
+        try:
+            self.fetch_whole_indexes(metadata)
+            if deep and expected is not None:
+                found = log_checksum(self, metadata)
+                return () if found == expected else (_wrong_checksum(name, expected, found),)
+            if metadata.segment_size_bytes:
+                self.fetch_log_segment(metadata, metadata.segment_size_bytes - 1)
+        except RemoteResourceNotFoundError as error:
+            return (missing_object(name, error),)
+        except CorruptDataError as error:
+            return (corrupt_indexes(name, error),)
+        return ()
+
+    def verify_copy(
+        self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
+    ) -> tuple[Problem, ...]:
+        """As `verify`, right after a copy of a segment with these indexes."""
+        return self.verify(metadata)
+
+    def close(self) -> None:
+        """Let go of what the manager holds; may be repeated."""
+        return
+
+
+class ObjectStorageManager(RemoteStorageManager):
+    """The segments of one object store, as `.log` and `.indexes` objects under the keys of
+    `layout`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"ObjectStorageManager({self._store.url!r})"
+
+    @property
+    def url(self) -> str:
+        """See `RemoteStorageManager`."""
+        return self._store.url
+
+    @property
+    def store(self) -> ObjectStore:
+        """See `RemoteStorageManager`."""
+        return self._store
+
+    # -- writing
+
+    def draft_log_segment_data(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
+    ) -> Draft | None:
+        """See `RemoteStorageManager`."""
+        return self._store.draft(log_key_of(segment_id, start_offset), size_bytes)
 
     def copy_log_segment_data(
         self,
@@ -90,7 +261,7 @@ class RemoteStorageManager:
         indexes: Buffer,
         *,
         before_chunk: Callable[[int], None] | None = None,
-    ) -> None:
+    ) -> bytes | None:
         """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
         it), then `indexes`.
 
@@ -113,6 +284,7 @@ class RemoteStorageManager:
         if before_chunk is not None:
             before_chunk(memoryview(indexes).nbytes)
         self._store.put_bytes(indexes_key(metadata), indexes)
+        return None
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Remove the segment's objects; may be repeated, also after a failure half way."""
@@ -139,16 +311,12 @@ class RemoteStorageManager:
                 f"{metadata.segment_id}: no bytes {start_position} to {end_position} in "
                 f"{size_bytes}"
             )
-        return self.fetch_range(log_key(metadata), start_position, end - start_position)
-
-    def fetch_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
-        """`size_bytes` from `start_position` of an object on, in one request: exactly those, or a
-        RemoteStorageError."""
-        data = self._store.get_range(key, start_position, size_bytes)
+        key = log_key(metadata)
+        data = self._store.get_range(key, start_position, end - start_position)
         received = memoryview(data).nbytes
-        if received != size_bytes:
+        if received != end - start_position:
             raise storage_error(
-                f"{self._store.url}: {key}: expected {size_bytes} bytes from position "
+                f"{self._store.url}: {key}: expected {end - start_position} bytes from position "
                 f"{start_position}, got {received}"
             )
         return data
@@ -161,11 +329,11 @@ class RemoteStorageManager:
     @property
     def open_files(self) -> OpenFiles | None:
         """What `open_file` has open still; None when the store has no files."""
-        return None if self._files is None else self._files.open_files
+        return self._store.open_files
 
     def open_file(self, key: str) -> ReadFile | None:
         """The file that an object is, for a read that begins now; None when the store has none."""
-        return None if self._files is None else self._files.open_file(key)
+        return self._store.open_file(key)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
@@ -183,6 +351,11 @@ class RemoteStorageManager:
         check_same_segment(header, described, metadata)
         return {kind: sections[kind] for kind in wanted}
 
+    def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
+        """See `RemoteStorageManager`."""
+        # A request ends where the object does; how long it must be stands in its header.
+        return self._store.get_range(indexes_key(metadata), 0, MAX_INDEXES_BYTES)
+
     def fetch_whole_indexes(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
@@ -192,8 +365,7 @@ class RemoteStorageManager:
         segment.
         """
         key = indexes_key(metadata)
-        # A request ends where the object does; how long it must be stands in its header.
-        data = self._store.get_range(key, 0, MAX_INDEXES_BYTES)
+        data = self.fetch_index_object(metadata)
         header, description = verify_indexes(data, path=f"{self._store.url}/{key}")
         check_same_segment(header, description.metadata, metadata)
         return header, description.metadata, data
@@ -224,7 +396,7 @@ class RemoteStorageManager:
         elif info.size_bytes != metadata.segment_size_bytes:
             yield wrong_size(info, metadata.segment_size_bytes)
         elif deep and metadata.log_crc32c is not None:
-            computed = self._log_checksum(metadata)
+            computed = log_checksum(self, metadata)
             if computed != metadata.log_crc32c:
                 yield _wrong_checksum(info.key, metadata.log_crc32c, computed)
 
@@ -267,12 +439,19 @@ class RemoteStorageManager:
                 key=key, reason=ProblemReason.MISSING, expected="an object", found="none"
             )
 
-    def _log_checksum(self, metadata: RemoteLogSegmentMetadata) -> int:
-        checksum = 0
-        for position in range(0, metadata.segment_size_bytes, _CHECK_CHUNK_BYTES):
-            end = position + _CHECK_CHUNK_BYTES
-            checksum = crc32c(self.fetch_log_segment(metadata, position, end), checksum)
-        return checksum
+
+def log_checksum(storage: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> int:
+    """Return the CRC-32C of the stored log."""
+    checksum = 0
+    for position in range(0, metadata.segment_size_bytes, _CHECK_CHUNK_BYTES):
+        end = position + _CHECK_CHUNK_BYTES
+        checksum = crc32c(storage.fetch_log_segment(metadata, position, end), checksum)
+    return checksum
+
+
+def missing_object(key: str, error: RemoteResourceNotFoundError) -> Problem:
+    """Return the problem of an object that is not there."""
+    return Problem(key=key, reason=ProblemReason.MISSING, expected="an object", found=str(error))
 
 
 def _wrong_checksum(key: str, expected: int, found: int) -> Problem:

@@ -8,6 +8,7 @@
 | ``gs://bucket/prefix`` | Google Cloud Storage | the prefix |
 | ``az://container/prefix`` | Azure Blob Storage; ``account_name`` is an option | the prefix |
 | ``hdfs://host:port/folder`` | HDFS, see `hdfs_store`; needs the extra ``hdfs`` | the folder |
+| another scheme | what an installed package opens, see `plugins` | |
 | ``kafka+`` and one of these | what Kafka's LocalTieredStorage wrote, read only: `kafka_layout` | |
 
 A URL holds no credentials: they come from the environment or from options, and appear in no
@@ -23,6 +24,7 @@ from tierlog.errors import ConfigError
 from tierlog.remote.kafka_layout import KAFKA_SCHEME, KafkaLayoutStore
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.object_store import ObjectInfo, ObjectStore, check_prefix, file_chunks
+from tierlog.remote.plugins import find_store_opener
 
 __all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "file_chunks", "open_store"]
 
@@ -45,6 +47,10 @@ def open_store(url: str, **options: Any) -> ObjectStore:
     """
     if url.startswith(KAFKA_SCHEME):
         return KafkaLayoutStore(open_store(url.removeprefix(KAFKA_SCHEME), **options))
+    scheme = url.partition("://")[0]
+    opener = None if scheme in _SCHEMES else find_store_opener(scheme)
+    if opener is not None:
+        return opener(url, **options)
     parts = _split(url)
     # What servers need takes longer to import than all the rest.
     if parts.scheme in _CLOUD_SCHEMES:

@@ -16,7 +16,7 @@ from typing import Protocol
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
 from tierlog.remote.layout import parse_key, topic_prefix
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.notes import Notes
@@ -85,8 +85,8 @@ class DeletedTopics:
     def __init__(
         self,
         cluster: TopicCluster,
-        metadata: SqliteRemoteLogMetadataManager,
-        store: ObjectStore,
+        metadata: RemoteLogMetadataManager,
+        store: ObjectStore | None,
         *,
         notes: ObjectStore,
         retention_ms: int,
@@ -142,6 +142,8 @@ class DeletedTopics:
         if any(self._metadata.partition_delete_state(one) for one in self._partitions(topic_id)):
             return
         self._learner.learn_topic(topic, topic_id, lambda problem: warn(str(problem)))
+        if self._store is None:
+            return
         for info in tuple(self._store.list(topic_prefix(topic, topic_id))):
             if self._is_left_over(info.key, topic):
                 self._store.delete(info.key)

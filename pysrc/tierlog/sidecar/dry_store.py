@@ -21,8 +21,8 @@ __all__ = ["DryRunStore"]
 _KEPT = 16
 
 
-class DryRunStore:
-    """An `ObjectStore` over another one. Objects written or deleted here are so here alone."""
+class DryRunStore(ObjectStore):
+    """A store over another one. Objects written or deleted here are so here alone."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -18,8 +18,11 @@ from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import log_key, partition_prefix
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar.archived_log import difference_from_archive
 from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
@@ -38,7 +41,7 @@ class SidecarLog:
     def __init__(
         self,
         partition: TopicIdPartition,
-        metadata: SqliteRemoteLogMetadataManager,
+        metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
         settings: TopicSettings,
     ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tierlog.remote.bucket import Problem, list_segments
 from tierlog.remote.layout import ObjectKey, partition_prefix, topic_prefix
+from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
@@ -22,20 +23,24 @@ _MANY = 64
 
 
 class StoreLearner:
-    """Brings a store's segments into the metadata; those known already are not asked for."""
+    """Brings a store's segments into the metadata; those known already are not asked for.
 
-    def __init__(self, store: ObjectStore, metadata: SqliteRemoteLogMetadataManager) -> None:
+    Only a state directory of this sidecar's own has anything to learn, and only from a store that
+    can be listed (None: it cannot). A metadata manager that brokers share knows by itself.
+    """
+
+    def __init__(self, store: ObjectStore | None, metadata: RemoteLogMetadataManager) -> None:
         self._store = store
-        self._metadata = metadata
+        self._state = metadata if isinstance(metadata, SqliteRemoteLogMetadataManager) else None
 
     def learn_if_lost(self, warn: Callable[[Problem], None]) -> bool:
         """An empty state directory beside a full store was lost, not new: read the store.
 
         Whether everything in the store is known now.
         """
-        if self._metadata.partitions():
+        if self._state is None or self._store is None or self._state.partitions():
             return False
-        self._metadata.load(list_segments(self._store, on_problem=warn))
+        self._state.load(list_segments(self._store, on_problem=warn))
         return True
 
     def learn(
@@ -64,17 +69,21 @@ class StoreLearner:
         partition_of: Callable[[ObjectKey], TopicIdPartition | None],
         warn: Callable[[Problem], None],
     ) -> None:
+        state, store = self._state, self._store
+        if state is None or store is None:
+            return
+
         def unknown(key: ObjectKey) -> bool:
             partition = partition_of(key)
             if partition is None:
                 return False
             segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=key.segment_id)
-            return self._metadata.get(segment_id) is None
+            return state.get(segment_id) is None
 
         found = [
             segment
             for prefix in prefixes
-            for segment in list_segments(self._store, prefix, wanted=unknown, on_problem=warn)
+            for segment in list_segments(store, prefix, wanted=unknown, on_problem=warn)
         ]
         if found:
-            self._metadata.load(found)
+            state.load(found)

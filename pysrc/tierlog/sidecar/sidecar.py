@@ -24,6 +24,7 @@ from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import LocalStore, open_store
 from tierlog.sidecar.deleted_topics import DeletedTopics
@@ -131,8 +132,7 @@ class Sidecar:
         index_config = self._config.remote_index
         if dry_run:
             index_config = replace(index_config, dir=None)
-        self._metadata = self._opened_metadata(state_dir, dry_run)
-        self._storage = RemoteStorageManager(self._store)
+        self._storage, self._metadata = self._open_managers(state_dir, dry_run)
         self._manager = RemoteLogManager(
             self._storage,
             self._metadata,
@@ -142,6 +142,7 @@ class Sidecar:
                 config=self._config.remote_log,
                 log_config=self._config.log,
                 index_config=index_config,
+                plugin_config=self._config.plugin,
                 cluster_id=self._cluster_id,
                 copy_quota=copy_quota,
                 metrics=metrics,
@@ -177,6 +178,7 @@ class Sidecar:
         run. May be repeated."""
         left = self._manager.close(timeout_ms)
         self._metadata.close()
+        self._storage.close()
         self._undo.close()
         return tuple(
             f"{one.key}: still at work after {one.running_ms} ms; the next run settles it"
@@ -369,7 +371,7 @@ class Sidecar:
         return look
 
     def _first_watch(self) -> Watch:
-        learner = StoreLearner(self._store, self._metadata)
+        learner = StoreLearner(self._storage.store, self._metadata)
         all_known = learner.learn_if_lost(lambda problem: self._events.warn(str(problem)))
         self._manager.resume_deletions()
         return Watch(
@@ -388,6 +390,20 @@ class Sidecar:
             all_known=all_known,
             memory=ListingMemory(self._clock),
         )
+
+    def _open_managers(
+        self, state_dir: str, dry_run: bool
+    ) -> tuple[RemoteStorageManager, RemoteLogMetadataManager]:
+        """Return the managers that the settings name, else those of store and `state_dir`."""
+        about = {"cluster.id": self._cluster_id, "broker.id": str(self._broker_id)}
+        storage = make_storage_manager(self._config, self._store, about)
+        metadata = make_metadata_manager(self._config, self._store.url, about)
+        if dry_run and (metadata is not None or storage.store is None):
+            raise ConfigError(
+                "a dry run cannot keep managers of other packages from writing; run it without "
+                "remote.log.storage.manager.class.name and remote.log.metadata.manager.class.name"
+            )
+        return storage, metadata or self._opened_metadata(state_dir, dry_run)
 
     def _opened_metadata(self, state_dir: str, dry_run: bool) -> SqliteRemoteLogMetadataManager:
         """The metadata in the state directory; for a dry run a copy that `close` removes."""
@@ -412,7 +428,7 @@ class Sidecar:
         return DeletedTopics(
             self._broker,
             self._metadata,
-            self._store,
+            self._storage.store,
             notes=self._notes,
             retention_ms=retention_ms,
             clock=self._clock,

@@ -20,7 +20,7 @@ from tierlog.remote.bucket import list_segments
 from tierlog.remote.layout import partition_prefix
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.topic_ids import StoredTopicIds
 from tierlog.sidecar.archived_log import difference_from_archive
 from tierlog.types import TopicIdPartition, derived_topic_id
@@ -39,7 +39,7 @@ class ArchiveIds:
         """Kafka's internal topics have archives only with ``include_internal``."""
         self._store = store
         self._left_out = frozenset() if include_internal else INTERNAL_TOPICS
-        self._storage = RemoteStorageManager(store)
+        self._storage = ObjectStorageManager(store)
         self._cluster_id = cluster_id
         self._stored = StoredTopicIds(store)
         self._is_loaded = self._is_away = False

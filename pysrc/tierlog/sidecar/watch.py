@@ -29,7 +29,7 @@ from tierlog.log.eligibility import (
 from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import Listing, LogDir, PartitionLog
 from tierlog.remote.bucket import Problem
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.sidecar.host import SidecarLog
@@ -142,7 +142,7 @@ class Watch:
     def __init__(
         self,
         logs: LogDir,
-        metadata: SqliteRemoteLogMetadataManager,
+        metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
         learner: StoreLearner,
         settings: WatchSettings,

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tierlog.batches import BatchTable
 from tierlog.clock import Clock
@@ -34,14 +35,19 @@ from tierlog.log.segment import scan_segment_in_parts
 from tierlog.log.segment_checks import MAX_PROBLEMS, Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind, encode_indexes
-from tierlog.remote.layout import log_key
-from tierlog.remote.log_index import DEFAULT_GROUP_BYTES, group_batches
+from tierlog.remote.layout import encode_rdi, log_key, parse_rdi
+from tierlog.remote.log_index import (
+    DEFAULT_GROUP_BYTES,
+    decode_remote_log_index,
+    encode_remote_log_index,
+    group_batches,
+)
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.object_store import Draft
+from tierlog.remote.object_store import Draft, storage_error
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.types import (
@@ -266,6 +272,7 @@ def encode_segment_indexes(
     *,
     cluster_id: str = "",
     remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
+    data_id: Callable[[int], bytes] | None = None,
 ) -> tuple[bytes, bytes]:
     """The `.indexes` object of the segment, and of it the remoteLogIndex entries.
 
@@ -288,6 +295,8 @@ def encode_segment_indexes(
         cluster_id=cluster_id,
     )
     remote_log_index = b"".join(entries)
+    if data_id is not None:
+        remote_log_index = _with_data_ids(remote_log_index, metadata, data_id)
     sections = {
         IndexKind.OFFSET: rebuilt.offset_index,
         IndexKind.TIME: rebuilt.time_index,
@@ -298,6 +307,22 @@ def encode_segment_indexes(
         IndexKind.BATCH_CHECKSUM: rebuilt.batch_checksums,
     }
     return encode_indexes(description, sections), remote_log_index
+
+
+def _with_data_ids(
+    data: bytes, metadata: RemoteLogSegmentMetadata, data_id: Callable[[int], bytes]
+) -> bytes:
+    """Return the entries with the remote data ids of another storage manager."""
+    entries = decode_remote_log_index(data)
+    partition = metadata.topic_id_partition
+    return encode_remote_log_index(
+        entries.first_offset,
+        entries.last_offset,
+        entries.first_timestamp_ms,
+        entries.last_timestamp_ms,
+        entries.data_length,
+        [data_id(parse_rdi(rdi, partition)[1]) for rdi in entries.rdi],
+    )
 
 
 class SegmentCopier:
@@ -312,6 +337,7 @@ class SegmentCopier:
         broker_id: int,
         cluster_id: str = "",
         remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
+        custom_metadata_max_bytes: int = 128,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._storage = storage
@@ -320,6 +346,7 @@ class SegmentCopier:
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._remote_index_interval_bytes = remote_index_interval_bytes
+        self._custom_metadata_max_bytes = custom_metadata_max_bytes
         self._random_bytes = random_bytes
 
     def new_id(self) -> str:
@@ -384,11 +411,14 @@ class SegmentCopier:
             started,
             cluster_id=self._cluster_id,
             remote_index_interval_bytes=self._remote_index_interval_bytes,
+            data_id=self._foreign_data_ids(started),
         )
         self._metadata.add(started, leader_epoch=leader_epoch)
         try:
             log = handle.fileno() if draft is None else draft
-            self._storage.copy_log_segment_data(started, log, indexes, before_chunk=gate)
+            custom = self._storage.copy_log_segment_data(started, log, indexes, before_chunk=gate)
+            started = replace(started, custom_metadata=custom)
+            self._require_small(started)
             self._require_whole(started, indexes)
         except CorruptDataError as error:
             self._remove(started, leader_epoch)
@@ -423,7 +453,10 @@ class SegmentCopier:
         Returns the finished segment or None. RemoteStorageError when the store cannot tell.
         """
         started = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-        if started and not self._storage.verify(metadata, deep=True):
+        # Of other storage managers the custom metadata is lost, without which a copy may mean
+        # nothing.
+        known = self._storage.store is not None
+        if started and known and not self._storage.verify(metadata, deep=True):
             return self._advance(metadata, _FINISHED, leader_epoch)
         self.delete(metadata, leader_epoch=leader_epoch)
         return None
@@ -444,6 +477,25 @@ class SegmentCopier:
             )
         self._storage.delete_log_segment_data(metadata)
         self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, leader_epoch)
+
+    def _foreign_data_ids(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> Callable[[int], bytes] | None:
+        """Return what encodes the remote data ids of a segment; None when they are tierlog's own,
+        which `group_batches` writes by itself."""
+        encode = partial(self._storage.encode_data_id, metadata)
+        return None if encode(0) == encode_rdi(metadata, 0) else encode
+
+    def _require_small(self, metadata: RemoteLogSegmentMetadata) -> None:
+        size_bytes = len(metadata.custom_metadata or b"")
+        if size_bytes > self._custom_metadata_max_bytes:
+            raise storage_error(
+                f"{metadata.segment_id}: the storage manager {self._storage.url} returned "
+                f"{size_bytes} bytes of custom metadata, expected at most "
+                f"{self._custom_metadata_max_bytes}; "
+                "raise remote.log.metadata.custom.metadata.max.bytes",
+                retriable=False,
+            )
 
     def _require_whole(self, metadata: RemoteLogSegmentMetadata, indexes: bytes) -> None:
         problems = self._storage.verify_copy(metadata, indexes)

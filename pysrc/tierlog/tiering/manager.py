@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import LogConfig, QuotaConfig, RemoteIndexConfig, RemoteLogConfig
+from tierlog.config import (
+    LogConfig,
+    PluginConfig,
+    QuotaConfig,
+    RemoteIndexConfig,
+    RemoteLogConfig,
+)
 from tierlog.errors import ClosedError
 from tierlog.log.eligibility import Decision
 from tierlog.metrics import RemoteLogMetrics
@@ -59,6 +65,7 @@ class ManagerOptions:
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
     index_config: RemoteIndexConfig = field(default_factory=RemoteIndexConfig)
     log_config: LogConfig = field(default_factory=LogConfig)
+    plugin_config: PluginConfig = field(default_factory=PluginConfig)
     cluster_id: str = ""
     copy_quota: QuotaManager | None = None
     index_cache: RemoteIndexCache | None = None
@@ -103,6 +110,7 @@ class RemoteLogManager:
                 broker_id=broker_id,
                 cluster_id=given.cluster_id,
                 remote_index_interval_bytes=given.index_config.interval_bytes,
+                custom_metadata_max_bytes=given.plugin_config.custom_metadata_max_bytes,
                 random_bytes=given.random_bytes,
             ),
             copy_quota=self.copy_quota,

@@ -14,6 +14,7 @@ from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import Problem
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
+from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.remote.topic_ids import adopted_topic_ids
@@ -69,26 +70,21 @@ def open_reader(
     # One for all looks at the store.
     quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
 
+    options: dict[str, Any] = {
+        "index_cache": index_cache,
+        "fetch_quota": quota,
+        "isolation_level": isolation,
+        "config": config,
+    }
+
     def remote(url: str) -> StoreReader:
-        opened = open_store(url)
-        # A directory may name a topic by an id that it got after it was archived.
-        adopted = {} if store is None else adopted_topic_ids(opened)
-        listing = StoreListing(opened, _wanted(topic, partition, adopted), on_problem)
-
-        def report(error: GapError) -> None:
-            if not listing.has_reported(error):
-                report_gap(error)
-
-        return StoreReader(
-            RemoteStorageManager(opened),
-            listing.metadata,
-            index_cache=index_cache,
-            fetch_quota=quota,
-            isolation_level=isolation,
-            config=config,
-            on_gap=report,
-            has_unfinished=listing.has_unfinished,
-            adopted=adopted,
+        return _store_reader(
+            url,
+            lambda adopted: _wanted(topic, partition, adopted),
+            on_problem,
+            report_gap,
+            options,
+            beside_directory=store is not None,
         )
 
     if "://" in text:
@@ -105,6 +101,48 @@ def open_reader(
         look_again=lambda: remote(store),
         on_gap=on_gap,
     )
+
+
+def _store_reader(
+    url: str,
+    wanted_of: Callable[[Mapping[str, str]], Callable[[ObjectKey], bool]],
+    on_problem: Callable[[Problem], None] | None,
+    report_gap: Callable[[GapError], object],
+    options: dict[str, Any],
+    *,
+    beside_directory: bool,
+) -> StoreReader:
+    """Return the reader of a store URL, through the managers that the settings name."""
+    store, config = open_store(url), options["config"]
+    storage = make_storage_manager(config, store)
+    # A directory may name a topic by an id that it got after it was archived.
+    adopted = adopted_topic_ids(store) if beside_directory else {}
+    known = make_metadata_manager(config, url)
+    if known is not None:
+        return StoreReader(storage, known, on_gap=report_gap, adopted=adopted, **options)
+    _require_listable(storage)
+    listing = StoreListing(store, wanted_of(adopted), on_problem)
+
+    def report(error: GapError) -> None:
+        if not listing.has_reported(error):
+            report_gap(error)
+
+    return StoreReader(
+        storage,
+        listing.metadata,
+        on_gap=report,
+        has_unfinished=listing.has_unfinished,
+        adopted=adopted,
+        **options,
+    )
+
+
+def _require_listable(storage: RemoteStorageManager) -> None:
+    if storage.store is None:
+        raise ConfigError(
+            f"{storage.url}: this storage manager cannot list its segments; name the metadata "
+            "manager that knows them in remote.log.metadata.manager.class.name"
+        )
 
 
 def _isolation(text: str) -> IsolationLevel:

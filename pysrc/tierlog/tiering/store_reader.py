@@ -223,7 +223,9 @@ class StoreReader:
         self, segment: RemoteLogSegmentMetadata, indexes: Indexes, timestamp_ms: int
     ) -> int:
         """Return an offset before which the segment has only older records; -1 when all are."""
-        start = offset_by_time(self._index_files, segment, segment.start_offset, timestamp_ms)
+        start = offset_by_time(
+            self._storage, self._index_files, segment, segment.start_offset, timestamp_ms
+        )
         if start is not None:
             return start
         entries = self._entries(segment, indexes)
@@ -276,7 +278,9 @@ class StoreReader:
         first = min(ahead, key=lambda one: one.start_offset, default=None)
         if first is None or first == self._newest(partition):
             return
-        if not has_offset(self._index_files, first, max(start_offset, first.start_offset)):
+        if not has_offset(
+            self._storage, self._index_files, first, max(start_offset, first.start_offset)
+        ):
             beside.submit(indexes.get, first)
 
     def _lineage(self, partition: TopicIdPartition, indexes: Indexes) -> LeaderEpochs:

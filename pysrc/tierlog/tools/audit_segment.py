@@ -25,7 +25,7 @@ from tierlog.remote.log_index import decode_remote_log_index
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.tools.audit_rows import (
     UNDER_WAY_MS,
     AuditedSegment,
@@ -346,7 +346,7 @@ def _deep_look(
     metadata = segment.metadata
     key = log_key(metadata)
     try:
-        log = read_stored_log(RemoteStorageManager(store), metadata)
+        log = read_stored_log(ObjectStorageManager(store), metadata)
     except CorruptDataError as error:
         tally.error(error, key, _COPY_AGAIN)
         return None

@@ -31,7 +31,7 @@ from tierlog.remote.bucket import describe_segments
 from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.store_reader import StoreReader
@@ -324,14 +324,14 @@ def _fresh_reader(store_url: str, metadata: RemoteLogSegmentMetadata) -> LogRead
     """A reader that has opened nothing yet and knows only this segment."""
     known = InMemoryRemoteLogMetadataManager()
     known.load([metadata])
-    return StoreReader(RemoteStorageManager(open_store(store_url)), known)
+    return StoreReader(ObjectStorageManager(open_store(store_url)), known)
 
 
 def _object_mismatch(
     metadata: RemoteLogSegmentMetadata, local: SegmentFiles, store_url: str
 ) -> str | None:
     """Where the `.log` object is not the broker's file, or None."""
-    storage = RemoteStorageManager(open_store(store_url))
+    storage = ObjectStorageManager(open_store(store_url))
     with local.open() as handle:
         if handle.size_bytes != metadata.segment_size_bytes:
             return f"the file has {handle.size_bytes} bytes, {metadata.segment_size_bytes} stored"

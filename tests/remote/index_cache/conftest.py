@@ -11,7 +11,7 @@ import pytest
 from tests.remote.index_cache.segments import OpenCache, Removals, Troubles, WatchedStore
 from tierlog.clock import ManualClock
 from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def open_cache(
             "on_disk_error": troubles.append,
             **arguments,
         }
-        caches.append(RemoteIndexCache(RemoteStorageManager(watched), folder, **settings))
+        caches.append(RemoteIndexCache(ObjectStorageManager(watched), folder, **settings))
         return caches[-1]
 
     yield make

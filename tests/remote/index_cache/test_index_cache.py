@@ -40,7 +40,7 @@ from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.indexes import IndexKind, encode_indexes
 from tierlog.remote.layout import indexes_key
 from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.types import RemoteLogSegmentId
 
 TTL_MS = 900_000
@@ -91,7 +91,7 @@ def test_every_index_of_a_segment_in_one_request(
 def test_sections_are_read_only_views(watched: WatchedStore, cache: RemoteIndexCache) -> None:
     one = stored(watched, "a", entries=MAPPED_ENTRIES)
     entry = cache.get(one.metadata)
-    direct = RemoteStorageManager(watched).fetch_indexes(one.metadata)
+    direct = ObjectStorageManager(watched).fetch_indexes(one.metadata)
     for kind in IndexKind:
         assert entry.section(kind) == direct[kind]
         assert entry.section(kind).readonly
@@ -323,7 +323,7 @@ def test_the_sweeper_does_not_keep_the_cache_alive(
     watched: WatchedStore, folder: Path, clock: ManualClock
 ) -> None:
     one = stored(watched, "a")
-    cache = RemoteIndexCache(RemoteStorageManager(watched), folder, clock=clock)
+    cache = RemoteIndexCache(ObjectStorageManager(watched), folder, clock=clock)
     cache.get(one.metadata)
     thread = cache.start(interval_ms=86_400_000)._sweeper
     del cache
@@ -367,12 +367,12 @@ def test_stale_entries_go_on_a_follower_that_is_read_from(
     tmp_path: Path,
 ) -> None:
     """Leader and follower cache one segment; only the leader learns of the deletion."""
-    leader = RemoteIndexCache(RemoteStorageManager(watched), tmp_path / "leader", clock=clock)
+    leader = RemoteIndexCache(ObjectStorageManager(watched), tmp_path / "leader", clock=clock)
     follower = open_cache()
     one = stored(watched, "a")
     leader.get(one.metadata)
     follower.get(one.metadata)
-    RemoteStorageManager(watched).delete_log_segment_data(one.metadata)
+    ObjectStorageManager(watched).delete_log_segment_data(one.metadata)
     assert leader.remove(one.metadata.segment_id)
     assert files_in(tmp_path / "leader") == []
     clock.advance(TTL_MS)

@@ -27,7 +27,7 @@ from tests.remote.index_cache.segments import (
 )
 from tierlog.errors import ClosedError, ConfigError
 from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,10 +38,10 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.remote.index_cache.segments import WatchedStore, indexed
 from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 
 store = WatchedStore(Path(sys.argv[2]))
-cache = RemoteIndexCache(RemoteStorageManager(store), sys.argv[3])
+cache = RemoteIndexCache(ObjectStorageManager(store), sys.argv[3])
 """
 
 
@@ -135,7 +135,7 @@ import resource
 troubles = []
 cache.close()
 cache = RemoteIndexCache(
-    RemoteStorageManager(store), sys.argv[3], on_disk_error=troubles.append
+    ObjectStorageManager(store), sys.argv[3], on_disk_error=troubles.append
 )
 small, large = indexed("b"), indexed("a", entries={MAPPED_ENTRIES})
 cache.get(small.metadata)
@@ -260,7 +260,7 @@ def test_a_forked_child_is_refused_and_deletes_nothing(
         assert files_in(folder) == before
         # The lock is still the parent's.
         with pytest.raises(ConfigError):
-            RemoteIndexCache(RemoteStorageManager(watched), folder)
+            RemoteIndexCache(ObjectStorageManager(watched), folder)
 
     assert in_child(use) == 0
     assert files_in(folder) == before
@@ -312,7 +312,7 @@ def test_a_child_may_open_its_own(
     open_cache().get(one.metadata)
 
     def use() -> None:
-        with RemoteIndexCache(RemoteStorageManager(watched), tmp_path / "child") as own:
+        with RemoteIndexCache(ObjectStorageManager(watched), tmp_path / "child") as own:
             assert own.get(one.metadata).lookup_offset(9) == one.offsets[0]
             own.remove(one.metadata.segment_id)
             assert files_in(tmp_path / "child") == []

@@ -19,7 +19,7 @@ from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.quotas import FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader
@@ -40,6 +40,15 @@ class BadStore:
         self.tamper: Tamper | None = None
         self.gate: threading.Event | None = None
         self.calls = 0
+
+    # Reads go through `get_range`, which nothing may pass by.
+    open_files = None
+
+    def open_file(self, _key: str) -> None:
+        return None
+
+    def draft(self, _key: str, _size_bytes: int) -> None:
+        return None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -62,7 +71,7 @@ def tiers(tmp_path: Path) -> Iterator[TwoTiers]:
     )
     made = TwoTiers(tmp_path, quotas=quotas)
     made.bad = BadStore(made.storage._store)  # type: ignore[attr-defined]
-    made.storage = RemoteStorageManager(made.bad)  # type: ignore[attr-defined]
+    made.storage = ObjectStorageManager(made.bad)  # type: ignore[attr-defined]
     made.remote.close()
     made.cache.close()
     made.cache = RemoteIndexCache(made.storage, tmp_path / "cache")

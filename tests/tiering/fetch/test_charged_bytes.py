@@ -22,7 +22,7 @@ from tests.tiering.fetch.tier import (
 )
 from tierlog.clock import Clock, ManualClock, SystemClock
 from tierlog.config import Config, QuotaConfig, QuotaMode
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.offsets import OffsetAnswer
 from tierlog.tiering.fetch.quotas import FetchQuotas
@@ -81,7 +81,7 @@ def tier(tmp_path: Path) -> TimedTier:
     for first in (0, BATCHES):
         made.add([made_batch(first + row, size=16_000) for row in range(BATCHES)])
     made.store = TimedStore(tmp_path / "store")
-    made.storage = RemoteStorageManager(made.store)
+    made.storage = ObjectStorageManager(made.store)
     made.store.is_served = True
     made.store.before_read = lambda _key: threading.Event().wait(0.005)
     return made
@@ -223,7 +223,7 @@ def test_a_second_request_after_damage_is_charged_and_not_refused(tier: TimedTie
 def test_reads_in_place_of_a_file_store_are_charged_as_the_system_counts_them(
     tier: TimedTier, limit: int | None
 ) -> None:
-    storage = RemoteStorageManager(tierlog.open_store((tier.folder / "store").as_uri()))
+    storage = ObjectStorageManager(tierlog.open_store((tier.folder / "store").as_uri()))
     assert storage.is_local
     quotas = FetchQuotas(QuotaConfig(fetch_max_bytes_per_second=limit), ManualClock())
     reader = tierlog.tiering.fetch.remote.RemoteReader(storage, tier.metadata, memory=tier.memory)

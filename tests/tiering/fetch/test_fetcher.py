@@ -12,7 +12,7 @@ from tests.tiering.fetch.views import GOLDEN, Row, consumed, golden_view, oracle
 from tierlog.clock import ManualClock
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.aborted import TransactionReader
@@ -51,7 +51,7 @@ class TwoTiers:
 
     def __post_init__(self) -> None:
         (self.folder / "store").mkdir(parents=True)
-        self.storage = RemoteStorageManager(open_store((self.folder / "store").as_uri()))
+        self.storage = ObjectStorageManager(open_store((self.folder / "store").as_uri()))
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.cache = RemoteIndexCache(self.storage, self.folder / "indexes")
         self.pool = ReaderPool(4, 100)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,18 +201,18 @@ def test_what_comes_late_is_not_the_new_ones(tiers: Tiers) -> None:
     isolation = IsolationLevel.READ_UNCOMMITTED
     store = tiers.lives.storage
     reading, go_on = threading.Event(), threading.Event()
-    fetch_range = store.fetch_range
+    fetch_log_segment = store.fetch_log_segment
 
-    def held(key: str, position: int, size_bytes: int) -> object:
+    def held(*place: Any) -> object:
         reading.set()
         assert go_on.wait(WAIT_S)
-        return fetch_range(key, position, size_bytes)
+        return fetch_log_segment(*place)
 
     tiers.fetcher._pool.close()
     pool = tiers.fetcher._pool = PromptPool(1, 0)
     tiers.fetcher.max_remote_wait_ms = 1
     store.open_file = None  # type: ignore[method-assign,assignment]
-    store.fetch_range = held  # type: ignore[method-assign,assignment]
+    store.fetch_log_segment = held  # type: ignore[method-assign,assignment]
     empty = tiers.ask(OLD, 0, isolation)
     assert (empty.source, bytes(empty.records)) == (FetchSource.REMOTE, b"")
     assert reading.wait(WAIT_S)

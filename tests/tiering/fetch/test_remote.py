@@ -30,7 +30,7 @@ from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentState
 from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.fetch.memory import FetchMemory
@@ -59,7 +59,7 @@ class Golden:
             assert sidecar.run_once().ok
         self.store = Store(folder)
         self.metadata: RemoteLogMetadataManager = bucket_metadata(self.store)
-        self.storage = RemoteStorageManager(self.store)
+        self.storage = ObjectStorageManager(self.store)
         self.memory = FetchMemory(64 << 20)
 
     def partition(self, topic: str, partition: int) -> TopicIdPartition | None:
@@ -126,7 +126,7 @@ def test_every_offset_of_the_golden_logs(
         return
     truth, lineage = golden.truth(partition), golden.lineage(partition)
     reader = RemoteReader(
-        RemoteStorageManager(kind(golden.store.root)),
+        ObjectStorageManager(kind(golden.store.root)),
         golden.metadata,
         memory=golden.memory,
         index_cache=cache,

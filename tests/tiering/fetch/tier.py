@@ -21,7 +21,7 @@ from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.layout import indexes_key, log_key, parse_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.memory import FetchMemory
@@ -122,7 +122,7 @@ class Tier:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.clock = ManualClock()
         self.store = TestStore(self.folder / "store")
-        self.storage = RemoteStorageManager(self.store)
+        self.storage = ObjectStorageManager(self.store)
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.memory = FetchMemory(BUDGET_BYTES)
         self.alarms: list[Exception] = []

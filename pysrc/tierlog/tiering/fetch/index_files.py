@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tierlog.errors import ClosedError, CorruptDataError
-from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.remote_index_file import RemoteLogIndexEntry
 from tierlog.remote.remote_index_lookups import RemoteIndexLookups
+from tierlog.remote.storage import RemoteStorageManager
 from tierlog.types import TopicIdPartition
 
-__all__ = ["IndexFilesOf", "has_offset", "offset_by_time"]
+__all__ = ["IndexFilesOf", "has_offset", "offset_by_time", "position_of"]
 
 # The files of a partition, None where there are none.
 IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexLookups | None"]
 
 
+def position_of(
+    entry: RemoteLogIndexEntry | None,
+    segment: RemoteLogSegmentMetadata,
+    storage: RemoteStorageManager,
+) -> int | None:
+    """Return the byte position in `segment` that an entry points at; None for another segment's."""
+    if entry is None:
+        return None
+    try:
+        return storage.resolve_data_id(entry.rdi, segment)
+    except CorruptDataError:
+        return None
+
+
 def offset_by_time(
+    storage: RemoteStorageManager,
     index_files: IndexFilesOf | None,
     segment: RemoteLogSegmentMetadata,
     first_offset: int,
@@ -31,15 +47,17 @@ def offset_by_time(
         start, found = files.lookup_offset(first_offset), files.lookup_timestamp(timestamp_ms)
     except (CorruptDataError, OSError, ClosedError):
         return None
-    key = log_key(segment)
     # Entries of the segment on both sides: the files lack nothing between them.
-    if start is None or found is None or not (key == str(start.log_key) == str(found.log_key)):
+    if found is None or None in [position_of(one, segment, storage) for one in (start, found)]:
         return None
     return max(first_offset, found.first_offset)
 
 
 def has_offset(
-    index_files: IndexFilesOf | None, segment: RemoteLogSegmentMetadata, offset: int
+    storage: RemoteStorageManager,
+    index_files: IndexFilesOf | None,
+    segment: RemoteLogSegmentMetadata,
+    offset: int,
 ) -> bool:
     """Return whether the files lead to `offset` in that segment."""
     files = None if index_files is None else index_files(segment.topic_id_partition)
@@ -47,4 +65,4 @@ def has_offset(
         entry = None if files is None else files.lookup_offset(offset)
     except (CorruptDataError, OSError, ClosedError):
         return False
-    return entry is not None and str(entry.log_key) == log_key(segment)
+    return position_of(entry, segment, storage) is not None

@@ -272,10 +272,12 @@ class OffsetReader:
         self, segment: RemoteLogSegmentMetadata, first: int, timestamp_ms: int
     ) -> int:
         """Return an offset up to which the segment, from `first` on, has only older records."""
-        start = offset_by_time(self._index_files, segment, first, timestamp_ms)
+        assert self._remote is not None
+        start = offset_by_time(
+            self._remote.storage, self._index_files, segment, first, timestamp_ms
+        )
         if start is not None:
             return start
-        assert self._remote is not None
         # An entry of the very time may stand for a batch whose last record is not the first of
         # that time.
         return max(first, self._remote.newer_from(segment, timestamp_ms - 1))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierlog.batches import Int64Column
 from tierlog.clock import Clock
 from tierlog.errors import (
     ClosedError,
@@ -26,11 +27,11 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
 )
 from tierlog.remote.index_entry import RemoteIndexEntry
-from tierlog.remote.layout import indexes_key, parse_rdi
+from tierlog.remote.layout import indexes_key
 from tierlog.remote.log_index import RemoteLogIndexEntries
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.tiering.fetch.index_files import IndexFilesOf
+from tierlog.tiering.fetch.index_files import IndexFilesOf, position_of
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.places import Place
 from tierlog.types import RemoteLogSegmentId
@@ -108,15 +109,19 @@ class _Runs:
 
     __slots__ = ("ends", "first_offsets", "first_timestamps_ms", "last_offsets", "starts")
 
-    def __init__(self, entries: RemoteLogIndexEntries, place: Place, path: str) -> None:
+    def __init__(
+        self,
+        entries: RemoteLogIndexEntries,
+        place: Place,
+        path: str,
+        storage: RemoteStorageManager,
+    ) -> None:
         lengths = entries.data_length.astype(np.int64)
         ends = np.cumsum(lengths)
         starts = ends - lengths
         expected = [b"%s:%d" % (place.log_key.encode(), start) for start in starts.tolist()]
         if list(entries.rdi) != expected:
-            starts = np.array(
-                [_position(entries, row, place, path) for row in range(len(entries))], np.int64
-            )
+            starts = _starts(entries, place, path, storage)
             ends = starts + lengths
         if len(ends) and (
             int(ends.max()) > place.segment.segment_size_bytes or bool((np.diff(starts) <= 0).any())
@@ -139,17 +144,23 @@ class _Runs:
         return row if row < len(self.last_offsets) else None
 
 
-def _position(entries: RemoteLogIndexEntries, row: int, place: Place, path: str) -> int:
-    key, position = parse_rdi(entries.rdi[row], place.segment.topic_id_partition)
-    if str(key) != place.log_key:
-        raise CorruptDataError(
-            reason="bad_rdi",
-            path=path,
-            position=int(entries.position[row]),
-            expected=f"a position in {place.log_key}",
-            found=str(key),
-        )
-    return position
+def _starts(
+    entries: RemoteLogIndexEntries, place: Place, path: str, storage: RemoteStorageManager
+) -> Int64Column:
+    """Return the positions that the remote data ids mean."""
+    found = []
+    for row, data_id in enumerate(entries.rdi):
+        try:
+            found.append(storage.resolve_data_id(data_id, place.segment))
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                reason="bad_rdi",
+                path=path,
+                position=int(entries.position[row]),
+                expected=error.expected,
+                found=error.found,
+            ) from None
+    return np.array(found, np.int64)
 
 
 class _Walked:
@@ -194,6 +205,7 @@ class Positions:
     ) -> None:
         self._indexes = KeptIndexes(storage) if index_cache is None else index_cache
         self.table = None if isinstance(self._indexes, KeptIndexes) else self._indexes.table
+        self._storage = storage
         self._files = index_files
         self._is_current = is_current
         self._alarm = alarm
@@ -384,13 +396,14 @@ class Positions:
             return None
         except ClosedError:
             return None
-        if entry is None or str(entry.log_key) != place.log_key:
+        position = position_of(entry, place.segment, self._storage)
+        if entry is None or position is None:
             return None
-        end = entry.log_position + entry.data_length
+        end = position + entry.data_length
         if end > place.segment.segment_size_bytes:
             return None
         return Start(
-            entry.log_position,
+            position,
             end,
             end,
             entry.first_offset,
@@ -401,7 +414,8 @@ class Positions:
         segment_id = place.segment.segment_id
         runs = self._runs.get(segment_id)
         if runs is None:
-            runs = _Runs(entry.remote_log_index, place, indexes_key(place.segment))
+            path = indexes_key(place.segment)
+            runs = _Runs(entry.remote_log_index, place, path, self._storage)
             with self._lock:
                 self._runs[segment_id] = runs
                 while len(self._runs) > _MAX_SEGMENTS:

@@ -142,7 +142,7 @@ class RemoteReader:
         workers: Workers | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._storage = storage
+        self.storage = storage
         self._memory = memory
         self._memory_wait_ms = memory_wait_ms
         self._alarm = alarm or (lambda _error: None)
@@ -183,7 +183,7 @@ class RemoteReader:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"RemoteReader({self._storage!r}, {self._memory!r})"
+        return f"RemoteReader({self.storage!r}, {self._memory!r})"
 
     def read(
         self,
@@ -634,7 +634,7 @@ class RemoteReader:
         begun_ms = self._clock.monotonic_ms()
         shared_bytes = waits.begin(size_bytes)
         try:
-            data = self._storage.fetch_range(place.log_key, position, size_bytes)
+            data = self.storage.fetch_log_segment(place.segment, position, end)
         except BaseException:
             waits.end(size_bytes, shared_bytes, None)
             permit.release()

@@ -1,0 +1,130 @@
+"""Object stores, storage managers and metadata managers of other packages.
+
+An object store is found by the scheme of its URL, a manager by its setting: as ``module:Class``, or
+by the name of an entry point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from tierlog.config import Config
+from tierlog.errors import ConfigError
+from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
+
+__all__ = [
+    "METADATA_GROUP",
+    "STORAGE_GROUP",
+    "STORE_GROUP",
+    "find_store_opener",
+    "make_metadata_manager",
+    "make_storage_manager",
+]
+
+STORE_GROUP = "tierlog.object_stores"
+STORAGE_GROUP = "tierlog.storage_managers"
+METADATA_GROUP = "tierlog.metadata_managers"
+
+
+def find_store_opener(scheme: str) -> Callable[..., ObjectStore] | None:
+    """Return what opens URLs of that scheme; None when no installed package does."""
+    found = _entry_point(STORE_GROUP, scheme)
+    if found is None:
+        return None
+
+    def opened(url: str, **options: Any) -> ObjectStore:
+        store: ObjectStore = found(url, **options)
+        if ObjectStore not in type(store).__mro__:
+            raise ConfigError(
+                f"{scheme}: the entry point of {STORE_GROUP} made a {type(store).__name__}; "
+                "expected a subclass of tierlog.ObjectStore"
+            )
+        return store
+
+    return opened
+
+
+def make_storage_manager(
+    config: Config | None, store: ObjectStore, extra: Mapping[str, str] | None = None
+) -> RemoteStorageManager:
+    """Return the storage manager that the settings name, configured; else the one of `store`.
+    ``extra`` are settings that it gets besides its own."""
+    name = None if config is None else config.plugin.storage_manager_class_name
+    if config is None or name is None or _is_java_class(name):
+        return ObjectStorageManager(store)
+    prefix = config.plugin.storage_manager_impl_prefix
+    setting = "remote.log.storage.manager.class.name"
+    manager: RemoteStorageManager = _made(setting, name, STORAGE_GROUP)
+    if RemoteStorageManager not in type(manager).__mro__:
+        raise _wrong_kind(setting, name, manager, "tierlog.RemoteStorageManager")
+    own = config.settings_below(prefix)
+    manager.configure({"tierlog.store.url": store.url, **(extra or {}), **own})
+    return manager
+
+
+def make_metadata_manager(
+    config: Config | None, store_url: str, extra: Mapping[str, str] | None = None
+) -> RemoteLogMetadataManager | None:
+    """Return the metadata manager that the settings name, configured; None when they name none."""
+    name = None if config is None else config.plugin.metadata_manager_class_name
+    if config is None or name is None or _is_java_class(name):
+        return None
+    prefix = config.plugin.metadata_manager_impl_prefix
+    setting = "remote.log.metadata.manager.class.name"
+    manager: RemoteLogMetadataManager = _made(setting, name, METADATA_GROUP)
+    if RemoteLogMetadataManager not in type(manager).__mro__:
+        raise _wrong_kind(setting, name, manager, "tierlog.RemoteLogMetadataManager")
+    own = config.settings_below(prefix)
+    manager.configure({"tierlog.store.url": store_url, **(extra or {}), **own})
+    return manager
+
+
+def _is_java_class(name: str) -> bool:
+    """Return whether a broker's own setting names a class of its own."""
+    return ":" not in name and "." in name
+
+
+def _made(setting: str, name: str, group: str) -> Any:
+    """Return a new object of the class that a setting names."""
+    if ":" not in name:
+        from importlib.metadata import entry_points
+
+        found = _entry_point(group, name)
+        if found is None:
+            known = ", ".join(sorted(one.name for one in entry_points(group=group))) or "none"
+            raise ConfigError(
+                f"{setting}: no installed package has an entry point {name} in the group {group}; "
+                f"there are {known}; expected one of these or module:Class"
+            )
+        return found()
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{setting}: {name} cannot be loaded: {error}") from error
+    return found()
+
+
+def _entry_point(group: str, name: str) -> Callable[..., Any] | None:
+    # Here, since nearly every command does without and it takes long to import.
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=group, name=name):
+        try:
+            loaded: Callable[..., Any] = found.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"{group}: the entry point {name} = {found.value} cannot be loaded: {error}"
+            ) from error
+        return loaded
+    return None
+
+
+def _wrong_kind(setting: str, name: str, made: object, expected: str) -> ConfigError:
+    return ConfigError(
+        f"{setting}: {name} made a {type(made).__name__}; expected a subclass of {expected}"
+    )
