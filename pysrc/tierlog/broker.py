@@ -146,6 +146,33 @@ class BrokerClient:
             absent = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             return None if absent else ZERO_UUID
 
+    def dynamic_settings(self, broker_id: int) -> dict[str, str] | None:
+        """Settings that were given to a running broker, for itself or for all brokers.
+
+        What its ``server.properties`` says is not among them. None when it does not answer, or when
+        we may not ask (ACL operation DescribeConfigs on the cluster).
+        """
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource, ConfigSource
+
+        dynamic = {
+            ConfigSource.DYNAMIC_BROKER_CONFIG.value,
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value,
+        }
+        wanted = [ConfigResource(ConfigResource.Type.BROKER, str(broker_id))]
+        try:
+            futures = self._client.describe_configs(wanted, request_timeout=self._timeout_s)
+            (answer,) = self._answers(futures).values() or ({},)
+        except (KafkaException, TimeoutError):
+            return None
+        if not answer:
+            return None
+        return {
+            name: entry.value
+            for name, entry in answer.items()
+            if entry.source in dynamic and entry.value is not None
+        }
+
     def _unavailable(self, error: Exception) -> BrokerUnavailableError:
         return BrokerUnavailableError(f"broker {self._bootstrap} does not answer: {error}")
 

@@ -76,14 +76,9 @@ class QuotaManager:
         *,
         mode: QuotaMode = QuotaMode.CHECK,
     ) -> None:
-        if mode is not QuotaMode.CHECK and sensor.rate_mode != "window":
-            raise ConfigError(
-                f"{name} quota: mode {mode.value} needs remote.log.manager.quota.rate.mode window, "
-                f"found {sensor.rate_mode}"
-            )
         self.name = name
-        self.mode = mode
         self._sensor = sensor
+        self.set_mode(mode)
         self._clock = clock or SystemClock()
         self._charging = threading.Lock()
         self._changed = threading.Condition()
@@ -145,6 +140,15 @@ class QuotaManager:
             self._spread.drain(self._sensor.limit, now_ms)
             self._sensor.set_limit(bytes_per_second, now_ms)
         self.wake()
+
+    def set_mode(self, mode: QuotaMode) -> None:
+        """Another mode, for all that waits from now on. ConfigError as when it is made."""
+        if mode is not QuotaMode.CHECK and self._sensor.rate_mode != "window":
+            raise ConfigError(
+                f"{self.name} quota: mode {mode.value} needs remote.log.manager.quota.rate.mode "
+                f"window, found {self._sensor.rate_mode}"
+            )
+        self.mode = mode
 
     def throttle_ms(self) -> int:
         """How long it takes until the rate is not above the limit, if nothing more comes."""

@@ -69,6 +69,12 @@ def seconds_of_cat(place: Place) -> bool:
     return time.monotonic() - begun > 1
 
 
+def archived(place: Place) -> int:
+    """How many segments a pass copies."""
+    assert place.tier().code == 0
+    return len(list(list_segments(LocalStore(place.store))))
+
+
 def archived_after_retention(place: Place) -> int:
     """How many segments are left where retention would delete all."""
     place.tiered().tier("--retention-ms", "1h")
@@ -77,6 +83,7 @@ def archived_after_retention(place: Place) -> int:
 
 ROWS: dict[str, tuple[str, Observe]] = {
     "log.index.interval.bytes": ("1000000", offset_indexes),
+    "remote.log.copy.disable": ("true", archived),
     "tierlog.retention.max.deleted.ratio": ("1", archived_after_retention),
     "tierlog.remote.index.interval.bytes": ("1000", runs_after_a_rebuild),
     "tierlog.remote.index.rotate.bytes": ("100", rebuilt_index_files),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from tierlog.cli.support import (
     size_or_off,
     size_value,
 )
+
+if TYPE_CHECKING:
+    from tierlog.config import Config
 
 __all__ = ["tier"]
 
@@ -134,8 +137,12 @@ def tier(
                 "without it afterwards"
             )
         given["tierlog.retention.max.deleted.ratio"] = "1"
+
+    def read_settings() -> Config:
+        return read_config(config_file, os.environ, given)
+
     return run_tier(
-        read_config(config_file, os.environ, given),
+        read_settings(),
         log_dirs,
         once=once,
         dry_run=dry_run,
@@ -143,6 +150,7 @@ def tier(
         shown=shown,
         head=heads(),
         clock=SystemClock(),
+        reload=None if config_file is None else read_settings,
     )
 
 

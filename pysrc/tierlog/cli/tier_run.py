@@ -20,6 +20,7 @@ import click
 
 from tierlog.clock import Clock
 from tierlog.config import Config
+from tierlog.errors import ConfigError
 from tierlog.quota import QuotaManager
 from tierlog.sidecar import (
     Outcome,
@@ -30,8 +31,8 @@ from tierlog.sidecar import (
     TierReport,
     TierRow,
     default_state_dir,
+    topic_settings,
 )
-from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.output import Format, RowStream, Table, human_size, render
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Watched", "run_tier"]
 
 _EXIT_PROBLEMS, _EXIT_INTERRUPTED = 1, 130
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_tier(
@@ -54,8 +55,12 @@ def run_tier(
     shown: str,
     head: Callable[[str], str],
     clock: Clock,
+    reload: Callable[[], Config] | None = None,
 ) -> int:
-    """Tiers as `config` says; the exit code. ``log_dirs`` win over those of the settings."""
+    """Tiers as `config` says; the exit code. ``log_dirs`` win over those of the settings.
+
+    ``reload`` reads the settings again; None when there is no file to read.
+    """
     url = config.tier.store_url
     if url is None:
         raise click.UsageError("Missing option '--to'; there is no tierlog.store.url either")
@@ -74,7 +79,7 @@ def run_tier(
                 topics=config.tier.topics,
                 include_compacted=config.tier.include_compacted_topics,
                 include_internal=config.tier.include_internal_topics,
-                topic=_topic_settings(config),
+                topic=topic_settings(config),
                 deleted_topic_retention_ms=_unless_off(config.tier.deleted_topic_retention_ms),
                 copy_quota=QuotaManager.for_copies(config.quota, clock),
                 config=config,
@@ -85,17 +90,8 @@ def run_tier(
         )
         if stop is None:
             return _once(sidecar, shown, head)
-        return _on_and_on(sidecar, stop, _Told(shown, head, stop), config.tier.close_timeout_ms)
-
-
-def _topic_settings(config: Config) -> TopicSettings:
-    tier = config.tier
-    return TopicSettings(
-        retention_ms=_unless_off(tier.retention_ms),
-        retention_bytes=_unless_off(tier.retention_bytes),
-        copy_lag_ms=tier.copy_lag_ms,
-        copy_lag_bytes=tier.copy_lag_bytes,
-    )
+        told = _Told(shown, head, stop)
+        return _on_and_on(sidecar, stop, told, config.tier.close_timeout_ms, reload)
 
 
 def _unless_off(value: int) -> int | None:
@@ -200,7 +196,10 @@ class _Told(TierListener):
             click.echo("\n".join(self._rows.lines(row)))
         except BrokenPipeError as error:
             self.nobody_reads = error
-            self._stop.event.set()
+            self._stop.set()
+
+    def on_change(self, text: str) -> None:
+        _hint(text)
 
     def on_warning(self, text: str) -> None:
         _hint(f"warning: {text}")
@@ -215,8 +214,14 @@ class _Told(TierListener):
             _hint(text)
 
 
-def _on_and_on(sidecar: Sidecar, stop: _Stop, told: _Told, close_timeout_ms: int) -> int:
-    sidecar.run(stop.event, told)
+def _on_and_on(
+    sidecar: Sidecar,
+    stop: _Stop,
+    told: _Told,
+    close_timeout_ms: int,
+    reload: Callable[[], Config] | None,
+) -> int:
+    sidecar.run(stop, told, lambda: _reloaded(stop, reload))
     _hint("closing: what is under way is taken back; once more ends it at once")
     for text in sidecar.close(close_timeout_ms):
         _hint(f"warning: {text}")
@@ -225,17 +230,56 @@ def _on_and_on(sidecar: Sidecar, stop: _Stop, told: _Told, close_timeout_ms: int
     return _EXIT_INTERRUPTED if stop.signal_number == signal.SIGINT else 0
 
 
+def _reloaded(stop: _Stop, reload: Callable[[], Config] | None) -> Config | None:
+    """The settings, read again, when SIGHUP asked for that; None when they stay as they are."""
+    if not stop.take_reload():
+        return None
+    if reload is None:
+        _hint("SIGHUP: there is no --config to read again; nothing was changed")
+        return None
+    try:
+        return reload()
+    except (ConfigError, OSError) as error:
+        _hint(f"warning: SIGHUP: {error}; nothing was changed")
+        return None
+
+
 class _Stop:
-    """The event that ends it, and the signal that set it."""
+    """What ends the run or has it look at its settings, and the signal that ended it."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self._changed = threading.Condition()
+        self._is_set = self._reload = False
         self.signal_number: int | None = None
+
+    def set(self) -> None:
+        """End the run."""
+        with self._changed:
+            self._is_set = True
+            self._changed.notify_all()
+
+    def ask_for_reload(self) -> None:
+        """Have the settings read again, now."""
+        with self._changed:
+            self._reload = True
+            self._changed.notify_all()
+
+    def take_reload(self) -> bool:
+        """Whether a reload was asked for since the last call."""
+        with self._changed:
+            asked, self._reload = self._reload, False
+            return asked
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for an end, or up to `timeout` seconds, or until a reload is asked for."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_set or self._reload, timeout)
+            return self._is_set
 
 
 @contextmanager
 def _stop_on_signals() -> Iterator[_Stop]:
-    """The first SIGINT or SIGTERM asks for an end, the second is one.
+    """The first SIGINT or SIGTERM asks for an end, the second is one. SIGHUP asks for a reload.
 
     A thread reads them from a pipe: the main thread may be deep in a call that takes long, and a
     handler that runs in the middle of it must not take locks.
@@ -248,10 +292,13 @@ def _stop_on_signals() -> Iterator[_Stop]:
         while number := int.from_bytes(ours.recv(1)):
             if number not in _SIGNALS:
                 continue
+            if number == signal.SIGHUP:
+                stop.ask_for_reload()
+                continue
             if stop.signal_number is not None:
                 os._exit(128 + number)
             stop.signal_number = number
-            stop.event.set()
+            stop.set()
 
     handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
     before = signal.set_wakeup_fd(theirs.fileno())

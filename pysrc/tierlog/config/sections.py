@@ -496,6 +496,12 @@ class TierConfig(Section):
         aliases=("remote.copy.lag.bytes",),
         fallbacks=("log.remote.copy.lag.bytes",),
     )
+    copy_disable: bool = setting(
+        "remote.log.copy.disable",
+        true_or_false(),
+        False,
+        "Pause all copies; retention and look-ups go on.",
+    )
     metrics_listen: str | None = setting(
         "tierlog.metrics.listen",
         host_and_port(),

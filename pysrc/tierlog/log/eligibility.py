@@ -113,6 +113,7 @@ class Ineligible(StrEnum):
     STABLE_OFFSET_UNKNOWN = "stable_offset_unknown"
     NOT_STABLE = "not_stable"
     COPY_LAG = "copy_lag"
+    COPY_DISABLED = "copy_disabled"
 
 
 class Coverage:

@@ -11,6 +11,7 @@ cannot be copied is a row of the report with its reason and does not stop the ot
 
 from __future__ import annotations
 
+from tierlog.sidecar.changes import topic_settings
 from tierlog.sidecar.report import (
     Outcome,
     Progress,
@@ -30,4 +31,5 @@ __all__ = [
     "TierReport",
     "TierRow",
     "default_state_dir",
+    "topic_settings",
 ]

@@ -105,6 +105,10 @@ class DeletedTopics:
         self._since: dict[str, int] | None = None
         self._told: set[str] = set()
 
+    def set_retention(self, retention_ms: int) -> None:
+        """Another time that archives are kept, from the next `settle` on."""
+        self._retention_ms = retention_ms
+
     def settle(
         self, here: Collection[str], topics: Collection[str], warn: Callable[[str], None]
     ) -> None:

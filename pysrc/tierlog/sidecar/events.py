@@ -126,6 +126,11 @@ class Events(ManagerListener):
             self.listener.on_row(row)
             self._progress(row=row)
 
+    def change(self, text: str) -> None:
+        """A setting has changed, or was to change and could not."""
+        with self._lock:
+            self.listener.on_change(text)
+
     def warn(self, text: str) -> None:
         """Something an operator may want to know."""
         with self._lock:

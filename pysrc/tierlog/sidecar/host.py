@@ -74,6 +74,12 @@ class SidecarLog:
                 self._seen = (log, answer)
             return self._view
 
+    def configure(self, settings: TopicSettings) -> None:
+        """Other settings of the topic, from the next look on."""
+        with self._lock:
+            self._settings = settings
+            self._seen = None
+
     def gone(self) -> None:
         """The directory is not there any more, or another topic's by now."""
         with self._lock:

@@ -110,6 +110,9 @@ class TierListener:
     def on_warning(self, text: str) -> None:
         """Something an operator may want to know."""
 
+    def on_change(self, text: str) -> None:
+        """A setting has changed, or was to change and could not."""
+
     def on_failure(self, task: str, text: str) -> None:
         """A task failed, and not because of one segment; it is tried again."""
 

@@ -77,6 +77,10 @@ class SparingListener(TierListener):
         """See `TierListener`."""
         self._listener.on_warning(text)
 
+    def on_change(self, text: str) -> None:
+        """See `TierListener`."""
+        self._listener.on_change(text)
+
     def on_failure(self, task: str, text: str) -> None:
         """See `TierListener`."""
         if self._lately.is_news(task):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import Config, QuotaConfig
+from tierlog.config import Config, QuotaConfig, load_config
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
@@ -27,6 +27,7 @@ from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import LocalStore, open_store
+from tierlog.sidecar.changes import COPY_LIMIT, list_changes, topic_settings
 from tierlog.sidecar.deleted_topics import DeletedTopics
 from tierlog.sidecar.dry_state import copy_metadata
 from tierlog.sidecar.dry_store import DryRunStore
@@ -52,11 +53,23 @@ from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import coverage
 from tierlog.types import TopicIdPartition
 
-__all__ = ["Sidecar", "default_state_dir"]
+__all__ = ["Sidecar", "Stop", "default_state_dir"]
 
 METADATA_FILE = "metadata.sqlite"
 # A task that has not moved a byte for so long is reported.
 STUCK_MS = 300_000
+_NEEDS_BROKER = (
+    "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a broker knows which "
+    "topics are deleted"
+)
+
+
+class Stop(Protocol):
+    """What ends `Sidecar.run`; a `threading.Event` is one."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait up to `timeout` seconds; True when it is time to end. May return earlier."""
+        ...
 
 
 def default_state_dir(base: str, store_url: str) -> str:
@@ -155,6 +168,9 @@ class Sidecar:
         self._strays = StraySettler(self._metadata, self._copier())
         self._deleted_topics = self._opened_deleted_topics(deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
+        self._dry_run = dry_run
+        # Whether the running broker was given a copy limit, and which.
+        self._broker_limit: tuple[bool, int | None] = False, None
 
     def __enter__(self) -> Sidecar:
         return self
@@ -228,7 +244,12 @@ class Sidecar:
 
     def _plan(self, seen: Seen) -> tuple[Decision, ...]:
         view = seen.host.view() if seen.host and seen.role and seen.role.leads else None
-        if view is None or seen.partition is None or view.log.leader_epochs is None:
+        if (
+            view is None
+            or seen.partition is None
+            or view.topic.copy_disabled
+            or view.log.leader_epochs is None
+        ):
             return ()
         copied = coverage(self._metadata.list(seen.partition), view.log.leader_epochs)
         facts = copy_facts(
@@ -278,9 +299,15 @@ class Sidecar:
 
     # -- on and on
 
-    def run(self, stop: threading.Event, listener: TierListener) -> None:
+    def run(
+        self,
+        stop: Stop,
+        listener: TierListener,
+        next_config: Callable[[], Config | None] | None = None,
+    ) -> None:
         """Tiers until `stop` is set, and tells `listener` what happens.
 
+        ``next_config`` is asked after each wait for settings to `reconfigure` with.
         What concerns the first look is raised as by `run_once`; later on a directory, a broker or
         a store that fails is a warning, and the next look tries again. Close the sidecar then.
         """
@@ -295,6 +322,9 @@ class Sidecar:
             self._tell(look, said)
             if stop.wait(self._config.remote_log.manager_task_interval_ms / 1000):
                 return
+            config = None if next_config is None else next_config()
+            if config is not None:
+                self.reconfigure(config)
             try:
                 look = self._look()
             except (TierlogError, OSError) as error:
@@ -354,12 +384,86 @@ class Sidecar:
                     found.append(f"{one.key}: {pool.name} task stuck for over {minutes} minutes")
         return found
 
+    # -- settings that change
+
+    def reconfigure(self, config: Config) -> None:
+        """Go on with the settings of `config`, as far as they can change while this runs.
+
+        Tells the listener of each setting that has changed, and which need a restart. When the
+        settings do not fit together nothing changes, and the listener is told why. For the thread
+        that runs the sidecar, between two looks.
+        """
+        changes = list(list_changes(self._config, config))
+        retention_ms = config.tier.deleted_topic_retention_ms
+        archive_retention_ms = None if retention_ms < 0 else retention_ms
+        try:
+            if archive_retention_ms is not None and self._broker is None:
+                raise ConfigError(_NEEDS_BROKER)
+            self._copy_quota.set_mode(config.quota.copy_quota_mode)
+        except ConfigError as error:
+            self._events.change(f"settings not changed: {error}")
+            return
+        for change in changes:
+            self._events.change(str(change))
+        if not changes:
+            self._events.change("settings not changed: they are as before")
+        self._config = config
+        self._follow_copy_limit()
+        self._settings = replace(
+            self._settings, topics=config.tier.topics, topic=topic_settings(config)
+        )
+        if self._watch is not None:
+            self._watch.configure(self._settings)
+        if archive_retention_ms is None:
+            self._deleted_topics = None
+        elif self._deleted_topics is not None:
+            self._deleted_topics.set_retention(archive_retention_ms)
+        else:
+            self._deleted_topics = self._opened_deleted_topics(archive_retention_ms)
+        self._manager.set_max_deleted_ratio(config.remote_log.retention_max_deleted_ratio)
+        self._manager.set_interval(config.remote_log.manager_task_interval_ms)
+
+    def _follow_broker(self) -> None:
+        """Take up the copy limit that was given to the running broker; it wins while it is set."""
+        if self._broker is None or self._dry_run:
+            return
+        given = self._broker.dynamic_settings(self._broker_id)
+        if given is None:
+            return
+        try:
+            limit = load_config(
+                properties={key: value for key, value in given.items() if key == COPY_LIMIT},
+                source=f"dynamic settings of broker {self._broker_id}",
+            ).quota.copy_max_bytes_per_second
+        except ConfigError as error:
+            self._events.warn(str(error))
+            return
+        is_given = COPY_LIMIT in given
+        if (is_given, limit) != self._broker_limit:
+            before = self._copy_quota.limit
+            self._broker_limit = is_given, limit
+            self._follow_copy_limit()
+            source = "dynamic setting" if is_given else "no dynamic setting any more"
+            now = self._copy_quota.limit
+            self._events.change(
+                f"{COPY_LIMIT}: {_rate(before)} -> {_rate(now)}; {source} of broker "
+                f"{self._broker_id}"
+            )
+
+    def _follow_copy_limit(self) -> None:
+        is_given, limit = self._broker_limit
+        self._copy_quota.set_limit(
+            limit if is_given else self._config.quota.copy_max_bytes_per_second
+        )
+
     # -- both
 
     def _look(self) -> Look:
         if self._watch is None:
             self._watch = self._first_watch()
         look = self._watch.look(self._manager)
+        if look.broker_error is None:
+            self._follow_broker()
         busy = {one.key for one in self._manager.copy_pool.running()}
         busy |= {partition for partition, leads in self._manager.partitions().items() if leads}
         self._strays.settle(
@@ -488,10 +592,7 @@ class _Pass(TierListener):
 
 def _require_broker(bootstrap: str | None, deleted_topic_retention_ms: int | None) -> None:
     if bootstrap is None and deleted_topic_retention_ms is not None:
-        raise ConfigError(
-            "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a broker "
-            "knows which topics are deleted"
-        )
+        raise ConfigError(_NEEDS_BROKER)
 
 
 def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:
@@ -539,6 +640,10 @@ def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Dec
         if segment.next_base_offset is not None
         and (log.log_start_offset or 0) < segment.next_base_offset <= start_offset
     ]
+
+
+def _rate(bytes_per_second: int | None) -> str:
+    return "unlimited" if bytes_per_second is None else str(bytes_per_second)
 
 
 def _ignore(_: object) -> None:

@@ -175,6 +175,14 @@ class Watch:
         """The partitions that are tiered or followed now."""
         return tuple(self._hosts.values())
 
+    def configure(self, settings: WatchSettings) -> None:
+        """Other settings, from the next look on."""
+        self._settings = settings
+        self._topics = frozenset(settings.topics)
+        self._seen = {}
+        for host in self._hosts.values():
+            host.configure(settings.topic)
+
     def look(self, manager: Leadership) -> Look:
         """Lists, asks, and tells `manager` what has changed since the last look.
 
@@ -272,6 +280,9 @@ class Watch:
             return Seen(log=log, answer=answer, partition=partition, decisions=refused or ())
         if led_by is not None:
             decisions = self._why_not(log, answer, led_by)[1]
+        elif self._settings.topic.copy_disabled:
+            text = "all copies are paused (remote.log.copy.disable)"
+            decisions = _decide_all(log, Ineligible.COPY_DISABLED, text)
         role = Role(led_by is None, self._leader_epoch(partition, log, answer))
         host = self._hosts.get(partition) or SidecarLog(
             partition, self._metadata, self._storage, self._settings.topic

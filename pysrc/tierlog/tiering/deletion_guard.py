@@ -119,6 +119,12 @@ class DeletionGuard:
             self._max_ratio = max_ratio
             self._pass = None
 
+    def set_pass(self, pass_ms: int) -> None:
+        """From now on a pass over all partitions lasts `pass_ms`."""
+        with self._lock:
+            self._pass_ms = pass_ms
+            self._pass = None
+
     def allows(self, planned: PlannedDeletion) -> bool:
         """Whether the deletion may go on now.
 

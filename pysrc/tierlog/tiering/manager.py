@@ -227,6 +227,12 @@ class RemoteLogManager:
         """From now on retention deletes at most this part of the archive in one pass."""
         self._tier.deletion_guard.set_max_ratio(max_ratio)
 
+    def set_interval(self, interval_ms: int) -> None:
+        """Run every task now, and from then on once per `interval_ms`."""
+        for pool in self._pools:
+            pool.set_interval(interval_ms)
+        self._tier.deletion_guard.set_pass(interval_ms)
+
     # -- life
 
     def start(self) -> None:

@@ -165,6 +165,13 @@ class TaskPool:
             if not self._tasks and not self._running:
                 self._settled.notify_all()
 
+    def set_interval(self, interval_ms: int) -> None:
+        """Run every task now, and from then on once per `interval_ms`."""
+        with self._lock:
+            self.interval_ms = interval_ms
+            self._slot_ms = max(1, interval_ms // _SLOTS)
+        self.hurry()
+
     def hurry(self) -> None:
         """Every task is due now."""
         with self._lock:
