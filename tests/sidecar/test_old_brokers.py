@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
+from tierlog.remote import indexes
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.store import open_store
 
@@ -163,3 +165,45 @@ def test_segments_behind_a_failed_copy_wait_with_its_reason(
     waiting = [row["text"] for row in rows if row["reason"] == "pending"]
     assert waiting
     assert all(text.startswith("the copy task stopped before it: ") for text in waiting)
+
+
+def test_lost_indexes_of_messages_without_epochs_are_rebuilt(tmp_path: Path) -> None:
+    log_dir = old_log_with_ids(tmp_path, "0.10")
+    url = (tmp_path / "store").as_uri()
+    assert main(["tier", str(log_dir), "--to", url, "--once"]) == 0
+    before = {topic: read_records(url, topic) for topic in TOPICS}
+    for path in (tmp_path / "store").rglob("*.indexes"):
+        path.unlink()
+    for path in (tmp_path / "store").rglob("*.log"):
+        # What is young may still be on its way.
+        os.utime(path, (0, 0))
+    assert main(["index", "rebuild", url]) == 0
+    assert {topic: read_records(url, topic) for topic in TOPICS} == before
+    assert main(["verify", url, "--deep"]) == 0
+
+
+def index_bytes(path: Path) -> int:
+    """The size of all index sections in an `.indexes` object."""
+    header = indexes.IndexesHeader.parse(path.read_bytes(), path=path.name)
+    return sum(one.size_bytes for one in header.sections if one.kind != indexes.IndexKind.METADATA)
+
+
+def test_a_segment_with_too_large_indexes_is_refused_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    command = ["tier", str(log_dir), "--once", "--format", "json", "--to"]
+    assert main([*command, (tmp_path / "first").as_uri()]) == 0
+    capsys.readouterr()
+    sizes = {index_bytes(path): path for path in (tmp_path / "first").rglob("*.indexes")}
+    assert len(sizes) > 1
+    largest = int(sizes[max(sizes)].name[:20])
+    limit = max(sizes) - 1 + indexes.FIRST_READ_BYTES
+    monkeypatch.setattr(indexes, "MAX_INDEXES_BYTES", limit)
+    assert main([*command, (tmp_path / "second").as_uri()]) == 1
+    rows = json.loads(capsys.readouterr().out)["segments"]
+    refused = [row for row in rows if row["outcome"] == "refused"]
+    assert [row["base_offset"] for row in refused] == [largest]
+    assert refused[0]["reason"] == "indexes_too_large"
+    assert "its indexes take" in refused[0]["text"]
+    assert [row["outcome"] for row in rows].count("copied") == 2

@@ -46,7 +46,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog._core import crc32c
-from tierlog.errors import CorruptDataError
+from tierlog.errors import CorruptDataError, TierlogError
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.segment_json import SegmentDescription, decode_segment, encode_segment
 
@@ -58,6 +58,7 @@ __all__ = [
     "MAX_INDEXES_BYTES",
     "IndexKind",
     "IndexesHeader",
+    "IndexesTooLargeError",
     "Section",
     "encode_indexes",
     "read_indexes_header",
@@ -112,17 +113,36 @@ class Section(NamedTuple):
         return IndexKind(self.kind).name if known else f"section kind {self.kind}"
 
 
+class IndexesTooLargeError(TierlogError):
+    """The indexes of a segment take more bytes than a reader would load."""
+
+
+def _require_fit(sections: Mapping[IndexKind, Buffer]) -> None:
+    """IndexesTooLargeError before anything of that size is made."""
+    sizes = {kind: memoryview(data).nbytes for kind, data in sections.items()}
+    size_bytes = sum(sizes.values())
+    if size_bytes > MAX_INDEXES_BYTES - FIRST_READ_BYTES:
+        largest = max(sizes, key=lambda kind: sizes[kind])
+        name = largest.name.lower().replace("_", " ")
+        raise IndexesTooLargeError(
+            f"its indexes take {size_bytes:,} bytes: expected at most "
+            f"{MAX_INDEXES_BYTES - FIRST_READ_BYTES:,} (the {name} alone takes "
+            f"{sizes[largest]:,})"
+        )
+
+
 def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind, Buffer]) -> bytes:
     """The whole object. `sections` holds every kind but METADATA, which is made here.
 
     Without BATCH_CHECKSUM the object has version 1: readers cannot tell its `.log` object from one
     of the same size, offsets and timestamps. ValueError when another section is missing, when
-    METADATA is given, or when the object would exceed `MAX_INDEXES_BYTES`.
+    METADATA is given, IndexesTooLargeError when the object would exceed `MAX_INDEXES_BYTES`.
     """
     has_checksums = IndexKind.BATCH_CHECKSUM in sections
     if sections.keys() - {IndexKind.BATCH_CHECKSUM} != _OF_VERSION_1:
         wrong = sorted(kind.name for kind in _OF_VERSION_1 ^ sections.keys())
         raise ValueError(f"{description.metadata.segment_id}: sections missing or unasked: {wrong}")
+    _require_fit(sections)
     contents = [(IndexKind.METADATA, encode_segment(description))]
     contents += [(kind, bytes(sections[kind])) for kind in sorted(sections)]
     position = _START.size + _ROW.size * len(contents) + _CHECKSUM.size
@@ -131,8 +151,6 @@ def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind,
     for kind, data in contents:
         header += _ROW.pack(kind, 0, crc32c(data), position, len(data))
         position += len(data)
-    if position > MAX_INDEXES_BYTES:
-        raise ValueError(f"{description.metadata.segment_id}: indexes of {position} bytes")
     return b"".join([header, _CHECKSUM.pack(crc32c(header)), *(data for _, data in contents)])
 
 

@@ -34,7 +34,7 @@ from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes, re
 from tierlog.log.segment import scan_segment_in_parts
 from tierlog.log.segment_checks import MAX_PROBLEMS, Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.indexes import IndexKind, encode_indexes
+from tierlog.remote.indexes import IndexesTooLargeError, IndexKind, encode_indexes
 from tierlog.remote.layout import encode_rdi, log_key, parse_rdi
 from tierlog.remote.log_index import (
     DEFAULT_GROUP_BYTES,
@@ -78,11 +78,12 @@ PART_BYTES = 4 << 20
 class SegmentRefusedError(TierlogError):
     """A segment that must not be copied: damaged, or not what its name and epochs say.
 
-    ``findings`` are lines that name byte, field, expected and found value.
+    ``findings`` are lines that name byte, field, expected and found value; ``reason`` is a word.
     """
 
-    def __init__(self, path: str, findings: list[str]) -> None:
+    def __init__(self, path: str, findings: list[str], reason: str = "damaged") -> None:
         self.path = path
+        self.reason = reason
         self.findings = findings
         more = f" (and {len(findings) - 3} more)" if len(findings) > 3 else ""
         super().__init__(f"{path}: not copied: {'; '.join(findings[:3])}{more}")
@@ -405,14 +406,17 @@ class SegmentCopier:
             )
         except ValueError as error:
             raise SegmentRefusedError(handle.path, [str(error)]) from None
-        indexes, entries = encode_segment_indexes(
-            prepared,
-            segment_tables(prepared.rebuilt, handle),
-            started,
-            cluster_id=self._cluster_id,
-            remote_index_interval_bytes=self._remote_index_interval_bytes,
-            data_id=self._foreign_data_ids(started),
-        )
+        try:
+            indexes, entries = encode_segment_indexes(
+                prepared,
+                segment_tables(prepared.rebuilt, handle),
+                started,
+                cluster_id=self._cluster_id,
+                remote_index_interval_bytes=self._remote_index_interval_bytes,
+                data_id=self._foreign_data_ids(started),
+            )
+        except IndexesTooLargeError as error:
+            raise SegmentRefusedError(handle.path, [str(error)], "indexes_too_large") from None
         self._metadata.add(started, leader_epoch=leader_epoch)
         try:
             log = handle.fileno() if draft is None else draft

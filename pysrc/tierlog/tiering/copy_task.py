@@ -263,8 +263,7 @@ class CopyTask:
             self._refuse(Happened.VANISHED, view, segment, reason="vanished", text=text)
             return
         except (SegmentRefusedError, CorruptDataError) as error:
-            reason = error.reason if isinstance(error, CorruptDataError) else "damaged"
-            self._refuse(Happened.REFUSED, view, segment, reason=reason, text=str(error))
+            self._refuse(Happened.REFUSED, view, segment, reason=error.reason, text=str(error))
             self._count_failure()
             return
         except (TierlogError, OSError) as error:

@@ -13,7 +13,7 @@ from tierlog.log.segment_files import SegmentFiles
 
 __all__ = ["ProducerStates"]
 
-MAX_SNAPSHOT_BYTES = 64 << 20
+MAX_SNAPSHOT_BYTES = 256 << 20
 
 
 class ProducerStates:

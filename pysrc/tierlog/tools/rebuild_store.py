@@ -409,7 +409,11 @@ def _lineage(
             return later
     earlier = () if before is None else before.lineage.entries
     known = earlier[-1].epoch if earlier else -1
-    return LeaderEpochs((*earlier, *(entry for entry in own if entry.epoch > known)))
+    lineage = LeaderEpochs((*earlier, *(entry for entry in own if entry.epoch > known)))
+    if lineage.up_to(end_offset + 1):
+        return lineage
+    # Messages from before format 2 have no epochs.
+    return lineage.with_front(segment.key.base_offset)
 
 
 def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_offset: int) -> bool:
