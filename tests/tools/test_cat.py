@@ -285,7 +285,10 @@ def test_damage_ends_it_after_the_sound_records(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["epochs-0"], "did you mean epochs:0?"),
+        (["epochs:x"], "expected a partition number after the colon"),
+        ([], "Missing argument 'TOPIC[:PARTITION]...'"),
+        (["-p", "0"], "-p needs the topic"),
+        (["epochs:0", "--format", "json", "-J"], "exclude each other"),
         (["epochs:0", "-o", "soon"], "'soon' is no offset"),
         (["epochs:0", "-o", "1", "-o", "2"], "the start is given twice"),
         (["epochs:0", "-f", "%z"], "no such token %z"),
@@ -307,10 +310,51 @@ def test_a_partition_that_is_not_there(
     place: str, golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     source = golden_store.as_uri() if place == "store" else str(DATA_DIR / "clean/disk1")
-    assert main(["cat", source, "nothing:0"]) == 1
-    captured = capsysbinary.readouterr()
-    assert captured.out == b""
-    assert b"nothing" in captured.err
+    for name, message in (
+        ("nothing:0", "no topic nothing, only "),
+        ("nothing", "epochs, headers, idempotent"),
+        ("epochs:7", "no partition 7 of epochs, only 0"),
+        ("epochs-0", "did you mean epochs:0?"),
+    ):
+        assert main(["cat", source, name]) == 1
+        captured = capsysbinary.readouterr()
+        assert captured.out == b""
+        assert message in captured.err.decode(), name
+
+
+@pytest.mark.parametrize("place", ["log directory", "store"])
+def test_several_partitions_in_one_call(
+    place: str, golden_store: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source = golden_store.as_uri() if place == "store" else str(DATA_DIR / "clean/disk1")
+    one, other = (
+        cat(capsysbinary, source, f"orders.eu-west_1:{number}", "-f", r"%p %o\n")
+        for number in (0, 1)
+    )
+    assert one
+    assert other
+    both = ["orders.eu-west_1:0", "orders.eu-west_1:1", "-f", r"%p %o\n"]
+    assert cat(capsysbinary, source, *both) == one + other
+    every = cat(capsysbinary, source, "orders.eu-west_1", "-f", r"%p %o\n")
+    assert every.startswith(one + other)
+    numbers = [int(line.split()[0]) for line in every.splitlines()]
+    assert sorted(set(numbers)) == ([0, 1, 2, 3] if place == "store" else [0, 1])
+    assert numbers == sorted(numbers)
+    first = one.count(b"\n")
+    text = cat(capsysbinary, source, *both, "-c", str(first + 2))
+    assert text == one + b"".join(other.splitlines(keepends=True)[:2])
+
+
+def test_words_of_kcat_are_accepted(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    source = str(DATA_DIR / "clean/disk1")
+    plain = cat(capsysbinary, source, "epochs:0")
+    assert cat(capsysbinary, source, "-C", "-t", "epochs", "-p", "0", "-q") == plain
+    assert cat(capsysbinary, source, "epochs:0", "--format", "text") == plain
+    lines = cat(capsysbinary, source, "epochs:0", "-J")
+    assert cat(capsysbinary, source, "epochs:0", "--format", "json") == lines
+    assert cat(capsysbinary, source, "epochs:0", "--format", "%o ", "-c", "2") == b"0 1 "
+    assert main(["cat", source, "epochs:0", "-q", "-e", "-o", "end"]) == 0
+    assert capsysbinary.readouterr() == (b"", b"")
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "log gone"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,15 +13,20 @@ from tierlog.cli.support import (
     Parsed,
     hint,
     to_stdout,
-    topic_partition_value,
+    topic_value,
     usage_errors,
     widen_pipe,
 )
+from tierlog.errors import OutOfRangeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from tierlog.errors import GapError
     from tierlog.remote.bucket import Problem
+    from tierlog.tools.cat import Selection
     from tierlog.tools.record_format import RecordFormat
+    from tierlog.tools.sources import Source
 
 __all__ = ["cat"]
 
@@ -29,7 +34,7 @@ __all__ = ["cat"]
 @click.command()
 @click.argument("source")
 @click.argument(
-    "partition", type=Parsed("partition", topic_partition_value), metavar="TOPIC:PARTITION"
+    "partitions", nargs=-1, type=Parsed("topic", topic_value), metavar="TOPIC[:PARTITION]..."
 )
 @click.option(
     "-o",
@@ -42,7 +47,17 @@ __all__ = ["cat"]
 @click.option("-c", "count", type=click.IntRange(min=0), metavar="N", help="At most N records.")
 @click.option("-e", "say_end", is_flag=True, help="Say on stderr where the end was reached.")
 @click.option("-f", "template", metavar="FORMAT", help="kcat's tokens: %k %s %S %o %T %h ...")
+@click.option(
+    "--format",
+    "shown",
+    metavar="FORMAT",
+    help="json: as -J; text: values; else a format, as -f takes it.",
+)
 @click.option("-J", "as_json", is_flag=True, help="One JSON object a line, with kcat's keys.")
+@click.option("-t", "topic", metavar="TOPIC", help="The topic, as kcat has it.")
+@click.option("-p", "number", type=click.IntRange(0, 2**31 - 1), help="Its partition, with -t.")
+@click.option("-q", "is_quiet", is_flag=True, help="Print no hints on stderr, only what is wrong.")
+@click.option("-C", expose_value=False, is_flag=True, help="Accepted and ignored: cat only reads.")
 @click.option(
     "--store",
     metavar="URL",
@@ -64,19 +79,24 @@ __all__ = ["cat"]
 @config_option("Settings of reading a store, as TIERLOG_... variables: quota, memory, threads.")
 def cat(
     source: str,
-    partition: tuple[str, int],
+    partitions: tuple[tuple[str, int | None], ...],
+    topic: str | None,
+    number: int | None,
     offsets: tuple[str, ...],
     count: int | None,
     say_end: bool,
+    is_quiet: bool,
     template: str | None,
+    shown: str | None,
     as_json: bool,
     store: str | None,
     committed: bool,
     on_gap: str,
     config_file: str | None,
 ) -> int:
-    """Print the records of one partition of SOURCE.
+    """Print the records of partitions of SOURCE, one partition after the other.
 
+    TOPIC alone means all of its partitions. -o holds for each partition, -c for all together.
     tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
     are {"base64": "..."} instead of a string. A segment of a store that is damaged is left out and
     named, and the exit code is 1. Offsets that a store should have and lacks are an error after
@@ -84,47 +104,98 @@ def cat(
 
     \b
     tierlog cat /var/lib/kafka/data orders:0 -o -10
-    tierlog cat s3://bucket/kafka orders:0 -o @-2h:end -J
-    tierlog cat s3://bucket/kafka orders:0 -c 5 -f '%o %T %k=%s\\n'
+    tierlog cat s3://bucket/kafka orders -o @-2h:end -J
+    tierlog cat s3://bucket/kafka orders:0 orders:1 -c 5 -f '%p %o %T %k=%s\\n'
     tierlog cat /var/lib/kafka/data orders:0 --store s3://bucket/kafka --read-committed
     """
     from tierlog.clock import SystemClock
-    from tierlog.tools.cat import format_records, select_records
     from tierlog.tools.offsets import parse_offsets
 
-    if as_json and template is not None:
-        raise click.UsageError("-f and -J exclude each other")
     with usage_errors("-o"):
         wanted = parse_offsets(offsets, SystemClock().now_ms())
     with usage_errors("-f"):
-        shape = _format(as_json, template)
-    topic, number = partition
+        shape = _format(as_json, template, shown)
+    named = _named(partitions, topic, number)
     left_out = _LeftOut(fail_at_gaps=on_gap == "fail")
-    location, store_url = _tiers(source, store)
-    selection = select_records(
-        location,
-        topic,
-        number,
-        wanted,
-        left_out.note_problem,
-        store=store_url,
-        committed=committed,
-        config=verb_config(config_file),
-        on_gap=left_out.note_gap,
-    )
-    if selection.hint:
-        hint(selection.hint)
-    out = sys.stdout.buffer
+    sources = _tiers(source, store)
+    config = verb_config(config_file)
+    say = _nothing if is_quiet else hint
     widen_pipe(sys.stdout)
+    for name, one in _chosen(sources, named):
+        selection = _selected(
+            sources,
+            name,
+            one,
+            wanted=wanted,
+            on_problem=left_out.note_problem,
+            committed=committed,
+            config=config,
+            on_gap=left_out.note_gap,
+        )
+        if selection.hint:
+            say(selection.hint)
+        printed = _print_records(selection, count, shape)
+        count = None if count is None else count - printed
+        if say_end:
+            say(f"reached the end of {name}:{one} at offset {selection.end}")
+        if count == 0:
+            break
+    return EXIT_PROBLEMS if left_out.told else 0
+
+
+def _nothing(_text: str) -> None:
+    """Print no hint."""
+
+
+def _named(
+    partitions: tuple[tuple[str, int | None], ...], topic: str | None, number: int | None
+) -> list[tuple[str, int | None]]:
+    """Topics and partitions of all arguments; a topic without a number means all partitions."""
+    if topic is None and number is not None:
+        raise click.UsageError("-p needs the topic, -t TOPIC")
+    named = [*partitions] if topic is None else [*partitions, (topic, number)]
+    if not named:
+        raise click.UsageError("Missing argument 'TOPIC[:PARTITION]...'")
+    return named
+
+
+def _chosen(
+    sources: Sequence[Source], named: Iterable[tuple[str, int | None]]
+) -> Iterator[tuple[str, int]]:
+    from tierlog.tools.ls import chosen_partitions
+
+    for topic, number in named:
+        numbers = chosen_partitions(sources, topic) if number is None else [number]
+        yield from ((topic, one) for one in numbers)
+
+
+def _selected(sources: Sequence[Source], topic: str, number: int, **wanted: Any) -> Selection:
+    """The records of one partition; OutOfRangeError names what the sources hold instead."""
+    from tierlog.tools.cat import select_records
+    from tierlog.tools.ls import chosen_partitions
+
+    first, *second = (one.location for one in sources)
+    store = second[0] if second else None
+    try:
+        return select_records(first, topic, number, store=store, **wanted)
+    except OutOfRangeError:
+        chosen_partitions(sources, topic, number)
+        raise
+
+
+def _print_records(selection: Selection, count: int | None, shape: RecordFormat) -> int:
+    """Write at most `count` records to stdout; return how many that were."""
+    from tierlog.tools.cat import format_records
+
+    out, printed = sys.stdout.buffer, 0
     for records in selection.records(count):
-        for piece in format_records(records, topic, number, shape):
+        printed += len(records)
+        for piece in format_records(records, selection.topic, selection.partition, shape):
             with to_stdout():
                 out.write(piece)
     with to_stdout():
         out.flush()
-    if say_end:
-        hint(f"reached the end of {topic}:{number} at offset {selection.end}")
-    return EXIT_PROBLEMS if left_out.told else 0
+    return printed
 
 
 class _LeftOut:
@@ -152,24 +223,29 @@ class _LeftOut:
             hint(f"left out: {text}")
 
 
-def _tiers(source: str, store: str | None) -> tuple[str, str | None]:
+def _tiers(source: str, store: str | None) -> list[Source]:
     """Where the records lie: one place, or a log directory and the store it is tiered to."""
     from tierlog.tools.sources import source_of
 
     first = source_of(source)
     if store is None:
-        return first.location, None
+        return [first]
     if first.is_store:
         raise click.BadParameter(f"{source} is a store itself", param_hint="--store")
     second = source_of(store)
     if not second.is_store:
         raise click.BadParameter(f"{store} is no store", param_hint="--store")
-    return first.location, second.location
+    return [first, second]
 
 
-def _format(as_json: bool, template: str | None) -> RecordFormat:
+def _format(as_json: bool, template: str | None, shown: str | None) -> RecordFormat:
     from tierlog.tools.record_format import JSON_LINES, parse_format
 
-    if as_json:
+    if as_json + (template is not None) + (shown is not None) > 1:
+        raise click.UsageError("-f, -J and --format exclude each other")
+    if as_json or shown == "json":
         return JSON_LINES
-    return parse_format(r"%s\n" if template is None else template)
+    values = r"%s\n"
+    if template is None:
+        template = values if shown is None or shown == "text" else shown
+    return parse_format(template)

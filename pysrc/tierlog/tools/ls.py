@@ -6,6 +6,7 @@ cannot be told is None, which is not the same as zero.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -34,6 +35,7 @@ __all__ = [
     "ProblemRow",
     "SegmentRow",
     "SkippedRow",
+    "chosen_partitions",
     "list_log_dir",
     "list_source",
     "list_store",
@@ -310,6 +312,40 @@ def _key(log: PartitionLog) -> tuple[str, int]:
     return log.topic, log.partition
 
 
+def chosen_partitions(
+    sources: Sequence[Source], topic: str, partition: int | None = None
+) -> list[int]:
+    """The partitions of a topic (name or id) that any of the sources holds, in order; of
+    ``partition`` alone if it is given. OutOfRangeError, which names what they hold, for none."""
+    held = [one for source in sources for one in _held(source)]
+    label = topic[:MAX_TOPIC_LABEL]
+    numbers = {
+        number
+        for name, topic_id, number in held
+        if (topic == topic_id or name in (topic, label)) and partition in (None, number)
+    }
+    if not numbers:
+        where = " and ".join(printable(source.location) for source in sources)
+        names = sorted({(name, number) for name, _, number in held})
+        raise OutOfRangeError(no_such_partition(where, topic, partition, names))
+    return sorted(numbers)
+
+
+def _held(source: Source) -> list[tuple[str, str | None, int]]:
+    """Topic (of a store its label), topic id and number of each partition, by names alone."""
+    if not source.is_store:
+        logs = open_log_dir(source.location).listing().partitions
+        return [(log.topic, log.topic_id, log.partition) for log in logs]
+    seen: dict[tuple[str, str | None, int], None] = {}
+
+    def wanted(key: ObjectKey) -> bool:
+        seen[key.topic_label, key.topic_id, key.partition] = None
+        return False
+
+    deque(describe_segments(open_store(source.location), wanted=wanted), maxlen=0)
+    return list(seen)
+
+
 def no_such_partition(
     where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
 ) -> str:
@@ -321,7 +357,10 @@ def no_such_partition(
         numbers = ", ".join(map(str, list(topics[topic])[:20]))
         return f"{where}: no partition {partition} of {printable(topic)}, only {numbers}"
     names = ", ".join(list(topics)[:20]) + (" ..." if len(topics) > 20 else "")
-    return f"{where}: no topic {printable(topic)}, only {names or 'nothing at all'}"
+    name, _, digits = topic.rpartition("-")
+    is_directory = digits.isdecimal() and int(digits) in topics.get(name, {})
+    meant = f"; did you mean {name}:{digits}?" if is_directory else ""
+    return f"{where}: no topic {printable(topic)}, only {names or 'nothing at all'}{meant}"
 
 
 def _partition_row(log: PartitionLog) -> PartitionRow:
