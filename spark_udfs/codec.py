@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import tierlog
 from tierlog.log.files import SegmentHandle
+from tierlog.log.records import decode_pieces
 
 __all__ = [
     "DECODED",
@@ -79,7 +80,6 @@ VERIFY_TYPE = (
 DECODE_TYPE = f"struct<entries array<{_ENTRY_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
 # From an array of structs with the fields of an entry; ``position`` may be missing.
 ENCODE_TYPE = f"struct<data binary, quarantine {_QUARANTINE_TYPE}>"
-_WINDOW_BYTES = 1 << 20
 # A row of Spark ends at 2 GiB, and a worker should not get near that.
 _MAX_RECORDS_BYTES = 512 << 20
 _BATCH_COLUMNS = [column.split()[0] for column in SCAN_SCHEMA.split(", ")][1:-2]
@@ -374,33 +374,24 @@ def _records(value: Any) -> _Lists:
 
 def _records_of(source: Any) -> _Lists:
     table = tierlog.scan_segment(source)
-    bounds = [*table.position.tolist(), table.stop_position]
     pieces: list[Any] = []
-    first = held_bytes = 0
-    while first < len(table):
-        limit = bounds[first] + _WINDOW_BYTES
-        last = max(int(np.searchsorted(bounds, limit, side="right")) - 1, first + 1)
-        try:
-            piece = _decode(source, bounds[first], bounds[last])
-        except tierlog.CorruptDataError as error:
-            if last > first + 1:
-                # Batch by batch up to the one that cannot be decoded.
-                limit = error.position
-                sound = max(int(np.searchsorted(bounds, limit, side="right")) - 1, first)
-                pieces += [_decode(source, bounds[first], bounds[sound])] if sound > first else []
-            return pieces, _of_error(error)
-        held_bytes += piece.nbytes
-        if held_bytes > _MAX_RECORDS_BYTES:
-            expected = f"at most {_MAX_RECORDS_BYTES} bytes of records in one value"
-            return pieces, _Quarantine("too_large", bounds[first], expected, "more")
-        pieces.append(piece)
-        first = last
+    held_bytes = 0
+    try:
+        for records in decode_pieces(source, 0, table.stop_position, verify_crc=False):
+            piece = _record_array(records)
+            held_bytes += piece.nbytes
+            if held_bytes > _MAX_RECORDS_BYTES:
+                expected = f"at most {_MAX_RECORDS_BYTES} bytes of records in one value"
+                position = int(records.batches.position[0])
+                return pieces, _Quarantine("too_large", position, expected, "more")
+            pieces.append(piece)
+            del records, piece
+    except tierlog.CorruptDataError as error:
+        return pieces, _of_error(error)
     return pieces, _stop(table)
 
 
-def _decode(source: Any, start: int, end: int) -> pa.Array:
-    """The records of the whole batches between two positions."""
-    records = tierlog.decode_records(source, start, end, verify_crc=False)
+def _record_array(records: tierlog.RecordColumns) -> pa.Array:
     headers = records.headers
     header = pa.StructArray.from_arrays(
         [_text(headers.keys.to_binary()), headers.values.to_binary()], fields=list(_HEADER)

@@ -13,6 +13,7 @@ all of them with it: nothing native is imported before there is something to rea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -189,9 +190,14 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
 
 def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    from spark_udfs.source_options import parse_options
+    from spark_udfs.source_options import BATCH_LIMIT, parse_options
+    from tierlog.config import environment_name
 
-    return parse_options(options, streaming=streaming)
+    given = dict(options)
+    variable = os.environ.get(environment_name(BATCH_LIMIT))
+    if variable is not None and BATCH_LIMIT not in map(str.lower, given):
+        given[BATCH_LIMIT] = variable
+    return parse_options(given, streaming=streaming)
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]

@@ -16,6 +16,7 @@
 | ``view`` | records (default), batches, segments, quarantine |
 | ``onCorrupt`` | quarantine (default), fail |
 | ``onGap`` | fail (default), skip: where a store lacks offsets that it should have |
+| ``tierlog.batch.max.decompressed.bytes`` | the setting; else the driver's |
 | ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
 
 Among offsets -2 is earliest and -1 latest. Of several ways to say where to start the first of these
@@ -42,8 +43,10 @@ from typing import Any
 
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 
 __all__ = [
+    "BATCH_LIMIT",
     "EARLIEST",
     "LATEST",
     "Bound",
@@ -54,6 +57,7 @@ __all__ = [
     "parse_options",
 ]
 
+BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
 # Kafka's numbers for offsets by name.
 LATEST, EARLIEST = -1, -2
 
@@ -87,6 +91,7 @@ _NAMES = (
     "view",
     "onCorrupt",
     "onGap",
+    BATCH_LIMIT,
     "pushDownPredicate",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -165,6 +170,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     fail_on_corrupt: bool
     fail_on_gap: bool
+    max_decompressed_bytes: int
     view: View
     push_down: bool
     task_bytes: int
@@ -206,6 +212,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         fail_on_corrupt=options.one_of("onCorrupt", ("quarantine", "fail")) == "fail",
         fail_on_gap=options.one_of("onGap", ("fail", "skip")) == "fail",
+        max_decompressed_bytes=options.count(BATCH_LIMIT, default=MAX_DECOMPRESSED_BYTES),
         view=view,
         push_down=options.flag("pushDownPredicate", default=False),
         task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),

@@ -20,7 +20,7 @@ from tierlog.columns import (
     TableRows,
 )
 
-__all__ = ["MAX_ROWS", "ROWS_BYTES", "RecordRows", "is_plain"]
+__all__ = ["MAX_ROWS", "ROWS_BYTES", "RecordRows", "is_uncompressed"]
 
 ROWS_BYTES = 2 << 20
 MAX_ROWS = 1 << 16
@@ -73,14 +73,14 @@ class RecordRows:
             first = last
 
 
-def is_plain(batches: BatchTable) -> bool:
+def is_uncompressed(batches: BatchTable) -> bool:
     """Whether nothing is compressed, so that the records are no larger than their batches."""
     return not (batches.attributes.any() and (batches.attributes & _CODEC).any())
 
 
 def _fits(batches: BatchTable) -> bool:
     """Whether all of it makes one batch of Spark's."""
-    return is_plain(batches) and int(batches.size_bytes.sum(dtype=np.int64)) <= ROWS_BYTES
+    return is_uncompressed(batches) and int(batches.size_bytes.sum(dtype=np.int64)) <= ROWS_BYTES
 
 
 class _Rows(NamedTuple):

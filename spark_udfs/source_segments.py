@@ -14,13 +14,14 @@ import numpy as np
 
 from spark_udfs.source_log_dir import offset_index
 from spark_udfs.source_plan import Finding, Mark, ReadRange
-from spark_udfs.source_rows import MAX_ROWS, ROWS_BYTES, is_plain
+from spark_udfs.source_rows import MAX_ROWS, ROWS_BYTES, is_uncompressed
 from spark_udfs.source_store import log_index_entries
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns, TableRows
+from tierlog.config import Config, LogConfig
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import SegmentHandle
-from tierlog.log.records import decode_records, read_rows
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES, decode_records, read_rows
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.log_index import RemoteLogIndexEntries
@@ -35,7 +36,7 @@ from tierlog.types import StopReason
 __all__ = ["read_range"]
 
 _WINDOW_BYTES = 2 << 20
-_OPENED_BYTES = 4 << 20
+_BUDGET_BYTES = 4 << 20
 # Of a store; the reader asks for more ahead.
 _FETCH_BYTES = 2 << 20
 _MAX_OFFSET = 2**63 - 1
@@ -48,6 +49,7 @@ def read_range(
     min_timestamp_ms: int | None = None,
     fail_on_corrupt: bool = False,
     rows_of: Collection[str] | None = None,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[RecordColumns | TableRows | Finding]:
     """The committed records of a range in order, and what is damaged of it.
 
@@ -56,7 +58,8 @@ def read_range(
     of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
     be had.
     """
-    segment = _segment(one, storage, None if one.aborted else rows_of)
+    config = LogConfig(batch_max_decompressed_bytes=max_decompressed_bytes)
+    segment = _segment(one, storage, None if one.aborted else rows_of, config)
     start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
     place: Mark | None = Mark(start, -1)
     while place is not None and place.offset < end:
@@ -113,26 +116,34 @@ class _Segment(Protocol):
 
 
 def _segment(
-    one: ReadRange, storage: RemoteStorageManager | None, rows_of: Collection[str] | None
+    one: ReadRange,
+    storage: RemoteStorageManager | None,
+    rows_of: Collection[str] | None,
+    config: LogConfig,
 ) -> _Segment:
     if isinstance(one.segment, SegmentFiles):
-        return _LocalSegment(one.segment, rows_of, has_all=one.has_all)
+        return _LocalSegment(one.segment, rows_of, config, has_all=one.has_all)
     assert storage is not None
-    return _RemoteSegment(one.segment, storage)
+    return _RemoteSegment(one.segment, storage, config)
 
 
 class _LocalSegment:
     """A segment of a log directory."""
 
     def __init__(
-        self, files: SegmentFiles, rows_of: Collection[str] | None, *, has_all: bool
+        self,
+        files: SegmentFiles,
+        rows_of: Collection[str] | None,
+        config: LogConfig,
+        *,
+        has_all: bool,
     ) -> None:
+        self._max_decompressed_bytes = config.batch_max_decompressed_bytes
         self._files = files
         self._has_all = has_all
         self._rows_of = rows_of
         self._limit = files.next_base_offset or _MAX_OFFSET
-        # How many compressed batches to open at a time; 0 when nothing is compressed.
-        self._batches = 1
+        self._window_bytes = _WINDOW_BYTES
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
         """By the headers: a broker's time index may be wrong beside a good log."""
@@ -185,10 +196,11 @@ class _LocalSegment:
                     return
                 offset = int(records.batches.last_offset[-1]) + 1
                 position = records.batches.stop_position
+                is_plain = is_uncompressed(records.batches)
                 yield records, offset
                 yield from self._gaps(records.batches, before, (place.offset, end))
                 records = None
-                is_usual = self._rows_of is not None and not self._batches
+                is_usual = self._rows_of is not None and is_plain
 
     def _rows(
         self, handle: SegmentHandle, position: int, offset: int, wanted: tuple[int, int]
@@ -249,11 +261,11 @@ class _LocalSegment:
 
         What is sound before damage comes first.
         """
-        window = self._window_bytes(handle, position)
+        window = self._window_bytes
         while position < handle.size_bytes:
             records, error = self._decoded(handle, position, position + window, offset)
             if len(records.batches):
-                self._learn(records)
+                self._learn(records, records.batches.stop_position - position)
                 return records
             if error is not None:
                 raise error
@@ -264,35 +276,35 @@ class _LocalSegment:
             window *= 2
         return None
 
-    def _window_bytes(self, handle: SegmentHandle, position: int) -> int:
-        """How much to read: what compresses well takes far more memory than it has bytes."""
-        if self._batches:
-            table = scan_segment(handle, position, position + _WINDOW_BYTES, verify_crc=False)
-            if len(table) > self._batches and not is_plain(table):
-                return int(table.position[self._batches]) - position
-        return _WINDOW_BYTES
-
-    def _learn(self, records: RecordColumns) -> None:
-        if is_plain(records.batches):
-            self._batches = 0
-            return
-        opened_bytes = int(records.keys.lengths.sum() + records.values.lengths.sum(dtype=np.int64))
-        fitting = _OPENED_BYTES * len(records.batches) // max(1, opened_bytes)
-        self._batches = max(1, min(fitting, 4 * max(1, self._batches)))
+    def _learn(self, records: RecordColumns, read_bytes: int) -> None:
+        """Read less at a time where a part of it fills the memory."""
+        if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
+            self._window_bytes = min(2 * read_bytes, _WINDOW_BYTES)
+        else:
+            self._window_bytes = min(2 * self._window_bytes, _WINDOW_BYTES)
 
     def _decoded(
         self, handle: SegmentHandle, start: int, end: int, offset: int
     ) -> tuple[RecordColumns, CorruptDataError | None]:
         error: CorruptDataError | None = None
         try:
-            records = decode_records(handle, start, end)
+            records = self._decode(handle, start, end)
         except CorruptDataError as found:
             error = found.located(self._files.log_path)
-            records = decode_records(handle, start, error.position)
+            records = self._decode(handle, start, error.position)
         misplaced = self._misplaced(records, offset) or self._leaping(handle, records, offset)
         if misplaced is not None:
-            error, records = misplaced, decode_records(handle, start, misplaced.position)
+            error, records = misplaced, self._decode(handle, start, misplaced.position)
         return records, error
+
+    def _decode(self, handle: SegmentHandle, start: int, end: int) -> RecordColumns:
+        return decode_records(
+            handle,
+            start,
+            end,
+            max_decompressed_bytes=self._max_decompressed_bytes,
+            budget_bytes=_BUDGET_BYTES,
+        )
 
     def _misplaced(self, records: RecordColumns, offset: int) -> CorruptDataError | None:
         """No checksum covers the base offset of a batch."""
@@ -401,13 +413,20 @@ def _position_of(handle: SegmentHandle, offset: int) -> int:
 class _RemoteSegment:
     """A segment of a store."""
 
-    def __init__(self, metadata: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
+    def __init__(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        storage: RemoteStorageManager,
+        config: LogConfig,
+    ) -> None:
         known = InMemoryRemoteLogMetadataManager(ready=False)
         known.load([metadata])
         known.mark_ready()
         self._metadata = metadata
         self._storage = storage
-        self._reader = StoreReader(storage, known, fetch_bytes=_FETCH_BYTES)
+        self._reader = StoreReader(
+            storage, known, fetch_bytes=_FETCH_BYTES, config=Config(log=config)
+        )
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
         """By the remoteLogIndex, whose entries know the largest time of their batches."""

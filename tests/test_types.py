@@ -103,6 +103,7 @@ def test_stop_reasons_are_their_text() -> None:
         "unknown_magic",
         "bad_header",
         "offset_order",
+        "memory_budget",
     }
     assert StopReason("end") is StopReason.END
     assert f"{StopReason.BAD_CRC}" == "bad_crc"

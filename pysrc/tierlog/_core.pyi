@@ -25,6 +25,7 @@ __all__ = [
     "TableRows",
     "TextTemplate",
     "Views",
+    "check_records",
     "collect_aborted",
     "crc32",
     "crc32c",
@@ -207,7 +208,15 @@ def decode_records(
     verify_crc: bool,
     include_control: bool,
     max_decompressed_bytes: int,
+    budget_bytes: int | None,
 ) -> Records: ...
+def check_records(
+    source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
+    start: int,
+    end: int | None,
+    verify_crc: bool,
+    max_decompressed_bytes: int,
+) -> Batches: ...
 
 @final
 class TextTemplate:

@@ -77,12 +77,12 @@ class CorruptDataError(TierlogError):
             f"expected {self.expected}, found {self.found}{hint}"
         )
 
-    def located(self, path: str, hint: str | None = None) -> CorruptDataError:
-        """The same error with the file it was found in."""
+    def located(self, path: str, hint: str | None = None, *, shift: int = 0) -> CorruptDataError:
+        """The same error with the file it was found in, `shift` bytes further on in that."""
         return CorruptDataError(
             reason=self.reason,
             path=path,
-            position=self.position,
+            position=self.position + shift,
             expected=self.expected,
             found=self.found,
             hint=hint or self.hint,

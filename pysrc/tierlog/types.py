@@ -40,7 +40,8 @@ _TOPIC_NAMESPACE = uuid.UUID("8f2b6a0e-5f0c-5c1e-9d57-3c1f4e8a7b60")
 
 
 class StopReason(StrEnum):
-    """Why a scan of record batches stopped. ``END`` is the only one without a finding."""
+    """Why a scan or decode of record batches stopped. ``END`` and ``MEMORY_BUDGET``, which a decode
+    stops at when its caller gives one, are the only ones without a finding."""
 
     END = "end"
     TORN_TAIL = "torn_tail"
@@ -50,6 +51,7 @@ class StopReason(StrEnum):
     UNKNOWN_MAGIC = "unknown_magic"
     BAD_HEADER = "bad_header"
     OFFSET_ORDER = "offset_order"
+    MEMORY_BUDGET = "memory_budget"
 
 
 def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:

@@ -277,7 +277,7 @@ def test_damage_ends_it_after_the_sound_records(
     assert main(["cat", str(log_dir), "epochs:0", "-f", r"%o\n"]) == 1
     captured = capsysbinary.readouterr()
     offsets = [int(line) for line in captured.out.split()]
-    assert offsets[-1] == segment.base_offset - 1
+    assert offsets[-1] == batch.base_offset - 1
     assert offsets == list(range(len(offsets)))
     assert captured.err.startswith(f"tierlog: {path}: bad_crc at byte {batch.position}:".encode())
 

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from tierlog.cli.settings import config_option, verb_config
 from tierlog.cli.support import (
     EXIT_PROBLEMS,
     FORMATS,
@@ -33,8 +34,16 @@ __all__ = ["verify"]
     metavar="FILE",
     help="Also write the report to this file.",
 )
+@config_option("Settings, as TIERLOG_... variables: how much one batch may open to.")
 @format_option(*FORMATS)
-def verify(source: str, deep: bool, metadata: str | None, json_path: str | None, shown: str) -> int:
+def verify(
+    source: str,
+    deep: bool,
+    metadata: str | None,
+    json_path: str | None,
+    config_file: str | None,
+    shown: str,
+) -> int:
     """Check all of SOURCE and change nothing. Exit code 1 if something is wrong.
 
     \b
@@ -49,9 +58,17 @@ def verify(source: str, deep: bool, metadata: str | None, json_path: str | None,
     from tierlog.tools.verify import verify as check
 
     place = source_of(source)
+    most_bytes = verb_config(config_file).log.batch_max_decompressed_bytes
     with progress_on(sys.stderr, "verify") as progress:
         now_ms = SystemClock().now_ms()
-        report = check(place, now_ms=now_ms, deep=deep, metadata=metadata, progress=progress)
+        report = check(
+            place,
+            now_ms=now_ms,
+            deep=deep,
+            max_decompressed_bytes=most_bytes,
+            metadata=metadata,
+            progress=progress,
+        )
     if shown in ("json", "yaml"):
         print_tables(report.tables(), shown)
     else:

@@ -402,7 +402,9 @@ class LogConfig(Section):
         "tierlog.batch.max.decompressed.bytes",
         whole_number(1, MAX_INT64),
         64 << 20,
-        "Most bytes that one compressed batch may open to; a larger one is refused.",
+        "Most bytes that one batch may open to, and half of what its records may take as columns; "
+        "a larger batch is refused where records are read: `tierlog cat`, `tierlog verify --deep`, "
+        "`tierlog.read` and the option of that name in Spark.",
     )
 
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tierlog.columns import RecordColumns
+from tierlog.config import LogConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
+from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import LogDir, PartitionLog
-from tierlog.log.records import decode_records
+from tierlog.log.records import DECODE_BUDGET_BYTES, decode_records
 from tierlog.log.same_log import require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
@@ -40,8 +42,10 @@ class LocalReader:
         *,
         fetch_bytes: int = FETCH_BYTES,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        config: LogConfig | None = None,
     ) -> None:
         self._logs = logs
+        self._config = config or LogConfig()
         self._fetch_bytes = fetch_bytes
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         # By topic id, so that it need not be looked for in all directories.
@@ -130,7 +134,7 @@ class LocalReader:
             if end_offset is not None and segment.base_offset >= end_offset:
                 return
             aborted = stable.aborted_in(segment) if stable is not None else ()
-            for records in self._read_segment(log, segment, start):
+            for records in self._read_segment(log, segment, start, end_offset):
                 yield from committed_rows(rows_between(records, start, end_offset), aborted)
 
     def check_end(self, topic: str, partition: int) -> None:
@@ -196,32 +200,69 @@ class LocalReader:
             raise
 
     def _read_segment(
-        self, log: PartitionLog, segment: SegmentFiles, offset: int
+        self,
+        log: PartitionLog,
+        segment: SegmentFiles,
+        offset: int,
+        end_offset: int | None = None,
     ) -> Iterator[RecordColumns]:
+        """Yield the records from the batch of `offset` to that of `end_offset`; sound records come
+        before the error of a damaged batch."""
         with segment.open() as handle:
             require_same_topic(log)
-            position, window = 0, self._fetch_bytes
             table = scan_segment(handle, verify_crc=False)
             reaching = np.flatnonzero(table.last_offset >= offset)
             if not len(reaching):
                 _require_sound_end(segment, table.stop_reason, table.stop_position)
                 return
-            position = int(table.position[reaching[0]])
-            while position < handle.size_bytes:
-                try:
-                    records = decode_records(handle, position, position + window)
-                except CorruptDataError as error:
-                    raise error.located(segment.log_path) from None
-                end = records.batches.stop_position
-                if end == position:
+            position, end_position = int(table.position[reaching[0]]), handle.size_bytes
+            if end_offset is not None:
+                beyond = np.flatnonzero(table.base_offset >= end_offset)
+                end_position = int(min(table.position[beyond], default=end_position))
+            window = self._fetch_bytes
+            while position < end_position:
+                end = min(position + window, end_position)
+                records = self._decode(segment, handle, position, end)
+                read_bytes = records.batches.stop_position - position
+                if not read_bytes:
                     if position + window >= handle.size_bytes:
-                        _require_sound_end(segment, records.batches.stop_reason, end)
+                        batches = records.batches
+                        _require_sound_end(segment, batches.stop_reason, batches.stop_position)
                         return
                     # One batch is larger than the window.
                     window *= 2
                     continue
+                if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
+                    window = 2 * read_bytes
+                else:
+                    window = max(window, min(2 * window, self._fetch_bytes))
+                position += read_bytes
                 yield records
-                position = end
+                # The next piece comes instead of this one, not on top of it.
+                del records
+
+    def _decode(
+        self, segment: SegmentFiles, handle: SegmentHandle, start: int, end: int
+    ) -> RecordColumns:
+        """Decode batches as far as the memory budget goes and they are sound."""
+
+        def decode(end: int) -> RecordColumns:
+            return decode_records(
+                handle,
+                start,
+                end,
+                max_decompressed_bytes=self._config.batch_max_decompressed_bytes,
+                budget_bytes=DECODE_BUDGET_BYTES,
+            )
+
+        try:
+            return decode(end)
+        except CorruptDataError as error:
+            # The batch that has this byte is cut off now, and the end of the records.
+            records = decode(error.position)
+            if len(records.batches):
+                return records
+            raise error.located(segment.log_path) from None
 
 
 def _require_sound_end(segment: SegmentFiles, reason: StopReason, position: int) -> None:

@@ -62,8 +62,9 @@ def open_reader(
     records of aborted transactions and stops before the oldest one that has not ended.
 
     ``config`` sets the fetch quota (when no ``fetch_quota`` is given), the memory and the threads
-    of reading a store. Offsets that the store lacks and should have are a GapError. With ``on_gap``
-    "skip" they are passed over; a function is told of each gap instead.
+    of reading a store, and how much one batch may open to. Offsets that the store lacks and should
+    have are a GapError. With ``on_gap`` "skip" they are passed over; a function is told of each gap
+    instead.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
     report_gap = gap_handler(on_gap)
@@ -91,7 +92,11 @@ def open_reader(
         if store is not None:
             raise ConfigError(f"{text}: a store beside a store; the first is to be a log directory")
         return remote(text)
-    local = LocalReader(open_log_dir(text), isolation_level=isolation)
+    local = LocalReader(
+        open_log_dir(text),
+        isolation_level=isolation,
+        config=None if config is None else config.log,
+    )
     if store is None:
         return local
     return TieredReader(

@@ -20,7 +20,7 @@ from tierlog.config import Config, RemoteLogConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.index_files import read_producer_snapshot
-from tierlog.log.records import decode_records
+from tierlog.log.records import decode_pieces
 from tierlog.quota import QuotaManager
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import indexes_key, log_key
@@ -353,15 +353,24 @@ class StoreReader:
                 _, offset = found
                 read = reads.read(partition, lineage, offset)
                 if read.first_offset >= 0:
-                    piece = rows_between(_decoded(read), offset, end_offset)
                     left_out = () if aborted is None else aborted.of(read)
-                    offset = read.next_offset
-                    # Whoever has the columns decides how long the bytes stay.
-                    del read
-                    yield from committed_rows(piece, left_out)
-                    del piece
-                else:
-                    offset = read.next_offset
+                    for piece in self._decode(read):
+                        rows = rows_between(piece, offset, end_offset)
+                        # The caller decides how long it keeps the columns.
+                        del piece
+                        yield from committed_rows(rows, left_out)
+                        del rows
+                offset = read.next_offset
+                del read
+
+    def _decode(self, read: RemoteRead) -> Iterator[RecordColumns]:
+        """Yield the records of batches whose checksums were compared when they were read."""
+        limit = self._config.log.batch_max_decompressed_bytes
+        try:
+            yield from decode_pieces(read.records, verify_crc=False, max_decompressed_bytes=limit)
+        except CorruptDataError as error:
+            assert read.segment is not None
+            raise error.located(log_key(read.segment), shift=read.start_position) from None
 
     def _reads(
         self,
@@ -500,19 +509,3 @@ def _bytes_between(
         if offsets > 0:
             total += one.segment_size_bytes * offsets // (one.end_offset - one.start_offset + 1)
     return total
-
-
-def _decoded(read: RemoteRead) -> RecordColumns:
-    """The records of batches that were checked when they were read."""
-    try:
-        return decode_records(read.records, verify_crc=False)
-    except CorruptDataError as error:
-        assert read.segment is not None
-        raise CorruptDataError(
-            reason=error.reason,
-            path=log_key(read.segment),
-            position=error.position + read.start_position,
-            expected=error.expected,
-            found=error.found,
-            hint=error.hint,
-        ) from None

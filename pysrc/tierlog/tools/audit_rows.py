@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tierlog.log.checkpoint import EpochEntry
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tools.findings import Place
@@ -52,7 +53,8 @@ class AuditRules:
     """What an audit is to find out.
 
     ``now_ms`` tells what is just being copied from what was left behind. ``deep`` reads every
-    `.log` object whole. The others are the retention of the what-if, None for no limit;
+    `.log` object whole; ``max_decompressed_bytes`` bounds what one batch may open to then. The
+    others are the retention of the what-if, None for no limit;
     ``log_start_offset`` None: as the metadata says, or where the stored log begins.
     """
 
@@ -61,6 +63,7 @@ class AuditRules:
     retention_ms: int | None = None
     retention_bytes: int | None = None
     log_start_offset: int | None = None
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

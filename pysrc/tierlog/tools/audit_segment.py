@@ -53,6 +53,12 @@ _COPY_AGAIN = (
     "copy the segment again while the broker still has it, or restore the object from a backup "
     "or an older version in the bucket"
 )
+_WRITTEN_SO = (
+    "the checksum of the batch is right, so the producer wrote it like this and a copy from the "
+    "broker is the same; tierlog cat --on-corrupt skip reads past it"
+)
+# Reasons that are found behind a right checksum.
+_SEALED = frozenset(("bad_compression", "bad_header", "bad_record", "too_large"))
 _REBUILD = "the .log object is the truth: rebuild the .indexes object from it"
 _ASK_BOTH = (
     "one of both is not this segment's: verify --deep says whether the objects hold; if they do, "
@@ -128,7 +134,7 @@ def look_at_segment(
         say(described.key, described.reason.value, described.expected, described.found, action)
         segment = task.known
     else:
-        segment = _look(store, task, described, tally, cluster_id=cluster_id, deep=rules.deep)
+        segment = _look(store, task, described, tally, rules, cluster_id=cluster_id)
     if task.state is None:
         _orphan(log.key, rules.now_ms - indexes.last_modified_ms, described, tally)
     return SegmentLook(folder=folder, segment=segment, findings=tuple(tally.findings))
@@ -139,9 +145,9 @@ def _look(
     task: SegmentTask,
     described: DescribedIndexes,
     tally: Tally,
+    rules: AuditRules,
     *,
     cluster_id: str | None,
-    deep: bool,
 ) -> AuditedSegment:
     description, known = described.description, task.known
     metadata = description.metadata
@@ -151,7 +157,7 @@ def _look(
     if known is not None:
         _check_known(metadata, known.metadata(), tally)
     sections = _sections(store, described, tally)
-    log = _deep_look(store, description, sections, tally) if deep else None
+    log = _deep_look(store, description, sections, tally, rules) if rules.deep else None
     lineage = _lineage(metadata, sections, tally)
     changed_ms = metadata.event_timestamp_ms if known is None else known.event_timestamp_ms
     return segment_of(
@@ -342,13 +348,20 @@ def _deep_look(
     segment: SegmentDescription,
     sections: _Sections | None,
     tally: Tally,
+    rules: AuditRules,
 ) -> StoredLog | None:
     metadata = segment.metadata
     key = log_key(metadata)
     try:
-        log = read_stored_log(ObjectStorageManager(store), metadata)
+        log = read_stored_log(
+            ObjectStorageManager(store),
+            metadata,
+            max_decompressed_bytes=rules.max_decompressed_bytes,
+        )
     except CorruptDataError as error:
-        tally.error(error, key, _COPY_AGAIN)
+        # Behind a right checksum the broker has the same bytes.
+        another = _WRITTEN_SO if error.reason in _SEALED else _COPY_AGAIN
+        tally.error(error, key, error.hint or another)
         return None
     except RemoteResourceNotFoundError as error:
         action = OBJECT_ACTIONS[ProblemReason.MISSING]

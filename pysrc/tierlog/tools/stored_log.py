@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ import numpy.typing as npt
 from tierlog._core import crc32c
 from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError
-from tierlog.log.records import decode_records
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES, check_records
 from tierlog.remote.layout import log_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import RemoteStorageManager
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["StoredLog", "read_stored_log"]
 
 _WINDOW_BYTES = 4 << 20
+# Threads that read segments side by side open batches of this size; larger ones take turns.
+_SMALL_BYTES = 8 << 20
+_LARGE_BATCH = threading.RLock()
 _LOG_OVERHEAD_BYTES = 12
 _COLUMNS = ("base_offset", "last_offset", "position", "max_timestamp_ms", "producer_id")
 # Where the checksum field of a batch lies, before message format 2 and since.
@@ -55,14 +60,17 @@ def read_stored_log(
     metadata: RemoteLogSegmentMetadata,
     *,
     window_bytes: int = _WINDOW_BYTES,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> StoredLog:
     """Read the object to its end, decoding every record on the way.
 
-    CorruptDataError names the first byte of the batch that is not what it should be.
+    However many threads do that at a time, one of them holds a large batch. CorruptDataError
+    names the first byte of the batch that is not what it should be.
     """
     checksum = 0
     pieces: list[dict[str, npt.NDArray[np.generic]]] = []
-    for position, data, table in _windows(storage, metadata, window_bytes):
+    windows = _windows(storage, metadata, window_bytes, max_decompressed_bytes)
+    for position, data, table in windows:
         checksum = crc32c(memoryview(data)[: table.stop_position], checksum)
         columns = {name: np.array(getattr(table, name), dtype=np.int64) for name in _COLUMNS}
         columns["position"] += position
@@ -87,45 +95,51 @@ def _batch_checksums(data: Buffer, table: BatchTable) -> npt.NDArray[np.int64]:
 
 
 def _windows(
-    storage: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, window_bytes: int
+    storage: RemoteStorageManager,
+    metadata: RemoteLogSegmentMetadata,
+    window_bytes: int,
+    most_bytes: int,
 ) -> Iterator[tuple[int, Buffer, BatchTable]]:
     """Position, bytes and batches, window after window; a batch too large for one widens it."""
     position, window = 0, window_bytes
     while position < metadata.segment_size_bytes:
-        data = storage.fetch_log_segment(metadata, position, position + window)
-        try:
-            table = decode_records(data).batches
-        except CorruptDataError as error:
-            raise _moved(error, metadata, position) from None
-        size_bytes = memoryview(data).nbytes
-        at_end = position + size_bytes == metadata.segment_size_bytes
-        # Base offset and length, cut short, may be nothing but zeros.
-        cut = table.stop_reason is StopReason.TORN_TAIL or (
-            table.stop_reason is StopReason.ZERO_TAIL
-            and size_bytes - table.stop_position < _LOG_OVERHEAD_BYTES
-        )
-        if table.stop_reason is not StopReason.END and (at_end or not cut):
-            found = CorruptDataError(
-                reason=table.stop_reason.value,
-                position=table.stop_position,
-                expected=table.stop_expected,
-                found=table.stop_found,
-            )
-            raise _moved(found, metadata, position)
-        if len(table) == 0:
-            window *= 2
-            continue
-        yield position, data, table
-        position, window = position + table.stop_position, window_bytes
+        with _LARGE_BATCH if window > _SMALL_BYTES else nullcontext():
+            data = storage.fetch_log_segment(metadata, position, position + window)
+            try:
+                table = _check(data, most_bytes)
+                _require_sound_stop(table, data, metadata.segment_size_bytes - position)
+            except CorruptDataError as error:
+                raise error.located(log_key(metadata), shift=position) from None
+            if len(table) == 0:
+                window *= 2
+                continue
+            yield position, data, table
+            position, window = position + table.stop_position, window_bytes
 
 
-def _moved(
-    error: CorruptDataError, metadata: RemoteLogSegmentMetadata, by: int
-) -> CorruptDataError:
-    return CorruptDataError(
-        reason=error.reason,
-        path=log_key(metadata),
-        position=error.position + by,
-        expected=error.expected,
-        found=error.found,
+def _check(data: Buffer, most_bytes: int) -> BatchTable:
+    small_bytes = min(most_bytes, _SMALL_BYTES)
+    try:
+        return check_records(data, max_decompressed_bytes=small_bytes)
+    except CorruptDataError as error:
+        if error.reason != "too_large" or small_bytes == most_bytes:
+            raise
+    with _LARGE_BATCH:
+        return check_records(data, max_decompressed_bytes=most_bytes)
+
+
+def _require_sound_stop(table: BatchTable, data: Buffer, left_bytes: int) -> None:
+    """Batches may be cut off where `data` ends, unless that is the end of the segment."""
+    size_bytes = memoryview(data).nbytes
+    # Base offset and length, cut short, may be nothing but zeros.
+    is_cut = table.stop_reason is StopReason.TORN_TAIL or (
+        table.stop_reason is StopReason.ZERO_TAIL
+        and size_bytes - table.stop_position < _LOG_OVERHEAD_BYTES
     )
+    if table.stop_reason is not StopReason.END and (size_bytes == left_bytes or not is_cut):
+        raise CorruptDataError(
+            reason=table.stop_reason.value,
+            position=table.stop_position,
+            expected=table.stop_expected,
+            found=table.stop_found,
+        )

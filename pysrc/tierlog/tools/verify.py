@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tierlog.errors import ConfigError
 from tierlog.log.files import printable
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.tools.findings import Report
 from tierlog.tools.progress import Progress
 from tierlog.tools.sources import Source
@@ -18,6 +19,7 @@ def verify(
     *,
     now_ms: int,
     deep: bool = False,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     metadata: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -28,11 +30,21 @@ def verify(
     """
     if source.is_store:
         return verify_store(
-            source.location, now_ms=now_ms, deep=deep, metadata=metadata, progress=progress
+            source.location,
+            now_ms=now_ms,
+            deep=deep,
+            max_decompressed_bytes=max_decompressed_bytes,
+            metadata=metadata,
+            progress=progress,
         )
     if metadata is not None:
         raise ConfigError(
             f"{printable(source.location)}: a log directory has no remote metadata; give the URL "
             "of the store that the metadata is about"
         )
-    return verify_log_dir(source.location, deep=deep, progress=progress)
+    return verify_log_dir(
+        source.location,
+        deep=deep,
+        max_decompressed_bytes=max_decompressed_bytes,
+        progress=progress,
+    )

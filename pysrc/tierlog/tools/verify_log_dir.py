@@ -18,7 +18,7 @@ from tierlog.errors import CorruptDataError
 from tierlog.log.files import StrPath, printable, read_small
 from tierlog.log.log_dir import PartitionLog, Skipped, SkipReason, open_log_dir
 from tierlog.log.rebuild import rebuild_indexes
-from tierlog.log.records import decode_records
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES, check_records
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_checks import Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
@@ -66,9 +66,17 @@ _HARMLESS = frozenset({SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PART
 
 
 def verify_log_dir(
-    path: StrPath, *, deep: bool = False, progress: Progress | None = None
+    path: StrPath,
+    *,
+    deep: bool = False,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    progress: Progress | None = None,
 ) -> Report:
-    """Check a broker's log directory. Raises as ``open_log_dir``; everything else is a finding."""
+    """Check a broker's log directory. Raises as ``open_log_dir``; everything else is a finding.
+
+    With ``deep``, a batch that opens to more than ``max_decompressed_bytes`` is one, too.
+    """
+    most_bytes = max_decompressed_bytes if deep else None
     watching = progress or QuietProgress()
     listing = open_log_dir(path).listing()
     tally = Tally()
@@ -85,7 +93,7 @@ def verify_log_dir(
         end_offset = None
         for segment in log.segments:
             tally.place = Place(log.topic, log.partition, segment.base_offset)
-            end_offset = _verify_segment(log, segment, tally, deep)
+            end_offset = _verify_segment(log, segment, tally, most_bytes)
             watching.advance(segment.size_bytes, log.name)
         tally.place = Place(log.topic, log.partition)
         _check_end(log, end_offset, tally)
@@ -124,9 +132,9 @@ def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
 
 
 def _verify_segment(
-    log: PartitionLog, segment: SegmentFiles, tally: Tally, deep: bool
+    log: PartitionLog, segment: SegmentFiles, tally: Tally, most_bytes: int | None
 ) -> int | None:
-    """Check one segment with its indexes.
+    """Check one segment with its indexes; its records, too, unless `most_bytes` is None.
 
     Returns the offset after its last batch; None, with a finding, when it could not be read.
     """
@@ -151,8 +159,8 @@ def _verify_segment(
     for kind, (path, data) in indexes.items():
         faults = _faults(kind, data, tables[0], segment.base_offset)
         _report_faults(path, faults, segment, tables[0], tally)
-    if deep and tables[0].stop_reason in _LAST_STOPS:
-        _verify_records(segment, tables[0].stop_position, tally)
+    if most_bytes is not None and tables[0].stop_reason in _LAST_STOPS:
+        _verify_records(segment, tables[0].stop_position, tally, most_bytes)
         if tables[0].is_transactional.any() or tables[0].is_control.any():
             _verify_aborts(segment, indexes, tally)
     ends = [int(table.last_offset[-1]) + 1 for table in tables if len(table)]
@@ -171,22 +179,30 @@ def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
     return tables
 
 
-def _verify_records(segment: SegmentFiles, end_position: int, tally: Tally) -> None:
+def _verify_records(
+    segment: SegmentFiles, end_position: int, tally: Tally, most_bytes: int
+) -> None:
     """Decode all batches, whose checksums the scan found right, a few MiB at a time."""
     position, window = 0, _DECODE_BYTES
     try:
         with segment.open() as handle:
             while position < end_position:
                 end = min(position + window, end_position)
-                records = decode_records(handle, position, end, verify_crc=False)
-                stop = records.batches.stop_position
+                table = check_records(
+                    handle,
+                    position,
+                    end,
+                    verify_crc=False,
+                    max_decompressed_bytes=most_bytes,
+                )
+                stop = table.stop_position
                 if stop == position and end == end_position:
                     tally.note(segment.log_path, *_CHANGED, position)
                     return
                 window = _DECODE_BYTES if stop > position else 2 * window
                 position = stop
     except CorruptDataError as error:
-        tally.error(error, segment.log_path, _WRITTEN_SO)
+        tally.error(error, segment.log_path, error.hint or _WRITTEN_SO)
     except OSError as error:
         _cannot_read(segment.log_path, error, tally)
 

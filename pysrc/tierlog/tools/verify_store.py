@@ -11,6 +11,7 @@ A store that does not answer is an error, not a finding.
 
 from __future__ import annotations
 
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.tools.audit_rows import AuditRules
 from tierlog.tools.audit_store import audit_store
 from tierlog.tools.findings import Report, Tally
@@ -24,6 +25,7 @@ def verify_store(
     *,
     now_ms: int,
     deep: bool = False,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     metadata: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -31,7 +33,7 @@ def verify_store(
 
     ``now_ms`` tells what is just being copied from what was left behind.
     """
-    rules = AuditRules(now_ms=now_ms, deep=deep)
+    rules = AuditRules(now_ms=now_ms, deep=deep, max_decompressed_bytes=max_decompressed_bytes)
     audit = audit_store(url, rules, metadata=metadata, progress=progress)
     tally = Tally(findings=list(audit.findings))
     stored = [row for row in audit.segments if row.stored]

@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::record_batch::BatchHeader;
 use crate::record_columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
-use crate::record_rows::Payload;
+use crate::record_rows::{Payload, too_many};
 use crate::spare::Spare;
 use crate::varint::{read_varint, read_varlong};
 
@@ -14,6 +14,8 @@ pub(crate) struct HeaderRows {
     pub(crate) ends: Vec<i32>,
     pub(crate) keys: BinaryColumn,
     pub(crate) values: BinaryColumn,
+    /// Headers that one record may not go beyond.
+    pub(crate) most: usize,
 }
 
 /// One record, parsed.
@@ -76,7 +78,8 @@ pub(crate) fn careful(
 pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
     let mut at = payload.start;
     while at < payload.end {
-        match careful(payload, at, 0, header, &mut HeaderRows::default()) {
+        let mut headers = HeaderRows { most: usize::MAX, ..HeaderRows::default() };
+        match careful(payload, at, 0, header, &mut headers) {
             Ok(record) => at = record.next,
             Err(error) => return error,
         }
@@ -128,6 +131,9 @@ impl Body<'_> {
         if usize::try_from(count).is_ok_and(|count| count <= left / 2) {
             return match count {
                 0 => Ok(()),
+                _ if headers.len() + count as usize > headers.most => {
+                    Err(too_many(from, headers.most * 2 * size_of::<u128>()))
+                }
                 _ => headers.append(self, payload, row, count),
             };
         }
@@ -148,6 +154,11 @@ impl HeaderRows {
             keys: self.keys.finish(spare),
             values: self.values.finish(spare),
         }
+    }
+
+    /// Headers of all records.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
     }
 
     /// Forgets all headers and keeps their memory.

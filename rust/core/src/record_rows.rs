@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::legacy::Message;
 use crate::record_batch::BatchHeader;
 use crate::record_careful::{HeaderRows, bad, careful, find_fault};
@@ -13,6 +13,10 @@ use crate::spare::Spare;
 
 /// The smallest record: seven fields of one byte each.
 pub(crate) const MIN_RECORD_BYTES: usize = 7;
+/// An offset and a timestamp.
+const ROW_BYTES: usize = 2 * size_of::<i64>();
+/// The views of a key and a value.
+const PAIR_BYTES: usize = 2 * size_of::<u128>();
 /// Rows that are put together before they are copied: long copies do not read what they write over.
 pub(crate) const BLOCK_ROWS: usize = 1024;
 /// Bounds of how far ahead memory is asked for: beyond a core's own prefetching, within its cache.
@@ -66,6 +70,12 @@ pub(crate) struct Rows {
     pub(crate) keys: BinaryColumn,
     pub(crate) values: BinaryColumn,
     pub(crate) headers: HeaderRows,
+    /// The most memory that the columns may take.
+    pub(crate) limit_bytes: Option<usize>,
+    /// Rows are checked and not kept.
+    pub(crate) is_check: bool,
+    /// Memory that rows would have taken.
+    dropped_bytes: usize,
     stage: Box<Stage>,
 }
 
@@ -106,6 +116,26 @@ impl Rows {
         self.offset.capacity()
     }
 
+    /// Memory that the rows take.
+    pub(crate) fn size_bytes(&self) -> usize {
+        let views = self.keys.len() + self.values.len() + self.headers.len() * 2;
+        self.dropped_bytes + self.len() * ROW_BYTES + views * size_of::<u128>()
+    }
+
+    /// Refuses more rows when they take all the memory that they may; `position` is that of their
+    /// payload.
+    fn check_limit(&mut self, position: usize) -> Result<()> {
+        let Some(limit) = self.limit_bytes else {
+            self.headers.most = usize::MAX;
+            return Ok(());
+        };
+        let Some(left) = limit.checked_sub(self.size_bytes()) else {
+            return Err(too_many(position, limit));
+        };
+        self.headers.most = self.headers.len() + left / PAIR_BYTES;
+        Ok(())
+    }
+
     pub(crate) fn reserve(&mut self, rows: usize, spare: &mut Spare) {
         reserve(&mut self.offset, rows, spare);
         reserve(&mut self.timestamp_ms, rows, spare);
@@ -128,6 +158,7 @@ impl Rows {
         while left > 0 {
             let first = self.stage.filled;
             let end = BLOCK_ROWS.min(first + left);
+            self.check_limit(payload.start)?;
             self.fill(payload, header, end, &mut walk)?;
             self.stage.rebase(first, header);
             left -= end - first;
@@ -223,6 +254,12 @@ impl Rows {
 
     /// Moves the staged rows into the columns.
     pub(crate) fn flush(&mut self) {
+        if self.is_check {
+            let rows = self.stage.filled;
+            self.dropped_bytes = self.size_bytes() + rows * PAIR_BYTES;
+            (self.stage.null_keys, self.stage.null_values) = (false, false);
+            return self.clear();
+        }
         let stage = &mut *self.stage;
         let rows = std::mem::take(&mut stage.filled);
         self.offset.extend_from_slice(&stage.offset[..rows]);
@@ -284,6 +321,12 @@ impl Stage {
         self.null_values |= value.is_none();
         self.filled += 1;
     }
+}
+
+#[cold]
+pub(crate) fn too_many(position: usize, limit: usize) -> Error {
+    let expected = format!("at most {limit} bytes of columns for the decompressed records");
+    Error::new(ErrorKind::TooLarge, position as u64, expected, "more")
 }
 
 #[cold]

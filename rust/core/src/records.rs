@@ -17,6 +17,12 @@ use crate::record_rows::{Payload, Rows};
 use crate::segment::{self, Stop, StopReason};
 use crate::spare::Spare;
 
+/// The columns of one batch may take this many times the memory that the batch may open to: a header
+/// of two bytes becomes two views.
+const COLUMNS_RATIO: usize = 2;
+/// They may always take this much.
+const MIN_COLUMNS_BYTES: usize = 1 << 20;
+
 /// The size of data buffers for opened batches: large, since fresh memory is cheapest in large pieces.
 const OPENED_BYTES: usize = 64 << 20;
 
@@ -29,11 +35,18 @@ pub struct DecodeOptions {
     pub include_control: bool,
     /// Limit for what one batch may open to.
     pub max_decompressed_bytes: usize,
+    /// No batch is begun once opened batches and columns take this much memory.
+    pub budget_bytes: usize,
 }
 
 impl Default for DecodeOptions {
     fn default() -> Self {
-        Self { verify_crc: true, include_control: false, max_decompressed_bytes: 64 << 20 }
+        Self {
+            verify_crc: true,
+            include_control: false,
+            max_decompressed_bytes: 64 << 20,
+            budget_bytes: usize::MAX,
+        }
     }
 }
 
@@ -47,6 +60,12 @@ pub fn decode_records(
     decode_records_into(data, first_position, options, &mut Spare::default())
 }
 
+/// Checks the batches of `data` as [`decode_records`] does, one at a time in memory, and keeps none of
+/// their records.
+pub fn check_records(data: &[u8], first_position: u64, options: &DecodeOptions) -> Result<Records> {
+    decode(data, first_position, options, &mut Spare::default(), true)
+}
+
 /// [`decode_records`] into memory that was used before, as far as `spare` has some.
 pub fn decode_records_into(
     data: &[u8],
@@ -54,11 +73,22 @@ pub fn decode_records_into(
     options: &DecodeOptions,
     spare: &mut Spare,
 ) -> Result<Records> {
+    decode(data, first_position, options, spare, false)
+}
+
+fn decode(
+    data: &[u8],
+    first_position: u64,
+    options: &DecodeOptions,
+    spare: &mut Spare,
+    is_check: bool,
+) -> Result<Records> {
     if data.len() > MAX_BUFFER_BYTES {
         let expected = format!("a range of at most {MAX_BUFFER_BYTES} bytes");
         return Err(Error::new(ErrorKind::TooLarge, 0, expected, data.len().to_string()));
     }
     let mut decoder = Decoder::new(data, first_position, options, spare);
+    decoder.rows.is_check = is_check;
     let mut at = 0;
     let stop = loop {
         match decoder.next_batch(at)? {
@@ -132,10 +162,18 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    /// Memory that the columns and opened batches take.
+    fn used_bytes(&self) -> usize {
+        self.rows.size_bytes() + self.opened_bytes as usize
+    }
+
     /// Takes the batch at `at`, or tells why there is none.
     fn next_batch(&mut self, at: usize) -> Result<Next> {
         let rest = &self.data[at..];
         let position = self.first_position + at as u64;
+        if self.used_bytes() >= self.options.budget_bytes && !rest.is_empty() && at > 0 {
+            return Ok(Next::Stop(Stop::new(StopReason::MemoryBudget, position, "", "")));
+        }
         let end = self.first_position + self.data.len() as u64;
         let size = match segment::frame_slice(rest, position, end) {
             Ok(size) => size,
@@ -180,16 +218,24 @@ impl<'a> Decoder<'a> {
         Ok(header)
     }
 
-    /// Makes room for the rows that the rest holds if it is like the first `taken` bytes: growing
-    /// step by step would move the columns many times over. Room that stays unused costs nothing,
-    /// but a guess from few bytes is kept small.
+    /// Makes room for the rows that the rest holds if it is like the first `taken` bytes, as far as
+    /// the budget goes: growing step by step would move the columns many times over. Room that stays
+    /// unused costs nothing, but a guess from few bytes is kept small.
     fn foresee(&mut self, taken: usize) {
         const MAX_ROWS: usize = 16 << 20;
-        let rows = self.rows.len();
-        if self.rows.capacity() > rows + rows / 64 || taken == self.data.len() {
+        let (rows, used) = (self.rows.len(), self.used_bytes());
+        let budget = self.options.budget_bytes;
+        if used / 2 > budget {
+            // This batch took far more than is usual: what is kept for others would come on top.
+            self.spare.clear();
+        }
+        let has_room = self.rows.is_check || self.rows.capacity() > rows + rows / 64;
+        if has_room || taken == self.data.len() || used >= budget {
             return;
         }
-        let left = (self.data.len() - taken) as u128;
+        // Bytes that the budget lets through, if they are like those before.
+        let fitting = taken as u128 * (budget - used) as u128 / used.max(1) as u128;
+        let left = ((self.data.len() - taken) as u128).min(fitting);
         let more = (rows as u128 * left / taken as u128) as usize;
         let more = (more + more / 32).min(MAX_ROWS.max(rows));
         self.rows.reserve(more, self.spare);
@@ -203,6 +249,12 @@ impl<'a> Decoder<'a> {
         let start = at + HEADER_SIZE;
         let position = self.first_position + start as u64;
         let codec = header.codec().unwrap_or(Codec::None);
+        let most = self
+            .options
+            .max_decompressed_bytes
+            .saturating_mul(COLUMNS_RATIO)
+            .max(MIN_COLUMNS_BYTES);
+        self.rows.limit_bytes = Some(self.rows.size_bytes().saturating_add(most));
         if codec == Codec::None {
             let is_checked = self.options.verify_crc;
             let payload =
@@ -226,13 +278,18 @@ impl<'a> Decoder<'a> {
     /// Opens a compressed payload, which ends `left` bytes before the source does.
     fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8], left: usize) -> Result<()> {
         let limit = self.options.max_decompressed_bytes.min(MAX_BUFFER_BYTES);
+        if self.rows.is_check {
+            self.open.clear();
+            return self.decompressor.decompress(codec, magic, compressed, limit, &mut self.open);
+        }
         let size = compressed.len();
         let planned = match self.compressed_bytes {
             0 => size.saturating_mul(USUAL_RATIO),
             // As the batches so far, and a little more.
             before => {
                 let rest = (size + left) as u128 * self.opened_bytes / before;
-                usize::try_from(rest + rest / 32).unwrap_or(usize::MAX).min(OPENED_BYTES)
+                let left = self.options.budget_bytes.saturating_sub(self.used_bytes());
+                usize::try_from(rest + rest / 32).unwrap_or(usize::MAX).min(OPENED_BYTES).min(left)
             }
         };
         self.open.plan(planned, self.spare);

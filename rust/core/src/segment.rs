@@ -52,12 +52,14 @@ pub enum StopReason {
     BadHeader,
     /// The batch does not start above the one before it.
     OffsetOrder,
+    /// A decode reached its memory budget, on a batch border; the rest was not looked at.
+    MemoryBudget,
 }
 
 impl StopReason {
     /// The reason users see under that name.
     pub fn named(name: &str) -> Option<Self> {
-        const ALL: [StopReason; 8] = [
+        const ALL: [StopReason; 9] = [
             StopReason::End,
             StopReason::TornTail,
             StopReason::ZeroTail,
@@ -66,6 +68,7 @@ impl StopReason {
             StopReason::UnknownMagic,
             StopReason::BadHeader,
             StopReason::OffsetOrder,
+            StopReason::MemoryBudget,
         ];
         ALL.into_iter().find(|reason| reason.name() == name)
     }
@@ -81,6 +84,7 @@ impl StopReason {
             Self::UnknownMagic => "unknown_magic",
             Self::BadHeader => "bad_header",
             Self::OffsetOrder => "offset_order",
+            Self::MemoryBudget => "memory_budget",
         }
     }
 }
@@ -99,7 +103,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    fn new(
+    pub(crate) fn new(
         reason: StopReason,
         position: u64,
         expected: impl Into<String>,

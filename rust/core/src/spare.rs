@@ -80,6 +80,12 @@ impl Spare {
         self.size_bytes
     }
 
+    /// Gives all memory back to the system.
+    pub fn clear(&mut self) {
+        self.shelf.clear();
+        self.size_bytes = 0;
+    }
+
     /// Keeps a vector, its content as it is, if it is large enough to matter.
     pub fn give<T: Item>(&mut self, column: Vec<T>) {
         self.shelve(T::keep(column));

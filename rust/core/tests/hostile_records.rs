@@ -20,8 +20,12 @@ use vectors::vector;
 const LIMIT: usize = 1 << 20;
 
 fn decode(data: &[u8], verify_crc: bool) -> Result<Records> {
-    let options =
-        DecodeOptions { verify_crc, include_control: true, max_decompressed_bytes: LIMIT };
+    let options = DecodeOptions {
+        verify_crc,
+        include_control: true,
+        max_decompressed_bytes: LIMIT,
+        ..DecodeOptions::default()
+    };
     let decoded = decode_records(data, 0, &options);
     if let Ok(records) = &decoded {
         check(data, records);

@@ -65,6 +65,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(records::check_records, module)?)?;
     module.add_function(wrap_pyfunction!(row_columns::row_columns, module)?)?;
     module.add_class::<table_rows::TableRows>()?;
     module.add_function(wrap_pyfunction!(table_rows::read_rows, module)?)?;

@@ -260,11 +260,21 @@ impl<'a> Range<'a> {
         options: &DecodeOptions,
         spare: &mut Spare,
     ) -> Result<record_columns::Records> {
-        let (bytes, start) = match self {
+        let (bytes, start) = self.bytes();
+        records::decode_records_into(bytes, start, options, spare)
+    }
+
+    fn check(&self, options: &DecodeOptions) -> Result<record_columns::Records> {
+        let (bytes, start) = self.bytes();
+        records::check_records(bytes, start, options)
+    }
+
+    /// The range, and where in the source it starts.
+    fn bytes(&self) -> (&[u8], u64) {
+        match self {
             Self::Held { bytes, start, end } => (&bytes[*start..*end], *start as u64),
             Self::Owned { bytes, lead, start } => (&bytes[*lead..], *start),
-        };
-        records::decode_records_into(bytes, start, options, spare)
+        }
     }
 
     /// The Python object behind data buffer 0.
@@ -288,9 +298,10 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Decodes the batches of `source` from byte `start` to `end`.
+/// Decodes the batches of `source` from byte `start` to `end`, as far as the memory budget goes.
 #[pyfunction]
-#[pyo3(signature = (source, start, end, verify_crc, include_control, max_decompressed_bytes))]
+#[expect(clippy::too_many_arguments, reason = "keywords of the Python function")]
+#[pyo3(signature = (source, start, end, verify_crc, include_control, max_decompressed_bytes, budget_bytes))]
 pub fn decode_records(
     py: Python<'_>,
     source: &Bound<'_, PyAny>,
@@ -299,9 +310,15 @@ pub fn decode_records(
     verify_crc: bool,
     include_control: bool,
     max_decompressed_bytes: usize,
+    budget_bytes: Option<usize>,
 ) -> PyResult<Records> {
     let opened = Source::new(source, false)?;
-    let options = DecodeOptions { verify_crc, include_control, max_decompressed_bytes };
+    let options = DecodeOptions {
+        verify_crc,
+        include_control,
+        max_decompressed_bytes,
+        budget_bytes: budget_bytes.unwrap_or(usize::MAX),
+    };
     let decoded = py.detach(|| {
         let mut spare = spare::take();
         let decoded = Range::load(&opened, start, end, &mut spare).and_then(|range| {
@@ -313,6 +330,38 @@ pub fn decode_records(
     });
     match decoded {
         Ok((range, decoded)) => Records::new(py, decoded, range.into_buffer(source)?),
+        Err(error) => Err(opened.error(py, error)),
+    }
+}
+
+/// Checks the batches of `source` from byte `start` to `end` and all of their records.
+#[pyfunction]
+pub fn check_records(
+    py: Python<'_>,
+    source: &Bound<'_, PyAny>,
+    start: u64,
+    end: Option<u64>,
+    verify_crc: bool,
+    max_decompressed_bytes: usize,
+) -> PyResult<Batches> {
+    let opened = Source::new(source, false)?;
+    let options = DecodeOptions { verify_crc, max_decompressed_bytes, ..DecodeOptions::default() };
+    let checked = py.detach(|| {
+        let mut spare = spare::take();
+        let range = Range::load(&opened, start, end, &mut spare);
+        spare::give_back(spare);
+        range.and_then(|range| {
+            let checked = range.check(&options);
+            if let Range::Owned { bytes, .. } = range {
+                spare::keep(Values::U8(bytes));
+            }
+            checked
+        })
+    });
+    match checked {
+        Ok(checked) => {
+            Batches::new(py, checked.batches, Scan { stop: checked.stop, range_crc32c: None })
+        }
         Err(error) => Err(opened.error(py, error)),
     }
 }

@@ -22,7 +22,7 @@ import numpy as np
 
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.log.records import decode_records
+from tierlog.log.records import decode_pieces
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
@@ -366,15 +366,16 @@ def _first_late(
     if not memoryview(records).nbytes:
         return None
     # Kafka looks at control records too.
-    columns = decode_records(records, include_control=True)
-    rows = np.flatnonzero(
-        (columns.timestamp_ms >= timestamp_ms)
-        & (columns.offset >= first)
-        & (columns.offset <= last)
-    )
-    if not len(rows):
-        return None
-    return int(columns.offset[rows[0]]), int(columns.timestamp_ms[rows[0]])
+    for columns in decode_pieces(records, include_control=True):
+        rows = np.flatnonzero(
+            (columns.timestamp_ms >= timestamp_ms)
+            & (columns.offset >= first)
+            & (columns.offset <= last)
+        )
+        if len(rows):
+            return int(columns.offset[rows[0]]), int(columns.timestamp_ms[rows[0]])
+        del columns
+    return None
 
 
 def _at(view: FetchView, offset: int) -> OffsetAnswer:
