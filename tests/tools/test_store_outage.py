@@ -65,7 +65,7 @@ def place(server: S3Server, golden_store: Path, monkeypatch: pytest.MonkeyPatch)
         return open_cloud_store(url, proxy.options(HEALTHY_MS))
 
     with FaultProxy(server) as proxy:
-        monkeypatch.setattr("tierlog.remote.store.open_cloud_store", impatient)
+        monkeypatch.setattr("tierlog.remote.obstore_store.open_cloud_store", impatient)
         yield Place(server, proxy, server.bucket_of(golden_store, "kafka"))
 
 
