@@ -16,6 +16,7 @@ RUST_FUNCTION = re.compile(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |exter
 THIS_FILE = "tests/test_tidy.py"
 
 # Where looking at the clock, sleeping or chance is the job.
+CHANCE_OWNERS = ("pysrc/tierlog/types.py", "pysrc/tierlog/testing/", "benches/", "tests/")
 CLOCK_OWNERS = ("pysrc/tierlog/clock.py", "pysrc/tierlog/cli/", "benches/", "tests/")
 
 
@@ -83,7 +84,7 @@ def test_files_and_functions_fit() -> None:
         ((".py", ".rs", ".pyx"), r"\b(TODO|FIXME|XXX|HACK)\b", (THIS_FILE,)),
         ((".py",), r"NotImplementedError", (THIS_FILE,)),
         ((".py",), r"\btime\.(time|monotonic|sleep|perf_counter)\(", CLOCK_OWNERS),
-        ((".py",), r"\b(random\.|uuid4\()", ("pysrc/tierlog/types.py", "benches/", "tests/")),
+        ((".py",), r"\b(random\.|uuid4\()", CHANCE_OWNERS),
         ((".rs",), r"\b(Instant|SystemTime)::now", ("rust/core/benches/",)),
         (
             (".py",),

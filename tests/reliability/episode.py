@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.reliability.compare import differences, violations
 from tests.reliability.workload import append_large, append_some
 from tests.reliability.world import World
-from tests.remote.builders import uuid_of
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.types import TopicIdPartition
 

@@ -19,8 +19,8 @@ from tests.reliability.points import watched
 from tests.reliability.walk import walk
 from tests.reliability.workload import append_some
 from tests.reliability.world import World
-from tests.remote.builders import DELETING
 from tests.remote.fault_proxy import Call, Fault, FaultProxy
+from tierlog.testing.segments import DELETING
 
 pytestmark = pytest.mark.integration
 

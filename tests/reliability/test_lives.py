@@ -16,11 +16,11 @@ from tests.reliability.host import OwnedLog
 from tests.reliability.points import watched
 from tests.reliability.workload import append_some
 from tests.reliability.world import World
-from tests.remote.builders import uuid_of
 from tierlog._hot import QuotaSensor
 from tierlog.clock import SystemClock
 from tierlog.config import QuotaMode
 from tierlog.quota import QuotaManager
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.local_log import TopicSettings
 
 MINUTE_MS = 60_000

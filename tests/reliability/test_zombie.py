@@ -17,9 +17,9 @@ from tests.reliability.points import watched
 from tests.reliability.seams import SeamedMemory, SeamedMetadata
 from tests.reliability.workload import append_some
 from tests.reliability.world import BEGIN_MS, World
-from tests.remote.builders import uuid_of
 from tierlog.remote.layout import partition_prefix
 from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.task_pool import TaskPool
 from tierlog.types import TopicIdPartition

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.remote.builders import DELETING, FINISHED, GONE, STARTED, partition_of, segment
-from tests.remote.metadata_events import DELETION_FINISHED, MARKED, delete_partition
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
 from tierlog.remote.metadata import (
     EpochRange,
@@ -22,6 +20,8 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
 )
+from tierlog.testing.events import DELETION_FINISHED, MARKED, delete_partition
+from tierlog.testing.segments import DELETING, FINISHED, GONE, STARTED, partition_of, segment
 from tierlog.types import TopicIdPartition
 
 PARTITIONS = [partition_of("orders", 0), partition_of("payments", 3)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.kafka_tools import KafkaBroker, wait_until
-from tests.remote.builders import PARTITION
 from tierlog.remote.metadata_records import (
     MetadataRecord,
     decode_record,
@@ -19,6 +18,7 @@ from tierlog.remote.metadata_records import (
 )
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
 from tierlog.remote.metadata_topic_client import write_token
+from tierlog.testing.segments import PARTITION
 from tierlog.types import TopicIdPartition
 
 __all__ = [

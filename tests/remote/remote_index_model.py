@@ -11,8 +11,7 @@ from pathlib import Path
 from tests.oracle import remote_index as oracle
 from tests.oracle.remote_index import Entry
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
-
-from .builders import PARTITION, segment
+from tierlog.testing.segments import PARTITION, segment
 
 RUN_BYTES = 100
 MOST = 2**31 - 1

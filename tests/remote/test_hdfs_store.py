@@ -21,7 +21,6 @@ from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.kafka_tools.support import LOOPBACK, free_ports, wait_until
 from tests.remote.hdfs_cluster import HdfsCluster, running_hdfs
 from tests.remote.hdfs_proxy import Fault, NameNodeProxy
-from tests.remote.store_conformance import MIB, StoreConformance, patterned, pieces
 from tierlog.cli import main
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
@@ -34,6 +33,7 @@ from tierlog.remote.log_index import decode_remote_log_index
 from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import ObjectStore, open_store
 from tierlog.sidecar import Sidecar
+from tierlog.testing.stores import MIB, StoreConformance, patterned, pieces
 
 CLEAN = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]
 # Longer than any answer of a healthy cluster on a busy machine, short enough to wait for.

@@ -16,7 +16,6 @@ import tierlog
 from tests.kafka_tools.golden import golden_segments
 from tests.oracle import batches as oracle
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
-from tests.remote.store_conformance import HOSTILE_KEYS
 from tests.tiering.fetch.views import Row, oracle_batches, truth
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
@@ -31,6 +30,7 @@ from tierlog.remote.layout import parse_rdi
 from tierlog.remote.log_index import decode_remote_log_index
 from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import ObjectStore, open_store
+from tierlog.testing.stores import HOSTILE_KEYS
 from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.reader import Isolation, open_reader
 from tierlog.tools.findings import Severity

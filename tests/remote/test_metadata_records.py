@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_tools import run_tool
-from tests.remote.builders import uuid_of
 from tierlog.errors import CorruptDataError
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
@@ -28,6 +27,7 @@ from tierlog.remote.metadata_records import (
     metadata_partition,
     note_about,
 )
+from tierlog.testing.segments import uuid_of
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 SERDE = Path(__file__).with_name("MetadataSerde.java")

@@ -12,17 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.builders import (
-    DELETING,
-    FINISHED,
-    GONE,
-    PARTITION,
-    STARTED,
-    partition_of,
-    segment,
-    uuid_of,
-)
-from tests.remote.metadata_events import (
+from tierlog.errors import RemoteMetadataError
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,
     MARKED,
@@ -32,9 +25,16 @@ from tests.remote.metadata_events import (
     found_at,
     move,
 )
-from tierlog.errors import RemoteMetadataError
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.testing.segments import (
+    DELETING,
+    FINISHED,
+    GONE,
+    PARTITION,
+    STARTED,
+    partition_of,
+    segment,
+    uuid_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 HISTORY_PARTITIONS = [partition_of("orders", number) for number in range(3)]

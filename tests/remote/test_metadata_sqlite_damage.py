@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.remote.builders import DELETING, FINISHED, PARTITION, STARTED, partition_of, segment
-from tests.remote.metadata_events import MARKED, cut, delete_partition, finish, move
 from tierlog.errors import CorruptDataError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_schema import SCHEMA
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.testing.events import MARKED, cut, delete_partition, finish, move
+from tierlog.testing.segments import DELETING, FINISHED, PARTITION, STARTED, partition_of, segment
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_V1 = ROOT / "tests" / "data" / "metadata" / "v1.sqlite"

@@ -14,18 +14,6 @@ import pytest
 
 from tests.kafka_tools import KafkaBroker, wait_until
 from tests.proofs import usually
-from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, partition_of, segment
-from tests.remote.metadata_conformance import MetadataConformance
-from tests.remote.metadata_events import (
-    DELETION_FINISHED,
-    DELETION_STARTED,
-    MARKED,
-    cut,
-    delete_partition,
-    finish,
-    move,
-)
-from tests.remote.metadata_fencing import EmbeddedConformance
 from tests.remote.metadata_topics import (
     NUMBER,
     TOPIC_PARTITIONS,
@@ -51,6 +39,18 @@ from tierlog.remote.metadata import (
 )
 from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
+from tierlog.testing.events import (
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    MARKED,
+    cut,
+    delete_partition,
+    finish,
+    move,
+)
+from tierlog.testing.fencing import EmbeddedConformance
+from tierlog.testing.metadata import MetadataConformance
+from tierlog.testing.segments import DELETING, FINISHED, GONE, PARTITION, partition_of, segment
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_tools import KafkaBroker, run_tool, wait_until
-from tests.remote.builders import FINISHED, PARTITION, segment
-from tests.remote.metadata_events import cut, delete_partition, finish
 from tests.remote.metadata_topics import opened, produce
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
@@ -18,6 +16,8 @@ from tierlog.remote.metadata import (
 )
 from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
 from tierlog.remote.metadata_topic import METADATA_TOPIC, TopicBasedRemoteLogMetadataManager
+from tierlog.testing.events import cut, delete_partition, finish
+from tierlog.testing.segments import FINISHED, PARTITION, segment
 from tierlog.types import TopicIdPartition
 
 pytestmark = pytest.mark.integration

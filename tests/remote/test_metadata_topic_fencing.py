@@ -9,16 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.kafka_tools import KafkaBroker, wait_until
-from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, STARTED, segment
-from tests.remote.metadata_events import (
-    DELETION_FINISHED,
-    DELETION_STARTED,
-    MARKED,
-    cut,
-    delete_partition,
-    finish,
-    move,
-)
 from tests.remote.metadata_topics import (
     NUMBER,
     HeldManager,
@@ -37,6 +27,16 @@ from tierlog.remote.metadata import (
 from tierlog.remote.metadata_records import MetadataRecord
 from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
 from tierlog.remote.store import ObjectStore, open_store
+from tierlog.testing.events import (
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    MARKED,
+    cut,
+    delete_partition,
+    finish,
+    move,
+)
+from tierlog.testing.segments import DELETING, FINISHED, GONE, PARTITION, STARTED, segment
 
 pytestmark = pytest.mark.integration
 

@@ -14,13 +14,6 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from tests.kafka_tools import KafkaBroker
 from tests.oracle.strategies import profile
-from tests.remote.builders import DELETING, FINISHED, GONE, PARTITION, segment
-from tests.remote.metadata_events import (
-    DELETION_FINISHED,
-    DELETION_STARTED,
-    MARKED,
-    delete_partition,
-)
 from tests.remote.metadata_model import (
     LEADERS,
     PARTITIONS,
@@ -46,6 +39,13 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteState,
 )
 from tierlog.remote.metadata_records import MetadataRecord
+from tierlog.testing.events import (
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    MARKED,
+    delete_partition,
+)
+from tierlog.testing.segments import DELETING, FINISHED, GONE, PARTITION, segment
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ from tests.oracle.remote_index import Entry
 from tierlog.errors import ClosedError, CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.remote_index_files import RemoteIndexFiles, RemoteLogIndexEntry
+from tierlog.testing.segments import PARTITION, partition_of, segment
 
-from .builders import PARTITION, partition_of, segment
 from .remote_index_model import MOST, NAMES, Model, Tiered, folder, tiered
 
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracle.strategies import profile
-from tests.remote.builders import FINISHED, PARTITION, segment, uuid_of
 from tierlog.errors import CorruptDataError
 from tierlog.remote.indexes import (
     FIRST_READ_BYTES,
@@ -26,6 +25,7 @@ from tierlog.remote.indexes import (
 )
 from tierlog.remote.segment_json import SegmentDescription, decode_segment, encode_segment
 from tierlog.remote.store import open_store
+from tierlog.testing.segments import FINISHED, PARTITION, segment, uuid_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracle.strategies import profile
-from tests.remote.builders import PARTITION, segment, uuid_of
 from tierlog.errors import ConfigError, CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.layout import (
     CLUSTER_KEY,
@@ -26,6 +25,7 @@ from tierlog.remote.layout import (
 )
 from tierlog.remote.object_store import check_key
 from tierlog.remote.store import ObjectStore, open_store
+from tierlog.testing.segments import PARTITION, segment, uuid_of
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
 
 DASHED = "--AAAAAAAAAAAAAAAAAAAQ"

@@ -13,23 +13,6 @@ from hypothesis import settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from tests.oracle.strategies import profile
-from tests.remote.builders import (
-    DELETING,
-    FINISHED,
-    GONE,
-    PARTITION,
-    STARTED,
-    segment,
-    uuid_of,
-)
-from tests.remote.metadata_conformance import MetadataConformance
-from tests.remote.metadata_events import (
-    MARKED,
-    delete_partition,
-    found_at,
-    move,
-)
-from tests.remote.metadata_fencing import EmbeddedConformance
 from tests.remote.metadata_model import MetadataMachine
 from tierlog.errors import (
     MetadataNotReadyError,
@@ -44,6 +27,23 @@ from tierlog.remote.metadata import (
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.partition_metadata import PartitionMetadata
+from tierlog.testing.events import (
+    MARKED,
+    delete_partition,
+    found_at,
+    move,
+)
+from tierlog.testing.fencing import EmbeddedConformance
+from tierlog.testing.metadata import MetadataConformance
+from tierlog.testing.segments import (
+    DELETING,
+    FINISHED,
+    GONE,
+    PARTITION,
+    STARTED,
+    segment,
+    uuid_of,
+)
 
 
 class TestInMemory(MetadataConformance, EmbeddedConformance):

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import pytest
 
-from tests.remote.builders import FINISHED, PARTITION, STARTED, partition_of, segment, uuid_of
 from tests.remote.s3_server import S3Server
-from tests.remote.store_conformance import MIB, patterned
 from tierlog.errors import (
     CorruptDataError,
     RemoteResourceNotFoundError,
@@ -35,6 +33,8 @@ from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import LocalStore, ObjectStore, open_store
+from tierlog.testing.segments import FINISHED, PARTITION, STARTED, partition_of, segment, uuid_of
+from tierlog.testing.stores import MIB, patterned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -535,7 +535,7 @@ def test_a_copy_adds_little_memory(tmp_path: Path) -> None:
     script = """
 import sys
 import google_crc32c
-from tests.remote.builders import segment
+from tierlog.testing.segments import segment
 from tests.remote.test_remote_storage import indexes_of
 from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store import LocalStore

@@ -21,13 +21,13 @@ from obstore import exceptions as obstore_errors
 
 from tests.descriptors import open_below
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from tests.remote.store_conformance import MIB, StoreConformance, patterned, pieces
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.remote import local_store, obstore_store
 from tierlog.remote.object_store import file_chunks, open_regular_file
 from tierlog.remote.obstore_store import ObstoreStore
 from tierlog.remote.store import LocalStore, ObjectStore, open_store
+from tierlog.testing.stores import MIB, StoreConformance, patterned, pieces
 
 _numbers = count()
 

@@ -14,7 +14,6 @@ import tierlog
 from tests.kafka_tools.golden import DATA_DIR
 from tests.oracle import build
 from tests.oracle.model import Record
-from tests.remote.builders import uuid_of
 from tests.tiering.fetch.views import Row, oracle_batches, truth, whole_view
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
@@ -30,6 +29,7 @@ from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.committed import committed_rows
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.types import IsolationLevel

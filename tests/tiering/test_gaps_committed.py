@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import tierlog
-from tests.remote.builders import uuid_of
 from tests.tiering.fetch.test_aborted import data, marker, snapshot_after
 from tests.tiering.fetch.tier import Tier, made_batch, tier_only
 from tierlog.cli import main
 from tierlog.errors import GapError
 from tierlog.log.files import read_small
 from tierlog.remote.layout import claim_cluster
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.fetch.aborted import TransactionReader
 
 PRODUCER = 7

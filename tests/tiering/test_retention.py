@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.remote.builders import DELETING, FINISHED, STARTED, segment
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.testing.segments import DELETING, FINISHED, STARTED, segment
 from tierlog.tiering import retention
 from tierlog.tiering.retention import (
     DeleteReason,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.remote.builders import PARTITION, segment
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.remote.metadata import RemoteLogSegmentState
+from tierlog.testing.segments import PARTITION, segment
 from tierlog.tiering.truncation import truncation_offset, truncations
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

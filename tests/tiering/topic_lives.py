@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tests.oracle.build import batch
 from tests.oracle.model import Record
-from tests.remote.builders import uuid_of
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.remote.layout import claim_cluster
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition

@@ -18,7 +18,6 @@ from typing import Any
 
 from tests.oracle.indexes import encode_leader_epochs
 from tests.oracle.producer_state import decode_snapshot, encode_snapshot
-from tests.remote.builders import DELETING, GONE, STARTED, uuid_of
 from tests.tools.golden_copy import overwrite
 from tierlog._core import crc32c
 from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
@@ -26,6 +25,7 @@ from tierlog.remote.log_index import decode_remote_log_index, encode_remote_log_
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.segment_json import SegmentDescription
+from tierlog.testing.segments import DELETING, GONE, STARTED, uuid_of
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["DAMAGES", "Bucket", "Damage", "Expected"]

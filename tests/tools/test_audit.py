@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.remote.builders import PARTITION, segment
 from tests.tools.bucket_damage import DAMAGES, Bucket, Damage, Expected
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tests.tools.golden_copy import overwrite
@@ -25,6 +24,7 @@ from tierlog.log.checkpoint import EpochEntry
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Sidecar
+from tierlog.testing.segments import PARTITION, segment
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.audit_metadata import read_metadata
 from tierlog.tools.audit_partition import PartitionAudit, audit_partition

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from tests.remote.builders import PARTITION, segment
 from tierlog.log.log_dir import PartitionLog, SegmentFiles
 from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX, claim_cluster, log_key, parse_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
+from tierlog.testing.segments import PARTITION, segment
 from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.listed_segments import MAX_LISTED, ListedSegments, SegmentPair, list_in_columns
 from tierlog.tools.packed import unpack

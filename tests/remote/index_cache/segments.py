@@ -14,7 +14,6 @@ from tests.oracle.indexes import (
     encode_time_index,
     encode_transaction_index,
 )
-from tests.remote.builders import PARTITION, segment
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.index_cache_dir import MIN_MAPPED_BYTES, CachedFileName
 from tierlog.remote.indexes import IndexKind, encode_indexes
@@ -23,6 +22,7 @@ from tierlog.remote.log_index import encode_remote_log_index
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import LocalStore
+from tierlog.testing.segments import PARTITION, segment
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.oracle import indexes as oracle
-from tests.remote.builders import partition_of
 from tests.remote.index_cache.segments import (
     FIRST_TIMESTAMP_MS,
     MAPPED_ENTRIES,
@@ -41,6 +40,7 @@ from tierlog.remote.indexes import IndexKind, encode_indexes
 from tierlog.remote.layout import indexes_key
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.storage import ObjectStorageManager
+from tierlog.testing.segments import partition_of
 from tierlog.types import RemoteLogSegmentId
 
 TTL_MS = 900_000

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tests.oracle import batches as oracle
 from tests.oracle.build import batch
 from tests.oracle.model import Record
-from tests.remote.builders import uuid_of
 from tierlog.clock import ManualClock
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
@@ -23,6 +22,7 @@ from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import LocalStore
+from tierlog.testing.segments import uuid_of
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader

@@ -8,6 +8,17 @@ from typing import Any
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
 
+__all__ = [
+    "DELETING",
+    "FINISHED",
+    "GONE",
+    "PARTITION",
+    "STARTED",
+    "partition_of",
+    "segment",
+    "uuid_of",
+]
+
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED

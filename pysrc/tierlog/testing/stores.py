@@ -17,6 +17,8 @@ from tierlog.remote.store import ObjectStore
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+__all__ = ["HOSTILE_KEYS", "MIB", "StoreConformance", "patterned", "pieces"]
+
 MIB = 1 << 20
 # A little more than one part of an upload in parts, and no multiple of anything.
 LARGE_BYTES = 9 * MIB + 12_345

@@ -7,17 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.remote.builders import (
-    DELETING,
-    FINISHED,
-    GONE,
-    PARTITION,
-    STARTED,
-    partition_of,
-    segment,
-    uuid_of,
-)
-from tests.remote.metadata_events import (
+from tierlog.errors import FencedLeaderError, RemoteMetadataError
+from tierlog.remote.metadata import RemoteLogMetadataManager, RemotePartitionDeleteState
+from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,
     MARKED,
@@ -27,9 +20,18 @@ from tests.remote.metadata_events import (
     found_at,
     move,
 )
-from tierlog.errors import FencedLeaderError, RemoteMetadataError
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemotePartitionDeleteState
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.testing.segments import (
+    DELETING,
+    FINISHED,
+    GONE,
+    PARTITION,
+    STARTED,
+    partition_of,
+    segment,
+    uuid_of,
+)
+
+__all__ = ["EmbeddedConformance", "FencingConformance"]
 
 OTHER = partition_of("orders", 1)
 

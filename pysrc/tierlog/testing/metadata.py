@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.remote.builders import (
+from tierlog.errors import ClosedError, RemoteMetadataError
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from tierlog.testing.events import MARKED, delete_partition, finish, found_at, move
+from tierlog.testing.fencing import FencingConformance
+from tierlog.testing.segments import (
     DELETING,
     FINISHED,
     GONE,
@@ -17,14 +25,6 @@ from tests.remote.builders import (
     partition_of,
     segment,
     uuid_of,
-)
-from tests.remote.metadata_events import MARKED, delete_partition, finish, found_at, move
-from tests.remote.metadata_fencing import FencingConformance
-from tierlog.errors import ClosedError, RemoteMetadataError
-from tierlog.remote.metadata import (
-    RemoteLogMetadataManager,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
 )
 
 __all__ = ["MetadataConformance", "finish", "found_at", "move"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.remote.builders import FINISHED, PARTITION
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
@@ -10,7 +9,19 @@ from tierlog.remote.metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
+from tierlog.testing.segments import FINISHED, PARTITION
 from tierlog.types import TopicIdPartition
+
+__all__ = [
+    "DELETION_FINISHED",
+    "DELETION_STARTED",
+    "MARKED",
+    "cut",
+    "delete_partition",
+    "finish",
+    "found_at",
+    "move",
+]
 
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 DELETION_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
