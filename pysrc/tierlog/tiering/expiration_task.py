@@ -100,7 +100,7 @@ class ExpirationTask:
         copied = coverage(segments, lineage)
         plan = _plan(work, view, segments, being_copied, copied)
         self._show(view, segments, plan, began_ms)
-        failure = None if plan is None else self._carry_out(task, view, segments, plan)
+        failure = None if plan is None else self._carry_out(task, view, plan)
         # The disk must not fill up because the store refuses to delete.
         work.reached(view, copied)
         work.catch_up_if_behind()
@@ -130,7 +130,6 @@ class ExpirationTask:
         self,
         task: Task,
         view: LogView,
-        segments: tuple[RemoteLogSegmentMetadata, ...],
         plan: RetentionPlan,
     ) -> TierlogError | None:
         """Delete what the plan says, or of it only what no reader can reach; the first error."""
@@ -138,8 +137,7 @@ class ExpirationTask:
         if plan.held_back:
             self._tier.listener.on_held_back(work.partition, plan.held_back)
         try:
-            planned = planned_deletion(work.partition, segments, plan)
-            is_allowed = self._tier.deletion_guard.allows(planned)
+            is_allowed = self._is_allowed(view, plan)
         except DeletionHeldBackError as error:
             held, is_allowed = error, False
         if is_allowed:
@@ -152,6 +150,14 @@ class ExpirationTask:
         failure = self._delete_all(task, deletions)
         self._show_remote_log(self._tier.metadata.list(work.partition), 0)
         return held or failure
+
+    def _is_allowed(self, view: LogView, plan: RetentionPlan) -> bool:
+        """Whether the guard lets retention go on. It counts copies that ended just now, too, which
+        the plan leaves alone: else an archive could go segment by segment."""
+        if not plan.deletions and plan.log_start_offset == view.log_start_offset:
+            return True
+        planned = plan_deletion(self._work)
+        return planned is not None and self._tier.deletion_guard.allows(planned)
 
     def _show(
         self,
