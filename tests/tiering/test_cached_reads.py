@@ -172,7 +172,7 @@ def test_damaged_indexes_are_not_cached_and_not_needed(
         (partition,) = (one for one in metadata.partitions() if one.topic == "codec-none")
         segments = metadata.list(partition)
         assert len(cache) == len(segments) - 1
-    assert "REMOTE_LOG" in str(alarms[0])
+    assert "BATCH_CHECKSUM" in str(alarms[0])
     assert isinstance(alarms[0], CorruptDataError)
 
 

@@ -89,12 +89,18 @@ EVERYTHING_MAY_GO = RemoteLogConfig(retention_max_deleted_ratio=1)
 
 
 class FailingStore:
-    """A store that says no to chosen calls; everything else is the real one's."""
+    """A store that refuses chosen calls; everything else is the real one's.
+
+    It takes no drafts, so that every object passes through a call that can be refused.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.refuses: dict[str, Callable[[str], bool]] = {}
         self.calls: list[tuple[str, str]] = []
+
+    def draft(self, _key: str, _size_bytes: int) -> None:
+        return None
 
     def __getattr__(self, name: str) -> object:
         real = getattr(self._store, name)

@@ -214,7 +214,7 @@ def test_a_damaged_remote_index_costs_a_walk_not_records(
     alarms: list[Exception] = []
     reader = StoreReader(ObjectStorageManager(opened), bucket_metadata(opened), alarm=alarms.append)
     assert rows_of(reader.read("codec-none", 0, 0)) == rows_of(store.read("codec-none", 0, 0))
-    assert "REMOTE_LOG" in str(alarms[0])
+    assert "BATCH_CHECKSUM" in str(alarms[0])
     assert isinstance(alarms[0], CorruptDataError)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import tierlog
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns
-from tierlog.errors import ConfigError
+from tierlog.errors import ConfigError, CorruptDataError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
@@ -275,9 +275,14 @@ def _compare(
     first, end = metadata.start_offset, metadata.end_offset + 1
     reader = _fresh_reader(result.store_url, metadata)
     stopwatch.lap_us()
-    next(iter(reader.read(topic, number, (first + end) // 2, end)), None)
-    cold_read_us = stopwatch.lap_us()
-    stored = list(reader.read(topic, number, max(first, log_start_offset), end))
+    refused = None
+    stored: list[RecordColumns] = []
+    try:
+        next(iter(reader.read(topic, number, (first + end) // 2, end)), None)
+        cold_read_us = stopwatch.lap_us()
+        stored += reader.read(topic, number, max(first, log_start_offset), end)
+    except CorruptDataError as error:
+        refused, cold_read_us = f"a read was refused: {error}", stopwatch.lap_us()
     read_back_us = stopwatch.lap_us()
     scans = []
     for _ in range(_REPEATS):
@@ -302,7 +307,7 @@ def _compare(
     result.segments.append(segment)
     result.read_back_us += read_back_us
     object_differs = _object_mismatch(metadata, local, result.store_url)
-    records_differ = _record_mismatch(stored, decoded)
+    records_differ = refused or _record_mismatch(stored, decoded)
     result.objects_equal += object_differs is None
     result.records_equal += 0 if records_differ else len(decoded)
     for differs in (object_differs, records_differ):
