@@ -78,7 +78,7 @@ def test_a_flipped_bit_in_a_log_shows_only_when_read(store_copy: Path) -> None:
     assert (finding.path, finding.what) == (key_of(store_copy, path), "bad_crc")
     assert finding.position is not None
     assert finding.position <= 2_200
-    assert "copy the segment again" in finding.action
+    assert "tierlog tier --repair" in finding.action
 
 
 def test_a_header_field_outside_of_the_batch_checksum(store_copy: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_damaged_header(store_copy: Path) -> None:
     overwrite(path, 0, b"NOT")
     found = problems(check(store_copy))
     assert (found[0].path, found[0].what) == (key_of(store_copy, path), "corrupt_indexes")
-    assert "rebuild the .indexes object" in found[0].action
+    assert "tierlog tier --repair" in found[0].action
 
 
 def test_the_cluster_marker(store_copy: Path) -> None:

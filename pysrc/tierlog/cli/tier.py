@@ -30,6 +30,11 @@ __all__ = ["tier"]
 @click.option("--to", "tierlog_store_url", metavar="URL", help="The store to copy to.")
 @click.option("--once", is_flag=True, help="One pass; else it goes on until interrupted.")
 @click.option("--dry-run", is_flag=True, help="One pass that checks everything, changes nothing.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Compare every byte in the store first; mend or copy again what is missing or damaged.",
+)
 @config_option("Settings: a broker's server.properties as it is, its log.dirs for LOGDIRs.")
 @click.option(
     "--interval",
@@ -109,6 +114,7 @@ def tier(
     once: bool,
     dry_run: bool,
     allow_deletion: bool,
+    repair: bool,
     config_file: str | None,
     topics: tuple[str, ...],
     shown: str,
@@ -146,6 +152,7 @@ def tier(
         log_dirs,
         once=once,
         dry_run=dry_run,
+        repair=repair,
         state_home=_state_home(),
         shown=shown,
         head=heads(),

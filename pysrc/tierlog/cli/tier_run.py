@@ -51,6 +51,7 @@ def run_tier(
     *,
     once: bool,
     dry_run: bool,
+    repair: bool,
     state_home: str,
     shown: str,
     head: Callable[[str], str],
@@ -86,6 +87,7 @@ def run_tier(
                 metrics=metrics,
                 clock=clock,
                 dry_run=dry_run,
+                repair=repair,
             )
         )
         if stop is None:
@@ -161,6 +163,9 @@ def _print_report(report: TierReport, shown: str, head: Callable[[str], str]) ->
     would = report.of(Outcome.WOULD_COPY), report.of(Outcome.WOULD_EXPIRE)
     if any(would):
         _hint(f"dry run: {_segments(len(would[0]))} to copy, {len(would[1])} to expire")
+    repaired = len(report.of(Outcome.REPAIRED)) + len(report.of(Outcome.WOULD_REPAIR))
+    if repaired:
+        _hint(f"{repaired} repaired without a copy")
     copied, expired = len(report.of(Outcome.COPIED)), len(report.of(Outcome.EXPIRED))
     _hint(_summary(copied, expired, [row.reason for row in skipped], report.quota_wait_ms))
 

@@ -480,6 +480,13 @@ class TierConfig(Section):
         "How long a topic's archive is kept once the cluster was found to have deleted the topic; "
         "-1 is for ever. Needs a broker to ask.",
     )
+    store_check_interval_ms: int = setting(
+        "tierlog.store.check.interval.ms",
+        whole_number(1, MAX_INT64, or_off=-1),
+        3_600_000,
+        "How often the listing of the store is compared with what was copied; what is missing is "
+        "copied again while the broker still has it. -1 is never.",
+    )
     copy_lag_ms: int = setting(
         "tierlog.copy.lag.ms",
         whole_number(0, MAX_INT64, or_off=-1),

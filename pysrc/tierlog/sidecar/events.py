@@ -24,15 +24,20 @@ _OUTCOMES = {
     Happened.COPY_FAILED: Outcome.FAILED,
     Happened.DELETED: Outcome.EXPIRED,
     Happened.DELETE_FAILED: Outcome.FAILED,
+    Happened.REPAIRED: Outcome.REPAIRED,
+    Happened.LOST: Outcome.FAILED,
 }
 _WOULD = {
     Outcome.COPIED: Outcome.WOULD_COPY,
     Outcome.EXPIRED: Outcome.WOULD_EXPIRE,
+    Outcome.REPAIRED: Outcome.WOULD_REPAIR,
 }
 _WARNINGS = {
     Happened.COPY_RESUMED: "interrupted copy finished",
     Happened.COPY_REMOVED: "interrupted copy removed",
     Happened.NOT_SETTLED: "interrupted copy left as it is",
+    Happened.BROKEN: "missing or damaged in the store, copied again",
+    Happened.NOT_CHECKED: "cannot tell whether the store still has all segments",
     Happened.TRUNCATED: "cut where its records were written otherwise",
 }
 

@@ -19,8 +19,10 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
+    REPAIRED = "repaired"
     WOULD_COPY = "would_copy"
     WOULD_EXPIRE = "would_expire"
+    WOULD_REPAIR = "would_repair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,8 @@ class TierRow:
 
     REFUSED: the segment is damaged or does not fit its log. FAILED: store or disk failed; the
     next pass tries again. Both are problems. SKIPPED is none: nothing to do, or not yet. EXPIRED:
-    deleted from the store by its retention. WOULD_COPY and WOULD_EXPIRE: a dry run's words.
+    deleted from the store by its retention. REPAIRED: objects in the store were mended or removed,
+    nothing was sent. WOULD_COPY, WOULD_EXPIRE and WOULD_REPAIR: a dry run's words.
     """
 
     topic: str

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import Config, QuotaConfig, load_config
+from tierlog.config import Config, QuotaConfig, RemoteIndexConfig, load_config
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
@@ -96,9 +96,10 @@ class Sidecar:
     noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to end a
     wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and changes
     nothing, neither in the store nor in the state directory, of which it has a copy; `run_once`
-    then says what it would do. ConfigError when the store belongs to another cluster,
-    the directories to several brokers, or no broker was given to ask about deleted topics; OSError
-    when a directory cannot be read.
+    then says what it would do. ``repair`` compares every byte in the store once, mends what it can
+    and removes what is left over. ConfigError when the store belongs to another cluster, the
+    directories to several brokers, or no broker was given to ask about deleted topics; OSError when
+    a directory cannot be read.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Sidecar:
         metrics: RemoteLogMetrics | None = None,
         clock: Clock | None = None,
         dry_run: bool = False,
+        repair: bool = False,
     ) -> None:
         _require_broker(bootstrap, deleted_topic_retention_ms)
         self._config = config or Config()
@@ -139,6 +141,7 @@ class Sidecar:
         if copy_quota is None or dry_run:
             copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
         self._copy_quota = copy_quota
+        self._repair = repair
         self._events = Events(self._clock, dry_run=dry_run)
         self._undo = ExitStack()
         self._notes = _read_only_if(dry_run, LocalStore(state_dir, clock=self._clock))
@@ -151,18 +154,7 @@ class Sidecar:
             self._metadata,
             broker_id=self._broker_id,
             clock=self._clock,
-            options=ManagerOptions(
-                config=self._config.remote_log,
-                log_config=self._config.log,
-                index_config=index_config,
-                plugin_config=self._config.plugin,
-                cluster_id=self._cluster_id,
-                copy_quota=copy_quota,
-                metrics=metrics,
-                listener=self._events,
-                include_internal=include_internal,
-                include_compacted=include_compacted,
-            ),
+            options=self._manager_options(index_config, metrics),
         )
         self._watch: Watch | None = None
         self._strays = StraySettler(self._metadata, self._copier())
@@ -171,6 +163,24 @@ class Sidecar:
         self._dry_run = dry_run
         # Whether the running broker was given a copy limit, and which.
         self._broker_limit: tuple[bool, int | None] = False, None
+
+    def _manager_options(
+        self, index_config: RemoteIndexConfig, metrics: RemoteLogMetrics | None
+    ) -> ManagerOptions:
+        return ManagerOptions(
+            config=self._config.remote_log,
+            log_config=self._config.log,
+            index_config=index_config,
+            plugin_config=self._config.plugin,
+            cluster_id=self._cluster_id,
+            copy_quota=self._copy_quota,
+            metrics=metrics,
+            listener=self._events,
+            include_internal=self._settings.include_internal,
+            include_compacted=self._settings.include_compacted,
+            check_interval_ms=_unless_off(self._config.tier.store_check_interval_ms),
+            repair=self._repair,
+        )
 
     def __enter__(self) -> Sidecar:
         return self
@@ -493,6 +503,7 @@ class Sidecar:
             broker=self._broker,
             all_known=all_known,
             memory=ListingMemory(self._clock),
+            relearn=self._repair,
         )
 
     def _open_managers(
@@ -644,6 +655,10 @@ def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Dec
 
 def _rate(bytes_per_second: int | None) -> str:
     return "unlimited" if bytes_per_second is None else str(bytes_per_second)
+
+
+def _unless_off(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def _ignore(_: object) -> None:

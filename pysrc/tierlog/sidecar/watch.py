@@ -133,10 +133,11 @@ class Look:
 class Watch:
     """The partitions of one broker, look after look. For one thread.
 
-    ``all_known``: everything in the store is in the metadata already. With a ``memory``, quiet
-    directories are not read at every look. ``notes`` is the state directory as a store: there the
-    last answers of the ``broker`` are kept. ``archive_ids`` says under which topic ids partitions
-    are archived.
+    ``all_known``: everything in the store is in the metadata already. ``relearn``: segments in the
+    store that the metadata lacks are brought in, too, where nothing tells of another leader. With a
+    ``memory``, quiet directories are not read at every look. ``notes`` is the state directory as a
+    store: there the last answers of the ``broker`` are kept. ``archive_ids`` says under which topic
+    ids partitions are archived.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Watch:
         archive_ids: ArchiveIds,
         broker: Cluster | None = None,
         all_known: bool = False,
+        relearn: bool = False,
         memory: ListingMemory | None = None,
     ) -> None:
         self._logs = logs
@@ -162,6 +164,7 @@ class Watch:
         self._broker = broker
         self._last_answers = LastAnswers(notes, logs.node_id)
         self._all_known = all_known
+        self._relearn = relearn
         self._memory = memory
         self._topics = frozenset(settings.topics)
         self._seen: dict[TopicPartition, Seen] = {}
@@ -362,6 +365,8 @@ class Watch:
         """Whether another broker may have led it since the metadata last heard of it."""
         if one.role is None or self._learned.get(partition) == one.role.leader_epoch:
             return False
+        if self._relearn and partition not in self._learned:
+            return True
         known = self._metadata.leader_epoch(partition)
         replicas = 1 if one.answer is None else one.answer.replica_count
         return known < 0 or (one.role.leader_epoch > known and replicas != 1)

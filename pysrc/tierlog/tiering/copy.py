@@ -14,7 +14,7 @@ log here, so a damaged index file beside a good log is never tiered.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -350,6 +350,11 @@ class SegmentCopier:
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
         self._random_bytes = random_bytes
 
+    @property
+    def broker_id(self) -> int:
+        """The broker that the segments are copied from."""
+        return self._broker_id
+
     def new_id(self) -> str:
         """An id for one attempt to copy a segment; every attempt has its own."""
         return random_kafka_uuid(self._random_bytes)
@@ -407,14 +412,7 @@ class SegmentCopier:
         except ValueError as error:
             raise SegmentRefusedError(handle.path, [str(error)]) from None
         try:
-            indexes, entries = encode_segment_indexes(
-                prepared,
-                segment_tables(prepared.rebuilt, handle),
-                started,
-                cluster_id=self._cluster_id,
-                remote_index_interval_bytes=self._remote_index_interval_bytes,
-                data_id=self._foreign_data_ids(started),
-            )
+            indexes, entries = self.encode_indexes(prepared, handle, started)
         except IndexesTooLargeError as error:
             raise SegmentRefusedError(handle.path, [str(error)], "indexes_too_large") from None
         self._metadata.add(started, leader_epoch=leader_epoch)
@@ -435,8 +433,24 @@ class SegmentCopier:
             raise
         return CopiedSegment(metadata=self._finish(started, leader_epoch), remote_log_index=entries)
 
-    def has_copied(self, prepared: PreparedSegment) -> bool:
-        """Whether a finished remote segment holds the bytes of this one under the same offsets."""
+    def encode_indexes(
+        self, prepared: PreparedSegment, handle: SegmentHandle, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[bytes, bytes]:
+        """Return the `.indexes` object of a prepared segment, and of it the remoteLogIndex."""
+        return encode_segment_indexes(
+            prepared,
+            segment_tables(prepared.rebuilt, handle),
+            metadata,
+            cluster_id=self._cluster_id,
+            remote_index_interval_bytes=self._remote_index_interval_bytes,
+            data_id=self._foreign_data_ids(metadata),
+        )
+
+    def has_copied(self, prepared: PreparedSegment, broken: Container[str]) -> bool:
+        """Whether a finished remote segment holds the bytes of this one under the same offsets.
+
+        ``broken`` has the ids of segments whose objects are not what they were.
+        """
         offsets = prepared.segment.base_offset, prepared.end_offset
         epochs = prepared.leader_epochs_of_batches()
         if not epochs:
@@ -444,6 +458,7 @@ class SegmentCopier:
         known = self._metadata.lookup(prepared.partition, epochs[0][0], offsets[0])
         return (
             known is not None
+            and known.segment_id.id not in broken
             and (known.start_offset, known.served_end_offset) == offsets
             and known.segment_size_bytes == prepared.size_bytes
             and known.log_crc32c == prepared.log_crc32c

@@ -36,9 +36,10 @@ from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentSt
 from tierlog.remote.object_store import Draft
 from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
 from tierlog.tiering.local_log import LogView, TopicSettings
-from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
+from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.tiering.refusals import Refusal
+from tierlog.tiering.store_check import StoreCheck
 from tierlog.tiering.task_pool import Again, Task
 
 __all__ = ["CopyTask"]
@@ -72,6 +73,7 @@ class CopyTask:
         self._copied: Coverage | None = None
         self._producers: ProducerStates | None = None
         self._refused: dict[int, Refusal] = {}
+        self._check = StoreCheck(work)
         self._largest_timestamp_ms: dict[int, int] = {}
         self._nothing_to_do_in: LogView | None = None
         self._decided: tuple[LogView, tuple[Decision, ...]] | None = None
@@ -83,7 +85,8 @@ class CopyTask:
             return Again.LATER
         if not self._tier.metadata.is_ready(self._work.partition):
             return Again.LATER
-        if view is self._nothing_to_do_in and not self._may_retry(view):
+        idle = view is self._nothing_to_do_in
+        if idle and not self._check.is_due() and not self._may_retry(view):
             return Again.LATER
         try:
             return self._run(task, view)
@@ -102,6 +105,9 @@ class CopyTask:
         if self._copied is None:
             self._decided = None
             self._copied = self._settle(view)
+        if self._check.is_due() and self._check.run(view):
+            self._decided = None
+            self._copied = self._settle(view)
         copied = self._copied
         # The run before has looked after its copy, and only time could have changed anything.
         decided, self._decided = self._decided, None
@@ -115,6 +121,9 @@ class CopyTask:
             if decision.eligible and (segment := self._unless_refused(decision.segment, view))
         ]
         if not candidates:
+            if copied is not None:
+                self._check.drop_replaced(copied)
+            self._check.clean(view)
             waits = any(decision.reason is Ineligible.COPY_LAG for decision in decisions)
             self._nothing_to_do_in = None if waits else view
             return Again.LATER
@@ -134,7 +143,7 @@ class CopyTask:
             self._show(decisions, view, copied)
         else:
             self._decide(view, copied)
-        more = len(candidates) > 1 or len(self._refused) < refused
+        more = len(candidates) > 1 or len(self._refused) < refused or self._check.has_work
         return Again.NOW if more else Again.LATER
 
     # -- knowing what is there
@@ -152,7 +161,7 @@ class CopyTask:
         work.catch_up_indexes()
         if view.log.leader_epochs is None:
             return None
-        return coverage(segments, view.log.leader_epochs)
+        return work.copied_offsets(segments, view.log.leader_epochs)
 
     def _settle_one(self, segment: RemoteLogSegmentMetadata) -> None:
         work = self._work
@@ -358,7 +367,7 @@ class CopyTask:
                 draft=draft,
             )
             producers.remember(prepared.end_offset + 1, prepared.rebuilt.producer_snapshot)
-            if tier.copier.has_copied(prepared):
+            if tier.copier.has_copied(prepared, work.broken):
                 return None
             return tier.copier.copy(
                 prepared,

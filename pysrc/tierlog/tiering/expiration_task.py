@@ -27,7 +27,7 @@ from tierlog.tiering.deletion_guard import (
 )
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.local_upkeep import drop_local_segments
-from tierlog.tiering.partition_work import Happened, PartitionWork, coverage
+from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.retention import (
     Deletion,
     LocalSegment,
@@ -97,7 +97,7 @@ class ExpirationTask:
         if cut:
             segments, being_copied = work.list_segments()
             work.cut_indexes()
-        copied = coverage(segments, lineage)
+        copied = work.copied_offsets(segments, lineage)
         plan = _plan(work, view, segments, being_copied, copied)
         self._show(view, segments, plan, began_ms)
         failure = None if plan is None else self._carry_out(task, view, plan)
@@ -280,7 +280,7 @@ def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
     if view is None or view.log.lineage is None or not work.tier.metadata.is_ready(work.partition):
         return None
     segments = work.tier.metadata.list(work.partition)
-    plan = _plan(work, view, segments, frozenset(), coverage(segments, view.log.lineage))
+    plan = _plan(work, view, segments, frozenset(), work.copied_offsets(segments, view.log.lineage))
     return None if plan is None else planned_deletion(work.partition, segments, plan)
 
 

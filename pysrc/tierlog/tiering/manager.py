@@ -59,7 +59,8 @@ class ManagerOptions:
     """What a manager may be given besides; every part has a default.
 
     ``index_config.dir`` keeps remote index files of the partitions there (none when None).
-    ``random_bytes`` is where jitter and segment ids come from.
+    ``check_interval_ms`` and ``repair`` as in `Tier`. ``random_bytes`` is where jitter and segment
+    ids come from.
     """
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
@@ -73,6 +74,8 @@ class ManagerOptions:
     listener: ManagerListener | None = None
     include_internal: bool = False
     include_compacted: bool = False
+    check_interval_ms: int | None = None
+    repair: bool = False
     random_bytes: Callable[[int], bytes] = os.urandom
 
 
@@ -129,6 +132,8 @@ class RemoteLogManager:
             include_internal=given.include_internal,
             include_compacted=given.include_compacted,
             index_interval_bytes=given.log_config.index_interval_bytes,
+            check_interval_ms=given.check_interval_ms,
+            repair=given.repair,
         )
         self.copy_pool, self.expiration_pool, self.follower_pool = self._pools = _pools(
             given, clock, self._failed

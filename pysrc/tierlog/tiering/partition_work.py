@@ -7,7 +7,7 @@ new object, so nothing that an earlier leader epoch believed outlives it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -65,6 +65,10 @@ class Happened(StrEnum):
     DELETE_FAILED = "delete_failed"
     LOCAL_DELETED = "local_deleted"
     LOCAL_KEPT = "local_kept"
+    REPAIRED = "repaired"
+    BROKEN = "broken"
+    LOST = "lost"
+    NOT_CHECKED = "not_checked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,11 @@ class ManagerListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What the tasks of all partitions work with."""
+    """What the tasks of all partitions work with.
+
+    ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
+    never). ``repair``: it compares every byte, once, and removes what is left over.
+    """
 
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
@@ -124,6 +132,8 @@ class Tier:
     include_internal: bool = False
     include_compacted: bool = False
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+    check_interval_ms: int | None = None
+    repair: bool = False
 
 
 class PartitionWork:
@@ -144,6 +154,9 @@ class PartitionWork:
         self.tier = tier
         self.leads = leads
         self.decisions: tuple[Decision, ...] | None = None
+        # Finished segments whose objects the last check found missing or damaged, by id. Replaced,
+        # never changed: other tasks read it.
+        self.broken: dict[str, RemoteLogSegmentMetadata] = {}
         self.metrics: PartitionMetrics | None = tier.metrics.partition(partition) if leads else None
         self._lock = threading.Lock()
         self._copying: set[str] = set()
@@ -193,6 +206,13 @@ class PartitionWork:
                 text=text,
             )
         )
+
+    def copied_offsets(
+        self, segments: Iterable[RemoteLogSegmentMetadata], lineage: LeaderEpochs
+    ) -> Coverage:
+        """The offsets that finished and whole segments hold, see `coverage`."""
+        broken = self.broken
+        return coverage([one for one in segments if one.segment_id.id not in broken], lineage)
 
     def reached(self, view: LogView, copied: Coverage) -> None:
         """Tell the host up to where its log is in the tier without a hole."""

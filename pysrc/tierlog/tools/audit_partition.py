@@ -30,8 +30,13 @@ from tierlog.tools.findings import Finding, Tally, counted
 
 __all__ = ["PartitionAudit", "audit_partition"]
 
-_SEE_WHY = "see why with tierlog tier, or whether objects were deleted from the store"
-_FOLLOW_EPOCHS = "nothing to do: readers follow the leader epochs; one of both may be removed"
+_SEE_WHY = (
+    "run tierlog tier --repair while the broker still has these offsets, or restore the objects "
+    "from a backup or an older version in the bucket"
+)
+_FOLLOW_EPOCHS = (
+    "nothing to do: readers follow the leader epochs; tierlog tier --repair removes second copies"
+)
 _COMPARE = "compare both with a replica, with tierlog cat: one of them is not what its leader wrote"
 _NOT_READ = "nothing to do: a later leader wrote these offsets otherwise, and nothing reads it"
 _EXPIRES = "nothing to do: retention removes it"

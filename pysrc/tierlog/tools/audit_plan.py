@@ -44,8 +44,8 @@ __all__ = ["AuditPart", "AuditPlan", "plan_audit"]
 
 _SETTLE = "run tierlog tier again, which settles interrupted copies and deletions"
 _RESTORE = (
-    "readers fail there: restore the objects from a backup or an older version in the bucket, or "
-    "copy the segment again while the broker still has it"
+    "readers fail there: run tierlog tier --repair while the broker still has the segment, or "
+    "restore the objects from a backup or an older version in the bucket"
 )
 
 

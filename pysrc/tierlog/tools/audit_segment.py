@@ -50,8 +50,12 @@ __all__ = ["OBJECT_ACTIONS", "SegmentLook", "SegmentTask", "look_at_segment", "p
 _MAX_OPEN_TRANSACTIONS = 10_000
 
 _COPY_AGAIN = (
-    "copy the segment again while the broker still has it, or restore the object from a backup "
-    "or an older version in the bucket"
+    "run tierlog tier --repair while the broker still has the segment, or restore the object from "
+    "a backup or an older version in the bucket"
+)
+_REBUILD = (
+    "run tierlog tier --repair beside the broker, or tierlog index rebuild without it: the .log "
+    "object is the truth, and the .indexes object is made again from it"
 )
 _WRITTEN_SO = (
     "the checksum of the batch is right, so the producer wrote it like this and a copy from the "
@@ -59,7 +63,6 @@ _WRITTEN_SO = (
 )
 # Reasons that are found behind a right checksum.
 _SEALED = frozenset(("bad_compression", "bad_header", "bad_record", "too_large"))
-_REBUILD = "the .log object is the truth: rebuild the .indexes object from it"
 _ASK_BOTH = (
     "one of both is not this segment's: verify --deep says whether the objects hold; if they do, "
     "rebuild the metadata from the bucket"
@@ -68,7 +71,10 @@ _UNKNOWN = (
     "no reader finds it through this metadata, and retention never removes it; if it was lost, "
     "rebuild the metadata from the bucket; remove both objects only if no metadata knows it"
 )
-_UNFINISHED = "run tierlog tier again, which settles interrupted copies; nothing reads this object"
+_UNFINISHED = (
+    "run tierlog tier again, which settles interrupted copies, with --repair also those that its "
+    "state directory does not know; nothing reads this object"
+)
 OBJECT_ACTIONS = {
     ProblemReason.FOREIGN_OBJECT: "nothing to do: tierlog passes over it",
     ProblemReason.LOG_WITHOUT_INDEXES: _UNFINISHED,

@@ -70,8 +70,8 @@ __all__ = [
 ]
 
 _COPY_AGAIN = (
-    "copy the segment again while the broker still has it, or restore the object from a backup or "
-    "an older version in the bucket"
+    "run tierlog tier --repair while the broker still has the segment, or restore the object from "
+    "a backup or an older version in the bucket"
 )
 _BEFORE = "restore the segment before it, then run this again"
 _FAILED = "see why the store or the disk failed, then run this again: what is done stays done"

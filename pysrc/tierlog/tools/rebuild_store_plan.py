@@ -53,7 +53,9 @@ _PARALLEL_READS = 8
 # Far longer than the moment between the two objects of a segment that is being copied.
 _COPY_UNDER_WAY_MS = 600_000
 _NOT_OURS = "nothing to do: tierlog passes over it"
-_COPY_AGAIN = "copy the segment again while the broker still has it, or restore the object"
+_COPY_AGAIN = (
+    "run tierlog tier --repair while the broker still has the segment, or restore the object"
+)
 
 _Partition = tuple[str, int]
 
