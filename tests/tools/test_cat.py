@@ -548,3 +548,13 @@ def test_a_read_to_an_unknown_end_is_an_error_after_the_records(
     for more in (["-o", f":{base_of(newest)}"], ["-c", "5"]):
         assert main([*command, *more]) == 0
     capsysbinary.readouterr()
+
+
+def test_a_topic_that_looks_like_an_option_goes_after_two_dashes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_dir = str(DATA_DIR / "clean" / "disk1")
+    assert main(["cat", log_dir, "-:0"]) == 2
+    assert "goes after --: tierlog cat SOURCE -- -:0" in capsys.readouterr().err
+    assert main(["cat", log_dir, "--", "-:0"]) == 1
+    assert "no topic -, only" in capsys.readouterr().err

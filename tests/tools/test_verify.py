@@ -14,6 +14,7 @@ from tests.dump_text import DumpedBatch, parse_log_dump
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_text
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog._core import crc32c
+from tierlog.cli import main
 from tierlog.tools.findings import Finding, Report, Severity, report_text
 from tierlog.tools.verify_log_dir import verify_log_dir
 
@@ -311,3 +312,12 @@ def test_nothing_is_written(log_dir: Path) -> None:
     before = state()
     verify_log_dir(log_dir)
     assert state() == before
+
+
+@pytest.mark.parametrize("version", ["0.10", "2.4"])
+def test_index_entries_of_old_brokers_are_sound(
+    version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers up to 1.1 write the first offset of a batch, later ones the last."""
+    assert main(["verify", str(DATA_DIR / "legacy" / f"kafka-{version}")]) == 0
+    assert "no problems" in capsys.readouterr().out

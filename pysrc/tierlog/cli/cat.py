@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,29 @@ if TYPE_CHECKING:
 
 __all__ = ["cat"]
 
+_DASHED_TOPIC = re.compile(r"-[a-zA-Z0-9._-]*:[0-9]+", re.ASCII)
 
-@click.command()
+
+class _Cat(click.Command):
+    """A topic whose name begins with ``-`` looks like an option: the error says what to do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            named = next((one for one in given if _DASHED_TOPIC.fullmatch(one)), None)
+            if named is None or "--" in given:
+                raise
+            text = (
+                f"{error.format_message()}\n"
+                f"A topic whose name begins with - goes after --: tierlog cat SOURCE -- {named}"
+            )
+            raise click.UsageError(text, ctx=ctx) from None
+
+
+@click.command(cls=_Cat)
 @click.argument("source")
 @click.argument(
     "partitions", nargs=-1, type=Parsed("topic", topic_value), metavar="TOPIC[:PARTITION]..."

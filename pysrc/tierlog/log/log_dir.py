@@ -82,7 +82,8 @@ class PartitionLog:
     * ``compacted``: the cleaner's checkpoint is damaged. False means only that the cleaner has
       not recorded this partition, as for a compacted topic it has not reached yet.
 
-    ``archived_as``: the topic id of its archive, where that need not be the topic's own.
+    ``recorded_log_start``: the log start offset that the broker's checkpoint has; None when it is
+    silent. ``archived_as``: the topic id of its archive, where that need not be the topic's own.
     ``begins_without_epochs``: the log begins with messages from before format 2, which have no
     leader epoch. ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed
     here when the broker goes on, so until then the segments of this partition are not settled.
@@ -103,6 +104,7 @@ class PartitionLog:
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[CorruptDataError, ...] = ()
     archived_as: str | None = None
+    recorded_log_start: int | None = None
 
     @property
     def archive_id(self) -> str | None:
@@ -399,6 +401,7 @@ def _partition_log(
     first_base = segments[0].base_offset if segments else None
     starts, cleaner = checkpoints.log_starts, checkpoints.cleaner_offsets
     return PartitionLog(
+        recorded_log_start=None if starts is None else starts.get(topic_partition),
         topic=topic_partition.topic,
         partition=topic_partition.partition,
         topic_id=contents.topic_id,

@@ -160,6 +160,13 @@ class LocalReader:
             return None
         return max(log.log_start_offset or 0, log.segments[0].base_offset)
 
+    def recorded_log_start(self, topic: str, partition: int) -> int:
+        """The log start offset in the broker's checkpoint; 0 when there is none."""
+        try:
+            return self._log(topic, partition).recorded_log_start or 0
+        except OutOfRangeError:
+            return 0
+
     def stable_log(
         self, topic: str, partition: int, earlier: Callable[[int], bytes | None]
     ) -> StableLog:

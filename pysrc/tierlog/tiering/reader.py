@@ -13,6 +13,7 @@ from tierlog.errors import ConfigError, GapError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import Problem
+from tierlog.remote.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
 from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
 from tierlog.remote.storage import RemoteStorageManager
@@ -67,10 +68,8 @@ def open_reader(
     instead.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
-    report_gap = gap_handler(on_gap)
     # One for all looks at the store.
     quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
-
     options: dict[str, Any] = {
         "index_cache": index_cache,
         "fetch_quota": quota,
@@ -83,7 +82,7 @@ def open_reader(
             url,
             lambda adopted: _wanted(topic, partition, adopted),
             on_problem,
-            report_gap,
+            gap_handler(on_gap),
             options,
             beside_directory=store is not None,
         )
@@ -104,6 +103,7 @@ def open_reader(
         remote(store),
         isolation_level=isolation,
         look_again=lambda: remote(store),
+        same_owner=store.startswith(KAFKA_SCHEME),
         on_gap=on_gap,
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from tierlog.columns import RecordColumns
 from tierlog.errors import GapError, OutOfRangeError
 from tierlog.log.same_log import VanishedError
@@ -47,10 +49,14 @@ class TieredReader:
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         look_again: Callable[[], StoreReader] | None = None,
         on_gap: OnGap = "fail",
+        same_owner: bool = False,
     ) -> None:
         """Both readers are of the same isolation level. ``look_again`` opens the store anew, for
         what has been copied since; None when `remote` hears of it by itself. ``on_gap`` is what
-        happens where both lack offsets."""
+        happens where both lack offsets. ``same_owner``: the store is the broker's own tier, whose
+        segments below the log start offset of the directory are deleted and only not gone yet;
+        an archive keeps what its broker has deleted."""
+        self._same_owner = same_owner
         self._local = local
         self._remote = remote
         self._look_again = look_again
@@ -94,9 +100,14 @@ class TieredReader:
             local = self._local_bounds(topic, partition)
         if remote is None:
             return self._local.bounds(topic, partition) if local is None else local
+        start_offset = self._log_start(topic, partition)
         if local is None:
-            return remote
-        return min(remote[0], local[0]), max(remote[1], local[1])
+            return max(remote[0], start_offset), remote[1]
+        return max(min(remote[0], local[0]), start_offset), max(remote[1], local[1])
+
+    def _log_start(self, topic: str, partition: int) -> int:
+        """Below this nothing of the store belongs to the log."""
+        return self._local.recorded_log_start(topic, partition) if self._same_owner else 0
 
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
@@ -106,7 +117,7 @@ class TieredReader:
         what the store has of it."""
         name, topic = topic, self._known_as(topic, partition)
         held = self._remote.extent(topic, partition)
-        offset = start_offset
+        offset = max(start_offset, self._log_start(topic, partition))
         here: _Here | None = None
         while end_offset is None or offset < end_offset:
             before, here = here, self._look(topic, partition, here)
@@ -174,11 +185,21 @@ class TieredReader:
         border = self._local.start_offset(topic, partition)
         if self._remote.extent(topic, partition) is not None:
             found = self._remote.offset_for_timestamp(topic, partition, timestamp_ms)
+            if found is not None and found < self._log_start(topic, partition):
+                return self._first_not_before(topic, partition, timestamp_ms)
             if found is not None and (border is None or found < border):
                 return found
         if border is None:
             return None
         return self._local.offset_for_timestamp(topic, partition, timestamp_ms)
+
+    def _first_not_before(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """The first record of that time or later, from the log start offset on."""
+        for records in self.read(topic, partition, 0):
+            late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
+            if len(late):
+                return int(records.offset[late[0]])
+        return None
 
     def _read_remote(
         self,
