@@ -25,7 +25,7 @@ from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.remote import RemoteRead
 from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import KnownGaps, gap_error, unknown_end
+from tierlog.tiering.gaps import KnownGaps, gap_error, gap_start_in, unknown_end
 from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
 from tierlog.tiering.store_listing import StoreListing
 from tierlog.tiering.store_reader import StoreReader
@@ -61,7 +61,7 @@ class StoreCatalog:
         self._findings = Findings(options.fail_on_corrupt)
         # The other views show what is missing.
         self._fail_on_gap = options.fail_on_gap and options.view in (View.RECORDS, View.BATCHES)
-        self._gaps = KnownGaps(listing.metadata)
+        self._gaps = KnownGaps(listing.metadata, gap_start_in(storage))
         self._lineages: dict[Partition, LeaderEpochs] = {}
 
     @classmethod

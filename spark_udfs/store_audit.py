@@ -81,6 +81,7 @@ SEGMENTS = pa.schema(
         "lineage": _EPOCHS,
         "open_transactions": _OPEN,
         "ended_producers": pa.list_(pa.int64()),
+        "gap_start_offset": pa.int64(),
     }
 )
 # The fields of `tierlog.tools.audit_rows.EpochSizeRow`, `RetentionRow` and `DeletionRow`.

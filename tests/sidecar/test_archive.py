@@ -14,6 +14,7 @@ from tests.kafka_tools.golden import golden_segments
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.config import Config, RemoteLogConfig
+from tierlog.errors import GapError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import list_segments
@@ -22,7 +23,10 @@ from tierlog.remote.metadata import RemoteLogSegmentState
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport
+from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.local_log import TopicSettings
+from tierlog.tools.ls import list_store
+from tierlog.tools.verify_store import verify_store
 
 PARTITION = "epochs-0"
 ROLLED = [one.base_offset for one in golden_segments(topic="epochs") if one.rolled]
@@ -58,9 +62,9 @@ def local_retention(log_dir: Path, start_offset: int) -> None:
     (log_dir / "log-start-offset-checkpoint").write_text(f"0\n1\nepochs 0 {start_offset}\n")
 
 
-def offsets(log_dir: Path, start_offset: int = 0) -> list[int]:
+def offsets(log_dir: Path, start_offset: int = 0, on_gap: OnGap = "fail") -> list[int]:
     store = (log_dir.parent / "store").as_uri()
-    pieces = tierlog.read(store, "epochs", 0, start_offset)
+    pieces = tierlog.read(store, "epochs", 0, start_offset, on_gap=on_gap)
     return [offset for piece in pieces for offset in piece.offset.tolist()]
 
 
@@ -83,6 +87,44 @@ def test_local_retention_takes_nothing_from_the_archive(log_dir: Path, state: st
     assert offsets(log_dir) == list(range(END))
     assert offsets(log_dir, 150)[0] == 150
     assert segment.read_bytes() == active
+
+
+def only_first_segment(log_dir: Path) -> None:
+    """Tier the first segment, while the broker has nothing after the second one."""
+    away = log_dir.parent / "away"
+    away.mkdir()
+    later = [path for base in (285, END) for path in (log_dir / PARTITION).glob(f"{base:020d}.*")]
+    for path in later:
+        path.rename(away / path.name)
+    assert [row.base_offset for row in tier(log_dir).of(Outcome.COPIED)] == [0]
+    for path in away.iterdir():
+        path.rename(log_dir / PARTITION / path.name)
+
+
+@pytest.mark.parametrize("state", ["state", "lost"])
+def test_what_was_deleted_before_it_was_copied_is_no_gap(log_dir: Path, state: str) -> None:
+    """By retention or by DeleteRecords, while no sidecar ran."""
+    only_first_segment(log_dir)
+    local_retention(log_dir, 285)
+    assert [row.base_offset for row in tier(log_dir, state).of(Outcome.COPIED)] == [285]
+    assert offsets(log_dir) == [*range(146), *range(285, END)]
+    store = log_dir.parent / "store"
+    assert list_store(store.as_uri()).gaps == ()
+    report = verify_store(store.as_uri(), now_ms=1 << 50)
+    assert report.sound
+    (note,) = [one for one in report.findings if one.what == "deleted_before_copy"]
+    assert (note.first_offset, note.last_offset) == (146, 284)
+
+
+def test_a_segment_that_was_refused_is_a_gap(log_dir: Path) -> None:
+    """The broker still has it: its offsets were not deleted."""
+    damaged = log_dir / PARTITION / f"{146:020d}.log"
+    data = bytearray(damaged.read_bytes())
+    data[300] ^= 1
+    damaged.write_bytes(data)
+    assert [row.base_offset for row in tier(log_dir).of(Outcome.COPIED)] == [0, 285]
+    with pytest.raises(GapError, match="offsets 146 to 284 are in no segment"):
+        offsets(log_dir)
 
 
 def test_the_archive_expires_from_its_own_beginning(log_dir: Path) -> None:
@@ -184,5 +226,7 @@ def test_a_deleted_topic_stays_and_its_interrupted_copies_are_settled(log_dir: P
         f"{segments[0].segment_id}: interrupted copy finished",
         f"{segments[1].segment_id}: interrupted copy removed",
     )
-    assert offsets(log_dir) == [*range(146), *range(285, END)]
+    with pytest.raises(GapError, match="offsets 146 to 284 are in no segment"):
+        offsets(log_dir)
+    assert offsets(log_dir, on_gap="skip") == [*range(146), *range(285, END)]
     assert len(list((log_dir.parent / "store").rglob("*.log"))) == 2

@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tierlog
 from tests.tiering.fetch.tier import Tier, made_batch
 from tierlog.errors import GapError
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.testing.segments import segment
+from tierlog.tiering.gaps import missing_offsets
 
 SEGMENTS, RECORDS = 5, 10
 
@@ -91,3 +97,42 @@ def test_a_compacted_segment_leaves_no_gap(tmp_path: Path) -> None:
 def test_an_unknown_word_for_gaps_is_refused(tier: Tier) -> None:
     with pytest.raises(tierlog.ConfigError, match="on_gap: expected fail, skip or a function"):
         read(tier, on_gap="ignore")
+
+
+@given(data=st.data())
+def test_gaps_against_a_log_known_offset_by_offset(data: st.DataObject) -> None:
+    """Segments anywhere, some of which know what the log had deleted right before them."""
+    segments: list[RemoteLogSegmentMetadata] = []
+    starts: dict[int, int | None] = {}
+    held: set[int] = set()
+    deleted: set[int] = set()
+    for number in range(data.draw(st.integers(0, 6))):
+        first = data.draw(st.integers(0, 40))
+        last = data.draw(st.integers(first, 45))
+        one = segment(f"s{number}", first, last, epochs=((0, 0),))
+        segments.append(one)
+        held |= set(range(first, last + 1))
+    # Of copies that begin with one offset the first that is listed is asked.
+    for one in sorted(segments, key=lambda one: (one.start_offset, one.end_offset)):
+        start = data.draw(st.none() | st.integers(0, one.start_offset))
+        known = starts.setdefault(one.start_offset, start)
+        offset = one.start_offset - 1
+        while known is not None and offset >= known and offset not in held:
+            deleted.add(offset)
+            offset -= 1
+    log_start = data.draw(st.none() | st.integers(0, 45))
+    end = data.draw(st.none() | st.integers(0, 50))
+    gaps = missing_offsets(
+        segments,
+        data.draw(st.sampled_from([None, LeaderEpochs((EpochEntry(0, 0),))])),
+        log_start_offset=log_start,
+        end_offset=end,
+        gap_start_of=lambda one: starts[one.start_offset],
+    )
+    found = [offset for one in gaps for offset in range(one.first_offset, one.last_offset + 1)]
+    begin = min(held, default=0 if log_start is None else log_start)
+    begin = begin if log_start is None else log_start
+    after = max([*(one + 1 for one in held), end or 0, begin])
+    if not held and log_start is None:
+        after = begin
+    assert found == [one for one in range(begin, after) if one not in held | deleted]

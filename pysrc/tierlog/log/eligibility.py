@@ -31,6 +31,7 @@ __all__ = [
     "copy_facts",
     "decide_segments",
     "eligible_segments",
+    "gap_start_offset",
     "last_stable_offset",
 ]
 
@@ -174,6 +175,11 @@ class Coverage:
         """The highest offset covered, None for none."""
         return self._ends[-1] if self._ends else None
 
+    def highest_below(self, offset: int) -> int | None:
+        """The highest offset covered that is below `offset`, None for none."""
+        index = bisect_left(self._starts, offset) - 1
+        return None if index < 0 else min(self._ends[index], offset - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
@@ -307,6 +313,25 @@ def eligible_segments(
 ) -> tuple[SegmentFiles, ...]:
     """The segments that may be copied now, in the order given."""
     return tuple(d.segment for d in decide_segments(segments, facts) if d.eligible)
+
+
+def gap_start_offset(
+    segment: SegmentFiles, log: PartitionLog, copied: Coverage | None
+) -> int | None:
+    """Return the first of the offsets right before `segment` that were never copied and that the
+    log does not have any more; None when there are none.
+
+    Retention or DeleteRecords deleted them before they were copied, or compaction left an empty
+    segment. Offsets of a segment that still has bytes, a damaged one for example, are not deleted.
+    """
+    before = None if copied is None else copied.highest_below(segment.base_offset)
+    if before is None or before + 1 == segment.base_offset or log.log_start_offset is None:
+        return None
+    offset = max(before + 1, log.log_start_offset, log.segments[0].base_offset)
+    for one in log.segments:
+        if one.size_bytes == 0 and one.base_offset <= offset and one.next_base_offset is not None:
+            offset = max(offset, one.next_base_offset)
+    return before + 1 if offset >= segment.base_offset else None
 
 
 def _partition_reason(facts: CopyFacts) -> tuple[Ineligible, str] | None:

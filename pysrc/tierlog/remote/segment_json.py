@@ -18,6 +18,7 @@ blanks, numbers are integers.
 | ``txn_index_empty`` | true, false |
 | ``record_count``, ``batch_count`` | of the `.log` object, -1 when unknown |
 | ``cluster_id`` | text, ``""`` when unknown |
+| ``gap_start_offset`` | first offset right before it that was deleted uncopied; only if any was |
 
 Unknown keys are ignored; a key twice, another type or another version is an error.
 """
@@ -50,6 +51,7 @@ class SegmentDescription:
     record_count: int = -1
     batch_count: int = -1
     cluster_id: str = ""
+    gap_start_offset: int | None = None
 
 
 def encode_segment(description: SegmentDescription) -> bytes:
@@ -76,6 +78,8 @@ def encode_segment(description: SegmentDescription) -> bytes:
         "batch_count": description.batch_count,
         "cluster_id": description.cluster_id,
     }
+    if description.gap_start_offset is not None:
+        fields["gap_start_offset"] = description.gap_start_offset
     if is_derived_topic_id(partition.topic_id):
         fields["topic_id_derived"] = True
     return _ENCODER.encode(fields).encode("utf-8")
@@ -141,6 +145,9 @@ class _Fields(dict[str, Any]):
             record_count=self.integer("record_count"),
             batch_count=self.integer("batch_count"),
             cluster_id=self.text("cluster_id"),
+            gap_start_offset=self.integer("gap_start_offset")
+            if "gap_start_offset" in self
+            else None,
         )
 
     def integer(self, name: str) -> int:

@@ -274,6 +274,7 @@ def encode_segment_indexes(
     cluster_id: str = "",
     remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
     data_id: Callable[[int], bytes] | None = None,
+    gap_start_offset: int | None = None,
 ) -> tuple[bytes, bytes]:
     """The `.indexes` object of the segment, and of it the remoteLogIndex entries.
 
@@ -294,6 +295,7 @@ def encode_segment_indexes(
         record_count=record_count,
         batch_count=batch_count,
         cluster_id=cluster_id,
+        gap_start_offset=gap_start_offset,
     )
     remote_log_index = b"".join(entries)
     if data_id is not None:
@@ -393,8 +395,11 @@ class SegmentCopier:
         leader_epoch: int | None = None,
         gate: Callable[[int], None] | None = None,
         draft: Draft | None = None,
+        gap_start_offset: int | None = None,
     ) -> CopiedSegment:
         """Copies the segment behind `handle`, as the leader of `leader_epoch` if one is given.
+
+        ``gap_start_offset`` is that of `eligibility.gap_start_offset`, kept with the segment.
 
         ``gate`` is told the size of each piece before it is sent; it may block (a quota's
         `Transfer.before_piece`), or stop the copy by raising. SegmentRefusedError when the offsets
@@ -412,7 +417,7 @@ class SegmentCopier:
         except ValueError as error:
             raise SegmentRefusedError(handle.path, [str(error)]) from None
         try:
-            indexes, entries = self.encode_indexes(prepared, handle, started)
+            indexes, entries = self.encode_indexes(prepared, handle, started, gap_start_offset)
         except IndexesTooLargeError as error:
             raise SegmentRefusedError(handle.path, [str(error)], "indexes_too_large") from None
         self._metadata.add(started, leader_epoch=leader_epoch)
@@ -434,7 +439,11 @@ class SegmentCopier:
         return CopiedSegment(metadata=self._finish(started, leader_epoch), remote_log_index=entries)
 
     def encode_indexes(
-        self, prepared: PreparedSegment, handle: SegmentHandle, metadata: RemoteLogSegmentMetadata
+        self,
+        prepared: PreparedSegment,
+        handle: SegmentHandle,
+        metadata: RemoteLogSegmentMetadata,
+        gap_start_offset: int | None = None,
     ) -> tuple[bytes, bytes]:
         """Return the `.indexes` object of a prepared segment, and of it the remoteLogIndex."""
         return encode_segment_indexes(
@@ -444,6 +453,7 @@ class SegmentCopier:
             cluster_id=self._cluster_id,
             remote_index_interval_bytes=self._remote_index_interval_bytes,
             data_id=self._foreign_data_ids(metadata),
+            gap_start_offset=gap_start_offset,
         )
 
     def has_copied(self, prepared: PreparedSegment, broken: Container[str]) -> bool:

@@ -26,6 +26,7 @@ from tierlog.log.eligibility import (
     Ineligible,
     copy_facts,
     decide_segments,
+    gap_start_offset,
 )
 from tierlog.log.files import read_small
 from tierlog.log.index_files import read_time_index
@@ -264,7 +265,7 @@ class CopyTask:
         work = self._work
         base_offset, size_bytes = segment.base_offset, segment.size_bytes
         try:
-            done = self._transfer(task, view, segment)
+            done = self._transfer(task, view, copied, segment)
         except (FencedLeaderError, ClosedError, QuotaWaitCancelledError, _CancelledError):
             raise
         except (FileNotFoundError, VanishedError) as error:
@@ -327,7 +328,9 @@ class CopyTask:
         if self._work.metrics is not None:
             self._work.metrics.copy_failed()
 
-    def _transfer(self, task: Task, view: LogView, segment: SegmentFiles) -> CopiedSegment | None:
+    def _transfer(
+        self, task: Task, view: LogView, copied: Coverage | None, segment: SegmentFiles
+    ) -> CopiedSegment | None:
         """Copy one segment; None when a finished remote segment has these very bytes.
 
         The wait for the quota comes before the scan: what is scanned and open is sent at once."""
@@ -376,6 +379,7 @@ class CopyTask:
                 leader_epoch=work.leader_epoch,
                 gate=gate,
                 draft=draft,
+                gap_start_offset=gap_start_offset(segment, view.log, copied),
             )
 
     def _draft(

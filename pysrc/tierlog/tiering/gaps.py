@@ -12,20 +12,26 @@ from typing import Literal, NamedTuple
 
 from tierlog.errors import ConfigError, GapError
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.remote.indexes import IndexKind
+from tierlog.remote.layout import indexes_key
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from tierlog.remote.segment_json import decode_segment
+from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 
 __all__ = [
     "Gap",
+    "GapStartOf",
     "KnownGaps",
     "OnGap",
     "gap_error",
     "gap_handler",
+    "gap_start_in",
     "missing_offsets",
     "raise_gap",
     "unknown_end",
@@ -33,6 +39,10 @@ __all__ = [
 
 OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
 """What a reader does at a gap: raise it, pass over it, or report it to a function and go on."""
+
+GapStartOf = Callable[[RemoteLogSegmentMetadata], int | None]
+"""The gap start offset that is kept with a segment; called only where offsets seem to be missing.
+`gap_start_in` asks the store."""
 
 _MAX_PARTITIONS = 4096
 _HINT = "tierlog verify names what is missing; --on-gap skip (on_gap, onGap) reads past it"
@@ -55,12 +65,14 @@ def missing_offsets(
     *,
     log_start_offset: int | None = None,
     end_offset: int | None = None,
+    gap_start_of: GapStartOf | None = None,
 ) -> list[Gap]:
     """Return the gaps of a partition, by offset.
 
     The tier should hold the offsets of `lineage` (None: of any leader epoch) from
     `log_start_offset` up to, not including, `end_offset`. Without `log_start_offset` nothing is
-    missing before the first segment, without `end_offset` nothing after the last one.
+    missing before the first segment, without `end_offset` nothing after the last one. Before a
+    segment that knows a gap start offset nothing is missing from there on: the log had deleted it.
     """
     held = sorted(
         (
@@ -74,7 +86,10 @@ def missing_offsets(
     next_offset = log_start_offset
     for first, last, _, segment in held:
         if next_offset is not None and first > next_offset:
-            gaps.append(Gap(next_offset, first - 1, segment))
+            start = None if gap_start_of is None else gap_start_of(segment)
+            end = first if start is None or first != segment.start_offset else min(first, start)
+            if next_offset < end:
+                gaps.append(Gap(next_offset, end - 1, segment))
         next_offset = max(last + 1, 0 if next_offset is None else next_offset)
     if end_offset is not None and next_offset is not None and next_offset < end_offset:
         gaps.append(Gap(next_offset, end_offset - 1, None))
@@ -84,8 +99,11 @@ def missing_offsets(
 class KnownGaps:
     """`missing_offsets` of the partitions of a metadata manager, kept while nothing changes."""
 
-    def __init__(self, metadata: RemoteLogMetadataManager) -> None:
+    def __init__(
+        self, metadata: RemoteLogMetadataManager, gap_start_of: GapStartOf | None = None
+    ) -> None:
         self._metadata = metadata
+        self._gap_start_of = gap_start_of
         self._kept: dict[TopicIdPartition, tuple[object, list[Gap]]] = {}
 
     def of(
@@ -113,7 +131,11 @@ class KnownGaps:
             if one.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED
         )
         gaps = missing_offsets(
-            known, lineage, log_start_offset=log_start_offset, end_offset=end_offset
+            known,
+            lineage,
+            log_start_offset=log_start_offset,
+            end_offset=end_offset,
+            gap_start_of=self._gap_start_of,
         )
         if len(self._kept) >= _MAX_PARTITIONS:
             self._kept.clear()
@@ -128,6 +150,17 @@ def _ranges(
         return ranges_in_lineage(segment, lineage)
     first, last = segment.start_offset, segment.served_end_offset
     return [(first, last)] if first <= last else []
+
+
+def gap_start_in(storage: RemoteStorageManager) -> GapStartOf:
+    """The gap start offsets that the `.indexes` objects of `storage` hold."""
+
+    def gap_start_of(segment: RemoteLogSegmentMetadata) -> int | None:
+        kind = IndexKind.METADATA
+        section = bytes(storage.fetch_indexes(segment, [kind])[kind])
+        return decode_segment(section, path=indexes_key(segment), position=0).gap_start_offset
+
+    return gap_start_of
 
 
 def gap_error(partition: TopicIdPartition, first_offset: int, last_offset: int | None) -> GapError:

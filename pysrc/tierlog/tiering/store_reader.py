@@ -42,7 +42,7 @@ from tierlog.tiering.fetch.places import SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import OnGap, gap_error, gap_handler, unknown_end
+from tierlog.tiering.gaps import OnGap, gap_error, gap_handler, gap_start_in, unknown_end
 from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -414,7 +414,7 @@ class _Reads:
         settings: RemoteLogConfig,
         index_files: IndexFilesOf | None,
     ) -> None:
-        self.places = SegmentPlaces(metadata)
+        self.places = SegmentPlaces(metadata, gap_start_in(storage))
         self._storage = storage
         self._metadata = metadata
         self._index_cache = index_cache

@@ -41,6 +41,7 @@ _COMPARE = "compare both with a replica, with tierlog cat: one of them is not wh
 _NOT_READ = "nothing to do: a later leader wrote these offsets otherwise, and nothing reads it"
 _EXPIRES = "nothing to do: retention removes it"
 _STATE = "rebuild the .indexes objects of both segments from their .log objects, oldest first"
+_TOO_LATE = "nothing to do: readers pass over them; keep tierlog tier running, so that it is faster"
 _OPEN = (
     "nothing to do if the log goes on behind this segment; else abort the transaction on the broker"
 )
@@ -76,6 +77,7 @@ def audit_partition(segments: Iterable[AuditedSegment], rules: AuditRules) -> Pa
         _gaps(stored, lineage, tally)
         _overlaps(served, tally)
         _transactions(served, tally)
+    _never_copied(stored, tally)
     if lineage is not None:
         _strangers(stored, lineage, tally)
     retention, deletions = what_if(rows, lineage, rules)
@@ -113,7 +115,10 @@ def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally:
     starts = [row.log_start_offset for row in stored if row.log_start_offset is not None]
     rows = {row.path: row for row in stored}
     gaps = missing_offsets(
-        (row.metadata() for row in stored), lineage, log_start_offset=max(starts, default=None)
+        (row.metadata() for row in stored),
+        lineage,
+        log_start_offset=max(starts, default=None),
+        gap_start_of=lambda segment: rows[log_key(segment)].gap_start_offset,
     )
     for first, last, following in gaps:
         assert following is not None
@@ -126,6 +131,20 @@ def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally:
             _SEE_WHY,
             place=row.place(first, last),
         )
+
+
+def _never_copied(stored: Sequence[AuditedSegment], tally: Tally) -> None:
+    """Offsets that the log had deleted before they were copied."""
+    for row in stored:
+        if row.gap_start_offset is not None:
+            tally.note(
+                row.path,
+                "deleted_before_copy",
+                f"offsets {row.gap_start_offset} to {row.base_offset - 1} copied",
+                "that retention or DeleteRecords had deleted them from the log",
+                _TOO_LATE,
+                place=row.place(row.gap_start_offset, row.base_offset - 1),
+            )
 
 
 def _overlaps(served: Sequence[_Served], tally: Tally) -> None:

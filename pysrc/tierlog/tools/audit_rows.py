@@ -74,9 +74,9 @@ class AuditedSegment:
     only the bucket was asked; None for a segment that the metadata does not know. ``stored``: its
     two objects are there, and describe it. ``path`` is the key of its `.log` object.
 
-    Only the objects tell ``batches``, ``records``, the ``lineage`` that was uploaded and the
-    transactions that are open at its end; only a deep look ``ended_producers``, whose transactions
-    end in it. Only the metadata tells ``truncation_offset`` and the partition's
+    Only the objects tell ``batches``, ``records``, ``gap_start_offset``, the ``lineage`` that was
+    uploaded and the transactions that are open at its end; only a deep look ``ended_producers``,
+    whose transactions end in it. Only the metadata tells ``truncation_offset`` and the partition's
     ``log_start_offset``. None is unknown.
     """
 
@@ -104,6 +104,7 @@ class AuditedSegment:
     lineage: tuple[EpochEntry, ...] | None = None
     open_transactions: tuple[OpenTransaction, ...] | None = None
     ended_producers: tuple[int, ...] | None = None
+    gap_start_offset: int | None = None
 
     @property
     def folder(self) -> str:

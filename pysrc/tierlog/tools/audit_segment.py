@@ -171,6 +171,7 @@ def _look(
         state=task.state,
         stored=True,
         batches=description.batch_count if description.batch_count >= 0 else None,
+        gap_start_offset=description.gap_start_offset,
         records=description.record_count if description.record_count >= 0 else None,
         truncation_offset=None if known is None else known.truncation_offset,
         log_start_offset=None if known is None else known.log_start_offset,

@@ -267,8 +267,10 @@ def _gap_rows(
     partition: TopicIdPartition, descriptions: Sequence[SegmentDescription]
 ) -> Iterator[GapRow]:
     """Whatever leader wrote it: a listing does not ask for the leader epochs of the log."""
+    starts = {one.metadata.segment_id: one.gap_start_offset for one in descriptions}
     held = (description.metadata for description in descriptions)
-    for first, last, _ in missing_offsets(held, None):
+    gaps = missing_offsets(held, None, gap_start_of=lambda one: starts[one.segment_id])
+    for first, last, _ in gaps:
         yield GapRow(
             topic=partition.topic,
             partition=partition.partition,

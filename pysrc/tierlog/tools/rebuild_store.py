@@ -442,6 +442,7 @@ def _encode(
         metadata,
         cluster_id=cluster_id,
         remote_index_interval_bytes=chain.remote_index_interval_bytes,
+        gap_start_offset=None if told is None else told.gap_start_offset,
     )[0]
 
 

@@ -27,7 +27,7 @@ from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMe
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.fetch.local import LocalRead
 from tierlog.tiering.fetch.types import FetchView
-from tierlog.tiering.gaps import Gap, KnownGaps, gap_error
+from tierlog.tiering.gaps import Gap, KnownGaps, gap_error, gap_start_in
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
@@ -59,7 +59,9 @@ class TransactionReader:
         self._storage = storage
         self._metadata = metadata
         self._index_cache = index_cache
-        self._gaps = None if metadata is None else KnownGaps(metadata)
+        self._gaps = None
+        if metadata is not None:
+            self._gaps = KnownGaps(metadata, None if storage is None else gap_start_in(storage))
 
     def of_local(self, view: FetchView, read: LocalRead) -> tuple[AbortedTransaction, ...]:
         """Those that the batches of a local read have to do with, by first offset."""

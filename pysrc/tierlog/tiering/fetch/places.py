@@ -14,7 +14,7 @@ from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.tiering.gaps import Gap, KnownGaps
+from tierlog.tiering.gaps import Gap, GapStartOf, KnownGaps
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 
@@ -28,9 +28,11 @@ class SegmentPlaces:
     """Answers from a metadata manager, kept per partition until its number of changes or the
     lineage is another one: in ``table``. Any thread."""
 
-    def __init__(self, metadata: RemoteLogMetadataManager) -> None:
+    def __init__(
+        self, metadata: RemoteLogMetadataManager, gap_start_of: GapStartOf | None = None
+    ) -> None:
         self._metadata = metadata
-        self._gaps = KnownGaps(metadata)
+        self._gaps = KnownGaps(metadata, gap_start_of)
         self.table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
 
     def find(

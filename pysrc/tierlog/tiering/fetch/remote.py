@@ -56,7 +56,7 @@ from tierlog.tiering.fetch.run_checks import (
 )
 from tierlog.tiering.fetch.sequential import Fetched, Outcome, Part, Wanted, take_parts
 from tierlog.tiering.fetch.workers import Workers
-from tierlog.tiering.gaps import OnGap, gap_error, gap_handler
+from tierlog.tiering.gaps import OnGap, gap_error, gap_handler, gap_start_in
 from tierlog.types import StopReason, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class RemoteReader:
         self._alarm = alarm or (lambda _error: None)
         self._on_gap = gap_handler(on_gap)
         self._clock = clock or SystemClock()
-        self._places = SegmentPlaces(metadata)
+        self._places = SegmentPlaces(metadata, gap_start_in(storage))
         self._positions = Positions(
             storage,
             index_cache=index_cache,
