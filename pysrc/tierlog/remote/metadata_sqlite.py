@@ -92,6 +92,16 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def __repr__(self) -> str:
         return f"SqliteRemoteLogMetadataManager({self._file.path!r})"
 
+    @property
+    def path(self) -> str:
+        """The SQLite file."""
+        return self._file.path
+
+    @property
+    def failure(self) -> str | None:
+        """Why the file takes no changes any more; None while it does."""
+        return self._file.failure
+
     def load(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Take `segments` as they are, in whatever state, in one commit: a rebuild."""
         by_partition: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}

@@ -10,6 +10,7 @@ from tierlog.clock import Clock
 from tierlog.log.eligibility import Decision
 from tierlog.log.log_dir import PartitionLog
 from tierlog.sidecar.report import Outcome, Progress, TierListener, TierRow
+from tierlog.sidecar.said import Lately
 from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent
 from tierlog.tiering.retention import HeldBack
 from tierlog.tiering.task_pool import TaskFailure
@@ -52,6 +53,7 @@ class Events(ManagerListener):
         self._waiting_since_ms: dict[TopicIdPartition, int] = {}
         self._moved_ms: dict[TopicIdPartition, int] = {}
         self._failed: dict[TopicIdPartition, str] = {}
+        self._lately = Lately(clock)
         self.listener = TierListener()
         self.counts: Counter[Outcome] = Counter()
         self.copied_bytes = 0
@@ -63,6 +65,7 @@ class Events(ManagerListener):
         """From now on to `listener`; so many bytes are to be sent."""
         with self._lock:
             self.listener = listener
+            self._lately = Lately(self._clock)
             self.sent_bytes = self.quota_wait_ms = 0
             self.total_bytes = total_bytes
 
@@ -137,7 +140,13 @@ class Events(ManagerListener):
             self.listener.on_change(text)
 
     def warn(self, text: str) -> None:
-        """Something an operator may want to know."""
+        """Something an operator may want to know, unless it was said lately."""
+        with self._lock:
+            if self._lately.is_news(text):
+                self.listener.on_warning(text)
+
+    def announce(self, text: str) -> None:
+        """Something an operator wants to know each time."""
         with self._lock:
             self.listener.on_warning(text)
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Hashable
 from tierlog.clock import Clock
 from tierlog.sidecar.report import Outcome, Progress, Status, TierListener, TierRow
 
-__all__ = ["Said", "SparingListener"]
+__all__ = ["Lately", "Said", "SparingListener"]
 
 # What was said is not said again for so long.
 SAY_AGAIN_MS = 600_000
+_MAX_REMEMBERED = 10_000
 
 
-class _Lately:
+class Lately:
     """What was said lately. For one thread at a time."""
 
     def __init__(self, clock: Clock) -> None:
@@ -26,6 +27,10 @@ class _Lately:
         said_ms = self._said_ms.get(what)
         if said_ms is not None and now_ms - said_ms < SAY_AGAIN_MS:
             return False
+        if len(self._said_ms) >= _MAX_REMEMBERED:
+            self._said_ms = {
+                one: at_ms for one, at_ms in self._said_ms.items() if now_ms - at_ms < SAY_AGAIN_MS
+            }
         self._said_ms[what] = now_ms
         return True
 
@@ -39,7 +44,7 @@ class Said:
 
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
         self._say = say
-        self._lately = _Lately(clock)
+        self._lately = Lately(clock)
         self._states: set[str] = set()
 
     def say(self, text: str) -> None:
@@ -62,7 +67,7 @@ class SparingListener(TierListener):
 
     def __init__(self, clock: Clock, listener: TierListener) -> None:
         self._listener = listener
-        self._lately = _Lately(clock)
+        self._lately = Lately(clock)
 
     def on_row(self, row: TierRow) -> None:
         """See `TierListener`."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, QuotaConfig, RemoteIndexConfig, load_config
-from tierlog.errors import ConfigError, TierlogError
+from tierlog.errors import ConfigError, RemoteMetadataError, TierlogError
 from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import LogDir, PartitionLog
@@ -319,10 +319,12 @@ class Sidecar:
 
         ``next_config`` is asked after each wait for settings to `reconfigure` with.
         What concerns the first look is raised as by `run_once`; later on a directory, a broker or
-        a store that fails is a warning, and the next look tries again. Close the sidecar then.
+        a store that fails is a warning, and the next look tries again. RemoteMetadataError when the
+        state directory could not be written to: what it holds is read back by the next start. Close
+        the sidecar then.
         """
         self._events.begin(SparingListener(self._clock, listener), 0)
-        said = Said(self._clock, self._events.warn)
+        said = Said(self._clock, self._events.announce)
         look = self._look()
         oversize = self._copy_quota.oversize_warning(self._config.log.segment_bytes)
         if oversize is not None:
@@ -332,6 +334,7 @@ class Sidecar:
             self._tell(look, said)
             if stop.wait(self._config.remote_log.manager_task_interval_ms / 1000):
                 return
+            self._require_sound_state()
             config = None if next_config is None else next_config()
             if config is not None:
                 self.reconfigure(config)
@@ -342,6 +345,15 @@ class Sidecar:
                 continue
             if look.changed:
                 self._manager.copy_pool.hurry()
+
+    def _require_sound_state(self) -> None:
+        """RemoteMetadataError when the state directory takes no changes any more."""
+        metadata = self._metadata
+        if isinstance(metadata, SqliteRemoteLogMetadataManager) and metadata.failure is not None:
+            raise RemoteMetadataError(
+                f"{metadata.path}: a change could not be written ({metadata.failure}), so what the "
+                "disk holds is unknown; the sidecar ends. Start it again: it reads the file back"
+            )
 
     def _tell(self, look: Look, said: Said) -> None:
         for text in filter(None, (self._said_first, *look.warnings)):
