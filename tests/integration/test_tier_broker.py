@@ -23,6 +23,7 @@ from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.storage import ObjectStorageManager
 from tierlog.remote.store import open_store
+from tierlog.tiering.reader import open_reader
 
 pytestmark = pytest.mark.integration
 
@@ -164,6 +165,51 @@ def test_every_eligible_segment_is_copied_and_no_other(
     if topic == "money":
         # The open transaction holds back rolled segments after it.
         assert len(eligible) < len(log.rolled_segments)
+
+
+def offsets_for_times(broker: KafkaBroker, topic: str, times: list[int]) -> dict[int, int]:
+    """The broker's own answer to ListOffsets by each time; -1 for none."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    answers = {}
+    for time_ms in times:
+        (future,) = admin.list_offsets(
+            {TopicPartition(topic, 0): OffsetSpec.for_timestamp(time_ms)}
+        ).values()
+        answers[time_ms] = int(future.result(30).offset)
+    return answers
+
+
+def test_offsets_by_time_are_those_of_the_broker(broker: KafkaBroker, store_dir: Path) -> None:
+    """Around every transaction marker and its neighbours, whose times are close together."""
+    log = partition_log(broker, "money")
+    markers: list[int] = []
+    for segment in log.segments:
+        table = scan_segment(segment.log_path)
+        markers += table.max_timestamp_ms[table.is_control].tolist()
+    assert len(markers) >= 8
+    times = sorted({time_ms + step for time_ms in markers for step in (-1, 0, 1)})
+    answers = offsets_for_times(broker, "money", times)
+    (logs,) = {str(Path(log.directory).parent)}
+    local = open_reader(logs)
+    both = open_reader(logs, store=store_dir.as_uri())
+    alone = open_reader(store_dir.as_uri())
+    _, stored_end = alone.bounds("money", 0)
+    for time_ms, offset in answers.items():
+        expected = None if offset < 0 else offset
+        assert local.offset_for_timestamp("money", 0, time_ms) == expected
+        assert both.offset_for_timestamp("money", 0, time_ms) == expected
+        if 0 <= offset < stored_end:
+            assert alone.offset_for_timestamp("money", 0, time_ms) == expected
+    control = {offset for offset in answers.values() if offset in marker_offsets(log)}
+    assert control, "at least one answer is a marker"
+
+
+def marker_offsets(log: PartitionLog) -> set[int]:
+    tables = [scan_segment(segment.log_path) for segment in log.segments]
+    return {offset for table in tables for offset in table.base_offset[table.is_control].tolist()}
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -185,7 +185,8 @@ class LocalReader:
             )
             if not len(late):
                 continue
-            for records in self._read_segment(log, segment, int(table.base_offset[late[0]])):
+            begin = int(table.base_offset[late[0]])
+            for records in self._read_segment(log, segment, begin, include_control=True):
                 rows = np.flatnonzero(
                     (records.timestamp_ms >= timestamp_ms) & (records.offset >= start)
                 )
@@ -212,6 +213,8 @@ class LocalReader:
         segment: SegmentFiles,
         offset: int,
         end_offset: int | None = None,
+        *,
+        include_control: bool = False,
     ) -> Iterator[RecordColumns]:
         """Yield the records from the batch of `offset` to that of `end_offset`; sound records come
         before the error of a damaged batch."""
@@ -229,7 +232,7 @@ class LocalReader:
             window = self._fetch_bytes
             while position < end_position:
                 end = min(position + window, end_position)
-                records = self._decode(segment, handle, position, end)
+                records = self._decode(segment, handle, position, end, include_control)
                 read_bytes = records.batches.stop_position - position
                 if not read_bytes:
                     if position + window >= handle.size_bytes:
@@ -249,7 +252,12 @@ class LocalReader:
                 del records
 
     def _decode(
-        self, segment: SegmentFiles, handle: SegmentHandle, start: int, end: int
+        self,
+        segment: SegmentFiles,
+        handle: SegmentHandle,
+        start: int,
+        end: int,
+        include_control: bool,
     ) -> RecordColumns:
         """Decode batches as far as the memory budget goes and they are sound."""
 
@@ -258,6 +266,7 @@ class LocalReader:
                 handle,
                 start,
                 end,
+                include_control=include_control,
                 max_decompressed_bytes=self._config.batch_max_decompressed_bytes,
                 budget_bytes=DECODE_BUDGET_BYTES,
             )

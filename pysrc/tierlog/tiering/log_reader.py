@@ -86,7 +86,9 @@ class LogReader(Protocol):
         ...
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Offset of the first record, in offset order, with that timestamp or a later one."""
+        """Return the offset of the first record, in offset order, with that timestamp or a later
+        one. A transaction marker is such a record, too, as in the broker's own answer (Kafka's
+        ListOffsets)."""
         ...
 
 

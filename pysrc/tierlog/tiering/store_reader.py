@@ -213,7 +213,9 @@ class StoreReader:
             late_offset = self._first_late_offset(segment, indexes, timestamp_ms)
             for first, last in ranges_in_lineage(segment, lineage) if late_offset >= 0 else ():
                 start = max(first, late_offset)
-                for records in self._read(wanted, lineage, indexes, start, last + 1):
+                for records in self._read(
+                    wanted, lineage, indexes, start, last + 1, include_control=True
+                ):
                     late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
                     if len(late):
                         return int(records.offset[late[0]])
@@ -340,6 +342,8 @@ class StoreReader:
         start_offset: int,
         end_offset: int | None,
         aborted: RemoteAborted | None = None,
+        *,
+        include_control: bool = False,
     ) -> Iterator[RecordColumns]:
         offset = start_offset
         with closing(self._reads(partition, indexes, start_offset, end_offset)) as reads:
@@ -354,7 +358,7 @@ class StoreReader:
                 read = reads.read(partition, lineage, offset)
                 if read.first_offset >= 0:
                     left_out = () if aborted is None else aborted.of(read)
-                    for piece in self._decode(read):
+                    for piece in self._decode(read, include_control):
                         rows = rows_between(piece, offset, end_offset)
                         # The caller decides how long it keeps the columns.
                         del piece
@@ -363,11 +367,16 @@ class StoreReader:
                 offset = read.next_offset
                 del read
 
-    def _decode(self, read: RemoteRead) -> Iterator[RecordColumns]:
+    def _decode(self, read: RemoteRead, include_control: bool) -> Iterator[RecordColumns]:
         """Yield the records of batches whose checksums were compared when they were read."""
         limit = self._config.log.batch_max_decompressed_bytes
         try:
-            yield from decode_pieces(read.records, verify_crc=False, max_decompressed_bytes=limit)
+            yield from decode_pieces(
+                read.records,
+                verify_crc=False,
+                include_control=include_control,
+                max_decompressed_bytes=limit,
+            )
         except CorruptDataError as error:
             assert read.segment is not None
             raise error.located(log_key(read.segment), shift=read.start_position) from None
