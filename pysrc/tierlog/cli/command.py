@@ -21,6 +21,7 @@ from tierlog.cli.support import (
     NobodyReadsError,
     Verbs,
     echo,
+    tell_store_waits,
 )
 from tierlog.cli.tier import tier
 from tierlog.cli.verify import verify
@@ -37,7 +38,8 @@ def main(args: Sequence[str] | None = None) -> int:
         # Closed by whoever started this.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the very end
     try:
-        result = tierlog.main(args, prog_name="tierlog", standalone_mode=False)
+        with tell_store_waits():
+            result = tierlog.main(args, prog_name="tierlog", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fcntl import F_SETPIPE_SZ, fcntl
@@ -36,6 +38,7 @@ __all__ = [
     "report_file",
     "size_or_off",
     "size_value",
+    "tell_store_waits",
     "to_stdout",
     "topic_partition_value",
     "topic_value",
@@ -45,6 +48,7 @@ __all__ = [
 
 FORMATS = ("text", "wide", "json", "yaml")
 _PIPE_BYTES = 1 << 20
+_SILENT_MS, _LOOK_S = 3_000, 1.0
 EXIT_PROBLEMS, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 
@@ -83,6 +87,30 @@ def widen_pipe(stream: IO[str]) -> None:
     except (OSError, ValueError):
         # A file, a terminal, a test's capture, or the user's pipes have their room already.
         return
+
+
+@contextmanager
+def tell_store_waits() -> Iterator[None]:
+    """While inside, say on stderr once about each request that a store leaves without an answer."""
+    done = threading.Event()
+
+    def watch() -> None:
+        told = set()
+        while not done.wait(_LOOK_S):
+            # Imported by what opens stores; without that there is nothing to wait for.
+            module = sys.modules.get("tierlog.remote.store_waits")
+            for wait in module.store_waits.find_longer_than(_SILENT_MS) if module else ():
+                if wait not in told:
+                    told.add(wait)
+                    hint(f"no answer for {_SILENT_MS // 1000} s, still waiting: {wait.what}")
+
+    thread = threading.Thread(target=watch, name="tierlog-waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def echo(text: str) -> None:

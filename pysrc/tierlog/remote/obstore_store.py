@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +29,8 @@ from obstore import store as obstore_stores
 
 from tierlog._core import join_slab
 from tierlog.errors import ConfigError, RemoteStorageError, TierlogError
+from tierlog.log.files import printable
+from tierlog.remote.aws_profile import profile_options
 from tierlog.remote.fork_guard import ForkGuard
 from tierlog.remote.object_store import (
     LARGE_READ_BYTES,
@@ -43,6 +45,7 @@ from tierlog.remote.object_store import (
     not_found,
     storage_error,
 )
+from tierlog.remote.store_waits import store_waits
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -74,6 +77,18 @@ _ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
     obstore_errors.NotModifiedError: False,
     obstore_errors.UnknownConfigurationKeyError: False,
 }
+# What a part of obstore's message means to a user, and what to do.
+_NO_CREDENTIALS = (
+    "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or put "
+    "them into ~/.aws/credentials"
+)
+_CAUSES = {
+    "<Code>NoSuchBucket<": "there is no such bucket: create it or correct the URL",
+    "<Code>SignatureDoesNotMatch<": "the secret key is wrong: check AWS_SECRET_ACCESS_KEY",
+    "<Code>InvalidAccessKeyId<": "the access key is unknown: check AWS_ACCESS_KEY_ID",
+    "<Code>AccessDenied<": "access is denied: the credentials need rights on this bucket",
+    "//169.254.169.254/": _NO_CREDENTIALS,
+}
 _Result = TypeVar("_Result")
 
 
@@ -89,8 +104,11 @@ class ObstoreStore(ObjectStore):
         url: str,
         *,
         secrets: Iterable[str] = (),
+        timeout: object = None,
         reopen: Callable[[], ObstoreStore] | None = None,
     ) -> None:
+        seconds = f"{timeout.total_seconds():g} s" if isinstance(timeout, timedelta) else timeout
+        self._deadline = f"; a request ends after {seconds}" if timeout else ""
         self._store = store
         self._url = url
         self._secrets = tuple(secrets)
@@ -186,7 +204,7 @@ class ObstoreStore(ObjectStore):
             raise already_exists(self._url, key)
         source = _Source(checked)
         try:
-            with self._errors(key):
+            with self._errors(key, is_one_request=False):
                 obstore.put(
                     self._store,
                     key,
@@ -226,11 +244,13 @@ class ObstoreStore(ObjectStore):
     # -- errors
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _errors(self, what: str, *, is_one_request: bool = True) -> Iterator[None]:
         """The one place where obstore's exceptions become ours; `what` is the key or the call."""
         _fork_guard.enter(self._url)
+        asked = f"{self._url} ({what}{self._deadline})"
         try:
-            yield
+            with store_waits.waiting(asked) if is_one_request else nullcontext():
+                yield
         except TierlogError:
             raise
         except FileNotFoundError as error:
@@ -239,10 +259,11 @@ class ObstoreStore(ObjectStore):
             raise self._failed(what, error) from None
 
     def _failed(self, what: str, error: Exception) -> RemoteStorageError:
-        return storage_error(
-            f"{self._url}: {what}: {self._clean(error)}",
-            retriable=_ERROR_RETRIABLE.get(type(error), False),
-        )
+        text = str(error)
+        cause = next((said for mark, said in _CAUSES.items() if mark in text), "")
+        retriable = _ERROR_RETRIABLE.get(type(error), False) and cause in ("", _NO_CREDENTIALS)
+        told = cause or f"{what}: {self._clean(error)}"
+        return storage_error(f"{self._url}: {told}", retriable=retriable)
 
     def _clean(self, error: Exception) -> str:
         return clean_message(str(error), chain(self._secrets, _secrets_of(os.environ)))
@@ -354,21 +375,40 @@ _RETRY_OPTIONS = frozenset({"backoff", "max_retries", "retry_timeout"})
 def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
     """A store on S3, GCS or Azure. `options` are obstore's (``endpoint``, ``region``,
     ``access_key_id``, ``client_options``, ``retry_config`` ...); what is not given comes from
-    the provider's environment variables.
+    the provider's environment variables, and for S3 from the profile in ``~/.aws``.
 
     Every call has a deadline: 60 s per request and 60 s of retries, unless the options say
     otherwise. ConfigError for an option or URL that obstore refuses.
     """
     _fork_guard.enter(url)
-    secrets = tuple(_secrets_of(options))
-    settings = _settings(url, options)
+    added = profile_options(os.environ, options) if url.startswith("s3:") else {}
+    secrets = (*_secrets_of(options), *_secrets_of(added))
+    settings = _settings(url, {**added, **options})
+    _check_encryption(url, settings)
     from_url: Callable[..., obstore_stores.ObjectStore] = obstore_stores.from_url
     try:
         store = from_url(url, **settings)
     except (obstore_errors.BaseError, ValueError, TypeError) as error:
         known = chain(secrets, _secrets_of(os.environ))
         raise ConfigError(f"{url}: {clean_message(str(error), known)}") from None
-    return ObstoreStore(store, url, secrets=secrets, reopen=_Reopen(url, options))
+    timeout = settings["client_options"]["timeout"]
+    reopen = _Reopen(url, options)
+    return ObstoreStore(store, url, secrets=secrets, timeout=timeout, reopen=reopen)
+
+
+def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
+    """ConfigError for an endpoint without encryption that was not allowed explicitly."""
+    names = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3")
+    prefix = _prefix(url)
+    places = [(name, settings.get(name)) for name in ("endpoint", "aws_endpoint", "endpoint_url")]
+    places += [(prefix + name, os.environ.get(prefix + name)) for name in names]
+    allowed = str(settings["client_options"].get("allow_http", "")).lower() in ("true", "1")
+    for name, endpoint in places:
+        if str(endpoint or "").lower().startswith("http://") and not allowed:
+            raise ConfigError(
+                f"{url}: expected an https:// endpoint, found {name} = {printable(str(endpoint))}; "
+                f"to go on without encryption, set {prefix}ALLOW_HTTP=true"
+            )
 
 
 def _settings(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
