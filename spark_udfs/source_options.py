@@ -367,7 +367,7 @@ def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...])
     time = options.text(f"{side}Timestamp")
     if time is not None:
         if not re.fullmatch(r"[0-9]{1,18}", time.strip()):
-            raise options.wrong(f"{side}Timestamp", "milliseconds")
+            raise options.wrong(f"{side}Timestamp", "milliseconds since 1970, from 0 on")
         return Bound(option=f"{side}Timestamp", is_time=True, everywhere=int(time))
     name = f"{side}OffsetsByTimestamp"
     if options.text(name) is not None:

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_udfs import register
 from spark_udfs.source_filters import Wanted
 from tests.kafka_tools.golden import DATA_DIR
+from tests.oracle.build import batch
+from tests.oracle.model import Record
 from tests.spark.source import as_truth, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
@@ -180,3 +182,26 @@ def rows_here(options: dict[str, str]) -> list[dict[str, object]]:
         }
         for row in rows_of(options)
     ]
+
+
+def test_times_that_spark_cannot_say_are_the_nearest_that_it_can(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A producer may write any 64-bit number of milliseconds; Spark keeps microseconds."""
+    most_ms = (2**63 - 1) // 1000
+    times = [-1, 0, most_ms, most_ms + 1, 2**63 - 1, -most_ms, -most_ms - 1, -(2**63)]
+    directory = tmp_path / "times-0"
+    directory.mkdir()
+    (directory / "00000000000000000000.log").write_bytes(
+        b"".join(
+            batch([Record(offset=offset, timestamp_ms=time, key=None, value=b"v")])
+            for offset, time in enumerate(times)
+        )
+    )
+    frame = load(spark, str(tmp_path), subscribe="times")
+    rows = frame.orderBy("offset").selectExpr("unix_micros(timestamp) AS us").collect()
+    assert [row.us for row in rows] == [min(max(time, -most_ms), most_ms) * 1000 for time in times]
+    late = frame.where("timestamp >= timestamp'9999-12-31 00:00:00'").orderBy("offset")
+    assert [row.offset for row in late.select("offset").collect()] == [2, 3, 4]
+    views = load(spark, str(tmp_path), view="batches").orderBy("base_offset")
+    assert [row.base_timestamp_ms for row in views.select("base_timestamp_ms").collect()] == times

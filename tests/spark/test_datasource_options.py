@@ -92,6 +92,7 @@ def test_the_more_particular_start_counts() -> None:
         ({**PLACE, "startingOffsets": '{"orders": 1}'}, "startingOffsets: expected"),
         ({**PLACE, "startingOffsets": f'{{"orders": {{"0": {2**63}}}}}'}, "startingOffsets: exp"),
         ({**PLACE, "startingTimestamp": "yesterday"}, "expected milliseconds"),
+        ({**PLACE, "startingTimestamp": "-5"}, "milliseconds since 1970, from 0 on, found '-5'"),
         ({**PLACE, "isolation.level": "serializable"}, "read_uncommitted or read_committed"),
         (
             {**PLACE, "isolation.level": "read_committed", "isolationLevel": "read_uncommitted"},
