@@ -118,6 +118,8 @@ def test_what_is_unknown_is_absent(metrics: RemoteLogMetrics) -> None:
     assert found.topic_sums["clicks"].copy_lag is None
     assert found.total_sums.copy_lag == (5, 1)
     assert found.copy_lag_unknown == 1
+    known.set_copy_lag(size_bytes=0, segments=0)
+    assert metrics.snapshot().total_sums.copy_lag is None, "0 would say that all is well"
     known.copy_lag_unknown()
     known.delete_lag_unknown()
     known.remote_log_unknown()

@@ -1,13 +1,15 @@
-"""A disk under the state directory that fails: the sidecar ends, and its next start goes on."""
+"""Disks that fail for real: under the state directory, and a store that is full."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -25,6 +27,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["cc", "-shared", "-fPIC", "-O1", str(SOURCE), "-o", str(built), "-ldl"]
     subprocess.run(command, check=True)
     return built
+
+
+def failing(library: Path, flag: Path, path_part: str, error: int) -> dict[str, str]:
+    """The environment of a process whose writes to such files fail while `flag` exists."""
+    return {
+        "LD_PRELOAD": str(library),
+        "FAILING_DISK": str(flag),
+        "FAILING_PATH": path_part,
+        "FAILING_ERROR": str(error),
+    }
 
 
 @contextmanager
@@ -58,7 +70,7 @@ def test_a_failing_disk_ends_the_sidecar_and_the_next_one_goes_on(
     def bases() -> list[int]:
         return sorted(int(path.name[:20]) for path in (tmp_path / "store").rglob("*.indexes"))
 
-    broken = {"LD_PRELOAD": str(library), "FAILING_DISK": str(flag)}
+    broken = failing(library, flag, "-wal", errno.EIO)
     with sidecar(log_dir, tmp_path, **broken) as process:
         wait_until(lambda: bases() == [0], 60, what="the first segment in the store")
         flag.touch()
@@ -82,7 +94,7 @@ def test_a_warning_that_lasts_is_said_once(tmp_path: Path, library: Path) -> Non
     """Many partitions are being copied when the disk fails, and each says so once."""
     log_dir = copy_log_dir(tmp_path / "kafka", "clean/disk1")
     flag = tmp_path / "disk fails"
-    broken = {"LD_PRELOAD": str(library), "FAILING_DISK": str(flag)}
+    broken = failing(library, flag, "-wal", errno.EIO)
     slowly = ["--copy-quota", "20K", "--copy-quota-mode", "pace"]
     with sidecar(log_dir, tmp_path, *slowly, **broken) as process:
         wait_until(lambda: any((tmp_path / "store").rglob("*.indexes")), 60)
@@ -91,3 +103,47 @@ def test_a_warning_that_lasts_is_said_once(tmp_path: Path, library: Path) -> Non
     assert process.returncode == 1
     lines = err.splitlines()
     assert len(lines) == len(set(lines)), err
+
+
+LAG = "kafka_server_brokertopicmetrics_remotecopylag"
+ERRORS = "kafka_server_brokertopicmetrics_remotecopyerrors_total"
+
+
+def scraped(process: subprocess.Popen[str]) -> Callable[[], dict[str, float]]:
+    """Reads the metrics of a sidecar that has just begun."""
+    assert process.stderr is not None
+    url = next(line.split()[-1] for line in process.stderr if line.startswith("metrics at"))
+
+    def read() -> dict[str, float]:
+        with urlopen(url) as answer:
+            lines = [line.split() for line in answer.read().decode().splitlines()]
+        return {line[0]: float(line[1]) for line in lines if line and line[0] != "#"}
+
+    return read
+
+
+def test_a_full_store_shows_in_the_metrics(tmp_path: Path, library: Path) -> None:
+    """One partition is copied and idle, the segments of the other do not fit."""
+    log_dir = copy_log_dir(tmp_path / "kafka", "clean/disk1", "epochs-0", "codec-none-0")
+    flag, aside = tmp_path / "store is full", tmp_path / "aside"
+    (log_dir / "epochs-0").rename(aside)
+    sizes = [path.stat().st_size for path in sorted(aside.glob("*.log"))[:-1]]
+    full = failing(library, flag, f"{tmp_path}/store/", errno.ENOSPC)
+    with sidecar(log_dir, tmp_path, "--metrics", "127.0.0.1:0", **full) as process:
+        metrics = scraped(process)
+        copied = len(list((log_dir / "codec-none-0").glob("*.log"))) - 1
+        wait_until(
+            lambda: metrics().get("tierlog_segments_copied_total") == copied,
+            60,
+            what="the first partition copied",
+        )
+        flag.touch()
+        aside.rename(log_dir / "epochs-0")
+        wait_until(lambda: metrics().get("tierlog_partitions_led") == 2, 60, what="both led")
+        wait_until(lambda: metrics().get(ERRORS, 0) >= 2, 60, what="errors that are counted")
+        found = metrics()
+        assert found[f"{LAG}bytes"] == sum(sizes)
+        assert found[f"{LAG}segments"] == len(sizes)
+        assert found["tierlog_partitions_copy_lag_unknown"] == 0
+        flag.unlink()
+        wait_until(lambda: metrics().get(f"{LAG}bytes") == 0, 60, what="both copied")

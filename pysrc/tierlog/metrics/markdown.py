@@ -23,7 +23,8 @@ format or as OpenMetrics. In Python, `tierlog.metrics.server.start_metrics_serve
   partition, and its counters begin at 0 when it comes back. The totals over all topics stay.
 * **Unknown is absent.** A gauge that nobody can know now is not shown, and never shown as 0; a sum
   is over the partitions where it is known (`tierlog_partitions_copy_lag_unknown` counts the
-  others). No gauge is ever negative.
+  others), and absent where that would be 0. No gauge is ever negative. The copy lag is what the log
+  directory holds beyond the metadata, so it is known while the store fails or copies are paused.
 * **Cardinality.** A series per partition only where Kafka has one: the two retention percents; per
   client only when it is asked for, and for a bounded number of them, since clients name themselves.
 """

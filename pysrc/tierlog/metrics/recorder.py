@@ -396,12 +396,20 @@ def _ahead(read_ahead: ReadAheadWatched) -> tuple[int, int]:
 
 
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:
-    """Sums over all partitions and by topic. Without partitions nothing lags: that is known."""
+    """Sums over all partitions and by topic. Without partitions nothing lags: that is known. No
+    lag that is known beside one that is unknown is unknown, too, since a sum of 0 says all is well.
+    """
     topics: dict[str, GaugeSums] = {}
+    unknown: set[str] = set()
     for handle in handles:
         sums = topics.setdefault(handle.partition.topic, GaugeSums())
         sums.add(handle._copy_lag, handle._delete_lag, handle._remote_log)
+        if handle._copy_lag is None:
+            unknown.add(handle.partition.topic)
     totals = GaugeSums() if handles else GaugeSums(Lag(0, 0), Lag(0, 0), RemoteLog(0, 0, 0))
     for sums in topics.values():
         totals.add(sums.copy_lag, sums.delete_lag, sums.remote_log)
+    for sums in [topics[topic] for topic in unknown] + ([totals] if unknown else []):
+        if sums.copy_lag == (0, 0):
+            sums.copy_lag = None
     return totals, topics

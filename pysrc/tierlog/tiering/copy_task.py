@@ -77,12 +77,16 @@ class CopyTask:
         self._check = StoreCheck(work)
         self._largest_timestamp_ms: dict[int, int] = {}
         self._nothing_to_do_in: LogView | None = None
+        self._lag_seen: tuple[LogView, int] | None = None
         self._decided: tuple[LogView, tuple[Decision, ...]] | None = None
 
     def __call__(self, task: Task) -> Again:
         view = self._work.log.view()
-        if view is None or view.topic.copy_disabled:
+        if view is None:
             self._unknown_lag()
+            return Again.LATER
+        if view.topic.copy_disabled:
+            self._show_known_lag(view)
             return Again.LATER
         if not self._tier.metadata.is_ready(self._work.partition):
             return Again.LATER
@@ -99,7 +103,7 @@ class CopyTask:
         except (TierlogError, OSError):
             # How far the last copy came is unknown; the next run asks.
             self._copied = None
-            self._unknown_lag()
+            self._show_known_lag(view)
             raise
 
     def _run(self, task: Task, view: LogView) -> Again:
@@ -250,7 +254,25 @@ class CopyTask:
             size_bytes=sum(segment.size_bytes for segment in behind), segments=len(behind)
         )
 
+    def _show_known_lag(self, view: LogView) -> None:
+        """The lag by what the log directory and the metadata hold, whatever the store does."""
+        self._nothing_to_do_in = None
+        partition, lineage = self._work.partition, view.log.lineage
+        metadata = self._tier.metadata
+        try:
+            if lineage is None or not metadata.is_ready(partition):
+                self._unknown_lag()
+                return
+            seen = view, metadata.changes(partition)
+            if seen != self._lag_seen:
+                copied = self._work.copied_offsets(metadata.list(partition), lineage)
+                self._show_lag(self._decisions(view.log.segments, view, copied), copied)
+                self._lag_seen = seen
+        except (TierlogError, OSError):
+            self._unknown_lag()
+
     def _unknown_lag(self) -> None:
+        self._lag_seen = None
         self._nothing_to_do_in = None
         if self._work.metrics is not None:
             self._work.metrics.copy_lag_unknown()
@@ -280,8 +302,7 @@ class CopyTask:
             work.tell(
                 Happened.COPY_FAILED, base_offset, size_bytes, reason="failed", text=str(error)
             )
-            if not getattr(error, "retriable", True):
-                self._count_failure()
+            self._count_failure()
             raise
         if copied is not None and segment.next_base_offset is not None:
             # The whole segment, wherever the checkpoints begin the log: its batches were compared
