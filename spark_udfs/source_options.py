@@ -14,7 +14,7 @@
 | ``includeHeaders``, ``failOnDataLoss`` | false, true by default |
 | ``minPartitions``, ``taskBytes`` | tasks at least, and bytes of input for each at most about |
 | ``view`` | records (default), batches, segments, quarantine |
-| ``onCorrupt`` | quarantine (default), fail |
+| ``onCorrupt`` | fail (default for records), quarantine (default for the other views) |
 | ``onGap`` | fail (default), skip: where a store lacks offsets that it should have |
 | ``tierlog.batch.max.decompressed.bytes`` | the setting; else the driver's |
 | ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
@@ -210,7 +210,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
         read_committed=_isolation(options) == "read_committed",
         include_headers=options.flag("includeHeaders", default=False),
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-        fail_on_corrupt=options.one_of("onCorrupt", ("quarantine", "fail")) == "fail",
+        fail_on_corrupt=_fail_on_corrupt(options, view),
         fail_on_gap=options.one_of("onGap", ("fail", "skip")) == "fail",
         max_decompressed_bytes=options.count(BATCH_LIMIT, default=MAX_DECOMPRESSED_BYTES),
         view=view,
@@ -287,6 +287,12 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
         return "; Spark keeps none for a table: use CREATE TEMPORARY VIEW ... USING tierlog OPTIONS"
     near = difflib.get_close_matches(name.lower(), known, 1)
     return f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(_NAMES)}"
+
+
+def _fail_on_corrupt(options: _Options, view: View) -> bool:
+    """The views other than records show what is damaged."""
+    words = ("fail", "quarantine") if view is View.RECORDS else ("quarantine", "fail")
+    return options.one_of("onCorrupt", words) == "fail"
 
 
 def _isolation(options: _Options) -> str:

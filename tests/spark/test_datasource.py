@@ -141,10 +141,11 @@ def test_errors_say_what_is_wrong(spark: SparkSession) -> None:
         load(spark, path="/nowhere/at/all", subscribe="headers").collect()
 
 
-def test_damage_is_a_row_and_no_failed_job(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_fails_the_job_or_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     folder = copy_log_dir(tmp_path, "clean/disk1", "headers-0")
     overwrite(folder / "headers-0" / f"{76:020d}.log", 40, b"\xff\xff")
-    rows = load(spark, str(folder), subscribe="headers").collect()
+    salvage = {"subscribe": "headers", "onCorrupt": "quarantine"}
+    rows = load(spark, str(folder), **salvage).collect()
     lost = load(spark, str(folder), subscribe="headers", view="quarantine").collect()
     assert [(row.topic, row.reason, row.position, row.start_offset) for row in lost] == [
         ("headers", "bad_crc", 0, 76)
@@ -157,7 +158,7 @@ def test_damage_is_a_row_and_no_failed_job(spark: SparkSession, tmp_path: Path) 
         if not gone.start_offset <= row["offset"] < gone.end_offset
     }
     with pytest.raises(PySparkException, match="bad_crc at byte 0"):
-        load(spark, str(folder), subscribe="headers", onCorrupt="fail").collect()
+        load(spark, str(folder), subscribe="headers").collect()
 
 
 def test_every_view_of_a_store(spark: SparkSession, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tierlog.errors import (
 from tierlog.log.segment import scan_segment
 
 TOPIC = "epochs"
+SALVAGE = {"subscribe": TOPIC, "onCorrupt": "quarantine"}
 MAGIC_POSITION = 16
 SEGMENT = golden_segments(TOPIC, "clean")[1]
 BATCHES = scan_segment(SEGMENT.path)
@@ -36,7 +37,8 @@ def quarantined(path: str) -> list[dict[str, Any]]:
 
 
 def offsets_of(path: str, **more: str) -> list[int]:
-    return [row["offset"] for row in rows_of({"path": path, "subscribe": TOPIC, **more})]
+    options = {"path": path, **SALVAGE, **more}
+    return [row["offset"] for row in rows_of(options)]
 
 
 def all_but(lost: list[dict[str, Any]]) -> list[int]:
@@ -68,8 +70,9 @@ def test_of_a_damaged_batch_on_to_the_next_entry(row: int, folder: Path, log: Pa
     assert lost["start_offset"] == BATCHES.base_offset[row]
     assert BATCHES.last_offset[row] < lost["end_offset"] <= SEGMENT.next_base_offset
     assert offsets_of(str(folder)) == all_but([lost])
-    with pytest.raises(CorruptDataError, match="bad_crc"):
-        offsets_of(str(folder), onCorrupt="fail")
+    for fail in ({}, {"onCorrupt": "fail"}):
+        with pytest.raises(CorruptDataError, match="bad_crc"):
+            rows_of({"path": str(folder), "subscribe": TOPIC, **fail})
 
 
 def test_without_an_index_the_rest_of_the_segment_is_lost(folder: Path, log: Path) -> None:
@@ -170,7 +173,7 @@ def test_an_empty_segment_and_foreign_files(folder: Path, log: Path) -> None:
 
 
 def contents(path: str, **more: str) -> dict[int, dict[str, Any]]:
-    rows = rows_of({"path": path, "subscribe": TOPIC, "includeHeaders": "true", **more})
+    rows = rows_of({"path": path, **SALVAGE, "includeHeaders": "true", **more})
     return {row["offset"]: as_truth(row) for row in rows}
 
 
@@ -353,7 +356,7 @@ def test_partitions_of_which_one_has_lost_the_id_of_its_topic(tmp_path: Path) ->
     topic = "orders.eu-west_1"
     folder = copy_log_dir(tmp_path, "clean/disk1", f"{topic}-0", f"{topic}-1")
     (folder / f"{topic}-1" / "partition.metadata").unlink()
-    rows = rows_of({"path": str(folder), "subscribe": topic})
+    rows = rows_of({"path": str(folder), "subscribe": topic, "onCorrupt": "quarantine"})
     assert {row["partition"] for row in rows} == {0, 1}
 
 
@@ -364,6 +367,7 @@ def test_a_damaged_transaction_index_of_a_damaged_segment(tmp_path: Path) -> Non
     overwrite(index, 0, b"\xff")
     overwrite(index.with_suffix(".log"), 100, b"\xff\xff\xff")
     given = {"path": str(folder), "subscribe": "transactions", "isolation.level": "read_committed"}
+    given["onCorrupt"] = "quarantine"
     lost = rows_of({**given, "view": "quarantine"})
     assert ("bad_crc", 0, None) not in {
         (one["reason"], one["start_offset"], one["end_offset"]) for one in lost
@@ -421,6 +425,7 @@ def test_without_the_end_of_a_transaction_all_behind_its_start_is_told(tmp_path:
     """Wherever the log is cut: what committed readers were given is read, or in a row."""
     folder = copy_log_dir(tmp_path, "clean/disk2", "transactions-0")
     given = {"path": str(folder), "subscribe": "transactions", "isolation.level": "read_committed"}
+    given["onCorrupt"] = "quarantine"
     committed = {
         row["offset"] for row in truth_records("clean", "transactions", 0) if row["read_committed"]
     }
@@ -609,7 +614,7 @@ def test_what_is_gone_since_the_plan_is_an_error(folder: Path, store_copy: Path)
             objects[1],
         ),
     ):
-        options = {"path": path, "subscribe": TOPIC}
+        options = {"path": path, **SALVAGE}
         tasks = tasks_of(options)
         gone.unlink()
         with pytest.raises((FileNotFoundError, RemoteStorageError), match=gone.name):

@@ -372,7 +372,8 @@ def test_a_damaged_segment_of_a_store_is_left_out_and_named(
         indexes.write_bytes(indexes.read_bytes()[:-1])
     else:
         second.unlink()
-    assert main(["cat", store_copy.as_uri(), "epochs:0", "-f", r"%o\n"]) == 1
+    salvage = ("--on-corrupt", "skip")
+    assert main(["cat", store_copy.as_uri(), "epochs:0", "-f", r"%o\n", *salvage]) == 1
     captured = capsysbinary.readouterr()
     assert second.stem in captured.err.decode()
     assert captured.err.count(b"\n") == 1

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tierlog.errors import GapError
     from tierlog.remote.bucket import Problem
+    from tierlog.tiering.damage import LostRecords
     from tierlog.tools.cat import Selection
     from tierlog.tools.record_format import RecordFormat
     from tierlog.tools.sources import Source
@@ -98,6 +99,13 @@ class _Cat(click.Command):
     show_default=True,
     help="What to do where a store lacks offsets: stop, or name them and go on.",
 )
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do at damaged records: stop, or name what is lost and go on behind them.",
+)
 @config_option("Settings of reading a store, as TIERLOG_... variables: quota, memory, threads.")
 def cat(
     source: str,
@@ -114,15 +122,16 @@ def cat(
     store: str | None,
     committed: bool,
     on_gap: str,
+    on_corrupt: str,
     config_file: str | None,
 ) -> int:
     """Print the records of partitions of SOURCE, one partition after the other.
 
     TOPIC alone means all of its partitions. -o holds for each partition, -c for all together.
     tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
-    are {"base64": "..."} instead of a string. A segment of a store that is damaged is left out and
-    named, and the exit code is 1. Offsets that a store should have and lacks are an error after
-    the records before them; --on-gap skip names them and goes on, and the exit code is 1, too.
+    are {"base64": "..."} instead of a string. Damaged records and segments, and offsets that a
+    store should have and lacks, are an error after the records before them. --on-corrupt skip and
+    --on-gap skip name on stderr what is lost and go on behind it; the exit code is 1, too.
 
     \b
     tierlog cat /var/lib/kafka/data orders:0 -o -10
@@ -139,6 +148,7 @@ def cat(
         shape = _format(as_json, template, shown)
     named = _named(partitions, topic, number)
     left_out = _LeftOut(fail_at_gaps=on_gap == "fail")
+    is_salvage = on_corrupt == "skip"
     sources = _tiers(source, store)
     config = verb_config(config_file)
     say = _nothing if is_quiet else hint
@@ -149,10 +159,11 @@ def cat(
             name,
             one,
             wanted=wanted,
-            on_problem=left_out.note_problem,
+            on_problem=left_out.note_problem if is_salvage else None,
             committed=committed,
             config=config,
             on_gap=left_out.note_gap,
+            on_corrupt=left_out.note_damage if is_salvage else "fail",
         )
         if selection.hint:
             say(selection.hint)
@@ -231,6 +242,10 @@ class _LeftOut:
         """Name a segment that cannot be described."""
         if problem.hides_segment:
             self._tell(problem.key, str(problem))
+
+    def note_damage(self, lost: LostRecords) -> None:
+        """Name offsets whose records are damaged."""
+        self._tell(str(lost), str(lost))
 
     def note_gap(self, error: GapError) -> None:
         """Raise the error, or name the offsets that are missing."""

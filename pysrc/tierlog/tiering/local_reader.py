@@ -16,6 +16,7 @@ from tierlog.log.same_log import require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.committed import StableLog, committed_rows
+from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler, next_batch
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -43,8 +44,11 @@ class LocalReader:
         fetch_bytes: int = FETCH_BYTES,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         config: LogConfig | None = None,
+        on_corrupt: OnCorrupt = "fail",
     ) -> None:
+        """`config` bounds what one batch may open to. ``on_corrupt`` is what happens at damage."""
         self._logs = logs
+        self._report_damage = damage_handler(on_corrupt)
         self._config = config or LogConfig()
         self._fetch_bytes = fetch_bytes
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
@@ -217,39 +221,87 @@ class LocalReader:
         include_control: bool = False,
     ) -> Iterator[RecordColumns]:
         """Yield the records from the batch of `offset` to that of `end_offset`; sound records come
-        before the error of a damaged batch."""
+        before the error of a damaged batch, and after it if the reader passes over damage."""
         with segment.open() as handle:
             require_same_topic(log)
-            table = scan_segment(handle, verify_crc=False)
-            reaching = np.flatnonzero(table.last_offset >= offset)
-            if not len(reaching):
-                _require_sound_end(segment, table.stop_reason, table.stop_position)
-                return
-            position, end_position = int(table.position[reaching[0]]), handle.size_bytes
-            if end_offset is not None:
-                beyond = np.flatnonzero(table.base_offset >= end_offset)
-                end_position = int(min(table.position[beyond], default=end_position))
-            window = self._fetch_bytes
-            while position < end_position:
-                end = min(position + window, end_position)
-                records = self._decode(segment, handle, position, end, include_control)
-                read_bytes = records.batches.stop_position - position
-                if not read_bytes:
-                    if position + window >= handle.size_bytes:
-                        batches = records.batches
-                        _require_sound_end(segment, batches.stop_reason, batches.stop_position)
-                        return
-                    # One batch is larger than the window.
-                    window *= 2
-                    continue
-                if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
-                    window = 2 * read_bytes
-                else:
-                    window = max(window, min(2 * window, self._fetch_bytes))
-                position += read_bytes
-                yield records
-                # The next piece comes instead of this one, not on top of it.
-                del records
+            position, known = 0, max(offset, segment.base_offset)
+            while position < handle.size_bytes and (end_offset is None or known < end_offset):
+                try:
+                    for records in self._read_sound(
+                        segment, handle, position, known, end_offset, include_control
+                    ):
+                        position = records.batches.stop_position
+                        known = max(known, int(records.batches.last_offset[-1]) + 1)
+                        yield records
+                        # The next piece comes instead of this one, not on top of it.
+                        del records
+                    return
+                except CorruptDataError as error:
+                    position, known = self._pass_over(log, segment, handle, known, error)
+
+    def _pass_over(
+        self,
+        log: PartitionLog,
+        segment: SegmentFiles,
+        handle: SegmentHandle,
+        known: int,
+        error: CorruptDataError,
+    ) -> tuple[int, int]:
+        """Report the damage that `error` found from offset `known` on; where to go on behind it."""
+        position, next_offset, last_offset = next_batch(handle, segment, _start_of(handle, error))
+        if last_offset is None and next_offset > known:
+            last_offset = next_offset - 1
+        self._report_damage(
+            LostRecords(
+                topic=log.topic,
+                partition=log.partition,
+                first_offset=known,
+                last_offset=last_offset,
+                error=error,
+            )
+        )
+        return position, max(known, next_offset)
+
+    def _read_sound(
+        self,
+        segment: SegmentFiles,
+        handle: SegmentHandle,
+        position: int,
+        offset: int,
+        end_offset: int | None,
+        include_control: bool,
+    ) -> Iterator[RecordColumns]:
+        """Yield the records of the batches behind `position` from that of `offset` on, up to
+        damage."""
+        table = scan_segment(handle, position, verify_crc=False)
+        reaching = np.flatnonzero(table.last_offset >= offset)
+        if not len(reaching):
+            _require_sound_end(segment, table.stop_reason, table.stop_position)
+            return
+        position, end_position = int(table.position[reaching[0]]), handle.size_bytes
+        if end_offset is not None:
+            beyond = np.flatnonzero(table.base_offset >= end_offset)
+            end_position = int(min(table.position[beyond], default=end_position))
+        window = self._fetch_bytes
+        while position < end_position:
+            end = min(position + window, end_position)
+            records = self._decode(segment, handle, position, end, include_control)
+            batches = records.batches
+            read_bytes = batches.stop_position - position
+            if not read_bytes:
+                if position + window >= handle.size_bytes:
+                    _require_sound_end(segment, batches.stop_reason, batches.stop_position)
+                    return
+                # One batch is larger than the window.
+                window *= 2
+                continue
+            if batches.stop_reason is StopReason.MEMORY_BUDGET:
+                window = 2 * read_bytes
+            else:
+                window = max(window, min(2 * window, self._fetch_bytes))
+            position += read_bytes
+            yield records
+            del records, batches
 
     def _decode(
         self,
@@ -279,6 +331,12 @@ class LocalReader:
             if len(records.batches):
                 return records
             raise error.located(segment.log_path) from None
+
+
+def _start_of(handle: SegmentHandle, error: CorruptDataError) -> int:
+    """Where the batch begins that holds the byte of an error."""
+    table = scan_segment(handle, 0, error.position, verify_crc=False)
+    return table.stop_position
 
 
 def _require_sound_end(segment: SegmentFiles, reason: StopReason, position: int) -> None:

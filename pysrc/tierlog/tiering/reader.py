@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tierlog.columns import RecordColumns
 from tierlog.config import Config
-from tierlog.errors import ConfigError, GapError
+from tierlog.errors import ConfigError, CorruptDataError, GapError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import Problem
 from tierlog.remote.kafka_layout import KAFKA_SCHEME
-from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey
+from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, parse_key
 from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.remote.store import open_store
 from tierlog.remote.topic_ids import adopted_topic_ids
+from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler
 from tierlog.tiering.fetch.charges import FetchQuota
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.gaps import OnGap, gap_handler
@@ -43,12 +44,13 @@ def open_reader(
     store: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
-    on_problem: Callable[[Problem], None] | None = None,
+    on_problem: Callable[[Problem], object] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
     config: Config | None = None,
     on_gap: OnGap = "fail",
+    on_corrupt: OnCorrupt = "fail",
 ) -> LogReader:
     """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
     directory and the ``store`` that it is tiered to as one log.
@@ -65,7 +67,8 @@ def open_reader(
     ``config`` sets the fetch quota (when no ``fetch_quota`` is given), the memory and the threads
     of reading a store, and how much one batch may open to. Offsets that the store lacks and should
     have are a GapError. With ``on_gap`` "skip" they are passed over; a function is told of each gap
-    instead.
+    instead. In the same way ``on_corrupt`` says what happens at damaged records and, unless there
+    is an ``on_problem``, at segments that damage hides: a function receives `LostRecords`.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
     # One for all looks at the store.
@@ -75,13 +78,14 @@ def open_reader(
         "fetch_quota": quota,
         "isolation_level": isolation,
         "config": config,
+        "on_corrupt": on_corrupt,
     }
 
     def remote(url: str) -> StoreReader:
         return _store_reader(
             url,
             lambda adopted: _wanted(topic, partition, adopted),
-            on_problem,
+            on_problem or _problem_handler(on_corrupt),
             gap_handler(on_gap),
             options,
             beside_directory=store is not None,
@@ -91,11 +95,9 @@ def open_reader(
         if store is not None:
             raise ConfigError(f"{text}: a store beside a store; the first is to be a log directory")
         return remote(text)
-    local = LocalReader(
-        open_log_dir(text),
-        isolation_level=isolation,
-        config=None if config is None else config.log,
-    )
+    log = None if config is None else config.log
+    logs = open_log_dir(text)
+    local = LocalReader(logs, isolation_level=isolation, config=log, on_corrupt=on_corrupt)
     if store is None:
         return local
     return TieredReader(
@@ -111,7 +113,7 @@ def open_reader(
 def _store_reader(
     url: str,
     wanted_of: Callable[[Mapping[str, str]], Callable[[ObjectKey], bool]],
-    on_problem: Callable[[Problem], None] | None,
+    on_problem: Callable[[Problem], object] | None,
     report_gap: Callable[[GapError], object],
     options: dict[str, Any],
     *,
@@ -150,6 +152,34 @@ def _require_listable(storage: RemoteStorageManager) -> None:
         )
 
 
+def _problem_handler(on_corrupt: OnCorrupt) -> Callable[[Problem], object] | None:
+    """What to do with objects of a store that are no whole segments; None to refuse them."""
+    if on_corrupt == "fail":
+        return None
+    report = damage_handler(on_corrupt)
+
+    def note(problem: Problem) -> None:
+        if problem.hides_segment:
+            key = parse_key(problem.key)
+            error = CorruptDataError(
+                reason=problem.reason.value,
+                path=problem.key,
+                position=0,
+                expected=problem.expected,
+                found=problem.found,
+            )
+            lost = LostRecords(
+                topic=key.topic_label,
+                partition=key.partition,
+                first_offset=key.base_offset,
+                last_offset=None,
+                error=error,
+            )
+            report(lost)
+
+    return note
+
+
 def _isolation(text: str) -> IsolationLevel:
     try:
         return IsolationLevel[text.upper()]
@@ -180,12 +210,13 @@ def read(
     *,
     store: str | None = None,
     timestamp_ms: int | None = None,
-    on_problem: Callable[[Problem], None] | None = None,
+    on_problem: Callable[[Problem], object] | None = None,
     index_cache: RemoteIndexCache | None = None,
     fetch_quota: FetchQuota | None = None,
     isolation_level: Isolation = "read_uncommitted",
     config: Config | None = None,
     on_gap: OnGap = "fail",
+    on_corrupt: OnCorrupt = "fail",
 ) -> Iterator[RecordColumns]:
     """The records of one partition of a store URL or log directory, as verified columns.
 
@@ -206,7 +237,9 @@ def read(
     wait while it is exceeded; ClosedError when it is closed. A damaged segment of the partition is
     a CorruptDataError; with `on_problem`, which is told of it, the others are read. Offsets that
     the store lacks and should have are a GapError after the records before them; with `on_gap`
-    "skip" they are passed over, and a function is told of them. Other errors as in `LogReader`.
+    "skip" they are passed over, and a function is told of them. Damaged records are a
+    CorruptDataError after the records before them; with `on_corrupt` "skip" the reader goes on at
+    the next sound batch, and a function is told what was lost. Other errors as in `LogReader`.
     """
     reader = open_reader(
         source,
@@ -219,6 +252,7 @@ def read(
         isolation_level=isolation_level,
         config=config,
         on_gap=on_gap,
+        on_corrupt=on_corrupt,
     )
     if timestamp_ms is not None:
         found = reader.offset_for_timestamp(topic, partition, timestamp_ms)

@@ -20,7 +20,6 @@ from tierlog.config import Config, RemoteLogConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.index_files import read_producer_snapshot
-from tierlog.log.records import decode_pieces
 from tierlog.quota import QuotaManager
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.layout import indexes_key, log_key
@@ -33,12 +32,19 @@ from tierlog.remote.metadata import (
 from tierlog.remote.remote_index_lookups import index_views
 from tierlog.remote.storage import RemoteStorageManager
 from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
+from tierlog.tiering.damage import (
+    LostRecords,
+    OnCorrupt,
+    damage_handler,
+    decode_past_damage,
+    raise_damage,
+)
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.charges import FetchQuota, Payer, QuotaPayer
 from tierlog.tiering.fetch.index_files import IndexFilesOf, has_offset, offset_by_time
 from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
 from tierlog.tiering.fetch.memory import FetchMemory, Permit
-from tierlog.tiering.fetch.places import SegmentPlaces
+from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.fetch.types import IsolationLevel
@@ -82,6 +88,7 @@ class StoreReader:
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         config: Config | None = None,
         on_gap: OnGap = "fail",
+        on_corrupt: OnCorrupt = "fail",
         has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
         adopted: Mapping[str, str] | None = None,
     ) -> None:
@@ -89,9 +96,9 @@ class StoreReader:
         Requests for `.log` objects count for `fetch_quota` when they go, by default for the quota
         that `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
         ``alarm`` is that of `RemoteReader`: it hears of damaged indexes that reading does without.
-        ``on_gap`` is what happens where the store lacks offsets. ``has_unfinished`` is that of
-        `StoreListing`. ``adopted``: the ids that topics got after they were archived, by the ids
-        they are archived under."""
+        ``on_gap`` is what happens where the store lacks offsets, ``on_corrupt`` what happens at
+        damage. ``has_unfinished`` is that of `StoreListing`. ``adopted``: the ids that topics got
+        after they were archived, by the ids they are archived under."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
@@ -99,6 +106,7 @@ class StoreReader:
         self._fetch_bytes = fetch_bytes
         self._alarm = alarm
         self._on_gap = on_gap
+        self._report_damage = damage_handler(on_corrupt)
         self._has_unfinished = has_unfinished or (lambda _partition, _offset: False)
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._config = config or Config()
@@ -354,11 +362,19 @@ class StoreReader:
                     reads.check_gap(partition, lineage, offset, min(ends, default=_NO_LIMIT))
                 if found is None or (end_offset is not None and found[1] >= end_offset):
                     return
-                _, offset = found
-                read = reads.read(partition, lineage, offset)
+                place, offset = found
+                is_checked = True
+                try:
+                    read = reads.read(partition, lineage, offset)
+                except CorruptDataError as error:
+                    read = self._read_damaged(place, offset, indexes, error)
+                    is_checked = False
                 if read.first_offset >= 0:
                     left_out = () if aborted is None else aborted.of(read)
-                    for piece in self._decode(read, include_control):
+                    pieces = self._decode(
+                        read, offset, is_checked=is_checked, include_control=include_control
+                    )
+                    for piece in pieces:
                         rows = rows_between(piece, offset, end_offset)
                         # The caller decides how long it keeps the columns.
                         del piece
@@ -367,19 +383,58 @@ class StoreReader:
                 offset = read.next_offset
                 del read
 
-    def _decode(self, read: RemoteRead, include_control: bool) -> Iterator[RecordColumns]:
-        """Yield the records of batches whose checksums were compared when they were read."""
-        limit = self._config.log.batch_max_decompressed_bytes
+    def _decode(
+        self, read: RemoteRead, offset: int, *, is_checked: bool, include_control: bool
+    ) -> Iterator[RecordColumns]:
+        """Yield the records of batches, whose checksums may have been compared already; of damage
+        only what reaches `offset` is reported."""
+        segment = read.segment
+        assert segment is not None
+
+        def report(error: CorruptDataError, first_offset: int, last_offset: int) -> None:
+            error = error.located(log_key(segment), shift=read.start_position)
+            if last_offset >= offset:
+                self._report_damage(_lost(segment, first_offset, last_offset, error))
+
+        last_offset = read.first_offset - 1
         try:
-            yield from decode_pieces(
+            for piece in decode_past_damage(
                 read.records,
-                verify_crc=False,
+                report,
+                verify_crc=not is_checked,
                 include_control=include_control,
-                max_decompressed_bytes=limit,
-            )
+                max_decompressed_bytes=self._config.log.batch_max_decompressed_bytes,
+            ):
+                last_offset = int(max(piece.batches.last_offset, default=last_offset))
+                yield piece
+                del piece
         except CorruptDataError as error:
-            assert read.segment is not None
-            raise error.located(log_key(read.segment), shift=read.start_position) from None
+            if error.path is not None:
+                raise
+            report(error, last_offset + 1, read.next_offset - 1)
+
+    def _read_damaged(
+        self, place: Place, offset: int, indexes: Indexes, error: CorruptDataError
+    ) -> RemoteRead:
+        """Return the bytes around `offset`, which are damaged, as far as the next index entry;
+        without an index none, and the rest of the segment is lost."""
+        segment, report = place.segment, self._report_damage
+        if report is raise_damage:
+            raise error
+        try:
+            entries = self._entries(segment, indexes)
+            row = entries.lookup_offset(offset)
+        except CorruptDataError:
+            row = None
+        if row is None:
+            report(_lost(segment, offset, segment.end_offset, error))
+            return RemoteRead(b"", -1, segment.end_offset + 1)
+        start = int(entries.data_length[:row].sum())
+        size_bytes = int(entries.data_length[row])
+        self._payer.charge(size_bytes)
+        data = self._storage.fetch_log_segment(segment, start, start + size_bytes)
+        first_offset, last_offset = int(entries.first_offset[row]), int(entries.last_offset[row])
+        return RemoteRead(data, first_offset, last_offset + 1, segment, start, start + size_bytes)
 
     def _reads(
         self,
@@ -518,3 +573,16 @@ def _bytes_between(
         if offsets > 0:
             total += one.segment_size_bytes * offsets // (one.end_offset - one.start_offset + 1)
     return total
+
+
+def _lost(
+    segment: RemoteLogSegmentMetadata, first_offset: int, last_offset: int, error: CorruptDataError
+) -> LostRecords:
+    partition = segment.topic_id_partition
+    return LostRecords(
+        topic=partition.topic,
+        partition=partition.partition,
+        first_offset=first_offset,
+        last_offset=last_offset,
+        error=error,
+    )

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tierlog.tiering.damage import OnCorrupt
 from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
@@ -101,12 +102,13 @@ def select_records(
     topic: str,
     partition: int,
     wanted: OffsetRange,
-    on_problem: Callable[[Problem], None] | None = None,
+    on_problem: Callable[[Problem], object] | None = None,
     *,
     store: str | None = None,
     committed: bool = False,
     config: Config | None = None,
     on_gap: OnGap = "fail",
+    on_corrupt: OnCorrupt = "fail",
 ) -> Selection:
     """Find the partition and what ``wanted`` means in it; ``store``, ``on_problem``, ``config`` and
     errors as in ``open_reader``. The end of the committed records is the last stable offset."""
@@ -119,6 +121,7 @@ def select_records(
         isolation_level="read_committed" if committed else "read_uncommitted",
         config=config,
         on_gap=on_gap,
+        on_corrupt=on_corrupt,
     )
     if isinstance(wanted.start, FromEnd):
         reader.check_end(topic, partition)

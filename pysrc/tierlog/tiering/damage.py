@@ -1,0 +1,128 @@
+"""What a reader does at damaged records: one choice for every reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tierlog import _core
+from tierlog.columns import RecordColumns
+from tierlog.errors import ConfigError, CorruptDataError
+from tierlog.log.files import SegmentHandle
+from tierlog.log.records import decode_pieces
+from tierlog.log.segment import SegmentSource, scan_segment
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.types import StopReason
+
+__all__ = [
+    "LostRecords",
+    "OnCorrupt",
+    "damage_handler",
+    "decode_past_damage",
+    "next_batch",
+    "raise_damage",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRecords:
+    """Offsets whose records a reader left out because of `error`.
+
+    Both ends are included; ``last_offset`` is None when the damage hides how far it goes.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int | None
+    error: CorruptDataError
+
+    def __str__(self) -> str:
+        end = "" if self.last_offset is None else f" to {self.last_offset}"
+        name = f"{self.topic}-{self.partition}"
+        return f"{name}: offsets {self.first_offset}{end or ' and later'}: {self.error}"
+
+
+OnCorrupt = Literal["fail", "skip"] | Callable[[LostRecords], object]
+"""What a reader does at damage: raise it, pass over it, or report it to a function and go on."""
+
+
+def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
+    """The function to call at damage; ConfigError for an unknown word."""
+    if callable(on_corrupt):
+        return on_corrupt
+    if on_corrupt == "fail":
+        return raise_damage
+    if on_corrupt == "skip":
+        return lambda _lost: None
+    raise ConfigError(f"on_corrupt: expected fail, skip or a function, found {on_corrupt!r}")
+
+
+def raise_damage(lost: LostRecords) -> None:
+    """Raise it: the default of every reader."""
+    raise lost.error
+
+
+def decode_past_damage(
+    source: SegmentSource,
+    report: Callable[[CorruptDataError, int, int], object],
+    *,
+    verify_crc: bool,
+    include_control: bool,
+    max_decompressed_bytes: int,
+) -> Iterator[RecordColumns]:
+    """`decode_pieces` of all of `source`. `report` receives the error of each damaged batch and the
+    offsets that its header names, and the decode goes on behind it.
+
+    CorruptDataError where no header leads to the next batch.
+    """
+    position, reason = 0, StopReason.END
+    while True:
+        try:
+            for piece in decode_pieces(
+                source,
+                position,
+                verify_crc=verify_crc,
+                include_control=include_control,
+                max_decompressed_bytes=max_decompressed_bytes,
+            ):
+                position, reason = piece.batches.stop_position, piece.batches.stop_reason
+                yield piece
+                del piece
+            if reason is not StopReason.END:
+                raise CorruptDataError(
+                    reason=reason.value,
+                    position=position,
+                    expected="a whole batch",
+                    found="one that goes on beyond the next index entry",
+                )
+            return
+        except CorruptDataError as error:
+            table = scan_segment(source, position, verify_crc=False)
+            if not len(table):
+                raise
+            report(error, int(table.base_offset[0]), int(table.last_offset[0]))
+            position += int(table.size_bytes[0])
+
+
+def next_batch(
+    handle: SegmentHandle, segment: SegmentFiles, position: int
+) -> tuple[int, int, int | None]:
+    """Position and base offset of the first sound batch behind the damaged one at `position`, and
+    the last offset that this one names, if its header leads there.
+
+    The end of the segment when there is none.
+    """
+    table = scan_segment(handle, position, verify_crc=False)
+    if len(table) > 1 or (len(table) and table.stop_position == handle.size_bytes):
+        last_offset = int(table.last_offset[0])
+        return position + int(table.size_bytes[0]), last_offset + 1, last_offset
+    next_base = segment.next_base_offset
+    piece = _core.find_piece(
+        handle, position + 1, handle.size_bytes, segment.base_offset, next_base, 0
+    )
+    if piece is None:
+        return handle.size_bytes, -1 if next_base is None else next_base, None
+    found = scan_segment(handle, piece.start_position, verify_crc=False)
+    return piece.start_position, int(found.base_offset[0]), None

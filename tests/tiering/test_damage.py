@@ -1,0 +1,126 @@
+"""Damaged records: an error after the sound ones, or left out and named if the caller says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tierlog
+from tests.kafka_tools.golden import golden_segments
+from tests.settings.observing import Said, command
+from tests.tools.golden_copy import copy_log_dir, overwrite
+from tierlog.errors import ConfigError, CorruptDataError
+from tierlog.log.segment import scan_segment
+from tierlog.tiering.damage import LostRecords
+
+TOPIC = "epochs"
+SEGMENT = golden_segments(TOPIC, "clean")[1]
+BATCHES = scan_segment(SEGMENT.path)
+ROWS = (0, 1, len(BATCHES) // 2, len(BATCHES) - 1)
+PLACES = pytest.mark.parametrize("place", ["logs", "store"])
+LENGTH_AT, PAYLOAD_AT = 8, 70
+
+
+class Damaged(NamedTuple):
+    """A source of the topic, and the file or object that has the segment's bytes."""
+
+    source: str
+    path: Path
+
+
+@pytest.fixture
+def damaged(place: str, tmp_path: Path) -> Damaged:
+    logs = copy_log_dir(tmp_path, "clean/disk1", f"{TOPIC}-0")
+    if place == "logs":
+        return Damaged(str(logs), logs / f"{TOPIC}-0" / SEGMENT.path.name)
+    store = tmp_path / "store"
+    said = command("tier", str(logs), "--to", store.as_uri(), "--topic", TOPIC, "--once")
+    assert said.code == 0, said.err
+    (path,) = store.rglob(f"{SEGMENT.path.stem}-*.log")
+    return Damaged(store.as_uri(), path)
+
+
+def cat(source: str, *arguments: str) -> Said:
+    return command("cat", source, f"{TOPIC}:0", "-f", "%o\\n", *arguments)
+
+
+def offsets_of(source: str) -> list[int]:
+    said = cat(source)
+    assert said.code == 0, said.err
+    return [int(line) for line in said.out.split()]
+
+
+def lost_rows(row: int) -> range:
+    return range(int(BATCHES.base_offset[row]), int(BATCHES.last_offset[row]) + 1)
+
+
+@PLACES
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("at", [PAYLOAD_AT, LENGTH_AT])
+def test_cat_stops_at_damage_or_names_it(damaged: Damaged, row: int, at: int) -> None:
+    everything = offsets_of(damaged.source)
+    overwrite(damaged.path, int(BATCHES.position[row]) + at, b"\x7f\xff\xff")
+    lost = lost_rows(row)
+
+    stopped = cat(damaged.source)
+    assert stopped.code == 1
+    printed = [int(line) for line in stopped.out.split()]
+    assert printed == [one for one in everything if one < lost.start]
+    assert str(BATCHES.position[row]) in stopped.err
+
+    salvaged = cat(damaged.source, "--on-corrupt", "skip")
+    assert salvaged.code == 1
+    printed = [int(line) for line in salvaged.out.split()]
+    missing = sorted(set(everything) - set(printed))
+    if at == PAYLOAD_AT:
+        assert missing == list(lost)
+        assert f"{TOPIC}-0: offsets {lost.start} to {lost.stop - 1}: " in salvaged.err
+    else:
+        # No header leads on: up to the next index entry, or to what is found behind it.
+        assert missing[: len(lost)] == list(lost)
+        assert f"{TOPIC}-0: offsets {missing[0]}" in salvaged.err
+    assert printed == [one for one in everything if one not in missing]
+    assert missing[-1] < SEGMENT.next_base_offset
+
+
+@pytest.mark.parametrize("place", ["logs"])
+@pytest.mark.parametrize("row", ROWS)
+def test_batch_behind_a_damaged_length_is_found(damaged: Damaged, row: int) -> None:
+    everything = offsets_of(damaged.source)
+    overwrite(damaged.path, int(BATCHES.position[row]) + LENGTH_AT, b"\x7f\xff\xff")
+    found = cat(damaged.source, "--on-corrupt", "skip").out.split()
+    assert set(everything) - set(map(int, found)) == set(lost_rows(row))
+
+
+@PLACES
+def test_range_before_damage_is_read(damaged: Damaged) -> None:
+    overwrite(damaged.path, int(BATCHES.position[5]) + PAYLOAD_AT, b"\xff\xff\xff")
+    end = int(BATCHES.base_offset[5])
+    said = cat(damaged.source, "-o", f"0:{end}")
+    assert said.code == 0, said.err
+    assert int(said.out.split()[-1]) == end - 1
+
+
+@PLACES
+def test_read_reports_or_passes_over(damaged: Damaged) -> None:
+    everything = offsets_of(damaged.source)
+    for row in (2, 3, 7):
+        overwrite(damaged.path, int(BATCHES.position[row]) + PAYLOAD_AT, b"\xff\xff\xff")
+    with pytest.raises(CorruptDataError, match="bad_crc"):
+        list(tierlog.read(damaged.source, TOPIC, 0))
+    told: list[LostRecords] = []
+    expected = [one for one in everything if not any(one in lost_rows(row) for row in (2, 3, 7))]
+    for on_corrupt in (told.append, "skip"):
+        pieces = tierlog.read(damaged.source, TOPIC, 0, on_corrupt=on_corrupt)
+        assert [int(offset) for piece in pieces for offset in piece.offset] == expected
+    assert [range(one.first_offset, (one.last_offset or 0) + 1) for one in told] == [
+        lost_rows(row) for row in (2, 3, 7)
+    ]
+    assert {one.error.position for one in told} == {int(BATCHES.position[row]) for row in (2, 3, 7)}
+
+
+def test_unknown_word_is_refused() -> None:
+    with pytest.raises(ConfigError, match="on_corrupt: expected fail, skip or a function"):
+        tierlog.read(str(SEGMENT.path.parents[1]), TOPIC, 0, on_corrupt="maybe")  # type: ignore[arg-type]
