@@ -320,6 +320,7 @@ class MetadataMachine(RuleBasedStateMachine):
             assert (partition in self.manager.partitions()) == listed
             assert self.manager.leader_epoch(partition) == self.model.leaders.get(partition, -1)
             self._check_timestamps(partition)
+            self._check_outline(partition)
             for epoch in EPOCHS:
                 self._check_epoch(partition, epoch)
 
@@ -340,6 +341,22 @@ class MetadataMachine(RuleBasedStateMachine):
             assert found == model.lookup(partition, epoch, offset)
             found = manager.next_segment_with_txn_index(partition, epoch, offset)
             assert found == model.next_with_txn(partition, epoch, offset)
+
+    def _check_outline(self, partition: TopicIdPartition) -> None:
+        known, outline = self.model.known(partition), self.manager.outline(partition)
+        finished = [one for one in known if one.state is FINISHED]
+        assert outline.segment_count == len(known)
+        assert outline.epochs == tuple(
+            sorted({extent.epoch for one in known for extent in one.epoch_ranges()})
+        )
+        assert set(outline.unfinished) == {one for one in known if one.state is not FINISHED}
+        served = [one for one in finished if one.served_epoch_ranges()]
+        first = min((one.start_offset for one in served), default=None)
+        assert (outline.first and outline.first.start_offset) == first
+        for offset in OFFSETS:
+            found = self.manager.segments_from(partition, offset)
+            assert list(found) == sorted(found, key=lambda one: one.start_offset)
+            assert set(found) == {one for one in served if one.served_end_offset >= offset}
 
     def _check_timestamps(self, partition: TopicIdPartition) -> None:
         for timestamp_ms, start_offset in ((0, 0), (4, 20), (9, 50)):

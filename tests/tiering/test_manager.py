@@ -25,7 +25,7 @@ from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
 from tierlog.remote.metadata import (
-    RemoteLogSegmentMetadata,
+    ArchiveOutline,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
 )
@@ -696,12 +696,10 @@ class _StopsAfterListing(InMemoryRemoteLogMetadataManager):
 
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
-    def list(
-        self, partition: TopicIdPartition, epoch: int | None = None
-    ) -> tuple[RemoteLogSegmentMetadata, ...]:
-        listed = super().list(partition, epoch)
+    def outline(self, partition: TopicIdPartition) -> ArchiveOutline:
+        outline = super().outline(partition)
         self.meanwhile()
-        return listed
+        return outline
 
 
 def test_a_copy_that_ends_while_expiration_looks_is_not_taken_for_interrupted(

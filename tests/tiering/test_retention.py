@@ -251,8 +251,8 @@ def test_retention_takes_what_it_must_and_nothing_else(world: World) -> None:
 
 MISTAKES = {
     "KAFKA-20732: nothing known to be remote counts as nothing remote": (
-        "if highest is None or facts.local_segments is None:\n        return None",
-        "highest = -1 if highest is None else highest",
+        "if highest_remote_offset is None or local_segments is None:\n        return None",
+        "highest_remote_offset = -1 if highest_remote_offset is None else highest_remote_offset",
     ),
     "KAFKA-15479: a segment counts once for each of its epochs": (
         "return segment.segment_size_bytes",

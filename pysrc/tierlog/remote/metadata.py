@@ -38,6 +38,7 @@ from tierlog.errors import RemoteMetadataError
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = [
+    "ArchiveOutline",
     "ChangeCount",
     "EpochRange",
     "RemoteLogMetadataManager",
@@ -323,6 +324,20 @@ class RemotePartitionDeleteMetadata:
     state: RemotePartitionDeleteState
 
 
+class ArchiveOutline(NamedTuple):
+    """What is known of all segments of a partition together.
+
+    ``epochs``: the leader epochs that any segment holds offsets of, ascending. ``unfinished``: the
+    segments that are being copied or deleted, or were when something stopped that. ``first``: the
+    finished segment that starts first, of several the shortest; None without any.
+    """
+
+    segment_count: int
+    epochs: tuple[int, ...]
+    unfinished: tuple[RemoteLogSegmentMetadata, ...]
+    first: RemoteLogSegmentMetadata | None
+
+
 class RemoteLogMetadataManager(Protocol):
     """Kafka's interface of that name, in the form the rest of tierlog uses.
 
@@ -442,6 +457,18 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     @abstractmethod
+    def outline(self, partition: TopicIdPartition) -> ArchiveOutline:
+        """What is known of all segments together, at a cost that grows with the leader epochs and
+        the unfinished segments, not with the segments."""
+        ...
+
+    def segments_from(
+        self, partition: TopicIdPartition, offset: int
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """Finished segments that serve `offset` or later ones, by start offset; the cost grows with
+        those."""
+        ...
+
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         """The highest offset ever finished for `epoch`, None for none; deletes do not lower it.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from tierlog._hot import ChangeCount
 from tierlog.errors import ClosedError, MetadataNotReadyError
 from tierlog.remote.metadata import (
+    ArchiveOutline,
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -123,6 +124,16 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
         with self._lock:
             return self._loaded(partition).list(epoch)
+
+    def outline(self, partition: TopicIdPartition) -> ArchiveOutline:
+        with self._lock:
+            return self._loaded(partition).outline()
+
+    def segments_from(
+        self, partition: TopicIdPartition, offset: int
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        with self._lock:
+            return self._loaded(partition).segments_from(offset)
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         with self._lock:

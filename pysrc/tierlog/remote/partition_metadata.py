@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
 from tierlog.remote.metadata import (
+    ArchiveOutline,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -101,6 +102,7 @@ class PartitionMetadata:
         self._numbers = itertools.count(1) if numbers is None else numbers
         self._segments = Segments()
         self._epochs: dict[int, _Epoch] = {}
+        self._unfinished: set[str] = set()
         self._sizes: dict[int, int] = {}
         self._highest: dict[int, int] = {}
 
@@ -218,7 +220,9 @@ class PartitionMetadata:
             name, epoch, start_offset, end_offset, size_bytes, finished, has_txn_index, row = found
             self._segments.put_row(name, row)
             self._epoch(epoch).members.add(name)
-            if finished:
+            if not finished:
+                self._unfinished.add(name)
+            else:
                 loading.sizes[epoch] += size_bytes
                 loading.finished[epoch].append((start_offset, end_offset, name))
                 if has_txn_index:
@@ -236,7 +240,9 @@ class PartitionMetadata:
         self._segments.put(name, metadata)
         for epoch, _, _ in metadata.epoch_ranges():
             self._epoch(epoch).members.add(name)
-        if metadata.state is _FINISHED:
+        if metadata.state is not _FINISHED:
+            self._unfinished.add(name)
+        else:
             for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
                 loading.finished[epoch].append((start_offset, end_offset, name))
                 if not metadata.txn_index_empty:
@@ -265,7 +271,7 @@ class PartitionMetadata:
     def unload(self) -> None:
         """Give up the segments but keep the totals, until `load_segments`."""
         self.is_loaded = self.is_loaded and len(self._segments) == 0
-        self._segments, self._epochs = Segments(), {}
+        self._segments, self._epochs, self._unfinished = Segments(), {}, set()
 
     def copy(self) -> PartitionMetadata:
         """Another one that knows the same."""
@@ -372,6 +378,7 @@ class PartitionMetadata:
     def _put(self, metadata: RemoteLogSegmentMetadata) -> None:
         name = metadata.segment_id.id
         known = self._segments.pop(name)
+        self._unfinished.discard(name)
         if known is not None:
             self._leave_epochs(known)
         if metadata.state is _GONE:
@@ -381,6 +388,8 @@ class PartitionMetadata:
             self._epoch(epoch).members.add(name)
         if metadata.state is _FINISHED:
             self._serve(metadata)
+        else:
+            self._unfinished.add(name)
 
     def _serve(self, metadata: RemoteLogSegmentMetadata) -> None:
         for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
@@ -402,7 +411,7 @@ class PartitionMetadata:
                 del self._epochs[epoch]
 
     def _forget(self) -> None:
-        self._segments, self._epochs = Segments(), {}
+        self._segments, self._epochs, self._unfinished = Segments(), {}, set()
         self._sizes.clear()
         self._highest.clear()
         self.is_loaded = True
@@ -462,6 +471,24 @@ class PartitionMetadata:
         else:
             return ()
         return tuple(sorted(found, key=_by_offset))
+
+    def outline(self) -> ArchiveOutline:
+        starts = [state.finished.first() for state in self._epochs.values()]
+        first = min((row for row in starts if row is not None), default=None)
+        return ArchiveOutline(
+            segment_count=len(self._segments),
+            epochs=tuple(sorted(self._epochs)),
+            unfinished=tuple(
+                sorted(map(self._segments.__getitem__, self._unfinished), key=_by_offset)
+            ),
+            first=None if first is None else self._segments[first[2]],
+        )
+
+    def segments_from(self, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
+        names: dict[str, None] = {}
+        for state in self._epochs.values():
+            names.update(dict.fromkeys(state.finished.names_from(offset)))
+        return tuple(sorted(map(self._segments.__getitem__, names), key=_by_offset))
 
     def highest_offset_for_epoch(self, epoch: int) -> int | None:
         return self._highest.get(epoch)

@@ -65,6 +65,16 @@ class Ranges:
         """The highest offset of all ranges but those of one segment, -1 without any."""
         return max((end for _, end, name in self._rows if name != without), default=-1)
 
+    def first(self) -> tuple[int, int, str] | None:
+        """The range that starts first, of several the shortest; None without any."""
+        return self._rows[0] if self._rows else None
+
+    def names_from(self, offset: int) -> list[str]:
+        """Those of the ranges that hold `offset` or begin after it."""
+        # No range that starts further below reaches it.
+        index = bisect_left(self._rows, (offset - self._longest, -1, ""))
+        return [name for _, end_offset, name in self._rows[index:] if end_offset >= offset]
+
     def names(self) -> list[str]:
         return [name for _, _, name in self._rows]
 

@@ -263,6 +263,37 @@ class MetadataConformance(FencingConformance):
         move(manager, foreign, DELETING)
         assert sizes() == [0, 0, 77, 0]
 
+    def test_the_outline_of_an_archive(self, manager: RemoteLogMetadataManager) -> None:
+        assert manager.outline(PARTITION) == (0, (), (), None)
+        later, first = segment("a", 100, 199, epochs=((1, 100),)), segment("b", 0, 99)
+        started = segment("c", 200, 299, epochs=((2, 200),))
+        finish(manager, later, first)
+        manager.add(started)
+        outline = manager.outline(PARTITION)
+        assert (outline.segment_count, outline.epochs) == (3, (0, 1, 2))
+        assert [one.segment_id for one in outline.unfinished] == [started.segment_id]
+        assert outline.first is not None
+        assert outline.first.segment_id == first.segment_id
+        move(manager, first, DELETING)
+        outline = manager.outline(PARTITION)
+        assert [one.start_offset for one in outline.unfinished] == [0, 200]
+        assert outline.first is not None
+        assert outline.first.segment_id == later.segment_id
+        move(manager, first, GONE)
+        assert manager.outline(PARTITION)[:2] == (2, (1, 2))
+
+    def test_finished_segments_from_an_offset_on(self, manager: RemoteLogMetadataManager) -> None:
+        finish(manager, segment("a", 0, 99), segment("b", 100, 199), segment("c", 50, 120))
+        manager.add(segment("d", 200, 299))
+
+        def starts(offset: int) -> list[int]:
+            return [one.start_offset for one in manager.segments_from(PARTITION, offset)]
+
+        assert starts(0) == starts(99) == [0, 50, 100]
+        assert starts(100) == starts(120) == [50, 100]
+        assert starts(121) == starts(199) == [100]
+        assert starts(200) == []
+
     def test_segments_without_bytes(self, manager: RemoteLogMetadataManager) -> None:
         empty = [segment(name, 0, 9, size_bytes=0) for name in ("a", "b")]
         finish(manager, *empty)

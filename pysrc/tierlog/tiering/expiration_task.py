@@ -1,6 +1,10 @@
 """The expiration task of a leader: what is too old, too much or superseded leaves the tier, then
 the disk (Kafka's ``RLMExpirationTask``). It knows nothing of the copy quota and never waits for it.
 
+The segments are listed only when one of them may have to go. As a rule the outline of the archive,
+its size by `remote_log_size` and its first segment tell that none has, at a cost that does not grow
+with the segments (KIP-852).
+
 The new log start offset is durable before DELETE_SEGMENT_STARTED, that before the objects go, and
 those before DELETE_SEGMENT_FINISHED.
 """
@@ -18,7 +22,7 @@ from tierlog.errors import (
 )
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata import ArchiveOutline, RemoteLogSegmentMetadata
 from tierlog.tiering.deletion_guard import (
     DECIDED_BEFORE,
     DeletionHeldBackError,
@@ -31,9 +35,12 @@ from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.retention import (
     Deletion,
     LocalSegment,
+    OutlineFacts,
     RetentionFacts,
     RetentionPlan,
     decide_retention,
+    expires_nothing,
+    local_only_bytes,
 )
 from tierlog.tiering.task_pool import Again, Task
 from tierlog.tiering.truncation import truncations
@@ -46,8 +53,6 @@ MAX_FAILED_DELETIONS = 10
 # retention late.
 _QUIET_MS = 600_000
 _QUIET_PART = 100
-_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_IN_TIER = (_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
 
 
 class ExpirationTask:
@@ -65,6 +70,7 @@ class ExpirationTask:
         if view is None or view.log.leader_epochs is None:
             return Again.LATER
         if not self._tier.metadata.is_ready(work.partition):
+            self._show_unknown()
             return Again.LATER
         seen = view, self._tier.metadata.changes(work.partition)
         if self._is_quiet(seen):
@@ -77,6 +83,9 @@ class ExpirationTask:
         except FencedLeaderError:
             work.fenced()
             return Again.NEVER
+        except RemoteMetadataError:
+            self._show_unknown()
+            raise
         if quiet:
             self._quiet = seen
             self._quiet_until_ms = self._tier.clock.monotonic_ms() + _quiet_ms(view.topic)
@@ -92,6 +101,27 @@ class ExpirationTask:
         """One look at the partition; True when there was nothing to do."""
         work = self._work
         began_ms = self._tier.clock.monotonic_ms()
+        outline, being_copied = work.outline()
+        remote_bytes = _remote_bytes(work, lineage, outline)
+        self._show_remote_log(remote_bytes, outline, began_ms)
+        local = view.log.segments
+        near = (
+            work.tier.metadata.segments_from(work.partition, local[0].base_offset) if local else ()
+        )
+        copied = work.copied_offsets(near, lineage)
+        facts = _outline_facts(work, view, outline, being_copied, remote_bytes, copied)
+        if facts is None or not expires_nothing(facts):
+            return self._run_in_full(task, view, lineage)
+        size_bytes = None
+        if view.topic.retention_bytes is not None and facts.local_only_bytes is not None:
+            size_bytes = remote_bytes + facts.local_only_bytes
+        self._show_delete_lag(())
+        self._show_percent(view, size_bytes)
+        return self._keep_up(task, view, near, copied)
+
+    def _run_in_full(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
+        """The same with a look at every segment."""
+        work = self._work
         segments, being_copied = work.list_segments()
         cut = self._truncate(segments, lineage)
         if cut:
@@ -99,17 +129,29 @@ class ExpirationTask:
             work.cut_indexes()
         copied = work.copied_offsets(segments, lineage)
         plan = _plan(work, view, segments, being_copied, copied)
-        self._show(view, segments, plan, began_ms)
+        self._show_plan(view, plan)
         failure = None if plan is None else self._carry_out(task, view, plan)
         # The disk must not fill up because the store refuses to delete.
+        is_same = self._keep_up(task, view, segments, copied)
+        if failure is not None:
+            raise failure
+        return not cut and plan is not None and not plan.deletions and is_same
+
+    def _keep_up(
+        self,
+        task: Task,
+        view: LogView,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        copied: Coverage,
+    ) -> bool:
+        """What follows on this node from what is in the tier; whether the log is as in `view`."""
+        work = self._work
         work.reached(view, copied)
         work.catch_up_if_behind()
         after = work.log.view()
         if after is not None and not task.cancelled:
             drop_local_segments(work, after, segments, copied)
-        if failure is not None:
-            raise failure
-        return not cut and plan is not None and not plan.deletions and after is view
+        return after is view
 
     def _truncate(
         self, segments: tuple[RemoteLogSegmentMetadata, ...], lineage: LeaderEpochs
@@ -148,7 +190,11 @@ class ExpirationTask:
         if not deletions:
             return held
         failure = self._delete_all(task, deletions)
-        self._show_remote_log(self._tier.metadata.list(work.partition), 0)
+        if view.log.lineage is not None:
+            began_ms = self._tier.clock.monotonic_ms()
+            outline, _ = work.outline()
+            remote_bytes = _remote_bytes(work, view.log.lineage, outline)
+            self._show_remote_log(remote_bytes, outline, began_ms)
         return held or failure
 
     def _is_allowed(self, view: LogView, plan: RetentionPlan) -> bool:
@@ -159,39 +205,34 @@ class ExpirationTask:
         planned = plan_deletion(self._work)
         return planned is not None and self._tier.deletion_guard.allows(planned)
 
-    def _show(
-        self,
-        view: LogView,
-        segments: tuple[RemoteLogSegmentMetadata, ...],
-        plan: RetentionPlan | None,
-        began_ms: int,
-    ) -> None:
-        self._show_remote_log(segments, self._tier.clock.monotonic_ms() - began_ms)
-        metrics, topic = self._work.metrics, view.topic
-        if metrics is None:
-            return
-        if plan is None:
-            metrics.delete_lag_unknown()
-        else:
+    def _show_plan(self, view: LogView, plan: RetentionPlan | None) -> None:
+        if plan is not None:
             self._show_delete_lag(plan.deletions)
-        metrics.set_retention_percent(
-            total_percent=_percent(
-                None if plan is None else plan.size_bytes, topic.retention_bytes
-            ),
-            local_percent=_percent(
-                sum(one.size_bytes for one in view.log.segments), topic.local_retention_bytes
-            ),
-        )
+        elif self._work.metrics is not None:
+            self._work.metrics.delete_lag_unknown()
+        self._show_percent(view, None if plan is None else plan.size_bytes)
 
-    def _show_remote_log(
-        self, segments: tuple[RemoteLogSegmentMetadata, ...], computation_ms: int
-    ) -> None:
+    def _show_percent(self, view: LogView, size_bytes: int | None) -> None:
+        if self._work.metrics is not None:
+            local_bytes = sum(one.size_bytes for one in view.log.segments)
+            self._work.metrics.set_retention_percent(
+                total_percent=_percent(size_bytes, view.topic.retention_bytes),
+                local_percent=_percent(local_bytes, view.topic.local_retention_bytes),
+            )
+
+    def _show_remote_log(self, size_bytes: int, outline: ArchiveOutline, began_ms: int) -> None:
         if self._work.metrics is not None:
             self._work.metrics.set_remote_log(
-                size_bytes=sum(one.segment_size_bytes for one in segments if one.state in _IN_TIER),
-                metadata_count=len(segments),
-                computation_ms=computation_ms,
+                size_bytes=size_bytes,
+                metadata_count=outline.segment_count,
+                computation_ms=self._tier.clock.monotonic_ms() - began_ms,
             )
+
+    def _show_unknown(self) -> None:
+        """The metadata has no answer: nothing is known of the archive."""
+        if self._work.metrics is not None:
+            self._work.metrics.remote_log_unknown()
+            self._work.metrics.delete_lag_unknown()
 
     def _show_delete_lag(self, left: tuple[Deletion, ...]) -> None:
         if self._work.metrics is not None:
@@ -284,6 +325,62 @@ def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
     return None if plan is None else planned_deletion(work.partition, segments, plan)
 
 
+def _remote_bytes(work: PartitionWork, lineage: LeaderEpochs, outline: ArchiveOutline) -> int:
+    """Bytes of the finished segments that belong to the log's history."""
+    size_of = work.tier.metadata.remote_log_size
+    epochs = {entry.epoch for entry in lineage.entries}.intersection(outline.epochs)
+    return sum(size_of(work.partition, epoch) for epoch in epochs)
+
+
+def _outline_facts(
+    work: PartitionWork,
+    view: LogView,
+    outline: ArchiveOutline,
+    being_copied: frozenset[str],
+    remote_bytes: int,
+    copied: Coverage,
+) -> OutlineFacts | None:
+    """None while where the log starts or how far it is committed is unknown."""
+    lineage, start_offset = view.log.lineage, view.log_start_offset
+    if start_offset is None or view.log.high_watermark is None:
+        return None
+    if lineage is None or not lineage.entries:
+        return None
+    metadata, highest = work.tier.metadata, copied.highest
+    earliest = lineage.entries[0].epoch
+    before = [epoch for epoch in outline.epochs if epoch < earliest]
+    highest_offsets = {
+        epoch: metadata.highest_offset_for_epoch(work.partition, epoch) for epoch in outline.epochs
+    }
+    return OutlineFacts(
+        outline=outline,
+        lineage=lineage,
+        leader_epoch=work.leader_epoch,
+        log_start_offset=start_offset,
+        remote_bytes=remote_bytes,
+        local_only_bytes=local_only_bytes(
+            _local_segments(view), -1 if highest is None else highest, start_offset
+        ),
+        highest_offsets={
+            epoch: offset for epoch, offset in highest_offsets.items() if offset is not None
+        },
+        has_unreferenced=any(
+            one.leader_epochs[-1][0] < earliest
+            for epoch in before
+            for one in metadata.list(work.partition, epoch)
+        ),
+        now_ms=work.tier.clock.now_ms(),
+        retention_ms=view.topic.retention_ms,
+        retention_bytes=view.topic.retention_bytes,
+        being_copied=being_copied,
+        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
+    )
+
+
+def _local_segments(view: LogView) -> list[LocalSegment]:
+    return [LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments]
+
+
 def _plan(
     work: PartitionWork,
     view: LogView,
@@ -303,7 +400,7 @@ def _plan(
         log_start_offset=start_offset,
         high_watermark=max(high_watermark, view.stable.value or 0),
         highest_remote_offset=-1 if highest is None else highest,
-        local_segments=[LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments],
+        local_segments=_local_segments(view),
         now_ms=work.tier.clock.now_ms(),
         retention_ms=view.topic.retention_ms,
         retention_bytes=view.topic.retention_bytes,

@@ -22,6 +22,7 @@ from tierlog.quota import QuotaManager
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import (
+    ArchiveOutline,
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -259,8 +260,18 @@ class PartitionWork:
         with self._lock:
             self._copy_ended.clear()
         segments = self.tier.metadata.list(self.partition)
+        return segments, self._copied_meanwhile()
+
+    def outline(self) -> tuple[ArchiveOutline, frozenset[str]]:
+        """As `list_segments`, of all segments together."""
         with self._lock:
-            return segments, frozenset(self._copying | self._copy_ended)
+            self._copy_ended.clear()
+        outline = self.tier.metadata.outline(self.partition)
+        return outline, self._copied_meanwhile()
+
+    def _copied_meanwhile(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(self._copying | self._copy_ended)
 
     # -- the remote index files of this node: whatever becomes of them, they can be made again from
     # the store, so a disk that refuses them stops neither copies nor deletions

@@ -17,13 +17,17 @@ finds a hole above the log start offset).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata import (
+    ArchiveOutline,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from tierlog.tiering.lineage import ranges_in_lineage
 
 __all__ = [
@@ -31,9 +35,12 @@ __all__ = [
     "Deletion",
     "HeldBack",
     "LocalSegment",
+    "OutlineFacts",
     "RetentionFacts",
     "RetentionPlan",
     "decide_retention",
+    "expires_nothing",
+    "local_only_bytes",
 ]
 
 
@@ -87,6 +94,30 @@ class RetentionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutlineFacts:
+    """What questions tell whose cost does not grow with the segments; the rest as `RetentionFacts`.
+
+    ``remote_bytes``: the sum of `remote_log_size` over the lineage. ``local_only_bytes``: of local
+    segments above the remote log, None for unknown. ``highest_offsets``: by epoch of the outline.
+    ``has_unreferenced``: segments end in an epoch from before the lineage.
+    """
+
+    outline: ArchiveOutline
+    lineage: LeaderEpochs
+    leader_epoch: int
+    log_start_offset: int
+    remote_bytes: int
+    local_only_bytes: int | None
+    highest_offsets: Mapping[int, int]
+    has_unreferenced: bool
+    now_ms: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    being_copied: frozenset[str] = frozenset()
+    clock_trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
     """A segment to delete, and why."""
 
@@ -116,6 +147,47 @@ class _Served(NamedTuple):
     segment: RemoteLogSegmentMetadata
 
 
+def expires_nothing(facts: OutlineFacts) -> bool:
+    """Whether nothing is to be deleted or cut now; False also when only the segments can tell."""
+    outline, first = facts.outline, facts.outline.first
+    if any(one.segment_id.id not in facts.being_copied for one in outline.unfinished):
+        return False
+    if outline.epochs and outline.epochs[-1] > facts.leader_epoch:
+        return False
+    if facts.has_unreferenced or _may_be_cut(facts):
+        return False
+    if first is None:
+        return True
+    ranges = ranges_in_lineage(first, facts.lineage)
+    if not ranges or ranges[-1][1] < facts.log_start_offset:
+        return False
+    if facts.retention_ms is not None and (
+        not facts.clock_trusted or _written_ms(first) < facts.now_ms - facts.retention_ms
+    ):
+        return False
+    if facts.retention_bytes is None:
+        return True
+    if facts.local_only_bytes is None:
+        return False
+    # Segments that overlap count twice in the sum: it is never too low.
+    size_bytes = facts.remote_bytes + facts.local_only_bytes
+    return size_bytes - _size_in_lineage(first, ranges) < facts.retention_bytes
+
+
+def _may_be_cut(facts: OutlineFacts) -> bool:
+    """Whether segments may reach beyond the end that the lineage gives one of their epochs."""
+    entries = facts.lineage.entries
+    if not entries:
+        return True
+    for epoch in facts.outline.epochs:
+        if entries[0].epoch <= epoch < entries[-1].epoch:
+            highest = facts.highest_offsets.get(epoch, -1)
+            end_offset = facts.lineage.end_offset(epoch, highest + 1)
+            if end_offset is None or end_offset <= highest:
+                return True
+    return False
+
+
 def decide_retention(facts: RetentionFacts) -> RetentionPlan:
     """What is to be deleted now, and the log start offset that says so."""
     if any(one.leader_epochs[-1][0] > facts.leader_epoch for one in facts.segments):
@@ -130,11 +202,13 @@ def decide_retention(facts: RetentionFacts) -> RetentionPlan:
         else:
             held_back.append(HeldBack.CLOCK_SUSPECT)
     if facts.retention_bytes is not None:
-        local_only_bytes = _local_only_bytes(facts)
-        if local_only_bytes is None:
+        local_bytes = local_only_bytes(
+            facts.local_segments, facts.highest_remote_offset, facts.log_start_offset
+        )
+        if local_bytes is None:
             held_back.append(HeldBack.SIZE_UNKNOWN)
         else:
-            sizes = _Sizes(served, local_only_bytes)
+            sizes = _Sizes(served, local_bytes)
             size_bytes = sizes.remaining(facts.log_start_offset)
             by_size = _start_by_size(served, sizes, facts, facts.retention_bytes)
     start_offset = max(facts.log_start_offset, min(max(by_time, by_size), facts.high_watermark))
@@ -173,13 +247,16 @@ def _size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, 
     return sum(size_bytes for epoch, size_bytes in segment.bytes_per_epoch if epoch in whole)
 
 
-def _local_only_bytes(facts: RetentionFacts) -> int | None:
+def local_only_bytes(
+    local_segments: Sequence[LocalSegment] | None,
+    highest_remote_offset: int | None,
+    log_start_offset: int,
+) -> int | None:
     """Bytes of the local segments that begin above the remote log; None while that is unknown."""
-    highest = facts.highest_remote_offset
-    if highest is None or facts.local_segments is None:
+    if highest_remote_offset is None or local_segments is None:
         return None
-    first = max(highest + 1, facts.log_start_offset)
-    return sum(one.size_bytes for one in facts.local_segments if one.base_offset >= first)
+    first = max(highest_remote_offset + 1, log_start_offset)
+    return sum(one.size_bytes for one in local_segments if one.base_offset >= first)
 
 
 class _Sizes:
