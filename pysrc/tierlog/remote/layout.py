@@ -3,6 +3,7 @@
     <topic>-<topicId>/<partition>/<base offset, 20 digits>-<segmentId>.log       Kafka's bytes
     <topic>-<topicId>/<partition>/<base offset, 20 digits>-<segmentId>.indexes   see `indexes`
     cluster.json                                                                 whose store it is
+    claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>           see `claims`
     topic-ids/<topic>-<derived id>.derived, .adopted                             see `topic_ids`
 
 All keys are relative to the store's URL. Ids are 22-character Kafka uuids, which may start with
@@ -33,6 +34,7 @@ from tierlog.types import (
 )
 
 __all__ = [
+    "CLAIMS_PREFIX",
     "CLUSTER_KEY",
     "INDEXES_SUFFIX",
     "LOG_SUFFIX",
@@ -58,6 +60,7 @@ __all__ = [
 LOG_SUFFIX = ".log"
 INDEXES_SUFFIX = ".indexes"
 CLUSTER_KEY = "cluster.json"
+CLAIMS_PREFIX = "claims/"
 TOPIC_IDS_PREFIX = "topic-ids/"
 MAX_RDI_BYTES = 1024
 MAX_TOPIC_LABEL = 232
@@ -75,6 +78,10 @@ _KEY = re.compile(
 )
 _TOPIC_ID_MARKER = re.compile(
     r"topic-ids/[a-zA-Z0-9._-]{1,232}-[A-Za-z0-9_-]{22}\.(derived|adopted)", re.ASCII
+)
+_CLAIM = re.compile(
+    re.escape(CLAIMS_PREFIX) + r"[A-Za-z0-9_-]{22}-(0|[1-9][0-9]{0,9})/[0-9]{10}-(-1|[0-9]{1,10})",
+    re.ASCII,
 )
 _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
@@ -162,7 +169,9 @@ def parse_key(key: str) -> ObjectKey:
 
 def is_marker(key: str) -> bool:
     """Whether the object says something about the store and holds no segment."""
-    return key == CLUSTER_KEY or _TOPIC_ID_MARKER.fullmatch(key) is not None
+    if key == CLUSTER_KEY or _TOPIC_ID_MARKER.fullmatch(key) is not None:
+        return True
+    return _CLAIM.fullmatch(key) is not None
 
 
 # -- RDI

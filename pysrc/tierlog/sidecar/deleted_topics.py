@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
+from tierlog.remote.claims import claims_folder
 from tierlog.remote.layout import parse_key, topic_prefix
 from tierlog.remote.metadata import RemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
@@ -152,6 +153,8 @@ class DeletedTopics:
             if self._is_left_over(info.key, topic):
                 self._store.delete(info.key)
         for partition in self._partitions(topic_id):
+            for claim in tuple(self._store.list(claims_folder(partition))):
+                self._store.delete(claim.key)
             self._delete(partition)
 
     def _is_left_over(self, key: str, topic: str) -> bool:

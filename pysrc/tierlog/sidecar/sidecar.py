@@ -180,6 +180,7 @@ class Sidecar:
             include_compacted=self._settings.include_compacted,
             check_interval_ms=_unless_off(self._config.tier.store_check_interval_ms),
             repair=self._repair,
+            claim_in_store=True,
         )
 
     def __enter__(self) -> Sidecar:

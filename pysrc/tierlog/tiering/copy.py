@@ -396,15 +396,18 @@ class SegmentCopier:
         gate: Callable[[int], None] | None = None,
         draft: Draft | None = None,
         gap_start_offset: int | None = None,
+        fence: Callable[[], None] | None = None,
     ) -> CopiedSegment:
         """Copies the segment behind `handle`, as the leader of `leader_epoch` if one is given.
 
         ``gap_start_offset`` is that of `eligibility.gap_start_offset`, kept with the segment.
 
         ``gate`` is told the size of each piece before it is sent; it may block (a quota's
-        `Transfer.before_piece`), or stop the copy by raising. SegmentRefusedError when the offsets
-        and epochs of the segment contradict each other, CorruptDataError when the file has changed
-        since it was scanned, CopyFailedError when the store fails or does not hold what was sent.
+        `Transfer.before_piece`), or stop the copy by raising. ``fence`` raises FencedLeaderError
+        when a later leader is known elsewhere; it is called when both objects are stored.
+        SegmentRefusedError when the offsets and epochs of the segment contradict each other,
+        CorruptDataError when the file has changed since it was scanned, CopyFailedError when the
+        store fails or does not hold what was sent.
         The objects of a copy that failed or was stopped are removed again. FencedLeaderError when
         a later leader owns the partition; to it belongs, from then on, all that this copy has left.
         """
@@ -427,6 +430,8 @@ class SegmentCopier:
             started = replace(started, custom_metadata=custom)
             self._require_small(started)
             self._require_whole(started, indexes)
+            if fence is not None:
+                fence()
         except CorruptDataError as error:
             self._remove(started, leader_epoch)
             raise error.located(handle.path) from None

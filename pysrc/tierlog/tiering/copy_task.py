@@ -361,7 +361,14 @@ class CopyTask:
             tier.metrics.copy_throttled(wait_ms)
             tier.listener.on_quota_wait(work.partition, wait_ms)
 
+        sent_bytes = 0
+
         def gate(piece_bytes: int) -> None:
+            nonlocal sent_bytes
+            if sent_bytes == segment.size_bytes:
+                # Only the indexes are left, and with them the segment can be read.
+                work.require_leadership()
+            sent_bytes += piece_bytes
             if task.cancelled:
                 raise _CancelledError(f"{work.partition}: copy cancelled")
             transfer.before_piece(piece_bytes)
@@ -401,6 +408,7 @@ class CopyTask:
                 gate=gate,
                 draft=draft,
                 gap_start_offset=gap_start_offset(segment, view.log, copied),
+                fence=work.require_leadership,
             )
 
     def _draft(

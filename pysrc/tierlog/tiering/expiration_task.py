@@ -189,6 +189,7 @@ class ExpirationTask:
         )
         if not deletions:
             return held
+        work.require_leadership()
         failure = self._delete_all(task, deletions)
         if view.log.lineage is not None:
             began_ms = self._tier.clock.monotonic_ms()

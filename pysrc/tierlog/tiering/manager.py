@@ -31,6 +31,7 @@ from tierlog.errors import ClosedError
 from tierlog.log.eligibility import Decision
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.quota import QuotaManager
+from tierlog.remote.claims import StoreClaims
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.metadata import (
     RemoteLogMetadataManager,
@@ -59,7 +60,8 @@ class ManagerOptions:
     """What a manager may be given besides; every part has a default.
 
     ``index_config.dir`` keeps remote index files of the partitions there (none when None).
-    ``check_interval_ms`` and ``repair`` as in `Tier`. ``random_bytes`` is where jitter and segment
+    ``check_interval_ms`` and ``repair`` as in `Tier`. ``claim_in_store``: nodes that share no
+    metadata fence each other by claims in the store. ``random_bytes`` is where jitter and segment
     ids come from.
     """
 
@@ -76,6 +78,7 @@ class ManagerOptions:
     include_compacted: bool = False
     check_interval_ms: int | None = None
     repair: bool = False
+    claim_in_store: bool = False
     random_bytes: Callable[[int], bytes] = os.urandom
 
 
@@ -134,6 +137,7 @@ class RemoteLogManager:
             index_interval_bytes=given.log_config.index_interval_bytes,
             check_interval_ms=given.check_interval_ms,
             repair=given.repair,
+            claims=_claims(storage, broker_id, clock) if given.claim_in_store else None,
         )
         self.copy_pool, self.expiration_pool, self.follower_pool = self._pools = _pools(
             given, clock, self._failed
@@ -362,6 +366,12 @@ def _pools(
         make("expiration", config.manager_expiration_thread_pool_size),
         make("follower", config.manager_follower_thread_pool_size),
     )
+
+
+def _claims(storage: RemoteStorageManager, broker_id: int, clock: Clock) -> StoreClaims | None:
+    """None where the storage manager has no store that could be listed."""
+    store = storage.store
+    return None if store is None else StoreClaims(store, broker_id=broker_id, clock=clock)
 
 
 def _index_files(

@@ -19,6 +19,7 @@ from tierlog.log.eligibility import Coverage, Decision
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
 from tierlog.quota import QuotaManager
+from tierlog.remote.claims import StoreClaims
 from tierlog.remote.index_cache import RemoteIndexCache
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.metadata import (
@@ -115,6 +116,7 @@ class ManagerListener:
 class Tier:
     """What the tasks of all partitions work with.
 
+    ``claims``: leaders that share nothing but the store claim their partitions there, too.
     ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
     never). ``repair``: it compares every byte, once, and removes what is left over.
     """
@@ -133,6 +135,7 @@ class Tier:
     include_internal: bool = False
     include_compacted: bool = False
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+    claims: StoreClaims | None = None
     check_interval_ms: int | None = None
     repair: bool = False
 
@@ -178,7 +181,14 @@ class PartitionWork:
         """The first act of a leader: earlier ones can do nothing from here on."""
         if not self._claimed:
             self.tier.metadata.claim_leadership(self.partition, self.leader_epoch)
+            if self.tier.claims is not None:
+                self.tier.claims.claim(self.partition, self.leader_epoch)
             self._claimed = True
+
+    def require_leadership(self) -> None:
+        """FencedLeaderError when a later leader has claimed the partition in the store."""
+        if self.tier.claims is not None:
+            self.tier.claims.require(self.partition, self.leader_epoch)
 
     def fenced(self) -> None:
         """A later leader owns the partition."""
