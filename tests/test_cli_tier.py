@@ -12,6 +12,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ from tierlog.cli import main
 from tierlog.cli.tier_run import Watched
 from tierlog.clock import ManualClock
 from tierlog.sidecar import Progress
+from tierlog.tools.output import human_size
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
 
@@ -44,13 +46,58 @@ def test_copies_once_and_then_has_nothing_to_do(
     rolled = [segment for segment in golden_segments(topic="epochs") if segment.rolled]
     assert lines[0].split()[:5] == ["TOPIC", "PARTITION", "BASE-OFFSET", "SIZE", "OUTCOME"]
     assert [line.split()[2] for line in lines[1:]] == [str(one.base_offset) for one in rolled]
-    assert captured.err == ("3 segments copied; 1 not copied: 1 active (--format wide says why)\n")
+    said = re.fullmatch(
+        r"3 segments copied, ([0-9.]+ KiB) in [0-9.]+ s \([0-9.]+ [KM]?i?B/s\); "
+        r"1 not copied: 1 active \(--format wide says why\)\n",
+        captured.err,
+    )
+    assert said is not None, captured.err
+    assert said[1] == human_size(sum(one.path.stat().st_size for one in rolled))
     assert list(state_home.glob("tierlog/*/metadata.sqlite"))
 
     assert main(arguments) == 0
     again = capsys.readouterr()
     assert again.out == ""
-    assert again.err.startswith("0 segments copied; 4 not copied: 3 copied, 1 active")
+    assert again.err.startswith(
+        "0 segments copied; 3 segments copied before; 1 not copied: 1 active"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--topic", "nosuch"], 1, "no topic nosuch, only __cluster_metadata, "),
+        (["--bootstrap", "localhost"], 2, "as in broker:9092, found 'localhost'"),
+        (["--bootstrap", "a:9092,b"], 2, "as in broker:9092, found 'a:9092,b'"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, message: str
+) -> None:
+    arguments = ["tier", LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--once", *flags]
+    assert main(arguments) == code
+    assert message in capsys.readouterr().err
+
+
+def test_help_says_where_things_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tier", "--help"]) == 0
+    assert "~/.local/state/tierlog" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_document_tells_when_and_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr("tierlog.clock.SystemClock", lambda: clock)
+    arguments = ["tier", LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--once"]
+    assert main([*arguments, "--topic", "epochs", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["timestamp_ms"] for row in document["segments"]} == {clock.now_ms()}
+    summary = document["summary"]
+    assert summary["copied"] == 3
+    copied = [row["size_bytes"] for row in document["segments"] if row["outcome"] == "copied"]
+    assert summary["copied_bytes"] == sum(copied)
+    assert {"duration_ms", "bytes_per_second", "copied_before"} <= summary.keys()
 
 
 def test_the_document_has_every_segment_with_its_reason(
@@ -160,12 +207,15 @@ def test_a_copy_quota_makes_it_wait_and_says_so(
     arguments = ["tier", LOG_DIR, "--once", "--topic", "epochs", "--copy-quota", "1K"]
     assert main([*arguments, "--to", (tmp_path / "kafka").as_uri()]) == 0
     first = capsys.readouterr().err
-    assert first == "3 segments copied; 1 not copied: 1 active (--format wide says why)\n"
+    assert first == (
+        "3 segments copied, 67.4 KiB in 0.0 s; 1 not copied: 1 active (--format wide says why)\n"
+    )
     assert clock.monotonic_ms() == 0
     arguments += ["--copy-quota-mode", "pace", "--copy-quota", "100B"]
     assert main([*arguments, "--to", (tmp_path / "paced").as_uri()]) == 0
     waited = re.match(
-        r"3 segments copied after (\d+\.\d) s of waiting for the copy quota; 1 not copied",
+        r"3 segments copied, 67\.4 KiB in [0-9.]+ s \([0-9]+ B/s\) "
+        r"after (\d+\.\d) s of waiting for the copy quota; 1 not copied",
         capsys.readouterr().err,
     )
     assert waited is not None
@@ -225,10 +275,13 @@ def test_without_once_it_goes_on_until_a_signal_ends_it(
     with running(LOG_DIR, "--to", (tmp_path / "store").as_uri(), "--topic", "epochs") as process:
         assert process.stdout is not None
         heads = process.stdout.readline().split()
-        assert heads[:5] == ["TOPIC", "PARTITION", "BASE-OFFSET", "SIZE", "OUTCOME"]
+        assert heads[:5] == ["TIMESTAMP", "TOPIC", "PARTITION", "BASE-OFFSET", "SIZE"]
         rows = [process.stdout.readline().split() for _ in range(3)]
-        assert {row[0] for row in rows} == {"epochs"}
-        assert sorted(int(row[2]) for row in rows) == [
+        now = datetime.now(UTC)
+        for row in rows:
+            assert timedelta() <= now - datetime.fromisoformat(row[0]) < timedelta(minutes=5)
+        assert {row[1] for row in rows} == {"epochs"}
+        assert sorted(int(row[3]) for row in rows) == [
             segment.base_offset for segment in golden_segments(topic="epochs") if segment.rolled
         ]
         line_with(process.stderr, "3 segments copied")
@@ -246,9 +299,11 @@ def test_rows_as_they_happen_for_programs(tmp_path: Path) -> None:
     with running(*arguments, "json") as process:
         rows = [json.loads(line_with(process.stdout, "epochs")) for _ in range(3)]
         assert {row["outcome"] for row in rows} == {"copied"}
+        assert all(row["timestamp_ms"] > 1_700_000_000_000 for row in rows)
     other = (tmp_path / "other").as_uri()
     with running(LOG_DIR, "--to", other, "--topic", "epochs", "--format", "yaml") as process:
-        assert line_with(process.stdout, "topic") == '- topic: "epochs"\n'
+        assert line_with(process.stdout, "timestamp").startswith("- timestamp_ms: 1")
+        assert line_with(process.stdout, "topic") == '  topic: "epochs"\n'
 
 
 def test_nobody_reads_the_rows(tmp_path: Path) -> None:
@@ -297,7 +352,7 @@ def test_settings_of_file_environment_and_flags(
         monkeypatch.setenv(no_setting, "0")
     arguments = ["tier", "--config", str(file), "--once"]
     assert main(arguments) == 0
-    assert capsys.readouterr().err.startswith("3 segments copied;")
+    assert capsys.readouterr().err.startswith("3 segments copied, ")
     assert len(list((tmp_path / "environment").rglob("*.log"))) == 3
     assert main([*arguments, "--to", (tmp_path / "flag").as_uri()]) == 0
     assert len(list((tmp_path / "flag").rglob("*.log"))) == 3

@@ -43,7 +43,14 @@ __all__ = ["tier"]
     metavar="SECONDS",
     help="Time between two looks at everything: 30, 0.5 or 5m.  [default: 30]",
 )
-@click.option("--state-dir", "tierlog_state_dir", metavar="DIR", help="Where to remember things.")
+@click.option(
+    "--state-dir",
+    "tierlog_state_dir",
+    metavar="DIR",
+    help="Where to remember what was copied, one for each store.  "
+    "[default: a folder named after the store in $XDG_STATE_HOME/tierlog, or else in "
+    "~/.local/state/tierlog]",
+)
 @click.option(
     "--bootstrap",
     "tierlog_bootstrap_servers",

@@ -14,13 +14,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from tierlog.clock import Clock
 from tierlog.config import Config
-from tierlog.errors import ConfigError
+from tierlog.errors import ConfigError, OutOfRangeError
+from tierlog.log.eligibility import Ineligible
+from tierlog.log.files import printable
+from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
 from tierlog.sidecar import (
     Outcome,
@@ -33,6 +37,7 @@ from tierlog.sidecar import (
     default_state_dir,
     topic_settings,
 )
+from tierlog.tools.ls import no_such_partition
 from tierlog.tools.output import Format, RowStream, Table, human_size, render
 
 if TYPE_CHECKING:
@@ -90,8 +95,10 @@ def run_tier(
                 repair=repair,
             )
         )
+        if config.tier.topics:
+            _check_topics(log_dirs or config.log.dirs, config.tier.topics, is_error=stop is None)
         if stop is None:
-            return _once(sidecar, shown, head)
+            return _once(sidecar, shown, head, clock)
         told = _Told(shown, head, stop)
         return _on_and_on(sidecar, stop, told, config.tier.close_timeout_ms, reload)
 
@@ -141,23 +148,69 @@ class Watched:
         self._done_bytes = progress.done_bytes
 
 
-def _once(sidecar: Sidecar, shown: str, head: Callable[[str], str]) -> int:
+def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], *, is_error: bool) -> None:
+    """Name topics that no directory holds: as an error, or where they may come yet, as a hint."""
+    held = {
+        (log.topic, log.partition)
+        for log_dir in log_dirs
+        for log in open_log_dir(log_dir).listing().partitions
+    }
+    for topic in topics:
+        if topic not in {name for name, _ in held}:
+            told = no_such_partition(", ".join(map(printable, log_dirs)), topic, None, sorted(held))
+            if is_error:
+                raise OutOfRangeError(told)
+            _hint(f"warning: {told}")
+
+
+def _once(sidecar: Sidecar, shown: str, head: Callable[[str], str], clock: Clock) -> int:
     from tierlog.tools.progress import progress_on
 
+    start_ms = clock.monotonic_ms()
     with progress_on(sys.stderr, "tier") as bar:
         report = sidecar.run_once(Watched(bar))
-    _print_report(report, shown, head)
+    _print_report(report, shown, head, clock.monotonic_ms() - start_ms)
     return 0 if report.ok else _EXIT_PROBLEMS
 
 
-def _print_report(report: TierReport, shown: str, head: Callable[[str], str]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSummary:
+    """One pass in figures; ``copied_before`` counts segments that an earlier pass had copied."""
+
+    copied: int
+    copied_bytes: int
+    duration_ms: int
+    bytes_per_second: int | None
+    expired: int
+    copied_before: int
+    not_copied: int
+
+
+def _print_report(
+    report: TierReport, shown: str, head: Callable[[str], str], duration_ms: int
+) -> None:
     skipped = report.of(Outcome.SKIPPED)
     rows = report.rows
     if shown == "text":
         rows = tuple(row for row in rows if row.outcome is not Outcome.SKIPPED)
+    copied = report.of(Outcome.COPIED)
+    copied_bytes = sum(row.size_bytes for row in copied)
+    reasons = Counter(row.reason for row in skipped)
+    copied_before = reasons.pop(Ineligible.COPIED.value, 0)
+    summary = TierSummary(
+        copied=len(copied),
+        copied_bytes=copied_bytes,
+        duration_ms=duration_ms,
+        bytes_per_second=copied_bytes * 1000 // duration_ms if duration_ms > 0 else None,
+        expired=len(report.of(Outcome.EXPIRED)),
+        copied_before=copied_before,
+        not_copied=reasons.total(),
+    )
     if rows or shown != "text":
-        table = Table(name="segments", row_type=TierRow, rows=rows)
-        click.echo("\n".join(render([table], Format(shown), head)))
+        tables = [Table(name="segments", row_type=TierRow, rows=rows)]
+        if shown in ("json", "yaml"):
+            tables.append(Table(name="summary", row_type=TierSummary, rows=[summary], single=True))
+        click.echo("\n".join(render(tables, Format(shown), head)))
     for warning in (*report.warnings, *report.failures, *map(str, report.problems)):
         _hint(f"warning: {warning}")
     would = report.of(Outcome.WOULD_COPY), report.of(Outcome.WOULD_EXPIRE)
@@ -166,16 +219,25 @@ def _print_report(report: TierReport, shown: str, head: Callable[[str], str]) ->
     repaired = len(report.of(Outcome.REPAIRED)) + len(report.of(Outcome.WOULD_REPAIR))
     if repaired:
         _hint(f"{repaired} repaired without a copy")
-    copied, expired = len(report.of(Outcome.COPIED)), len(report.of(Outcome.EXPIRED))
-    _hint(_summary(copied, expired, [row.reason for row in skipped], report.quota_wait_ms))
+    _hint(_summary_line(summary, reasons, report.quota_wait_ms))
 
 
-def _summary(copied: int, expired: int, skipped: Sequence[str], quota_wait_ms: int) -> str:
-    waited = f" after {quota_wait_ms / 1000:.1f} s of waiting for the copy quota"
-    reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(skipped).most_common())
-    left = f"; {len(skipped)} not copied: {reasons} (--format wide says why)" if skipped else ""
-    gone = f", {expired} expired" if expired else ""
-    return f"{_segments(copied)} copied{gone}{waited if quota_wait_ms >= 50 else ''}{left}"
+def _summary_line(summary: TierSummary, reasons: Counter[str], quota_wait_ms: int) -> str:
+    line = f"{_segments(summary.copied)} copied"
+    if summary.copied:
+        line += f", {human_size(summary.copied_bytes)} in {summary.duration_ms / 1000:.1f} s"
+        if summary.bytes_per_second is not None:
+            line += f" ({human_size(summary.bytes_per_second)}/s)"
+    if summary.expired:
+        line += f", {summary.expired} expired"
+    if quota_wait_ms >= 50:
+        line += f" after {quota_wait_ms / 1000:.1f} s of waiting for the copy quota"
+    if summary.copied_before:
+        line += f"; {_segments(summary.copied_before)} copied before"
+    if reasons:
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        line += f"; {reasons.total()} not copied: {told} (--format wide says why)"
+    return line
 
 
 def _segments(count: int) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "paths",
     "rate",
     "rates_by_name",
+    "servers",
     "setting",
     "settings",
     "store_url",
@@ -180,6 +181,18 @@ def host_and_port() -> Kind:
         return found is not None and int(found[1]) <= _MAX_PORT
 
     plain = text("host:port; port 0 is any free one")
+    return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
+
+
+def servers() -> Kind:
+    """Where to connect to: host and port of each server."""
+
+    def accepts(value: Any) -> bool:
+        parts = value.split(",") if isinstance(value, str) else []
+        ports = [_HOST_AND_PORT.fullmatch(part.strip()) for part in parts]
+        return value is None or all(one and 0 < int(one[1]) <= _MAX_PORT for one in ports)
+
+    plain = text("host:port, separated by commas, as in broker:9092")
     return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
 
 

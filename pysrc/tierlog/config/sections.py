@@ -19,6 +19,7 @@ from tierlog.config.kinds import (
     paths,
     rate,
     rates_by_name,
+    servers,
     setting,
     settings,
     store_url,
@@ -431,7 +432,7 @@ class TierConfig(Section):
     )
     bootstrap_servers: str | None = setting(
         "tierlog.bootstrap.servers",
-        text("host:port, separated by commas"),
+        servers(),
         None,
         "The broker to ask for leaders, last stable offsets and deleted topics.",
     )

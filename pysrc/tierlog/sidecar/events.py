@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tierlog.clock import Clock
 from tierlog.log.eligibility import Decision
@@ -126,7 +127,8 @@ class Events(ManagerListener):
     # -- from the sidecar
 
     def add(self, row: TierRow) -> None:
-        """A row of the report."""
+        """A row of the report, of what happens now."""
+        row = replace(row, timestamp_ms=self._clock.now_ms())
         with self._lock:
             self.counts[row.outcome] += 1
             if row.outcome is Outcome.COPIED:

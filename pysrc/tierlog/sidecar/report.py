@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tierlog.errors import CorruptDataError
@@ -35,6 +35,8 @@ class TierRow:
     nothing was sent. WOULD_COPY, WOULD_EXPIRE and WOULD_REPAIR: a dry run's words.
     """
 
+    # When this was found, by the wall clock.
+    timestamp_ms: int | None = field(default=None, metadata={"wide": True, "streamed": True})
     topic: str
     partition: int
     base_offset: int

@@ -6,7 +6,8 @@ A row's fields say how they are shown by their names, which carry their unit las
 * ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
 * everything else as it is; None is ``-`` in text and null in documents.
 
-``wide_field()`` marks what only ``wide`` and the documents show. One command makes one document:
+``wide_field()`` marks what only ``wide`` and the documents show; with ``streamed`` in its metadata
+also rows that come one by one. One command makes one document:
 an object with one list per table, whatever the number of tables.
 """
 
@@ -125,7 +126,11 @@ class RowStream:
         self._head = head
         self._row_type = row_type
         wide = shown is Format.WIDE
-        self._names = [one.name for one in fields(row_type) if wide or not one.metadata.get("wide")]
+        self._names = [
+            one.name
+            for one in fields(row_type)
+            if wide or one.metadata.get("streamed") or not one.metadata.get("wide")
+        ]
         self._widths: list[int] = []
 
     def lines(self, row: DataclassInstance) -> Iterator[str]:
