@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,11 @@ def produce(broker: KafkaBroker, *topics: str) -> None:
     assert producer.flush(30) == 0
 
 
-def tier(broker: KafkaBroker, folder: Path, state: str) -> str:
+def tier(broker: KafkaBroker, folder: Path, state: str, log_dir: Path | None = None) -> str:
     """One pass as a user would run it; what it printed."""
     command = [str(Path(sys.executable).with_name("tierlog")), "tier"]
-    command += [*map(str, broker.log_dirs), "--to", (folder / "store").as_uri(), "--once"]
+    dirs = broker.log_dirs if log_dir is None else [log_dir]
+    command += [*map(str, dirs), "--to", (folder / "store").as_uri(), "--once"]
     command += ["--state-dir", str(folder / state), "--bootstrap", broker.bootstrap_servers]
     done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -64,3 +66,21 @@ def test_what_a_broker_said_last_holds_when_it_is_silent(tmp_path: Path) -> None
         assert "the broker has never said whether this topic is compacted" in said
         assert archived(tmp_path) == second
         assert len(list(broker.partition_dir("squeezed", 0).glob("*.log"))) > 1
+
+
+def test_a_followers_sidecar_makes_no_leader_of_it(tmp_path: Path) -> None:
+    """Its directories are those of broker 2, and the leader's copies are not in its state."""
+    (tmp_path / "store").mkdir()
+    with KafkaBroker(tmp_path / "kafka") as broker:
+        broker.create_topic("plain", config=SMALL)
+        produce(broker, "plain")
+        follower = tmp_path / "follower"
+        shutil.copytree(broker.log_dirs[0], follower)
+        properties = follower / "meta.properties"
+        properties.write_text(properties.read_text().replace("node.id=1", "node.id=2"))
+        said = tier(broker, tmp_path, "state", follower)
+        assert "broker 1 leads this partition and tiers it" in said
+        broker.stop()
+        for state in ("state", "lost"):
+            tier(broker, tmp_path, state, follower)
+            assert archived(tmp_path) == []
