@@ -7,8 +7,8 @@
 | ``subscribePattern`` | a regular expression that a topic's whole name matches |
 | ``assign`` | ``{"topic": [0, 1]}`` |
 | ``startingOffsets``, ``endingOffsets`` | earliest, latest or ``{"topic": {"0": 23, "1": -2}}`` |
-| ``startingTimestamp``, ``endingTimestamp`` | milliseconds |
-| ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp`` | ``{"topic": {"0": ms}}`` |
+| ``startingTimestamp``, ``endingTimestamp`` | milliseconds, or a time ``2024-02-29T12:00:00Z`` |
+| ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp`` | ``{"topic": {"0": "a time"}}`` |
 | ``startingOffsetsByTimestampStrategy`` | error (default), latest: when no record is that late |
 | ``isolation.level`` | read_uncommitted (default), read_committed |
 | ``includeHeaders``, ``failOnDataLoss`` | false, true by default |
@@ -44,6 +44,7 @@ from typing import Any
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
+from tierlog.tools.offsets import date_ms
 
 __all__ = [
     "BATCH_LIMIT",
@@ -372,12 +373,16 @@ def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...])
     """Where to start (``starting``) or end (``ending``); `refused` names would read nothing."""
     time = options.text(f"{side}Timestamp")
     if time is not None:
-        if not re.fullmatch(r"[0-9]{1,18}", time.strip()):
-            raise options.wrong(f"{side}Timestamp", "milliseconds since 1970, from 0 on")
-        return Bound(option=f"{side}Timestamp", is_time=True, everywhere=int(time))
+        time_ms = _time_ms(time.strip())
+        if time_ms is None:
+            raise options.wrong(
+                f"{side}Timestamp",
+                "milliseconds since 1970, from 0 on, or a time as in 2024-02-29T12:00:00Z",
+            )
+        return Bound(option=f"{side}Timestamp", is_time=True, everywhere=time_ms)
     name = f"{side}OffsetsByTimestamp"
     if options.text(name) is not None:
-        times = _by_partition(options, name, lowest=0)
+        times = _by_partition(options, name, lowest=0, may_be_date=True)
         return Bound(option=name, is_time=True, by_partition=times)
     return _offsets(options, f"{side}Offsets", default, refused)
 
@@ -399,15 +404,31 @@ def _offsets(options: _Options, name: str, default: int, refused: tuple[int, ...
     return Bound(option=name, by_partition=numbers)
 
 
-def _by_partition(options: _Options, name: str, *, lowest: int) -> dict[TopicPartition, int]:
+def _time_ms(text: str) -> int | None:
+    """Milliseconds of digits or of a date; None for anything else."""
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    try:
+        moment_ms = date_ms(text, text)
+    except ValueError:
+        return None
+    return moment_ms if moment_ms >= 0 else None
+
+
+def _by_partition(
+    options: _Options, name: str, *, lowest: int, may_be_date: bool = False
+) -> dict[TopicPartition, int]:
     expected = f'{{"topic": {{"0": 23}}}} with numbers from {lowest} on'
+    if may_be_date:
+        expected += ' or times as in "2024-02-29T12:00:00Z"'
     found = {}
     for topic, numbers in _json(options, name, expected).items():
         if not isinstance(numbers, dict):
             raise options.wrong(name, expected)
-        for partition, number in numbers.items():
-            sound = re.fullmatch(r"[0-9]{1,10}", partition) and type(number) is int
-            if not sound or not _is_partition(int(partition)) or not lowest <= number <= _MAX_INT64:
+        for partition, given in numbers.items():
+            number = _time_ms(given) if may_be_date and isinstance(given, str) else given
+            is_sound = re.fullmatch(r"[0-9]{1,10}", partition) and _is_partition(int(partition))
+            if not is_sound or type(number) is not int or not lowest <= number <= _MAX_INT64:
                 raise options.wrong(name, expected)
             found[TopicPartition(topic, int(partition))] = number
     return found

@@ -58,6 +58,23 @@ def test_offsets_by_partition() -> None:
         bounds.of("orders", None, 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("1709208000000", 1_709_208_000_000),
+        ("2024-02-29", 1_709_164_800_000),
+        ("2024-02-29T12:00:00Z", 1_709_208_000_000),
+        ("2024-02-29 13:00:00.5+01:00", 1_709_208_000_500),
+    ],
+)
+def test_a_time_may_be_a_date(text: str, expected_ms: int) -> None:
+    found = parse_options({**PLACE, "startingTimestamp": text, "endingTimestamp": text})
+    assert (found.start.everywhere, found.end.everywhere) == (expected_ms, expected_ms)
+    times = f'{{"orders": {{"0": "{text}"}}}}'
+    found = parse_options({**PLACE, "startingOffsetsByTimestamp": times})
+    assert found.start.by_partition == {("orders", 0): expected_ms}
+
+
 def test_the_more_particular_start_counts() -> None:
     given = {
         **PLACE,
@@ -92,7 +109,13 @@ def test_the_more_particular_start_counts() -> None:
         ({**PLACE, "startingOffsets": '{"orders": 1}'}, "startingOffsets: expected"),
         ({**PLACE, "startingOffsets": f'{{"orders": {{"0": {2**63}}}}}'}, "startingOffsets: exp"),
         ({**PLACE, "startingTimestamp": "yesterday"}, "expected milliseconds"),
-        ({**PLACE, "startingTimestamp": "-5"}, "milliseconds since 1970, from 0 on, found '-5'"),
+        ({**PLACE, "startingTimestamp": "-5"}, "or a time as in 2024-02-29T12:00:00Z, found '-5'"),
+        ({**PLACE, "startingTimestamp": "2024-02-30"}, "or a time as in 2024-02-29T12:00:00Z"),
+        (
+            {**PLACE, "endingOffsetsByTimestamp": '{"orders": {"0": "noon"}}'},
+            "or times as in .2024-02-29T12:00:00Z",
+        ),
+        ({**PLACE, "startingOffsets": '{"orders": {"0": "2024-02-29"}}'}, "startingOffsets: exp"),
         ({**PLACE, "isolation.level": "serializable"}, "read_uncommitted or read_committed"),
         (
             {**PLACE, "isolation.level": "read_committed", "isolationLevel": "read_uncommitted"},

@@ -56,6 +56,8 @@ FORMS: list[tuple[str, Bound, Bound]] = [
     ("@2024-02-29T12:00", AtTime(LEAP_NOON_MS), END),
     ("@2024-02-29 12:00:00", AtTime(LEAP_NOON_MS), END),
     ("@2024-02-29T12:00:00.25Z", AtTime(LEAP_NOON_MS + 250), END),
+    ("@2024-02-29T13:00+01:00", AtTime(LEAP_NOON_MS), END),
+    ("@2024-02-29T07:00:00-05:00:1h", AtTime(LEAP_NOON_MS), AtTime(LEAP_NOON_MS + 3_600_000)),
     ("@2024-02-29T12:00:00Z:", AtTime(LEAP_NOON_MS), END),
     ("@2024-02-29T12:00:00Z:end", AtTime(LEAP_NOON_MS), END),
     ("@2024-02-29T12:00:00Z:1h", AtTime(LEAP_NOON_MS), AtTime(LEAP_NOON_MS + HOUR_MS)),

@@ -10,9 +10,9 @@
     @T   @T:   @T:T   @:T        the same (rpk); the second T may be a duration after the first
 
 A moment T is milliseconds (13 digits), seconds (9 or 10 digits), a day ``2024-02-29``, a time
-``2024-02-29T12:00:00Z`` or a duration before now ``-2h``. ``s@`` and ``e@`` take any number of
-milliseconds, as kcat does. A moment means the first record that is not older, so records out of
-order may stand outside of the moments although their offsets lie inside.
+``2024-02-29T12:00:00Z`` (or with a zone, ``+01:00``) or a duration before now ``-2h``. ``s@`` and
+``e@`` take any number of milliseconds, as kcat does. A moment means the first record that is not
+older, so records out of order may stand outside of the moments although their offsets lie inside.
 
 Ends are never included. Parsing is pure: whoever parses says what time it is.
 """
@@ -27,13 +27,23 @@ from typing import NamedTuple
 
 from tierlog.tools.durations import DURATION, duration_ms
 
-__all__ = ["AtOffset", "AtTime", "Bound", "FromEnd", "FromStart", "OffsetRange", "parse_offsets"]
+__all__ = [
+    "AtOffset",
+    "AtTime",
+    "Bound",
+    "FromEnd",
+    "FromStart",
+    "OffsetRange",
+    "date_ms",
+    "parse_offsets",
+]
 
 _MAX_INT64 = 2**63 - 1
 _FORMS = "beginning, end, N, -N, N:M, s@ms, e@ms, @-2h:end, @2024-02-29T12:00:00Z:1h"
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _OFFSETS = re.compile(r"([+-]?)([0-9]{1,19})|([0-9]{1,19})?[:-](end|[0-9]{1,19})?")
-_TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z?)?"
+_CLOCK = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?"
+_TIME = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_CLOCK})?"
 _MOMENT = rf"{_TIME}|-{DURATION}|[0-9]{{1,19}}"
 _MOMENTS = re.compile(rf"({_MOMENT})?(?:(:)(end|{_MOMENT}|{DURATION})?)?")
 
@@ -195,10 +205,20 @@ def _moment_ms(moment: str, text: str, now_ms: int) -> int:
             f"{text}: a time of {len(moment)} digits; "
             "13 are milliseconds, 9 or 10 are seconds, and s@ takes any milliseconds"
         )
+    return date_ms(moment, text)
+
+
+def date_ms(moment: str, text: str) -> int:
+    """Milliseconds of a day ``2024-02-29`` or a time ``2024-02-29T12:00:00+01:00``, in UTC where no
+    zone is given. ValueError, which quotes `text`, for anything else."""
+    if re.fullmatch(_TIME, moment) is None:
+        raise ValueError(f"{text}: expected a day or a time as in 2024-02-29T12:00:00Z")
     try:
-        parsed = datetime.fromisoformat(moment.removesuffix("Z")).replace(tzinfo=UTC)
+        parsed = datetime.fromisoformat(moment)
     except ValueError as error:
         raise ValueError(f"{text}: no such time, {error}") from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
     whole_s = int(parsed.replace(microsecond=0).timestamp())
     return whole_s * 1000 + parsed.microsecond // 1000
 
