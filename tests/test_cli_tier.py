@@ -432,5 +432,5 @@ def test_metrics_while_it_runs(tmp_path: Path) -> None:
         line_with(process.stderr, "3 segments copied")
         with urllib.request.urlopen(url) as answer:
             text = answer.read().decode()
-    assert 'kafka_server_brokertopicmetrics_remotelogmetadatacount{topic="epochs"} 3.0' in text
-    assert 'kafka_server_brokertopicmetrics_remotecopylagbytes{topic="epochs"} 0.0' in text
+    assert 'tierlog_topic_remotelogmetadatacount{topic="epochs"} 3.0' in text
+    assert 'tierlog_topic_remotecopylagbytes{topic="epochs"} 0.0' in text

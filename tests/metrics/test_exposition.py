@@ -57,6 +57,8 @@ def in_full_use(clock: ManualClock, index_cache: RemoteIndexCache) -> RemoteLogM
     metrics.count_clients(1)
     metrics.fetched("orders", 5, "reports")
     metrics.watch_index_cache(index_cache)
+    for duration_ms in (1, 40, 40, 20_000):
+        metrics.fetch_took(duration_ms)
     metrics.watch_read_ahead(ReadAhead())
     metrics.copy_throttled(250)
     metrics.fetch_throttled(50)
@@ -120,7 +122,8 @@ def test_every_definition_has_a_series_and_every_series_a_definition(
         family = by_name[metric.name]
         assert (family.type, family.documentation) == (metric.kind.value, metric.doc)
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-        assert {label for sample in family.samples for label in sample.labels} == set(metric.labels)
+        labels = {label for sample in family.samples for label in sample.labels}
+        assert labels - {"le"} == set(metric.labels)
         assert metric.doc.endswith(".")
 
 
@@ -143,7 +146,7 @@ def test_the_values_are_those_recorded(
         ("remotelogsizecomputationtime", 6),
     ):
         assert found[server + name,] == value
-        assert found[server + name, "orders"] == value
+        assert found["tierlog_topic_" + name, "orders"] == value
     assert found[manager + "retentionsizeinpercent", "0", "orders"] == 50
     assert found[manager + "localretentionsizeinpercent", "0", "orders"] == 40
     assert found[manager + "remotelogmanagertasksavgidlepercent",] == 0.25
@@ -163,6 +166,29 @@ def test_the_values_are_those_recorded(
     assert found[cache + "refetched_bytes_total", "expired"] == 0
     assert (found[cache + "hits_total",], found[cache + "misses_total",]) == (1, 3)
     assert found[cache + "disk_errors_total",] == 0
+
+
+def test_a_sum_over_a_name_counts_nothing_twice(metrics: RemoteLogMetrics) -> None:
+    """Totals and the series by topic are different metrics, so each has one set of labels."""
+    metrics.partition(partition("clicks")).copied(90)
+    labels: dict[str, set[tuple[str, ...]]] = {}
+    sums: dict[str, float] = {}
+    for family in families(exposed(metrics)):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).add(tuple(sorted(sample.labels)))
+            sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    assert {name: found for name, found in labels.items() if len(found) > 1} == {}
+    assert sums["kafka_server_brokertopicmetrics_remotecopybytes_total"] == 100
+    assert sums["tierlog_topic_remotecopybytes_total"] == 100
+
+
+def test_fetch_latency_is_a_histogram(metrics: RemoteLogMetrics) -> None:
+    found = values(families(exposed(metrics)))
+    name = "tierlog_fetch_seconds"
+    assert found[f"{name}_count",] == found[f"{name}_bucket", "+Inf"] == 4
+    assert found[f"{name}_sum",] == pytest.approx(20.081)
+    assert found[f"{name}_bucket", "0.001"] == found[f"{name}_bucket", "0.025"] == 1
+    assert found[f"{name}_bucket", "0.05"] == found[f"{name}_bucket", "10.0"] == 3
 
 
 def test_a_quota_tells_how_long_it_held_up() -> None:
@@ -187,6 +213,7 @@ def test_what_is_unknown_or_not_there_has_no_series() -> None:
     found = {key[0] for key in values(families(exposed(metrics)))}
     assert not any("lag" in name and name.startswith("kafka") for name in found)
     assert not any("throttle_time" in name or "percent" in name for name in found)
+    assert not any("fetch_seconds" in name for name in found)
     assert not any("limit" in name or "rlmfetch" in name for name in found)
     assert not any(
         word in name for word in ("client", "index_cache", "read_ahead") for name in found
@@ -226,7 +253,7 @@ def test_hostile_topic_names_stay_in_their_label() -> None:
     assert "\nkafka_fake" not in text
     found = values(families(text))
     for place, topic in enumerate(HOSTILE[:-1]):
-        assert found["kafka_server_brokertopicmetrics_remotefetchbytes_total", topic] == 100 + place
+        assert found["tierlog_topic_remotefetchbytes_total", topic] == 100 + place
 
 
 @pytest.mark.parametrize("promtool", [PROMTOOL] if PROMTOOL else [])
@@ -260,17 +287,14 @@ def test_scrapes_over_http(metrics: RemoteLogMetrics) -> None:
         kind, text = get(server.url)
         assert kind.startswith("text/plain")
         found = values(families(text))
-        assert found["kafka_server_brokertopicmetrics_remotecopybytes_total", "orders"] == 10
+        assert found["tierlog_topic_remotecopybytes_total", "orders"] == 10
         assert found["process_open_fds",] > 0
         kind, text = get(server.url, Accept=OPEN_METRICS)
         assert kind.startswith("application/openmetrics-text")
         parsed = list(open_families(text))  # type: ignore[no-untyped-call]
         assert values(parsed)["tierlog_partitions_led",] == 1
         name = "kafka_server_brokertopicmetrics_remotecopylagbytes"
-        assert set(values(families(get(f"{server.url}?name[]={name}")[1]))) == {
-            (name,),
-            (name, "orders"),
-        }
+        assert set(values(families(get(f"{server.url}?name[]={name}")[1]))) == {(name,)}
         assert "/metrics" in get(server.url.removesuffix("metrics"))[1]
         with pytest.raises(urllib.error.HTTPError, match="404") as raised:
             get(server.url + "x")
@@ -339,7 +363,8 @@ def test_scrapes_while_others_write() -> None:
         scrape(server, seen, 1)
     for earlier, later in pairwise(seen):
         assert earlier[copied,] <= later[copied,]
+    by_topic = "tierlog_topic_remotecopybytes_total"
     for found in seen:
-        assert found[copied,] == sum(found[copied, f"topic-{number}"] for number in range(4))
+        assert found[copied,] == sum(found[by_topic, f"topic-{number}"] for number in range(4))
     assert seen[-1][copied,] == rounds * (1 + 2 + 3 + 4)
     assert seen[-1]["kafka_server_brokertopicmetrics_remotecopylagbytes",] == 20

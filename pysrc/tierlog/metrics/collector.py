@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from tierlog.metrics.definitions import EVENT_COUNTERS, METRICS, Kind, Metric
+from tierlog.metrics.definitions import EVENT_COUNTERS, METRICS, Kind, Metric, topic_name
+from tierlog.metrics.meters import HistogramSnapshot
 from tierlog.metrics.recorder import RemoteLogMetrics
 from tierlog.metrics.snapshot import GaugeSums, MetricsSnapshot
 
@@ -35,13 +40,22 @@ class RemoteLogCollector(Collector):
 
     def describe(self) -> Iterable[MetricFamily]:
         """The families there may be, without series."""
-        return [_family(metric) for metric in METRICS]
+        return [
+            HistogramMetricFamily(metric.name, metric.doc)
+            if metric.kind is Kind.HISTOGRAM
+            else _family(metric)
+            for metric in METRICS
+        ]
 
     def collect(self) -> Iterable[MetricFamily]:
         """The families there are now."""
-        found = samples(self._metrics.snapshot())
+        snapshot = self._metrics.snapshot()
+        found = samples(snapshot)
         for metric in METRICS:
-            if series := found.get(metric.name):
+            if metric.kind is Kind.HISTOGRAM:
+                if snapshot.fetch_seconds is not None:
+                    yield _histogram(metric, snapshot.fetch_seconds)
+            elif series := found.get(metric.name):
                 family = _family(metric)
                 for labels, value in series:
                     family.add_metric(labels, value)
@@ -51,6 +65,13 @@ class RemoteLogCollector(Collector):
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
     of_kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     return of_kind(metric.name, metric.doc, labels=metric.labels)
+
+
+def _histogram(metric: Metric, found: HistogramSnapshot) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(metric.name, metric.doc)
+    bounds = [*map(str, found.bounds), "+Inf"]
+    family.add_metric((), list(zip(bounds, found.counts_up_to, strict=True)), found.total)
+    return family
 
 
 def samples(snapshot: MetricsSnapshot) -> dict[str, list[_Sample]]:
@@ -70,7 +91,7 @@ def _events(snapshot: MetricsSnapshot) -> _Rows:
         total = snapshot.totals[event]
         yield metric.name, (), total.count
         for topic, counts in snapshot.topics.items():
-            yield metric.name, (topic,), counts[event]
+            yield topic_name(metric.name), (topic,), counts[event]
         meter = metric.mbean.rpartition("=")[2]
         rates = {
             "1m": total.one_minute_rate,
@@ -83,12 +104,14 @@ def _events(snapshot: MetricsSnapshot) -> _Rows:
 
 
 def _topic_gauges(snapshot: MetricsSnapshot) -> _Rows:
-    yield from _sums((), snapshot.total_sums)
+    for name, value in _sums(snapshot.total_sums):
+        yield name, (), value
     for topic, sums in snapshot.topic_sums.items():
-        yield from _sums((topic,), sums)
+        for name, value in _sums(sums):
+            yield topic_name(name), (topic,), value
 
 
-def _sums(labels: tuple[str, ...], sums: GaugeSums) -> _Rows:
+def _sums(sums: GaugeSums) -> Iterator[tuple[str, float]]:
     values = (
         (("copylagbytes", "copylagsegments"), sums.copy_lag),
         (("deletelagbytes", "deletelagsegments"), sums.delete_lag),
@@ -96,7 +119,7 @@ def _sums(labels: tuple[str, ...], sums: GaugeSums) -> _Rows:
     )
     for names, known in values:
         for name, value in zip(names, known or (), strict=False):
-            yield _TOPIC_GAUGES + name, labels, value
+            yield _TOPIC_GAUGES + name, value
 
 
 def _manager(snapshot: MetricsSnapshot) -> _Rows:

@@ -12,7 +12,15 @@ from enum import StrEnum
 
 from tierlog.metrics.snapshot import RemoteEvent
 
-__all__ = ["EVENT_COUNTERS", "KAFKA_METRICS", "METRICS", "OWN_METRICS", "Kind", "Metric"]
+__all__ = [
+    "EVENT_COUNTERS",
+    "KAFKA_METRICS",
+    "METRICS",
+    "OWN_METRICS",
+    "Kind",
+    "Metric",
+    "topic_name",
+]
 
 
 class Kind(StrEnum):
@@ -20,6 +28,7 @@ class Kind(StrEnum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,7 @@ class Metric:
 
 
 _TOPIC = "kafka.server:type=BrokerTopicMetrics,name="
+_EXPORTED_TOPIC = "kafka_server_brokertopicmetrics_"
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
 
 
@@ -59,7 +69,6 @@ def _meter(event: RemoteEvent, name: str, unit: str, doc: str) -> tuple[RemoteEv
         kind=Kind.COUNTER,
         unit=unit,
         doc=doc,
-        labels=("topic",),
         mbean=mbean,
         attribute="Count",
     )
@@ -72,8 +81,22 @@ def _topic_gauge(name: str, unit: str, doc: str) -> Metric:
         kind=Kind.GAUGE,
         unit=unit,
         doc=doc,
-        labels=("topic",),
         mbean=mbean,
+    )
+
+
+def topic_name(name: str) -> str:
+    """The name of the series by topic that belongs to one of Kafka's over all topics."""
+    return "tierlog_topic_" + name.removeprefix(_EXPORTED_TOPIC)
+
+
+def _by_topic(metric: Metric) -> Metric:
+    return Metric(
+        name=topic_name(metric.name),
+        kind=metric.kind,
+        unit=metric.unit,
+        doc=f"{metric.doc.removesuffix('.')}; of one topic.",
+        labels=("topic",),
     )
 
 
@@ -161,18 +184,6 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             "deletions",
             "Deletions of segments from the remote tier that failed.",
         ),
-        _meter(
-            RemoteEvent.AUX_STATE_REQUESTS,
-            "BuildRemoteLogAuxStateRequests",
-            "bootstraps",
-            "Times a follower began to build its state from the remote tier.",
-        ),
-        _meter(
-            RemoteEvent.AUX_STATE_ERRORS,
-            "BuildRemoteLogAuxStateErrors",
-            "bootstraps",
-            "Times a follower failed to build its state from the remote tier.",
-        ),
     )
 )
 
@@ -200,7 +211,7 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _topic_gauge(
         "RemoteLogSizeBytes",
         "bytes",
-        "Size of the remote log: what is copied for good and not yet deleted.",
+        "Size of the remote log: finished segments of the log's leader epochs, each byte once.",
     ),
     _topic_gauge(
         "RemoteLogSizeComputationTime",
@@ -279,6 +290,15 @@ KAFKA_METRICS: tuple[Metric, ...] = (
 )
 
 OWN_METRICS: tuple[Metric, ...] = (
+    *(_by_topic(metric) for metric in KAFKA_METRICS if metric.mbean.startswith(_TOPIC)),
+    _own(
+        "fetch_seconds",
+        "seconds",
+        "How long reads from the remote tier took that brought records, from the reader thread's "
+        "first step to the last byte: histogram_quantile(0.99, ...) is their p99. Absent before "
+        "the first one.",
+        kind=Kind.HISTOGRAM,
+    ),
     _own(
         "meter_rate",
         "per second",

@@ -34,9 +34,13 @@ _KAFKA = """\
 
 Under the names that the Prometheus JMX exporter gives them with its example rules for Kafka
 (`kafka-kraft-3_0_0.yml`), so dashboards made for brokers show tierlog too. Those rules leave the
-domain `kafka.log.remote` out; its MBeans are named here as the same rules would name them. With the
-label `topic` a series is that topic's, without it is over all topics; so leave `topic=""` out, or
-take only it, when you add up.
+domain `kafka.log.remote` out; its MBeans are named here as the same rules would name them.
+
+Kafka's exporter gives the sum over all topics and the series of each topic one name, so `sum()`
+counts everything twice. Here Kafka's names are the sums over all topics, without a label; the
+series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In a dashboard made for
+brokers replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
+`tierlog_topic_X{topic=~"$topic"}`.
 
 The exporter shows of a meter its count only: take `rate()` of it. The rates that Kafka's MBeans
 have besides are in `tierlog_meter_rate`.
@@ -49,8 +53,10 @@ _OWN = """\
 _ELSEWHERE = """\
 ## Not here
 
-What Kafka measures of its request queues (`RemoteLogReaderFetchRateAndTimeMs`,
-`DelayedRemoteListOffsetsMetrics` and the purgatories) and of replication (`LeaderReplication`,
+`BuildRemoteLogAuxStateRequestsPerSec` and `...ErrorsPerSec` count replicas that build their local
+state from the tier; tierlog has no such replicas. `RemoteLogReaderFetchRateAndTimeMs` is
+`tierlog_fetch_seconds` here. What Kafka measures of its request queues
+(`DelayedRemoteListOffsetsMetrics` and the purgatories) and of replication (`LeaderReplication`,
 `FollowerReplication`, `ReassignmentBytes...`) belongs to a broker, which tierlog is not.
 """
 
@@ -83,8 +89,6 @@ def _entry(metric: Metric) -> str:
         lines.append(f"* Labels: {', '.join(f'`{label}`' for label in metric.labels)}")
     if metric.mbean:
         keys = "".join(f",{label}" for label in metric.labels if not metric.in_usual_rules)
-        keys = keys or (",topic]" if metric.labels else "")
-        keys = f"[{keys}" if keys.endswith("]") else keys
         outside = "" if metric.in_usual_rules else "; not let through by the example rules"
         lines.append(f"* Kafka: `{metric.mbean}{keys}`, attribute `{metric.attribute}`{outside}")
     return "\n".join([*lines, ""])

@@ -8,9 +8,12 @@ never goes back.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
-__all__ = ["Meter", "MeterSnapshot", "SampledAvgMax"]
+__all__ = ["Histogram", "HistogramSnapshot", "Meter", "MeterSnapshot", "SampledAvgMax"]
 
 TICK_MS = 5_000
 _TICK_S = TICK_MS / 1000
@@ -142,3 +145,33 @@ class SampledAvgMax:
         else:
             self._ring[self._current].restart(now_ms)
         return self._ring[self._current]
+
+
+class HistogramSnapshot(NamedTuple):
+    """``counts_up_to``: how many values lie at or below each of the ``bounds``, and how many there
+    are; ``total`` is their sum."""
+
+    bounds: tuple[float, ...]
+    counts_up_to: tuple[int, ...]
+    total: float
+
+
+class Histogram:
+    """Counts values by size. For one thread at a time."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def snapshot(self) -> HistogramSnapshot | None:
+        """The counts of now; None before the first value."""
+        counts = tuple(accumulate(self._counts))
+        return HistogramSnapshot(self._bounds, counts, self._total) if counts[-1] else None

@@ -16,7 +16,7 @@ from typing import Literal
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.metrics.clients import ClientBytes
-from tierlog.metrics.meters import Meter, MeterSnapshot, SampledAvgMax
+from tierlog.metrics.meters import Histogram, Meter, MeterSnapshot, SampledAvgMax
 from tierlog.metrics.snapshot import (
     GaugeSums,
     IndexCacheWatched,
@@ -39,8 +39,9 @@ __all__ = ["PartitionMetrics", "RemoteLogMetrics"]
 _COPY_BYTES, _COPY_REQUESTS, _COPY_ERRORS = 0, 1, 2
 _FETCH_BYTES, _FETCH_REQUESTS, _FETCH_ERRORS = 3, 4, 5
 _DELETE_REQUESTS, _DELETE_ERRORS = 6, 7
-_AUX_STATE_REQUESTS, _AUX_STATE_ERRORS = 8, 9
 
+# From a read of a local file to one that keeps a fetch waiting.
+FETCH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # A run that takes longer counts as stuck.
 STUCK_AFTER_MS = 600_000
 
@@ -171,6 +172,7 @@ class RemoteLogMetrics:
         self._index_cache: IndexCacheWatched | None = None
         self._read_ahead: ReadAheadWatched | None = None
         self._clients = ClientBytes()
+        self._fetch_seconds = Histogram(FETCH_BUCKETS_S)
 
     # -- leadership
 
@@ -211,6 +213,11 @@ class RemoteLogMetrics:
             if self._clients.max_clients:
                 self._clients.add(client_id, size_bytes, self._clock.monotonic_ms())
 
+    def fetch_took(self, duration_ms: float) -> None:
+        """A read from the tier that brought records took that long."""
+        with self._lock:
+            self._fetch_seconds.observe(duration_ms / 1000)
+
     def fetch_failed(self, topic: str) -> None:
         """A read from the tier failed; an offset out of range is no failure."""
         self._count(topic, _FETCH_ERRORS)
@@ -219,14 +226,6 @@ class RemoteLogMetrics:
         """A fetch was answered without a read from the tier that did not come in time."""
         with self._lock:
             self._counts.fetches_expired += 1
-
-    def aux_state_started(self, topic: str) -> None:
-        """A follower begins to build its state from the tier."""
-        self._count(topic, _AUX_STATE_REQUESTS)
-
-    def aux_state_failed(self, topic: str) -> None:
-        """A follower could not build its state from the tier."""
-        self._count(topic, _AUX_STATE_ERRORS)
 
     def delete_started(self, topic: str) -> None:
         """A segment of a topic that is led no longer, deleted as a whole, is about to go."""
@@ -313,6 +312,7 @@ class RemoteLogMetrics:
             failures = self._task_failures.copy()
             index_cache, read_ahead = self._index_cache, self._read_ahead
             client_fetched_bytes = self._clients.counts()
+            fetch_seconds = self._fetch_seconds.snapshot()
         total_sums, topic_sums = _add_up(handles)
         percents = ((handle, handle._retention_percent) for handle in handles)
         return MetricsSnapshot(
@@ -338,6 +338,7 @@ class RemoteLogMetrics:
             index_cache=None if index_cache is None else index_cache.stats(),
             read_ahead=None if read_ahead is None else _ahead(read_ahead),
             client_fetched_bytes=client_fetched_bytes,
+            fetch_seconds=fetch_seconds,
         )
 
     # -- for handles

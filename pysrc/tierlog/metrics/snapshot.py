@@ -9,7 +9,7 @@ from enum import IntEnum
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tierlog.metrics.meters import MeterSnapshot
+from tierlog.metrics.meters import HistogramSnapshot, MeterSnapshot
 
 if TYPE_CHECKING:
     from tierlog._hot import QuotaSnapshot
@@ -42,8 +42,6 @@ class RemoteEvent(IntEnum):
     FETCH_ERRORS = 5
     DELETE_REQUESTS = 6
     DELETE_ERRORS = 7
-    AUX_STATE_REQUESTS = 8
-    AUX_STATE_ERRORS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +197,7 @@ class MetricsSnapshot:
     index_cache: RemoteIndexCacheStats | None
     read_ahead: tuple[int, int] | None
     client_fetched_bytes: dict[str, int]
+    fetch_seconds: HistogramSnapshot | None
 
 
 def pool_stats(

@@ -46,6 +46,8 @@ def test_remote_bytes_by_client_and_what_the_cache_fetched(
     assert found.totals[RemoteEvent.FETCH_BYTES].count == sum(read.values())
     counted = {name: read[name] for name in ("reports", "search")[:max_clients]}
     assert found.client_fetched_bytes == counted, "the third one finds no place"
+    assert found.fetch_seconds is not None
+    assert found.fetch_seconds.counts_up_to[-1] == found.totals[RemoteEvent.FETCH_REQUESTS].count
     assert fetcher._remote is not None
     ahead = fetcher._remote.stats()
     assert found.read_ahead == (ahead.bytes, ahead.wasted_bytes)

@@ -547,7 +547,10 @@ class Fetcher:
     ) -> PartitionData:
         """The metrics count what came."""
         self._metrics.fetch_started(topic)
+        began_ms = self._clock.monotonic_ms()
         data = read()
+        if data.source is FetchSource.REMOTE and data.size_bytes:
+            self._metrics.fetch_took(self._clock.monotonic_ms() - began_ms)
         if data.error is FetchError.NONE:
             self._metrics.fetched(topic, data.size_bytes, client_id)
         elif data.error is not FetchError.OFFSET_OUT_OF_RANGE:
