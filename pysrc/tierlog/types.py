@@ -27,6 +27,7 @@ __all__ = [
     "kafka_uuid",
     "kafka_uuid_bytes",
     "random_kafka_uuid",
+    "shown_url",
 ]
 
 MAX_TOPIC_NAME_LENGTH = 249
@@ -34,6 +35,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # The last character carries two bits; any other one would be a second spelling of the same id.
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 ZERO_UUID = "A" * 22
+_URL_HEAD = re.compile(r"[A-Za-z][A-Za-z0-9+. -]*:/*")
 _MAX_INT32 = 2**31 - 1
 # Of the version-5 ids of topics that have none; any constant would do, and it must never change.
 _TOPIC_NAMESPACE = uuid.UUID("8f2b6a0e-5f0c-5c1e-9d57-3c1f4e8a7b60")
@@ -104,6 +106,23 @@ def check_topic_name(topic: str) -> str:
             f"not a Kafka topic name (1-{MAX_TOPIC_NAME_LENGTH} of [a-zA-Z0-9._-]): {topic[:60]!r}"
         )
     return topic
+
+
+def shown_url(text: str) -> str:
+    """A URL for messages, however malformed: what may be credentials is ``***``.
+
+    That is what stands before an ``@``, in the place of user and password, and any query.
+    """
+    found = _URL_HEAD.match(text)
+    if found is not None:
+        first = text[found.end() :].partition("/")[0]
+        # A password may hold slashes.
+        if "@" in first or (":" in first and "@" in text):
+            text = f"{found[0]}***@{text.rpartition('@')[2]}"
+    for mark in "?#":
+        before, at, _ = text.partition(mark)
+        text = f"{before}{mark}***" if at and found is not None else text
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -1,17 +1,20 @@
 """Scrapes over HTTP: ``GET /metrics``. Needs the extra ``metrics``.
 
-Loopback unless told otherwise: metrics name topics, and nothing here asks who is asking.
+Loopback unless told otherwise: metrics name topics, and every client of the address is answered. On
+loopback a request has to call the server by an address, ``localhost`` or the name it listens at.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import sys
 import threading
 from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from tierlog.errors import ConfigError
 from tierlog.metrics.recorder import RemoteLogMetrics
@@ -29,7 +32,7 @@ class MetricsServer:
 
     def __init__(self, http: _HttpServer) -> None:
         self._http = http
-        self.host = str(http.server_address[0])
+        self.host = http.bound_host
         self.port = int(http.server_address[1])
         self._thread = threading.Thread(
             target=http.serve_forever, kwargs={"poll_interval": 0.1}, name="tierlog-metrics"
@@ -91,7 +94,10 @@ def start_metrics_server(
 
         def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
             path = self.path.partition("?")[0]
-            if path == "/metrics":
+            bound = cast("_HttpServer", self.server).bound_host
+            if not is_expected_host(self.headers.get("Host"), host, bound):
+                self.send_error(421, "the Host header names another server")
+            elif path == "/metrics":
                 super().do_GET()
             elif path == "/":
                 self.send_response(200)
@@ -102,6 +108,29 @@ def start_metrics_server(
                 self.send_error(404, "metrics are at /metrics")
 
     return MetricsServer(_listen(host, port, Handler))
+
+
+def is_expected_host(header: str | None, name: str, bound: str) -> bool:
+    """Whether a Host header names this server, which was told to listen at `name` and is bound to
+    the address `bound`.
+
+    A page in a browser on this machine may point a name of its own at a loopback address (DNS
+    rebinding): its requests have that name in their Host header. Behind another address the server
+    is open to the network, and every name is accepted. A client without the header is no browser.
+    """
+    if header is None or not ipaddress.ip_address(bound.partition("%")[0]).is_loopback:
+        return True
+    try:
+        found = urlsplit(f"//{header.strip()}").hostname or ""
+    except ValueError:
+        return False
+    if found in {"localhost", name.lower()}:
+        return True
+    try:
+        ipaddress.ip_address(found)
+    except ValueError:
+        return False
+    return True
 
 
 def _listen(host: str, port: int, handler: Any) -> _HttpServer:
@@ -125,6 +154,11 @@ class _HttpServer(ThreadingHTTPServer):
         self._clients: set[socket.socket] = set()
         self._clients_lock = threading.Lock()
         super().__init__(address, handler)
+
+    @property
+    def bound_host(self) -> str:
+        """The address that it listens at."""
+        return str(self.server_address[0])
 
     def server_bind(self) -> None:
         # Not the HTTPServer's, which would ask a name server who we are.

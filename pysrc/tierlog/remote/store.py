@@ -25,6 +25,7 @@ from tierlog.remote.kafka_layout import KAFKA_SCHEME, KafkaLayoutStore
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.object_store import ObjectInfo, ObjectStore, check_prefix, file_chunks
 from tierlog.remote.plugins import find_store_opener
+from tierlog.types import shown_url
 
 __all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "file_chunks", "open_store"]
 
@@ -62,7 +63,9 @@ def open_store(url: str, **options: Any) -> ObjectStore:
 
         return open_hdfs_store(url, options)
     if options:
-        raise ConfigError(f"{url}: a {parts.scheme}: store has no options, got {sorted(options)}")
+        raise ConfigError(
+            f"{shown_url(url)}: a {parts.scheme}: store has no options, got {sorted(options)}"
+        )
     if parts.scheme == "memory":
         from tierlog.remote.obstore_store import open_memory_store
 
@@ -86,7 +89,7 @@ def _split(url: str) -> SplitResult:
         )
     if parts.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise ConfigError(f"{url}: unknown kind of store, expected one of {known}")
+        raise ConfigError(f"{shown_url(url)}: unknown kind of store, expected one of {known}")
     if parts.query or parts.fragment:
         raise ConfigError(f"{parts.scheme}://{parts.netloc}{parts.path}: no ? or # in a store URL")
     _check_place(url, parts)
@@ -97,17 +100,19 @@ def _check_place(url: str, parts: SplitResult) -> None:
     """A local path is absolute, a bucket is named, and no path leads upwards."""
     local = parts.scheme in ("file", "memory")
     if local and parts.netloc not in ("", "localhost"):
-        raise ConfigError(f"{url}: write three slashes, {parts.scheme}:///...")
+        raise ConfigError(f"{shown_url(url)}: write three slashes, {parts.scheme}:///...")
     if not local and not parts.netloc:
         place = "NameNode" if parts.scheme == "hdfs" else "bucket"
         example = "host:port/folder" if parts.scheme == "hdfs" else "bucket/prefix"
-        raise ConfigError(f"{url}: the {place} is missing, {parts.scheme}://{example}")
+        raise ConfigError(f"{shown_url(url)}: the {place} is missing, {parts.scheme}://{example}")
+    if parts.scheme in _CLOUD_SCHEMES and ":" in parts.netloc:
+        raise ConfigError(f"{shown_url(url)}: the name of a bucket has no colon")
     if parts.scheme == "file" and not parts.path.startswith("/"):
-        raise ConfigError(f"{url}: the path must be absolute, file:///folder")
+        raise ConfigError(f"{shown_url(url)}: the path must be absolute, file:///folder")
     if parts.scheme != "file":
         try:
             check_prefix(unquote(parts.path).strip("/"))
         except ValueError as error:
-            raise ConfigError(f"{url}: {error}") from None
+            raise ConfigError(f"{shown_url(url)}: {error}") from None
     elif "\0" in unquote(parts.path):
-        raise ConfigError(f"{url!r}: NUL in the path")
+        raise ConfigError(f"{shown_url(url)!r}: NUL in the path")

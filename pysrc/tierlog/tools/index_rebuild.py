@@ -71,6 +71,7 @@ from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_s
 from tierlog.tools.rebuild_store_plan import LookAtListed, LookedSegments, plan_store
 from tierlog.tools.rebuild_tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
 from tierlog.tools.sources import Source, local_path, source_of
+from tierlog.types import shown_url
 
 __all__ = [
     "RebuildPlan",
@@ -253,8 +254,9 @@ def plan_rebuild(
     if place.is_store:
         if place.location.startswith(KAFKA_SCHEME):
             raise ConfigError(
-                f"{printable(place.location)}: expected a store of tierlog's, found Kafka's own "
-                "layout, which is only read; `tierlog verify` tells what is wrong with it"
+                f"{printable(shown_url(place.location))}: expected a store of tierlog's, found "
+                "Kafka's own layout, which is only read; `tierlog verify` tells what is wrong "
+                "with it"
             )
         folder = None if target is None else check_target(target, local_path(place.location))
         stored = plan_store(

@@ -14,7 +14,7 @@ from tierlog.log.checkpoint import META_PROPERTIES
 from tierlog.log.files import printable
 from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.layout import CLUSTER_KEY
-from tierlog.types import check_topic_name
+from tierlog.types import check_topic_name, shown_url
 
 __all__ = [
     "Source",
@@ -71,7 +71,9 @@ def source_of(text: str) -> Source:
         return Source(SourceKind.STORE, url)
     if not os.path.lexists(text):
         raise FileNotFoundError(
-            errno.ENOENT, "expected a broker's log directory or a store URL, found nothing", text
+            errno.ENOENT,
+            "expected a broker's log directory or a store URL, found nothing",
+            shown_url(text),
         )
     if os.path.isfile(os.path.join(text, CLUSTER_KEY)):
         return Source(SourceKind.STORE, "file://" + quote(os.path.realpath(text)))
@@ -84,7 +86,10 @@ def source_of(text: str) -> Source:
 
 def local_path(url: str) -> str | None:
     """The folder of a store of files, None for any other store."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{printable(shown_url(url))}: not a store URL: {error}") from None
     return unquote(parts.path) if parts.scheme == "file" else None
 
 
