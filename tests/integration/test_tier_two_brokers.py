@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -59,14 +60,21 @@ class Ledger:
 
 
 @contextmanager
-def sidecar(broker: KafkaBroker, store: Path, state: Path) -> Iterator[list[str]]:
+def sidecar(
+    broker: KafkaBroker, store: Path, state: Path, index_dir: Path | None = None
+) -> Iterator[list[str]]:
     """`tierlog tier` beside `broker`; the lines it says."""
     command = [str(Path(sys.executable).with_name("tierlog")), "tier"]
     command += [*map(str, broker.log_dirs), "--to", store.as_uri(), "--state-dir", str(state)]
     command += ["--bootstrap", broker.bootstrap_servers, "--interval", "0.3", "--topic", TOPIC]
     said: list[str] = []
+    settings = {} if index_dir is None else {"TIERLOG_REMOTE_INDEX_DIR": str(index_dir)}
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | settings,
     ) as process:
 
         def read() -> None:
@@ -181,3 +189,39 @@ def test_leadership_moves_there_and_back(tmp_path: Path) -> None:
         offset: crc for offset, crc in read.items() if offset in ledger.acked and offset < end
     }
     assert sorted(read) == list(range(len(read)))
+
+
+def index_files(folder: Path) -> dict[str, bytes]:
+    """The remote index files below `folder`, by path."""
+    found = (path for path in folder.rglob("*Index") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def test_running_follower_keeps_the_same_remote_index_files(tmp_path: Path) -> None:
+    """It learns of each segment while it runs: the follower began beside an empty store."""
+    store = tmp_path / "store"
+    folders = {name: tmp_path / f"index-{name}" for name in ("one", "two")}
+    with ExitStack() as stack:
+        one = stack.enter_context(KafkaBroker(tmp_path / "one"))
+        two = KafkaBroker(tmp_path / "two", join=one, properties={"node.id": "2"})
+        stack.enter_context(two)
+        create_topic(one)
+        store.mkdir()
+        for name, broker in (("one", one), ("two", two)):
+            state = tmp_path / f"state-{name}"
+            stack.enter_context(sidecar(broker, store, state, folders[name]))
+        ledger = Ledger(f"{one.bootstrap_servers},{two.bootstrap_servers}")
+        known: dict[str, bytes] = {}
+
+        def follower_has_more() -> bool:
+            ours = index_files(folders["one"])
+            return ours != known and ours == index_files(folders["two"])
+
+        for _ in range(2):
+            ledger.produce(400)
+            wait_for_copies(store, two)
+            wait_until(follower_has_more, 30, what="the leader's remote index files beside both")
+            known.update(index_files(folders["one"]))
+    assert {segment.broker_id for segment in stored(store)} == {2}
+    assert index_files(folders["one"]) == index_files(folders["two"])
+    assert len(index_files(folders["one"])) >= 3

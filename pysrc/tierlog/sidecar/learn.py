@@ -9,9 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from tierlog.errors import RemoteResourceNotFoundError
 from tierlog.remote.bucket import Problem, list_segments
-from tierlog.remote.layout import ObjectKey, partition_prefix, topic_prefix
-from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.layout import (
+    CLUSTER_KEY,
+    ObjectKey,
+    indexes_key,
+    partition_prefix,
+    topic_prefix,
+)
+from tierlog.remote.metadata import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.object_store import ObjectStore
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
@@ -55,6 +66,34 @@ class StoreLearner:
         prefixes = [""] if many else [partition_prefix(one) for one in wanted.values()]
         self._load(prefixes, lambda key: wanted.get((key.topic_id, key.partition)), warn)
 
+    def follow(self, partition: TopicIdPartition) -> bool:
+        """Bring in what the partition's leader has copied, and forget what it has removed; whether
+        anything has changed.
+
+        RemoteStorageError when the store does not answer; then nothing is forgotten.
+        """
+        state, store = self._state, self._store
+        if state is None or store is None:
+            return False
+        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        known = [one for one in state.list(partition) if one.state is finished]
+        listed: set[str] = set()
+
+        def unknown(key: ObjectKey) -> bool:
+            listed.add(str(key))
+            segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=key.segment_id)
+            return state.get(segment_id) is None
+
+        # An object that is alone is a copy or a deletion under way.
+        prefix = partition_prefix(partition)
+        found = tuple(list_segments(store, prefix, wanted=unknown, on_problem=lambda _: None))
+        if found:
+            state.load(found)
+        removed = [one for one in known if indexes_key(one) not in listed and _is_gone(store, one)]
+        for segment in removed:
+            _forget(state, segment)
+        return bool(found or removed)
+
     def learn_topic(self, topic: str, topic_id: str, warn: Callable[[Problem], None]) -> None:
         """Segments of all partitions of a topic. RemoteStorageError as above."""
 
@@ -87,3 +126,21 @@ class StoreLearner:
         ]
         if found:
             state.load(found)
+
+
+def _is_gone(store: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
+    """Whether the store says so itself: a listing may lag, and a volume may not be mounted."""
+    store.head(CLUSTER_KEY)
+    try:
+        store.head(indexes_key(segment))
+    except RemoteResourceNotFoundError:
+        return True
+    return False
+
+
+def _forget(metadata: RemoteLogMetadataManager, segment: RemoteLogSegmentMetadata) -> None:
+    for state in (
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+        RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    ):
+        metadata.update(segment.update_to(state, event_timestamp_ms=segment.event_timestamp_ms))

@@ -517,6 +517,8 @@ class Sidecar:
             all_known=all_known,
             memory=ListingMemory(self._clock),
             relearn=self._repair,
+            # What a follower knows of the tier, it knows for its remote index files.
+            follow=self._config.remote_index.dir is not None,
         )
 
     def _open_managers(

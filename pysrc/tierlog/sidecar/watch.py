@@ -134,7 +134,8 @@ class Watch:
     """The partitions of one broker, look after look. For one thread.
 
     ``all_known``: everything in the store is in the metadata already. ``relearn``: segments in the
-    store that the metadata lacks are brought in, too, where nothing tells of another leader. With a
+    store that the metadata lacks are brought in, too, where nothing tells of another leader.
+    ``follow``: of partitions that other brokers lead, each look brings in what they copied. With a
     ``memory``, quiet directories are not read at every look. ``notes`` is the state directory as a
     store: there the last answers of the ``broker`` are kept. ``archive_ids`` says under which topic
     ids partitions are archived.
@@ -153,6 +154,7 @@ class Watch:
         broker: Cluster | None = None,
         all_known: bool = False,
         relearn: bool = False,
+        follow: bool = False,
         memory: ListingMemory | None = None,
     ) -> None:
         self._logs = logs
@@ -165,6 +167,7 @@ class Watch:
         self._last_answers = LastAnswers(notes, logs.node_id)
         self._all_known = all_known
         self._relearn = relearn
+        self._follow = follow
         self._memory = memory
         self._topics = frozenset(settings.topics)
         self._seen: dict[TopicPartition, Seen] = {}
@@ -209,6 +212,8 @@ class Watch:
             warnings += _what_answers_say(wanted, answers, self._settings.topic)
         seen = self._see_all(wanted, answers, warnings)
         unlearned = self._learn(seen.values(), warnings)
+        if self._follow:
+            self._follow_leaders(seen.values(), warnings)
         self._let_go(seen.values(), manager)
         for one in seen.values():
             if one.partition not in unlearned:
@@ -360,6 +365,19 @@ class Watch:
         self._all_known = False
         self._learned |= dict(anew)
         return frozenset()
+
+    def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> None:
+        """Bring in what the leaders of the followed partitions have copied or removed since."""
+        for one in seen:
+            if one.partition is None or one.role is None or one.role.leads:
+                continue
+            try:
+                changed = self._learner.follow(one.partition)
+            except TierlogError as error:
+                warnings.append(f"cannot tell what other brokers have copied: {error}")
+                return
+            if changed and one.host is not None:
+                one.host.relearn()
 
     def _led_by_others(self, partition: TopicIdPartition, one: Seen) -> bool:
         """Whether another broker may have led it since the metadata last heard of it."""
