@@ -74,10 +74,13 @@ def test_a_followers_sidecar_makes_no_leader_of_it(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path / "kafka") as broker:
         broker.create_topic("plain", config=SMALL)
         produce(broker, "plain")
+        # Stopped in good order it leaves checkpoints by which everything could be copied.
+        broker.stop()
         follower = tmp_path / "follower"
         shutil.copytree(broker.log_dirs[0], follower)
         properties = follower / "meta.properties"
         properties.write_text(properties.read_text().replace("node.id=1", "node.id=2"))
+        broker.start()
         said = tier(broker, tmp_path, "state", follower)
         assert "broker 1 leads this partition and tiers it" in said
         broker.stop()
