@@ -11,15 +11,26 @@ Pure functions over the scanner's columns; all rows are compared at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tierlog import _core
+from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.index_files import OffsetIndex
+from tierlog.types import StopReason
 
-__all__ = ["MAX_PROBLEMS", "Problem", "check_batches", "is_plain"]
+__all__ = [
+    "MAX_PROBLEMS",
+    "Misplaced",
+    "Problem",
+    "check_batches",
+    "first_misplaced",
+    "is_plain",
+]
 
 MAX_PROBLEMS = 100
 """No more than this many are returned: the first ones by position."""
@@ -122,6 +133,91 @@ def check_batches(
         epoch_before,
     )
     return sorted(problems)[:MAX_PROBLEMS]
+
+
+class Misplaced(NamedTuple):
+    """A problem of a segment, and how many batches lie before what it is about."""
+
+    sound_batches: int
+    problem: Problem
+
+
+def first_misplaced(
+    batches: BatchTable,
+    *,
+    segment_base: int,
+    next_base: int | None,
+    allow_gaps: bool,
+    index: OffsetIndex | None,
+) -> Misplaced | None:
+    """Return the first place where offsets are missing or not what they were.
+
+    The arguments are those of `check_batches`; `index` is the segment's offset index, read before
+    the batches, None without a sound one. In a log without gaps the batches of a rolled segment
+    prove their own offsets: a damaged index beside them does not count.
+    """
+    is_whole = batches.stop_reason is StopReason.END
+    problems = check_batches(
+        base_offset=batches.base_offset,
+        last_offset=batches.last_offset,
+        position=batches.position,
+        leader_epoch=batches.leader_epoch,
+        segment_base=segment_base,
+        next_base=next_base if is_whole else None,
+        lineage=None,
+        allow_gaps=allow_gaps,
+        magic=batches.magic,
+    )
+    found = [
+        Misplaced(_sound_before(batches, one, next_base), one)
+        for one in problems
+        if one.field != "leader_epoch"
+    ]
+    if index is not None and (next_base is None or allow_gaps):
+        found += _index_knows_better(batches, index, allow_gaps=allow_gaps)
+    return min(found, default=None)
+
+
+def _sound_before(batches: BatchTable, problem: Problem, next_base: int | None) -> int:
+    """The batches before a problem; all of them when what is missing comes after the last one."""
+    row = max(0, int(np.searchsorted(batches.position, problem.position, "right")) - 1)
+    if problem.field == "last_offset" and row == len(batches) - 1 and next_base is not None:
+        first, last = int(batches.base_offset[row]), int(batches.last_offset[row])
+        row += first <= last < next_base
+    return row
+
+
+def _index_knows_better(
+    batches: BatchTable, index: OffsetIndex, *, allow_gaps: bool
+) -> list[Misplaced]:
+    """A batch behind the last one; and, where the log may have gaps, other offsets."""
+    found = []
+    if len(index.position) and index.position[-1] >= batches.stop_position:
+        beyond = Problem(
+            position=batches.stop_position,
+            field="last_offset",
+            expected=f"{index.offset[-1]} or more, as in the offset index",
+            found=str(batches.last_offset[-1]) if len(batches) else "no batch",
+        )
+        found.append(Misplaced(len(batches), beyond))
+    if not allow_gaps or not len(batches):
+        return found
+    rows = np.searchsorted(batches.position, index.position)
+    rows = np.minimum(rows, len(batches) - 1)
+    # An entry names the last offset of what was appended together, of brokers up to 1.1 the first.
+    ends = np.isin(index.offset, batches.last_offset) & (index.offset >= batches.last_offset[rows])
+    wrong = (batches.position[rows] == index.position) & ~ends
+    wrong &= index.offset != batches.base_offset[rows]
+    for entry in np.flatnonzero(wrong)[:1]:
+        row = int(rows[entry])
+        other = Problem(
+            position=int(batches.position[row]),
+            field="last_offset",
+            expected=f"{index.offset[entry]}, as in the offset index",
+            found=str(batches.last_offset[row]),
+        )
+        found.append(Misplaced(row, other))
+    return found
 
 
 def _check_empty(segment_base: int, next_base: int | None, allow_gaps: bool) -> list[Problem]:

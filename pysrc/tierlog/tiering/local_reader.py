@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 
+from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns
 from tierlog.config import LogConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
-from tierlog.log.files import SegmentHandle
+from tierlog.log.files import SegmentHandle, read_small
+from tierlog.log.index_files import OffsetIndex, read_offset_index
 from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.log.records import DECODE_BUDGET_BYTES, decode_records
-from tierlog.log.same_log import require_same_topic
+from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
+from tierlog.log.segment_checks import Misplaced, first_misplaced
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.committed import StableLog, committed_rows
 from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler, next_batch
@@ -27,6 +31,8 @@ from tierlog.tiering.log_reader import (
 from tierlog.types import StopReason
 
 __all__ = ["LocalReader"]
+
+_MAX_INDEX_BYTES = 64 << 20
 
 
 class LocalReader:
@@ -131,6 +137,7 @@ class LocalReader:
             stable_end = stable.last_stable_offset
             end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
         start = max(start_offset, log.log_start_offset or 0)
+        is_open_ended = end_offset is None
         for segment in log.segments:
             following = segment.next_base_offset
             if following is not None and following <= start:
@@ -140,9 +147,15 @@ class LocalReader:
             aborted = stable.aborted_in(segment) if stable is not None else ()
             for records in self._read_segment(log, segment, start, end_offset):
                 yield from committed_rows(rows_between(records, start, end_offset), aborted)
+        if is_open_ended and stable is not None:
+            # It ended where the log is stable, which may be before what is missing.
+            with suppress(FileNotFoundError, VanishedError):
+                _check_end(log)
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: the end of a directory is where its last file ends."""
+        """See `LogReader`. CorruptDataError when the directory ends before its high watermark, or
+        before a batch that the offset index of the active segment knows."""
+        _check_end(self._log(topic, partition))
 
     def topic_id(self, topic: str, partition: int) -> str | None:
         """The id of the topic that has that name (or id) here; None when it is not to be had."""
@@ -228,7 +241,7 @@ class LocalReader:
             while position < handle.size_bytes and (end_offset is None or known < end_offset):
                 try:
                     for records in self._read_sound(
-                        segment, handle, position, known, end_offset, include_control
+                        log, segment, handle, position, known, end_offset, include_control
                     ):
                         position = records.batches.stop_position
                         known = max(known, int(records.batches.last_offset[-1]) + 1)
@@ -248,7 +261,14 @@ class LocalReader:
         error: CorruptDataError,
     ) -> tuple[int, int]:
         """Report the damage that `error` found from offset `known` on; where to go on behind it."""
-        position, next_offset, last_offset = next_batch(handle, segment, _start_of(handle, error))
+        position, next_offset = handle.size_bytes, segment.next_base_offset or -1
+        last_offset: int | None = None
+        start = _start_of(handle, error)
+        if start < handle.size_bytes:
+            position, next_offset, last_offset = next_batch(handle, segment, start)
+        if last_offset is not None and last_offset < known:
+            # What is missing comes after that batch, the last one.
+            next_offset, last_offset = segment.next_base_offset or -1, None
         if last_offset is None and next_offset > known:
             last_offset = next_offset - 1
         self._report_damage(
@@ -264,6 +284,7 @@ class LocalReader:
 
     def _read_sound(
         self,
+        log: PartitionLog,
         segment: SegmentFiles,
         handle: SegmentHandle,
         position: int,
@@ -273,15 +294,16 @@ class LocalReader:
     ) -> Iterator[RecordColumns]:
         """Yield the records of the batches behind `position` from that of `offset` on, up to
         damage."""
+        index = _offset_index(log, segment)
         table = scan_segment(handle, position, verify_crc=False)
-        reaching = np.flatnonzero(table.last_offset >= offset)
-        if not len(reaching):
-            _require_sound_end(segment, table.stop_reason, table.stop_position)
-            return
-        position, end_position = int(table.position[reaching[0]]), handle.size_bytes
+        misplaced = _first_misplaced(log, segment, table, index, is_start=not position)
+        sound = len(table) if misplaced is None else misplaced.sound_batches
+        bases, ends = table.base_offset[:sound], table.last_offset[:sound]
+        starts = np.append(table.position, table.stop_position)
+        position = int(starts[np.searchsorted(ends, offset)])
+        end_position = int(starts[sound])
         if end_offset is not None:
-            beyond = np.flatnonzero(table.base_offset >= end_offset)
-            end_position = int(min(table.position[beyond], default=end_position))
+            end_position = int(starts[np.searchsorted(bases, end_offset)])
         window = self._fetch_bytes
         while position < end_position:
             end = min(position + window, end_position)
@@ -289,9 +311,8 @@ class LocalReader:
             batches = records.batches
             read_bytes = batches.stop_position - position
             if not read_bytes:
-                if position + window >= handle.size_bytes:
-                    _require_sound_end(segment, batches.stop_reason, batches.stop_position)
-                    return
+                if end == end_position:
+                    raise _changed(segment, position)
                 # One batch is larger than the window.
                 window *= 2
                 continue
@@ -302,6 +323,12 @@ class LocalReader:
             position += read_bytes
             yield records
             del records, batches
+        known_end = int(ends[-1]) + 1 if sound else offset
+        if end_offset is None or known_end < end_offset:
+            if misplaced is not None:
+                raise misplaced.problem.as_error(segment.log_path)
+            _require_sound_end(segment, table)
+            _require_high_watermark(log, segment, table)
 
     def _decode(
         self,
@@ -339,15 +366,89 @@ def _start_of(handle: SegmentHandle, error: CorruptDataError) -> int:
     return table.stop_position
 
 
-def _require_sound_end(segment: SegmentFiles, reason: StopReason, position: int) -> None:
+def _check_end(log: PartitionLog) -> None:
+    """CorruptDataError unless the active segment ends where the rest of the directory says."""
+    if not log.segments:
+        return
+    active = log.segments[-1]
+    with active.open() as handle:
+        require_same_topic(log)
+        index = _offset_index(log, active)
+        table = scan_segment(handle, verify_crc=False)
+    misplaced = _first_misplaced(log, active, table, index)
+    if misplaced is not None:
+        raise misplaced.problem.as_error(active.log_path)
+    _require_sound_end(active, table)
+    _require_high_watermark(log, active, table)
+
+
+def _require_high_watermark(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> None:
+    """Consumers have been given what lies below the high watermark."""
+    end = int(table.last_offset[-1]) + 1 if len(table) else segment.base_offset
+    if segment.is_active and log.high_watermark is not None and end < log.high_watermark:
+        raise CorruptDataError(
+            reason="log_too_short",
+            path=segment.log_path,
+            position=table.stop_position,
+            expected=f"offsets up to the high watermark {log.high_watermark}",
+            found=f"an end at offset {end}",
+            hint="records that were committed are missing: read another replica",
+        )
+
+
+def _changed(segment: SegmentFiles, position: int) -> CorruptDataError:
+    return CorruptDataError(
+        reason="changed",
+        path=segment.log_path,
+        position=position,
+        expected="the batch that was there when the segment was opened",
+        found="other bytes",
+    )
+
+
+def _offset_index(log: PartitionLog, segment: SegmentFiles) -> OffsetIndex | None:
+    """The offset index, None when it is missing, damaged or cannot know better than the batches.
+
+    It is read before the batches: what an entry points at is in the log by then.
+    """
+    path = segment.offset_index_path
+    if path is None or (log.compacted is False and not segment.is_active):
+        return None
+    try:
+        data = read_small(path, _MAX_INDEX_BYTES)
+        return read_offset_index(data, segment.base_offset, tail="anything")
+    except (CorruptDataError, OSError):
+        return None
+
+
+def _first_misplaced(
+    log: PartitionLog,
+    segment: SegmentFiles,
+    table: BatchTable,
+    index: OffsetIndex | None,
+    *,
+    is_start: bool = True,
+) -> Misplaced | None:
+    """``is_start``: the table begins where the segment does; else behind a damaged batch."""
+    begin = segment.base_offset if is_start or not len(table) else int(table.base_offset[0])
+    return first_misplaced(
+        table,
+        segment_base=begin,
+        next_base=segment.next_base_offset,
+        allow_gaps=log.compacted is not False,
+        index=index,
+    )
+
+
+def _require_sound_end(segment: SegmentFiles, table: BatchTable) -> None:
     """A cut or zero tail is how a live or killed broker's active segment ends; elsewhere, or for
     any other reason, it is damage."""
-    harmless = reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) and segment.is_active
-    if reason is not StopReason.END and not harmless:
+    harmless = (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) if segment.is_active else ()
+    if table.stop_reason not in (StopReason.END, *harmless):
         raise CorruptDataError(
-            reason=reason.value,
+            reason=table.stop_reason.value,
             path=segment.log_path,
-            position=position,
-            expected="a whole batch",
-            found=f"a segment that ends there ({reason.value})",
+            position=table.stop_position,
+            expected=table.stop_expected,
+            found=table.stop_found,
         )
