@@ -7,12 +7,16 @@ what is observed under the default, which is the same each time.
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.settings.observing import Observe, Place, command, files_of
+from tests.batch_bombs import TOPIC as BOMBS
+from tests.batch_bombs import value_bomb, write_log_dir
+from tests.settings import fetching, tiering
+from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
+from tierlog.config import settings
+from tierlog.config.load import SECTIONS
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.indexes import IndexKind
 from tierlog.remote.storage import ObjectStorageManager
@@ -56,19 +60,6 @@ def rebuilt_index_files(place: Place) -> int:
     return len(files_of(target))
 
 
-def seconds_of_cat(place: Place) -> bool:
-    """Whether `cat` waits for a quota: the second segment begins when the window has passed."""
-    place.tiered()
-    begun = time.monotonic()
-    quota = {
-        "remote_log_manager_fetch_max_bytes_per_second": "100",
-        "remote_log_manager_fetch_quota_window_num": "1",
-    }
-    said = command("cat", place.store.as_uri(), "epochs:0", "--config", place.write_config(**quota))
-    assert said.code == 0, said.err
-    return time.monotonic() - begun > 1
-
-
 def archived(place: Place) -> int:
     """How many segments a pass copies."""
     assert place.tier().code == 0
@@ -81,24 +72,138 @@ def archived_after_retention(place: Place) -> int:
     return len(list(list_segments(LocalStore(place.store))))
 
 
-ROWS: dict[str, tuple[str, Observe]] = {
+def first_record_of_a_bomb(place: Place) -> int:
+    """The exit code of reading a batch that opens to 70 MiB."""
+    logs = write_log_dir(place.folder / "logs", [[value_bomb(0, 70 << 20)]])
+    return command(
+        "cat", str(logs), f"{BOMBS}:0", "-f", "%S", "--config", place.write_config()
+    ).code
+
+
+MANAGERS = "tests.settings.managers"
+STORAGE_CLASS = "remote.log.storage.manager.class.name"
+METADATA_CLASS = "remote.log.metadata.manager.class.name"
+COPY, FETCH = "remote.log.manager.copy", "remote.log.manager.fetch"
+COPY_LIMIT = {f"{COPY}.max.bytes.per.second": "200"}
+FETCH_LIMIT = {f"{FETCH}.max.bytes.per.second": "2000"}
+# A fetch asks for more than a window holds: reserved, it is paid for to the end.
+LOW_FETCH_LIMIT = {f"{FETCH}.max.bytes.per.second": "300"}
+LATE = {"tierlog.copy.lag.ms": "100000000000000"}
+# Setting: a value, what is observed, and what else is set both times.
+ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
+    "log.dirs": (LOG_DIR, tiering.directories),
     "log.index.interval.bytes": ("1000000", offset_indexes),
-    "remote.log.copy.disable": ("true", archived),
+    "log.segment.bytes": (
+        "2147483647",
+        tiering.oversize_warning,
+        {f"{COPY}.max.bytes.per.second": "20000000"},
+    ),
+    "tierlog.batch.max.decompressed.bytes": (str(72 << 20), first_record_of_a_bomb),
+    "remote.log.manager.task.interval.ms": ("5000", tiering.next_run_ms),
+    "remote.log.manager.copier.thread.pool.size": ("3", tiering.threads),
+    "remote.log.manager.expiration.thread.pool.size": ("3", tiering.threads),
+    "remote.log.manager.follower.thread.pool.size": ("3", tiering.threads),
+    "remote.log.manager.task.retry.backoff.ms": ("700", tiering.retries_ms),
+    "remote.log.manager.task.retry.backoff.max.ms": ("4000", tiering.retries_ms),
+    "remote.log.manager.task.retry.jitter": ("0.5", tiering.retries_ms),
     "tierlog.retention.max.deleted.ratio": ("1", archived_after_retention),
+    "remote.log.reader.threads": ("3", fetching.held_reads),
+    "remote.log.reader.max.pending.tasks": (
+        "1",
+        fetching.held_reads,
+        {"remote.log.reader.threads": "2"},
+    ),
+    "remote.fetch.max.wait.ms": ("3000", fetching.waits_long),
+    "tierlog.fetch.memory.bytes": ("30000", fetching.largest_answer),
+    "tierlog.metrics.max.clients": ("5", fetching.client_metrics),
+    "remote.log.index.file.cache.total.size.bytes": ("1", fetching.index_requests),
+    "remote.log.index.file.cache.ttl.ms": ("-1", fetching.index_requests),
     "tierlog.remote.index.interval.bytes": ("1000", runs_after_a_rebuild),
+    "tierlog.remote.index.cache.dir": ("{folder}/cache", fetching.cached_indexes),
+    "tierlog.remote.index.dir": ("{folder}/index", tiering.index_files),
     "tierlog.remote.index.rotate.bytes": ("100", rebuilt_index_files),
     "tierlog.remote.index.rotate.ms": ("1", rebuilt_index_files),
-    "remote.log.manager.fetch.max.bytes.per.second": ("9223372036854775807", seconds_of_cat),
+    f"{COPY}.max.bytes.per.second": ("200", tiering.waited_ms),
+    f"{COPY}.quota.window.num": ("5", tiering.waited_ms, COPY_LIMIT),
+    f"{COPY}.quota.window.size.seconds": ("3", tiering.waited_ms, COPY_LIMIT),
+    f"{FETCH}.max.bytes.per.second": ("200", fetching.cat_waits_ms),
+    f"{FETCH}.quota.window.num": ("2", fetching.throttled_bytes, FETCH_LIMIT),
+    f"{FETCH}.quota.window.size.seconds": ("3", fetching.throttled_bytes, FETCH_LIMIT),
+    "tierlog.fetch.topic.max.bytes.per.second": ("2000", fetching.throttled_bytes),
+    "tierlog.fetch.topic.max.bytes.per.second.overrides": (
+        "made=2000",
+        fetching.throttled_bytes,
+    ),
+    "tierlog.fetch.client.max.bytes.per.second": ("2000", fetching.throttled_bytes),
+    "tierlog.fetch.client.max.bytes.per.second.overrides": (
+        "someone=2000",
+        fetching.throttled_bytes,
+    ),
+    "tierlog.copy.quota.mode": ("pace", tiering.waited_ms, COPY_LIMIT),
+    "tierlog.fetch.quota.mode": ("reserve", fetching.throttled_bytes, LOW_FETCH_LIMIT),
+    "remote.log.manager.quota.rate.mode": ("elapsed", fetching.throttled_bytes, FETCH_LIMIT),
+    "tierlog.store.url": ("file://{folder}/store", tiering.store_of_the_settings),
+    "tierlog.state.dir": ("{folder}/elsewhere", tiering.state_of_the_settings),
+    "tierlog.bootstrap.servers": ("127.0.0.1:1", tiering.tiered),
+    "tierlog.include.internal.topics": (
+        "true",
+        tiering.internal,
+        {"tierlog.include.compacted.topics": "true"},
+    ),
+    "tierlog.include.compacted.topics": ("true", tiering.compacted),
+    "tierlog.topics": ("epochs", tiering.whole_directory),
+    "tierlog.cluster.id": ("abcdefghijklmnopqrstuv", tiering.cluster_of_the_settings),
+    "tierlog.retention.ms": ("1000", tiering.tiered_twice),
+    "tierlog.retention.bytes": ("1", tiering.tiered_twice),
+    # Only a broker knows which topics are deleted, and none is named.
+    "tierlog.deleted.topic.retention.ms": ("1000", tiering.tiered),
+    "tierlog.store.check.interval.ms": ("-1", tiering.mended),
+    "tierlog.copy.lag.ms": (LATE["tierlog.copy.lag.ms"], tiering.tiered),
+    "tierlog.copy.lag.bytes": ("0", tiering.tiered, LATE),
+    "remote.log.copy.disable": ("true", archived),
+    "tierlog.metrics.listen": ("127.0.0.1:0", tiering.metrics_address),
+    "tierlog.close.timeout.ms": (
+        "0",
+        tiering.patience_at_the_end,
+        {"tierlog.close.timeout.ms": "3000", STORAGE_CLASS: f"{MANAGERS}:HangingStorage"},
+    ),
+    STORAGE_CLASS: (f"{MANAGERS}:FolderStorage", tiering.configured),
+    "remote.log.storage.manager.impl.prefix": (
+        "mine.",
+        tiering.configured,
+        {STORAGE_CLASS: f"{MANAGERS}:FolderStorage", "mine.a": "1", "rsm.config.b": "2"},
+    ),
+    METADATA_CLASS: (f"{MANAGERS}:FolderMetadata", tiering.state_database),
+    "remote.log.metadata.manager.impl.prefix": (
+        "mine.",
+        tiering.configured,
+        {METADATA_CLASS: f"{MANAGERS}:FolderMetadata", "mine.a": "1", "rlmm.config.b": "2"},
+    ),
+    "remote.log.metadata.custom.metadata.max.bytes": (
+        "10",
+        tiering.tiered,
+        {STORAGE_CLASS: f"{MANAGERS}:FolderStorage"},
+    ),
 }
+
+
+def test_every_setting_has_a_row() -> None:
+    names = [one.name for section in SECTIONS.values() for _, one in settings(section)]
+    assert sorted(ROWS) == sorted(names)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_setting_is_in_force(name: str, tmp_path: Path) -> None:
-    value, observe = ROWS[name]
+    value, observe, *more = ROWS[name]
+    base = more[0] if more else {}
 
     def observed(folder: str, properties: dict[str, str]) -> object:
-        place = Place(tmp_path / folder, properties)
+        place = Place(tmp_path / folder, {})
         place.folder.mkdir()
+        place.properties = {
+            key: text.replace("{folder}", str(place.folder))
+            for key, text in {**base, **properties}.items()
+        }
         return observe(place)
 
     default = observed("default", {})
