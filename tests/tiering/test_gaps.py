@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tierlog
-from tests.tiering.fetch.tier import Tier, made_batch
+from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, Tier, made_batch
 from tierlog.errors import GapError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.testing.segments import segment
-from tierlog.tiering.gaps import missing_offsets
+from tierlog.tiering.gaps import OnGap, missing_offsets
+from tierlog.tiering.reader import open_reader
 
 SEGMENTS, RECORDS = 5, 10
 
@@ -136,3 +137,20 @@ def test_gaps_against_a_log_known_offset_by_offset(data: st.DataObject) -> None:
     if not held and log_start is None:
         after = begin
     assert found == [one for one in range(begin, after) if one not in held | deleted]
+
+
+def test_a_time_that_lies_in_a_gap_is_an_error(tier: Tier) -> None:
+    """The first record from then on may be one that is missing."""
+    remove(tier, 1, 2)
+
+    def at(offset: int, on_gap: OnGap = "fail") -> int | None:
+        reader = open_reader(tier.store.root.as_uri(), on_gap=on_gap)
+        return reader.offset_for_timestamp("made", 0, FIRST_TIMESTAMP_MS + offset)
+
+    for offset in (10, 20, 29, 30):
+        with pytest.raises(GapError, match="offsets 10 to 29 are in no segment"):
+            at(offset)
+        assert at(offset, "skip") == 30
+    for offset in (0, 5, 9, 31, 45):
+        assert at(offset) == offset
+    assert at(50) is None

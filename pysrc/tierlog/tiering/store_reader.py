@@ -48,7 +48,7 @@ from tierlog.tiering.fetch.places import Place, SegmentPlaces
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
 from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import OnGap, gap_error, gap_handler, gap_start_in, unknown_end
+from tierlog.tiering.gaps import KnownGaps, OnGap, gap_error, gap_handler, gap_start_in, unknown_end
 from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
 from tierlog.tiering.log_reader import (
     FETCH_BYTES,
@@ -221,13 +221,26 @@ class StoreReader:
             late_offset = self._first_late_offset(segment, indexes, timestamp_ms)
             for first, last in ranges_in_lineage(segment, lineage) if late_offset >= 0 else ():
                 start = max(first, late_offset)
+                has_older = start > first
                 for records in self._read(
                     wanted, lineage, indexes, start, last + 1, include_control=True
                 ):
                     late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
                     if len(late):
+                        if not has_older and not late[0]:
+                            self._check_gap_before(wanted, lineage, first)
                         return int(records.offset[late[0]])
+                    has_older = True
         return None
+
+    def _check_gap_before(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
+    ) -> None:
+        """Report a gap that ends right before `offset`: the record asked for may be missing."""
+        for gap in KnownGaps(self._metadata, gap_start_in(self._storage)).of(partition, lineage):
+            if gap.last_offset == offset - 1:
+                error = gap_error(partition, gap.first_offset, gap.last_offset)
+                gap_handler(self._on_gap)(error)
 
     def _first_late_offset(
         self, segment: RemoteLogSegmentMetadata, indexes: Indexes, timestamp_ms: int
