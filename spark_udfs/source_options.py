@@ -41,9 +41,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tierlog.config import Config, load_config
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
-from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.tools.offsets import date_ms
 
 __all__ = [
@@ -59,6 +59,17 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
+# Settings of reading a store, under their own names; each holds for one of Spark's workers.
+_SETTINGS = (
+    BATCH_LIMIT,
+    "tierlog.fetch.memory.bytes",
+    "tierlog.fetch.quota.mode",
+    "remote.log.reader.threads",
+    "remote.log.manager.fetch.max.bytes.per.second",
+    "remote.log.manager.fetch.quota.window.num",
+    "remote.log.manager.fetch.quota.window.size.seconds",
+    "remote.log.manager.quota.rate.mode",
+)
 # Kafka's numbers for offsets by name.
 LATEST, EARLIEST = -1, -2
 
@@ -92,7 +103,7 @@ _NAMES = (
     "view",
     "onCorrupt",
     "onGap",
-    BATCH_LIMIT,
+    *_SETTINGS,
     "pushDownPredicate",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
@@ -171,7 +182,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     fail_on_corrupt: bool
     fail_on_gap: bool
-    max_decompressed_bytes: int
+    config: Config
     view: View
     push_down: bool
     task_bytes: int
@@ -213,7 +224,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         fail_on_corrupt=_fail_on_corrupt(options, view),
         fail_on_gap=options.one_of("onGap", ("fail", "skip")) == "fail",
-        max_decompressed_bytes=options.count(BATCH_LIMIT, default=MAX_DECOMPRESSED_BYTES),
+        config=options.config(),
         view=view,
         push_down=options.flag("pushDownPredicate", default=False),
         task_bytes=options.count("taskBytes", default=_DEFAULT_TASK_BYTES),
@@ -235,6 +246,11 @@ class _Options:
 
     def text(self, name: str) -> str | None:
         return self._given.get(name)
+
+    def config(self) -> Config:
+        """Return the settings among the options; ConfigError names the one that is wrong."""
+        given = {name: value for name, value in self._given.items() if name in _SETTINGS}
+        return load_config(properties=given, source="options")
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
         """The first of the values when nothing was given."""

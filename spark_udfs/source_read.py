@@ -59,7 +59,7 @@ def _record_rows(
         min_timestamp_ms=None if wanted is None else wanted.min_timestamp_ms,
         fail_on_corrupt=options.fail_on_corrupt,
         rows_of=() if quarantine else shape.rows_of,
-        max_decompressed_bytes=options.max_decompressed_bytes,
+        config=options.config,
     ):
         if not isinstance(found, Finding):
             if not quarantine:

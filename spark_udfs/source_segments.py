@@ -8,6 +8,7 @@ offsets that are still to come.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,12 +19,13 @@ from spark_udfs.source_rows import MAX_ROWS, ROWS_BYTES, is_uncompressed
 from spark_udfs.source_store import log_index_entries
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns, TableRows
-from tierlog.config import Config, LogConfig
+from tierlog.config import Config, LogConfig, QuotaConfig
 from tierlog.errors import CorruptDataError
 from tierlog.log.files import SegmentHandle
-from tierlog.log.records import MAX_DECOMPRESSED_BYTES, decode_records, read_rows
+from tierlog.log.records import decode_records, read_rows
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.quota import QuotaManager
 from tierlog.remote.log_index import RemoteLogIndexEntries
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
@@ -49,7 +51,7 @@ def read_range(
     min_timestamp_ms: int | None = None,
     fail_on_corrupt: bool = False,
     rows_of: Collection[str] | None = None,
-    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    config: Config | None = None,
 ) -> Iterator[RecordColumns | TableRows | Finding]:
     """The committed records of a range in order, and what is damaged of it.
 
@@ -58,8 +60,7 @@ def read_range(
     of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
     be had.
     """
-    config = LogConfig(batch_max_decompressed_bytes=max_decompressed_bytes)
-    segment = _segment(one, storage, None if one.aborted else rows_of, config)
+    segment = _segment(one, storage, None if one.aborted else rows_of, config or Config())
     start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
     place: Mark | None = Mark(start, -1)
     while place is not None and place.offset < end:
@@ -119,10 +120,10 @@ def _segment(
     one: ReadRange,
     storage: RemoteStorageManager | None,
     rows_of: Collection[str] | None,
-    config: LogConfig,
+    config: Config,
 ) -> _Segment:
     if isinstance(one.segment, SegmentFiles):
-        return _LocalSegment(one.segment, rows_of, config, has_all=one.has_all)
+        return _LocalSegment(one.segment, rows_of, config.log, has_all=one.has_all)
     assert storage is not None
     return _RemoteSegment(one.segment, storage, config)
 
@@ -410,6 +411,12 @@ def _position_of(handle: SegmentHandle, offset: int) -> int:
     return int(table.position[row]) if row < len(table) else table.stop_position
 
 
+@lru_cache(maxsize=8)
+def _quota_of(settings: QuotaConfig) -> QuotaManager:
+    """Return the fetch quota of this process: all reads under the same settings share it."""
+    return QuotaManager.for_fetches(settings)
+
+
 class _RemoteSegment:
     """A segment of a store."""
 
@@ -417,7 +424,7 @@ class _RemoteSegment:
         self,
         metadata: RemoteLogSegmentMetadata,
         storage: RemoteStorageManager,
-        config: LogConfig,
+        config: Config,
     ) -> None:
         known = InMemoryRemoteLogMetadataManager(ready=False)
         known.load([metadata])
@@ -425,7 +432,11 @@ class _RemoteSegment:
         self._metadata = metadata
         self._storage = storage
         self._reader = StoreReader(
-            storage, known, fetch_bytes=_FETCH_BYTES, config=Config(log=config)
+            storage,
+            known,
+            fetch_bytes=_FETCH_BYTES,
+            fetch_quota=_quota_of(config.quota),
+            config=config,
         )
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:

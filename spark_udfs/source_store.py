@@ -55,6 +55,7 @@ class StoreCatalog:
             storage,
             listing.metadata,
             isolation_level=committed if options.read_committed else uncommitted,
+            config=options.config,
         )
         self._read_committed = options.read_committed
         self._settled = settled

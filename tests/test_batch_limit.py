@@ -89,5 +89,5 @@ def test_driver_of_spark_has_the_variable(
 
     given = {"path": places["logs"], "subscribe": TOPIC}
     monkeypatch.setenv(VARIABLE, ENOUGH)
-    assert _parse(given).max_decompressed_bytes == int(ENOUGH)
-    assert _parse({**given, NAME: "5"}).max_decompressed_bytes == 5
+    assert _parse(given).config.log.batch_max_decompressed_bytes == int(ENOUGH)
+    assert _parse({**given, NAME: "5"}).config.log.batch_max_decompressed_bytes == 5
