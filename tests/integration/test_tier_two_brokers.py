@@ -20,6 +20,7 @@ from tests.kafka_tools.support import wait_until
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata_topic import METADATA_TOPIC
 from tierlog.remote.store import open_store
 
 pytestmark = pytest.mark.integration
@@ -61,12 +62,17 @@ class Ledger:
 
 @contextmanager
 def sidecar(
-    broker: KafkaBroker, store: Path, state: Path, index_dir: Path | None = None
+    broker: KafkaBroker,
+    store: Path,
+    state: Path,
+    index_dir: Path | None = None,
+    metadata: str = "sqlite",
 ) -> Iterator[list[str]]:
     """`tierlog tier` beside `broker`; the lines it says."""
     command = [str(Path(sys.executable).with_name("tierlog")), "tier"]
     command += [*map(str, broker.log_dirs), "--to", store.as_uri(), "--state-dir", str(state)]
     command += ["--bootstrap", broker.bootstrap_servers, "--interval", "0.3", "--topic", TOPIC]
+    command += ["--metadata", metadata]
     said: list[str] = []
     settings = {} if index_dir is None else {"TIERLOG_REMOTE_INDEX_DIR": str(index_dir)}
     with subprocess.Popen(
@@ -106,6 +112,15 @@ def create_topic(broker: KafkaBroker) -> None:
     wanted = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[2, 1]], config=POLICY)
     wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == 2, 60, what="two brokers")
     admin.create_topics([wanted])[TOPIC].result(30)
+
+
+def create_metadata_topic(broker: KafkaBroker) -> None:
+    """As a cluster with tiered storage has it."""
+    from confluent_kafka.cimpl import NewTopic
+
+    wanted = NewTopic(METADATA_TOPIC, num_partitions=3, replica_assignment=[[1]] * 3)
+    admin = admin_of(broker)
+    admin.create_topics([wanted])[METADATA_TOPIC].result(30)
 
 
 def leader(broker: KafkaBroker) -> int:
@@ -197,7 +212,8 @@ def index_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def test_running_follower_keeps_the_same_remote_index_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metadata", ["sqlite", "topic"])
+def test_running_follower_keeps_the_same_remote_index_files(tmp_path: Path, metadata: str) -> None:
     """It learns of each segment while it runs: the follower began beside an empty store."""
     store = tmp_path / "store"
     folders = {name: tmp_path / f"index-{name}" for name in ("one", "two")}
@@ -206,10 +222,11 @@ def test_running_follower_keeps_the_same_remote_index_files(tmp_path: Path) -> N
         two = KafkaBroker(tmp_path / "two", join=one, properties={"node.id": "2"})
         stack.enter_context(two)
         create_topic(one)
+        create_metadata_topic(one)
         store.mkdir()
         for name, broker in (("one", one), ("two", two)):
             state = tmp_path / f"state-{name}"
-            stack.enter_context(sidecar(broker, store, state, folders[name]))
+            stack.enter_context(sidecar(broker, store, state, folders[name], metadata))
         ledger = Ledger(f"{one.bootstrap_servers},{two.bootstrap_servers}")
         known: dict[str, bytes] = {}
 
@@ -225,3 +242,4 @@ def test_running_follower_keeps_the_same_remote_index_files(tmp_path: Path) -> N
     assert {segment.broker_id for segment in stored(store)} == {2}
     assert index_files(folders["one"]) == index_files(folders["two"])
     assert len(index_files(folders["one"])) >= 3
+    assert (tmp_path / "state-two" / "metadata.sqlite").exists() is (metadata == "sqlite")

@@ -52,6 +52,13 @@ __all__ = ["tier"]
     "~/.local/state/tierlog]",
 )
 @click.option(
+    "--metadata",
+    "tierlog_metadata",
+    type=click.Choice(("sqlite", "topic")),
+    help="Keep what was copied in the state directory, or in the cluster's metadata topic.  "
+    "[default: sqlite]",
+)
+@click.option(
     "--bootstrap",
     "tierlog_bootstrap_servers",
     metavar="HOST:PORT",

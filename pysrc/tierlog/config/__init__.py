@@ -22,6 +22,7 @@ from tierlog.config.markdown import config_markdown
 from tierlog.config.properties import parse_properties
 from tierlog.config.sections import (
     LogConfig,
+    MetadataKind,
     PluginConfig,
     QuotaConfig,
     QuotaMode,
@@ -34,6 +35,7 @@ from tierlog.config.sections import (
 __all__ = [
     "Config",
     "LogConfig",
+    "MetadataKind",
     "PluginConfig",
     "QuotaConfig",
     "QuotaMode",

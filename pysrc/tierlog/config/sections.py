@@ -409,6 +409,13 @@ class LogConfig(Section):
     )
 
 
+class MetadataKind(StrEnum):
+    """Where a sidecar keeps what it knows of the segments in the store."""
+
+    SQLITE = "sqlite"
+    TOPIC = "topic"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig(Section):
     """What `tierlog tier` copies, where to, and how long it is kept there.
@@ -429,6 +436,13 @@ class TierConfig(Section):
         text("a path"),
         None,
         "Where tierlog keeps its own state; never a broker's log directory.",
+    )
+    metadata: MetadataKind = setting(  # noqa: RUF009 - a field, as all others
+        "tierlog.metadata",
+        one_of(MetadataKind),
+        MetadataKind.SQLITE,
+        "Where it is kept what was copied: in a file of the state directory, or in the topic "
+        "__remote_log_metadata of the cluster (needs tierlog.bootstrap.servers).",
     )
     bootstrap_servers: str | None = setting(
         "tierlog.bootstrap.servers",

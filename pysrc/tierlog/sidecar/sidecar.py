@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import Config, QuotaConfig, RemoteIndexConfig, load_config
+from tierlog.config import Config, MetadataKind, QuotaConfig, RemoteIndexConfig, load_config
 from tierlog.errors import ConfigError, RemoteMetadataError, TierlogError
 from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
@@ -58,6 +58,8 @@ __all__ = ["Sidecar", "Stop", "default_state_dir"]
 METADATA_FILE = "metadata.sqlite"
 # A task that has not moved a byte for so long is reported.
 STUCK_MS = 300_000
+# How long a metadata topic may take to be read at the start.
+_TOPIC_READ_S = 300.0
 _NEEDS_BROKER = (
     "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a broker knows which "
     "topics are deleted"
@@ -148,7 +150,7 @@ class Sidecar:
         index_config = self._config.remote_index
         if dry_run:
             index_config = replace(index_config, dir=None)
-        self._storage, self._metadata = self._open_managers(state_dir, dry_run)
+        self._storage, self._metadata = self._open_managers(state_dir, bootstrap, dry_run)
         self._manager = RemoteLogManager(
             self._storage,
             self._metadata,
@@ -522,15 +524,18 @@ class Sidecar:
         )
 
     def _open_managers(
-        self, state_dir: str, dry_run: bool
+        self, state_dir: str, bootstrap: str | None, dry_run: bool
     ) -> tuple[RemoteStorageManager, RemoteLogMetadataManager]:
         """Return the managers that the settings name, else those of store and `state_dir`."""
         about = {"cluster.id": self._cluster_id, "broker.id": str(self._broker_id)}
         storage = make_storage_manager(self._config, self._store, about)
         metadata = make_metadata_manager(self._config, self._store.url, about)
+        if metadata is None and self._config.tier.metadata is MetadataKind.TOPIC:
+            metadata = _topic_metadata(bootstrap)
         if dry_run and (metadata is not None or storage.store is None):
             raise ConfigError(
-                "a dry run cannot keep managers of other packages from writing; run it without "
+                "a dry run cannot keep the metadata topic and managers of other packages from "
+                "writing; run it without tierlog.metadata=topic, "
                 "remote.log.storage.manager.class.name and remote.log.metadata.manager.class.name"
             )
         return storage, metadata or self._opened_metadata(state_dir, dry_run)
@@ -614,6 +619,24 @@ class _Pass(TierListener):
 
     def on_progress(self, progress: Progress) -> None:
         self._on_progress(progress)
+
+
+def _topic_metadata(bootstrap: str | None) -> RemoteLogMetadataManager:
+    """The cluster's metadata topic, read to its end."""
+    # Here, since it needs a client library that other sidecars do without.
+    from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
+
+    if bootstrap is None:
+        raise ConfigError(
+            "tierlog.metadata=topic needs tierlog.bootstrap.servers: the topic is the cluster's"
+        )
+    metadata = TopicBasedRemoteLogMetadataManager(bootstrap)
+    try:
+        metadata.wait_until_ready(timeout_s=_TOPIC_READ_S)
+    except BaseException:
+        metadata.close()
+        raise
+    return metadata
 
 
 def _require_broker(bootstrap: str | None, deleted_topic_retention_ms: int | None) -> None:
