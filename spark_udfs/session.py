@@ -1,7 +1,7 @@
 """What Spark should be told for tierlog to be fast in it, and a session that was told.
 
-builder = SparkSession.builder
-for name, value in session_config().items():
+builder = SparkSession.builder.master("local[4]")
+for name, value in session_config("local[4]").items():
     builder = builder.config(name, value)
 """
 
@@ -26,6 +26,7 @@ __all__ = ["SPARK_ERRORS", "one_line", "session", "session_config"]
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 _CONNECT = "sc://"
+_LOCAL = "local"
 # The last line of a Python stack: the class of the error, and what it says.
 _RAISED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b: ")
 _RUNTIME = "spark.sql."
@@ -55,7 +56,13 @@ def session_config(master: str = "") -> dict[str, str]:
 
     ``master`` is what the session is to be started on. For Spark Connect (``sc://host``) only those
     are given that a client may set; the others belong to the server's start.
+
+    For a local master the interpreter of this process is set in the environment, unless that names
+    one: Spark would take the `python3` of the path and, where that has no tierlog, say
+    DATA_SOURCE_NOT_FOUND.
     """
+    if master.startswith(_LOCAL) and "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not master.startswith(_CONNECT):
         return dict(_SETTINGS)
     return {name: value for name, value in _SETTINGS.items() if name.startswith(_RUNTIME)}
@@ -66,12 +73,8 @@ def session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[
     """A session on a master (``local[4]``, ``spark://host:7077``, ``yarn``, ``sc://host``) while
     inside, for a process that has none; ``settings`` come on top of `session_config`.
 
-    On a local master the workers get the interpreter of this process, unless ``PYSPARK_PYTHON``
-    says otherwise: Spark would take the ``python3`` of the path. TierlogError when Spark does not
-    start.
+    TierlogError when Spark does not start.
     """
-    if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = {**session_config(master), **_QUIET, **(settings or {})}
     builder = SparkSession.builder.appName("tierlog").config(map=wanted)
     is_connect = master.startswith(_CONNECT)
