@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tierlog.errors import CorruptDataError
+from tierlog.errors import CorruptDataError, RemoteMetadataError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.metadata_schema import SCHEMA
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
@@ -504,3 +504,17 @@ def test_flipped_bits_are_never_another_kind_of_error(written: Path) -> None:
         except CorruptDataError:
             refused += 1
     assert refused > 50
+
+
+def test_damage_of_the_schema_text_is_an_error_in_words(written: Path) -> None:
+    """SQLite quotes the damaged schema in its message, which is no text then."""
+    sound = written.read_bytes()
+    begin = sound.index(b"CREATE TABLE")
+    for position in range(begin, begin + 400, 7):
+        for byte in (0x00, 0x80, 0xC3, 0xFF):
+            damaged = bytearray(sound)
+            damaged[position] = byte
+            written.write_bytes(damaged)
+            with pytest.raises((CorruptDataError, RemoteMetadataError)) as raised:
+                SqliteRemoteLogMetadataManager(written)
+            assert str(written) in str(raised.value)

@@ -54,7 +54,7 @@ class MetadataDatabase:
                 )
                 undo.callback(self.connection.close)
                 self._prepare()
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise self._unreadable(error) from error
             undo.pop_all()
 
@@ -68,7 +68,7 @@ class MetadataDatabase:
         try:
             for row in self.connection.execute(query, parameters):  # noqa: UP028
                 yield row
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._unreadable(error) from error
 
     @contextmanager
@@ -204,8 +204,9 @@ class MetadataDatabase:
         if os.getpid() != self._process_id:
             raise RemoteMetadataError(f"{self.path}: opened before the fork of this process")
 
-    def _unreadable(self, error: sqlite3.Error) -> Exception:
-        """Damage is CorruptDataError; anything else (no access, no space) is worth a new try."""
+    def _unreadable(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
+        """Damage is CorruptDataError; anything else (no access, no space) is worth a new try. Where
+        damage is in the schema, SQLite's own message quotes it, which need not be text."""
         # Text that is none is found by the sqlite3 module itself, which gives no code.
         has_code = getattr(error, "sqlite_errorcode", None) is not None
         if isinstance(error, sqlite3.OperationalError) and has_code:
