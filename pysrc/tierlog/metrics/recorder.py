@@ -94,7 +94,7 @@ class PartitionMetrics:
         self._metrics._copied(self._topic, size_bytes)
 
     def copy_failed(self) -> None:
-        """A copy failed in a way that a retry will not mend by itself."""
+        """A segment was refused, or a run of the copy task failed."""
         self._metrics._count(self._topic, _COPY_ERRORS)
 
     def delete_started(self) -> None:

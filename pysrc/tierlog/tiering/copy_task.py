@@ -104,6 +104,8 @@ class CopyTask:
             # How far the last copy came is unknown; the next run asks.
             self._copied = None
             self._show_known_lag(view)
+            # Also before a segment is touched: a full store takes no claim either.
+            self._count_failure()
             raise
 
     def _run(self, task: Task, view: LogView) -> Again:
@@ -302,7 +304,6 @@ class CopyTask:
             work.tell(
                 Happened.COPY_FAILED, base_offset, size_bytes, reason="failed", text=str(error)
             )
-            self._count_failure()
             raise
         if copied is not None and segment.next_base_offset is not None:
             # The whole segment, wherever the checkpoints begin the log: its batches were compared
