@@ -124,13 +124,14 @@ def test_repair_mends_all_damage(log_dir: Path, damage: Damage, state: str) -> N
     require_whole(log_dir)
 
 
-@pytest.mark.parametrize("damage", [remove_log, flip_indexes])
-def test_audit_names_the_command_that_repairs(log_dir: Path, damage: Damage) -> None:
+@pytest.mark.parametrize("damage", [remove_log, remove_indexes])
+def test_audit_and_listing_name_the_command_that_repairs(log_dir: Path, damage: Damage) -> None:
     damage_middle(log_dir, damage)
     url = (log_dir.parent / "store").as_uri()
     audit = command("verify", url, "--deep", "--format", "json")
     assert audit.returncode == 1
     assert "tierlog tier --repair" in audit.stdout
+    assert "tierlog tier --repair" in command("ls", url).stderr
 
 
 @pytest.mark.parametrize("state", ["state", "fresh"])

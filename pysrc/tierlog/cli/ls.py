@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tierlog.cli.support import FORMATS, Parsed, format_option, hint, print_tables, topic_value
+
+if TYPE_CHECKING:
+    from tierlog.tools.ls import SkippedRow
 
 __all__ = ["ls"]
 
@@ -26,8 +31,9 @@ def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown:
     from tierlog.tools.sources import source_of
 
     name, partition = topic or (None, None)
+    place = source_of(source)
     listed = list_source(
-        source_of(source),
+        place,
         topic=name,
         partition=partition,
         segments=segments or partition is not None,
@@ -37,6 +43,15 @@ def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown:
         hint("no partitions here")
     if shown == "text":
         _hint_at_left_out(len(listed.skipped), len(listed.problems))
+        if place.is_store and (listed.gaps or any(map(_is_damaged, listed.skipped))):
+            hint(
+                "tierlog tier --repair mends what is missing or damaged while the broker has the "
+                "records; tierlog verify says more"
+            )
+
+
+def _is_damaged(row: SkippedRow) -> bool:
+    return row.reason != "foreign_object"
 
 
 def _hint_at_left_out(skipped: int, problems: int) -> None:
