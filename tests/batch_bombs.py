@@ -54,15 +54,17 @@ def _block(kind: int, size: int, data: bytes, *, is_last: bool = False) -> bytes
     return struct.pack("<I", size << 3 | kind << 1 | is_last)[:3] + data
 
 
-def write_log_dir(root: Path, segments: Sequence[Sequence[bytes]]) -> Path:
+def write_log_dir(
+    root: Path, segments: Sequence[Sequence[bytes]], *, high_watermark: int | None = None
+) -> Path:
     """A broker's directory with one partition: segments of batches, offset after offset."""
     folder = root / f"{TOPIC}-0"
     folder.mkdir(parents=True)
     (root / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
     (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {_TOPIC_ID}\n")
     (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    high_watermark = sum(map(len, segments))
-    checkpoint = f"0\n1\n{TOPIC} 0 {high_watermark}\n"
+    known = sum(map(len, segments)) if high_watermark is None else high_watermark
+    checkpoint = f"0\n1\n{TOPIC} 0 {known}\n"
     (root / "replication-offset-checkpoint").write_text(checkpoint)
     for batches in segments:
         base = struct.unpack(">q", batches[0][:8])[0]

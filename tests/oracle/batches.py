@@ -30,7 +30,7 @@ from .model import (
     EndTransactionMarker,
     Record,
 )
-from .primitives import I32_MAX, I64_MAX, Cursor, OracleError, crc32, crc32c, in_i64
+from .primitives import I32_MAX, I64_MAX, Cursor, OracleError, crc32, crc32c, wrapped_i64
 
 
 def scan(data: bytes, *, start: int = 0, verify_crc: bool = True) -> tuple[list[Batch], str, int]:
@@ -130,8 +130,7 @@ def records(batch: Batch, *, max_decompressed_bytes: int = 64 << 20) -> list[Rec
         return legacy.records(batch, max_decompressed_bytes=max_decompressed_bytes)
     cursor = Cursor(_payload(batch, max_decompressed_bytes))
     found = _records(cursor, batch, batch.record_count)
-    _check_offsets(batch, found)
-    return found
+    return _in_order(batch, found)
 
 
 def first_record(batch: Batch) -> Record | None:
@@ -171,14 +170,14 @@ def _record(cursor: Cursor, batch: Batch) -> Record:
     length = cursor.varint()
     body = Cursor(cursor.take(length))
     body.i8()  # attributes, unused
-    timestamp_ms = batch.base_timestamp_ms + body.varlong()
-    if not in_i64(timestamp_ms):
-        raise OracleError("bad_record", "the timestamp leaves 64 bits", cursor.position)
+    # In Java a sum beyond 64 bits wraps.
+    timestamp_ms = wrapped_i64(batch.base_timestamp_ms + body.varlong())
     if batch.is_log_append_time:
         timestamp_ms = batch.max_timestamp_ms
     offset = batch.base_offset + body.varint()
-    key = body.nullable(body.varint())
-    value = body.nullable(body.varint())
+    # Kafka reads any negative length as null.
+    key = body.nullable(max(-1, body.varint()))
+    value = body.nullable(max(-1, body.varint()))
     headers = _headers(body)
     if body.left:
         raise OracleError("bad_record", f"{body.left} bytes left in a record", cursor.position)
@@ -192,18 +191,22 @@ def _headers(body: Cursor) -> tuple[tuple[bytes, bytes | None], ...]:
     found = []
     for _ in range(count):
         key = body.take(body.varint())
-        found.append((key, body.nullable(body.varint())))
+        found.append((key, body.nullable(max(-1, body.varint()))))
     return tuple(found)
 
 
-def _check_offsets(batch: Batch, found: list[Record]) -> None:
-    """Offsets ascend strictly inside [base, last]: SEG5, a deep scan's part."""
+def _in_order(batch: Batch, found: list[Record]) -> list[Record]:
+    """The records that Kafka's consumer returns: it passes over offsets that it is beyond."""
     before = batch.base_offset - 1
+    kept = []
     for record in found:
-        if not before < record.offset <= batch.last_offset:
-            message = f"record offset {record.offset} after {before}, last is {batch.last_offset}"
+        if record.offset > batch.last_offset:
+            message = f"record offset {record.offset}, last is {batch.last_offset}"
             raise OracleError("bad_record", message, batch.position)
-        before = record.offset
+        if record.offset > before:
+            kept.append(record)
+            before = record.offset
+    return kept
 
 
 def end_transaction_marker(record: Record) -> EndTransactionMarker | None:

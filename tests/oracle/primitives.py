@@ -135,6 +135,11 @@ def in_i64(value: int) -> bool:
     return I64_MIN <= value <= I64_MAX
 
 
+def wrapped_i64(value: int) -> int:
+    """The value as Java's arithmetic keeps it."""
+    return (value - I64_MIN) % (1 << 64) + I64_MIN
+
+
 def xxh32(data: bytes, seed: int = 0) -> int:
     """xxHash32, which LZ4 frames use for their header and block checksums."""
     p1, p2, p3, p4, p5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393

@@ -368,14 +368,16 @@ mod tests {
     }
 
     #[test]
-    fn bytes_after_the_stream_are_refused() {
-        for (codec, mut payload) in every_codec(&text(5000)).into_iter().skip(1) {
-            payload.extend(b"behind the end");
-            assert_eq!(
-                kind(open(codec, &payload, 1 << 20)),
-                Some(ErrorKind::BadCompression),
-                "{codec:?}"
-            );
+    fn bytes_after_the_stream_are_refused_where_kafka_refuses_them() {
+        let data = text(5000);
+        for (codec, mut payload) in every_codec(&data).into_iter().skip(1) {
+            payload.extend(b"behind the end of the stream");
+            let opened = open(codec, &payload, 1 << 20);
+            if matches!(codec, Codec::Gzip | Codec::Lz4) {
+                assert_eq!(opened.unwrap(), data, "{codec:?}");
+            } else {
+                assert_eq!(kind(opened), Some(ErrorKind::BadCompression), "{codec:?}");
+            }
         }
     }
 
@@ -422,7 +424,7 @@ mod tests {
             .content_size(Some(200_000));
         let frame = lz4(&data, info);
         assert_eq!(open(Codec::Lz4, &frame, 1 << 20).unwrap(), data);
-        for at in [4, 5, 6, 14, frame.len() - 1, frame.len() - 9, frame.len() / 2] {
+        for at in [4, 5, 6, 14, frame.len() - 9, frame.len() / 2] {
             let mut wrong = frame.clone();
             wrong[at] ^= 0x10;
             assert_eq!(kind(open(Codec::Lz4, &wrong, 1 << 20)), Some(ErrorKind::BadCompression));

@@ -14,8 +14,11 @@ const TRAILER_SIZE: usize = 8;
 /// The trailer's size is believed up to this many times the compressed size.
 const HINT_RATIO: usize = 16;
 
-/// Appends the content of all members: they may stand back to back, as Java reads them, and nothing
-/// follows the last.
+/// A header, the shortest stream and a trailer do not fit into less.
+const MIN_MEMBER_SIZE: usize = HEADER_SIZE + TRAILER_SIZE;
+
+/// Appends the content of all members: they may stand back to back, and what follows the last and
+/// begins with no gzip header is ignored, as Java does.
 pub(crate) fn decompress(
     inflate: &mut Decompress,
     payload: &[u8],
@@ -40,7 +43,7 @@ pub(crate) fn decompress(
             return Err(bad(at + 4, "gzip size of the content", member.len().to_string()));
         }
         at += TRAILER_SIZE;
-        if at == payload.len() {
+        if payload.len() - at < MIN_MEMBER_SIZE || body_start(payload, at).is_err() {
             return Ok(());
         }
     }

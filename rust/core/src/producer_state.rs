@@ -375,9 +375,8 @@ impl Marker {
         let timestamp_ms = if header.is_log_append_time() {
             header.max_timestamp_ms
         } else {
-            let delta = record.timestamp_delta;
-            let overflow = || bad("a timestamp of 64 bits", format!("a delta of {delta}"));
-            header.base_timestamp_ms.checked_add(delta).ok_or_else(overflow)?
+            // As in Java, where a sum beyond 64 bits wraps.
+            header.base_timestamp_ms.wrapping_add(record.timestamp_delta)
         };
         Ok(Self {
             is_abort: kind == ABORT,
@@ -416,11 +415,11 @@ impl<'a> ControlRecord<'a> {
     }
 }
 
-/// A length-prefixed field, -1 for null, and what follows it.
+/// A length-prefixed field, a negative length for null, and what follows it.
 fn nullable(data: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (length, size) = read_varint(data)?;
     let rest = data.get(size..)?;
-    if length == -1 {
+    if length < 0 {
         return Some((None, rest));
     }
     let (field, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;

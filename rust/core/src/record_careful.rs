@@ -28,13 +28,15 @@ pub(crate) struct Record {
     pub(crate) next: usize,
 }
 
-/// Any record, with errors that say what is wrong; keeps its headers.
+/// Any record, with errors that say what is wrong; keeps its headers, unless its offset is not above
+/// `last_delta`. A timestamp beyond 64 bits wraps, as in Kafka.
 #[cold]
 #[inline(never)]
 pub(crate) fn careful(
     payload: &Payload<'_>,
     start: usize,
     row: usize,
+    last_delta: i64,
     header: &BatchHeader,
     headers: &mut HeaderRows,
 ) -> Result<Record> {
@@ -53,16 +55,15 @@ pub(crate) fn careful(
         return Err(bad(at + 1, "a timestamp delta", "no varlong in the record"));
     };
     body.at += size;
-    if header.base_timestamp_ms.checked_add(timestamp_delta).is_none() {
-        let expected = "a timestamp within 64 bits";
-        return Err(bad(at + 1, expected, format!("delta {timestamp_delta}")));
-    }
     let from = body.at;
     let offset_delta = body.varint("an offset delta")?;
-    if offset_delta > header.last_offset_delta || offset_delta < 0 {
-        let expected = format!("an offset delta of 0 to {}", header.last_offset_delta);
+    if offset_delta > header.last_offset_delta {
+        let expected = format!("an offset delta up to {}", header.last_offset_delta);
         return Err(bad(from, &expected, offset_delta.to_string()));
     }
+    let mut passed_over = HeaderRows { most: usize::MAX, ..HeaderRows::default() };
+    let is_passed_over = i64::from(offset_delta) <= last_delta;
+    let headers = if is_passed_over { &mut passed_over } else { headers };
     let key = body.field("a key")?.map(|(at, size)| payload.view(at, size));
     let value = body.field("a value")?.map(|(at, size)| payload.view(at, size));
     body.headers(payload, row, headers)?;
@@ -79,7 +80,7 @@ pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
     let mut at = payload.start;
     while at < payload.end {
         let mut headers = HeaderRows { most: usize::MAX, ..HeaderRows::default() };
-        match careful(payload, at, 0, header, &mut headers) {
+        match careful(payload, at, 0, i64::MIN, header, &mut headers) {
             Ok(record) => at = record.next,
             Err(error) => return error,
         }
@@ -111,7 +112,8 @@ impl Body<'_> {
                 self.at += length;
                 Ok(Some((start, length)))
             }
-            Err(_) if length == -1 => Ok(None),
+            // Kafka reads any negative length as null.
+            Err(_) => Ok(None),
             _ => {
                 let expected = format!("{what} within its record");
                 Err(bad(from, &expected, format!("length {length} with {left} bytes left")))

@@ -22,8 +22,6 @@ pub(crate) const BLOCK_ROWS: usize = 1024;
 /// Bounds of how far ahead memory is asked for: beyond a core's own prefetching, within its cache.
 const MIN_AHEAD_BYTES: usize = 4 << 10;
 const MAX_AHEAD_BYTES: usize = 64 << 10;
-/// Base timestamps within these bounds cannot overflow by a delta that the quick way reads.
-const SAFE_TIMESTAMPS: Range<i64> = -(1 << 62)..(1 << 62);
 
 /// The records of one batch inside a data buffer.
 #[derive(Clone, Copy)]
@@ -162,7 +160,7 @@ impl Rows {
             self.fill(payload, header, end, &mut walk)?;
             self.stage.rebase(first, header);
             left -= end - first;
-            if end == BLOCK_ROWS {
+            if self.stage.filled == BLOCK_ROWS {
                 self.flush();
             }
         }
@@ -194,29 +192,32 @@ impl Rows {
         }
     }
 
-    /// Fills the stage up to row `end` of it, with deltas for offsets and timestamps.
+    /// Fills the stage up to row `end` of it, with deltas for offsets and timestamps; one row less for
+    /// each record that is passed over.
     fn fill(
         &mut self,
         payload: &Payload<'_>,
         header: &BatchHeader,
-        end: usize,
+        mut end: usize,
         walk: &mut Walk,
     ) -> Result<()> {
-        let may_be_quick = SAFE_TIMESTAMPS.contains(&header.base_timestamp_ms);
         let window = &payload.bytes[..payload.bytes.len().min(payload.end + WINDOW_BYTES)];
         while self.stage.filled < end {
-            if may_be_quick && self.fill_quickly(window, payload.buffer, end, walk) {
+            if self.fill_quickly(window, payload.buffer, end, walk) {
                 break;
             }
             let row = self.offset.len() + self.stage.filled;
-            let record = careful(payload, walk.at, row, header, &mut self.headers)?;
+            let record =
+                careful(payload, walk.at, row, walk.last_delta, header, &mut self.headers)?;
+            walk.at = record.next;
             if i64::from(record.offset_delta) <= walk.last_delta {
-                return Err(order(walk.at, walk.last_delta, record.offset_delta));
+                // Kafka's consumer passes over offsets that it is beyond.
+                end -= 1;
+                continue;
             }
             let (offset, timestamp_ms) = (record.offset_delta.into(), record.timestamp_delta);
             self.stage.push(offset, timestamp_ms, record.key, record.value);
             walk.last_delta = record.offset_delta.into();
-            walk.at = record.next;
         }
         Ok(())
     }
@@ -327,9 +328,4 @@ impl Stage {
 pub(crate) fn too_many(position: usize, limit: usize) -> Error {
     let expected = format!("at most {limit} bytes of columns for the decompressed records");
     Error::new(ErrorKind::TooLarge, position as u64, expected, "more")
-}
-
-#[cold]
-fn order(position: usize, previous: i64, delta: i32) -> Error {
-    bad(position, &format!("an offset delta above {previous}"), delta.to_string())
 }

@@ -58,7 +58,8 @@ fn check(data: &[u8], records: &Records) {
     for index in 0..batches.len() {
         let range = records.batch_starts[index] as usize..records.batch_starts[index + 1] as usize;
         let offsets = &records.offset[range];
-        assert_eq!(offsets.len(), batches.record_count[index] as usize);
+        // Fewer where offsets do not ascend.
+        assert!(offsets.len() <= batches.record_count[index] as usize);
         assert!(offsets.iter().all(|offset| {
             (batches.base_offset[index]..=batches.last_offset[index]).contains(offset)
         }));
