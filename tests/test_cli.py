@@ -168,7 +168,9 @@ def test_a_store_that_holds_nothing_of_it_is_named(
 ) -> None:
     url = tmp_path.as_uri()
     assert main(["cat", url, "orders:0"]) == 1
-    assert capsys.readouterr().err == f"tierlog: {url}: no topic orders, only nothing at all\n"
+    assert (
+        capsys.readouterr().err == f"tierlog: {url}: no topic orders, and no other topic either\n"
+    )
     assert main(["verify", url]) == 1
     assert capsys.readouterr().err.endswith(": nothing was tiered there\n")
 

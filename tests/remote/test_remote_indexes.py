@@ -17,6 +17,7 @@ from tierlog.errors import CorruptDataError
 from tierlog.remote.indexes import (
     FIRST_READ_BYTES,
     MAX_INDEXES_BYTES,
+    MAX_METADATA_BYTES,
     IndexesHeader,
     IndexKind,
     encode_indexes,
@@ -172,11 +173,23 @@ def test_headers_that_lie(data: bytes, reason: str) -> None:
 
 
 def test_a_huge_section_is_refused_without_knowing_the_object() -> None:
-    data = header_of([(1, 0, 0, START, MAX_INDEXES_BYTES)])
+    start = START + 24
+    data = header_of([(1, 0, 0, start, 5), (2, 0, 0, start + 5, MAX_INDEXES_BYTES)])
     with pytest.raises(CorruptDataError, match="to end by byte"):
         parse(data, None)
     with pytest.raises(CorruptDataError, match="to end by byte"):
         parse(data, 2 * MAX_INDEXES_BYTES)
+
+
+def test_a_metadata_section_is_bounded_before_it_is_read() -> None:
+    table_end = 12 + 24 * 2 + 4
+    for size, reason in ((MAX_METADATA_BYTES, None), (MAX_METADATA_BYTES + 1, "bad_length")):
+        data = header_of([(1, 0, 0, table_end, size), (2, 0, 0, table_end + size, 0)])
+        if reason is None:
+            assert parse(data, None).sections[0].size_bytes == size
+        else:
+            with pytest.raises(CorruptDataError, match="a metadata section of at most"):
+                parse(data, None)
 
 
 def test_unknown_kinds_are_passed_over_and_known_ones_may_be_missing() -> None:

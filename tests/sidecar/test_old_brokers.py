@@ -198,8 +198,7 @@ def test_a_segment_with_too_large_indexes_is_refused_alone(
     sizes = {index_bytes(path): path for path in (tmp_path / "first").rglob("*.indexes")}
     assert len(sizes) > 1
     largest = int(sizes[max(sizes)].name[:20])
-    limit = max(sizes) - 1 + indexes.FIRST_READ_BYTES
-    monkeypatch.setattr(indexes, "MAX_INDEXES_BYTES", limit)
+    monkeypatch.setattr(indexes, "_MAX_OTHER_BYTES", max(sizes) - 1)
     assert main([*command, (tmp_path / "second").as_uri()]) == 1
     rows = json.loads(capsys.readouterr().out)["segments"]
     refused = [row for row in rows if row["outcome"] == "refused"]

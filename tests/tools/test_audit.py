@@ -19,6 +19,7 @@ from tests.tools.conftest import LOG_DIRS, tier_golden
 from tests.tools.golden_copy import overwrite
 from tierlog.cli import main
 from tierlog.clock import ManualClock
+from tierlog.config import Config, RemoteLogConfig
 from tierlog.errors import ConfigError, RemoteMetadataError
 from tierlog.log.checkpoint import EpochEntry
 from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
@@ -212,8 +213,15 @@ def test_what_would_be_deleted_is_what_the_sidecar_then_deletes(
 
     def logs_after_a_pass(retention_ms: int | None) -> set[str]:
         topic = TopicSettings(retention_ms=retention_ms)
+        # Most of the archive is to go here, which the sidecar holds back otherwise.
+        config = Config(remote_log=RemoteLogConfig(retention_max_deleted_ratio=1))
         with Sidecar(
-            LOG_DIRS, store.as_uri(), state_dir=str(state), topic=topic, clock=clock
+            LOG_DIRS,
+            store.as_uri(),
+            state_dir=str(state),
+            topic=topic,
+            clock=clock,
+            config=config,
         ) as sidecar:
             sidecar.run_once()
         return {path.relative_to(store).as_posix() for path in store.rglob("*.log")}

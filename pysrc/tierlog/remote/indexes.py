@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIRST_READ_BYTES",
     "MAX_INDEXES_BYTES",
+    "MAX_METADATA_BYTES",
     "IndexKind",
     "IndexesHeader",
     "IndexesTooLargeError",
@@ -71,8 +72,11 @@ VERSION = 2
 # Without batch checksums: older objects, and those made of the files of Kafka's own tier.
 _VERSION_1 = 1
 FIRST_READ_BYTES = 16 << 10
-# Kafka's own limit for one index file is 10 MiB by default; nobody is made to load more than this.
+# Kafka's own limit for one index file is 10 MiB by default; no reader has to load more than this.
 MAX_INDEXES_BYTES = 256 << 20
+# Parsed JSON takes about fifty times its size. A segment with 60,000 leader epochs still fits.
+MAX_METADATA_BYTES = 4 << 20
+_MAX_OTHER_BYTES = MAX_INDEXES_BYTES - MAX_METADATA_BYTES - FIRST_READ_BYTES
 _MAX_SECTIONS = 64
 _START = struct.Struct(">8shh")
 _ROW = struct.Struct(">hhIqq")
@@ -121,12 +125,12 @@ def _require_fit(sections: Mapping[IndexKind, Buffer]) -> None:
     """IndexesTooLargeError before anything of that size is made."""
     sizes = {kind: memoryview(data).nbytes for kind, data in sections.items()}
     size_bytes = sum(sizes.values())
-    if size_bytes > MAX_INDEXES_BYTES - FIRST_READ_BYTES:
+    if size_bytes > _MAX_OTHER_BYTES:
         largest = max(sizes, key=lambda kind: sizes[kind])
         name = largest.name.lower().replace("_", " ")
         raise IndexesTooLargeError(
             f"its indexes take {size_bytes:,} bytes: expected at most "
-            f"{MAX_INDEXES_BYTES - FIRST_READ_BYTES:,} (the {name} alone takes "
+            f"{_MAX_OTHER_BYTES:,} (the {name} alone takes "
             f"{sizes[largest]:,})"
         )
 
@@ -143,7 +147,12 @@ def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind,
         wrong = sorted(kind.name for kind in _OF_VERSION_1 ^ sections.keys())
         raise ValueError(f"{description.metadata.segment_id}: sections missing or unasked: {wrong}")
     _require_fit(sections)
-    contents = [(IndexKind.METADATA, encode_segment(description))]
+    metadata = encode_segment(description)
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise IndexesTooLargeError(
+            f"its metadata take {len(metadata):,} bytes: expected at most {MAX_METADATA_BYTES:,}"
+        )
+    contents = [(IndexKind.METADATA, metadata)]
     contents += [(kind, bytes(sections[kind])) for kind in sorted(sections)]
     position = _START.size + _ROW.size * len(contents) + _CHECKSUM.size
     version = VERSION if has_checksums else _VERSION_1
@@ -340,6 +349,10 @@ def _check_table(
     limit = MAX_INDEXES_BYTES
     if object_size_bytes is not None:
         limit = min(limit, object_size_bytes)
+    if sections[0].size_bytes > MAX_METADATA_BYTES:
+        expected = f"a metadata section of at most {MAX_METADATA_BYTES} bytes"
+        found = f"{sections[0].size_bytes}"
+        raise _corrupt(path, _START.size + 16, "bad_length", expected, found)
     for index, section in enumerate(sections):
         row_position = _START.size + _ROW.size * index
         if section.position != end_position:

@@ -358,11 +358,13 @@ def no_such_partition(
     if topic in topics and partition is not None:
         numbers = ", ".join(map(str, list(topics[topic])[:20]))
         return f"{where}: no partition {partition} of {printable(topic)}, only {numbers}"
+    if not topics:
+        return f"{where}: no topic {printable(topic)}, and no other topic either"
     names = ", ".join(list(topics)[:20]) + (" ..." if len(topics) > 20 else "")
     name, _, digits = topic.rpartition("-")
     is_directory = digits.isdecimal() and int(digits) in topics.get(name, {})
     meant = f"; did you mean {name}:{digits}?" if is_directory else ""
-    return f"{where}: no topic {printable(topic)}, only {names or 'nothing at all'}{meant}"
+    return f"{where}: no topic {printable(topic)}, only {names}{meant}"
 
 
 def _partition_row(log: PartitionLog) -> PartitionRow:

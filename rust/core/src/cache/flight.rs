@@ -34,6 +34,8 @@ pub enum LoadError<E> {
     TimedOut,
     /// This thread is loading that key already and would wait for itself.
     Reentrant,
+    /// The load of that key waits for one of this thread's, so both would wait for ever.
+    Deadlock,
     /// The cache is closed.
     Closed,
 }
@@ -44,6 +46,9 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
             Self::Failed(error) => error.fmt(f),
             Self::TimedOut => f.write_str("the load under way took longer than the timeout"),
             Self::Reentrant => f.write_str("the loader asked for the key it is loading"),
+            Self::Deadlock => {
+                f.write_str("the loader asked for a key whose load waits for this loader")
+            }
             Self::Closed => f.write_str("the cache is closed"),
         }
     }
@@ -55,6 +60,8 @@ pub(super) struct Flight<K, V, E> {
     pub hash: u64,
     pub key: K,
     loader: ThreadId,
+    /// The threads that wait for it, for [`Flights::would_deadlock`].
+    waiting: Mutex<Vec<ThreadId>>,
     /// Guards the wait only; the outcome can be read without it.
     landed: Mutex<bool>,
     wake: Condvar,
@@ -67,6 +74,7 @@ impl<K, V, E> Flight<K, V, E> {
             hash,
             key,
             loader: current_thread(),
+            waiting: Mutex::new(Vec::new()),
             landed: Mutex::new(false),
             wake: Condvar::new(),
             outcome: OnceLock::new(),
@@ -92,32 +100,55 @@ impl<K, V, E> Flight<K, V, E> {
     pub fn is_mine(&self) -> bool {
         self.loader == current_thread()
     }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<ThreadId>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Somebody else's load.
-pub struct Waiter<K, V, E>(pub(super) Arc<Flight<K, V, E>>);
+/// Another thread's load.
+pub struct Waiter<K, V, E> {
+    flight: Arc<Flight<K, V, E>>,
+    thread: ThreadId,
+}
 
 impl<K, V, E> Waiter<K, V, E> {
+    /// Registers this thread as one that waits. The caller holds the lock of the loads.
+    pub(super) fn join(flight: &Arc<Flight<K, V, E>>) -> Self {
+        let thread = current_thread();
+        flight.waiting().push(thread);
+        Self { flight: Arc::clone(flight), thread }
+    }
+
     /// Waits for the outcome, at most `timeout` long; `None` says that it took longer.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<&Outcome<V, E>> {
-        let mut landed = self.0.lock();
+        let mut landed = self.flight.lock();
         #[cfg(not(tierlog_loom))]
         if let Some(timeout) = timeout {
             let (still, _) = self
-                .0
+                .flight
                 .wake
                 .wait_timeout_while(landed, timeout, |landed| !*landed)
                 .unwrap_or_else(PoisonError::into_inner);
             drop(still);
-            return self.0.outcome.get();
+            return self.flight.outcome.get();
         }
         #[cfg(tierlog_loom)]
         assert!(timeout.is_none(), "models have no clock");
         while !*landed {
-            landed = self.0.wake.wait(landed).unwrap_or_else(PoisonError::into_inner);
+            landed = self.flight.wake.wait(landed).unwrap_or_else(PoisonError::into_inner);
         }
         drop(landed);
-        self.0.outcome.get()
+        self.flight.outcome.get()
+    }
+}
+
+impl<K, V, E> Drop for Waiter<K, V, E> {
+    fn drop(&mut self) {
+        let mut waiting = self.flight.waiting();
+        if let Some(index) = waiting.iter().position(|thread| *thread == self.thread) {
+            waiting.swap_remove(index);
+        }
     }
 }
 
@@ -139,6 +170,24 @@ impl<K, V, E> Flights<K, V, E> {
         Q: Eq + ?Sized,
     {
         self.by_hash.get(&hash)?.iter().find(|flight| flight.key.borrow() == key)
+    }
+
+    /// Whether the load of `wanted` waits, directly or through others, for a load of this thread.
+    /// A thread waits for one load at a time, so the search follows one path.
+    pub fn would_deadlock(&self, wanted: &Arc<Flight<K, V, E>>) -> bool {
+        let flights = self.all();
+        if !flights.iter().any(|flight| flight.is_mine()) {
+            return false;
+        }
+        let mut next = Some(wanted);
+        for _ in 0..=flights.len() {
+            let Some(flight) = next else { return false };
+            if flight.is_mine() {
+                return true;
+            }
+            next = flights.iter().find(|other| other.waiting().contains(&flight.loader));
+        }
+        false
     }
 
     pub fn insert(&mut self, flight: Arc<Flight<K, V, E>>) {

@@ -82,7 +82,8 @@ where
             }
             match state.flights.find(hash, key) {
                 Some(other) if other.is_mine() => Err(LoadError::Reentrant),
-                Some(other) => Ok((None, Some(Arc::clone(other)))),
+                Some(other) if state.flights.would_deadlock(other) => Err(LoadError::Deadlock),
+                Some(other) => Ok((None, Some(Waiter::join(other)))),
                 None => {
                     state.flights.insert(Arc::clone(&flight));
                     Ok((None, None))
@@ -94,7 +95,7 @@ where
         }
         Ok(match found? {
             (Some(node), _) => Begun::Hit(node.value.clone()),
-            (None, Some(other)) => Begun::Wait(Waiter(other)),
+            (None, Some(other)) => Begun::Wait(other),
             (None, None) => {
                 Begun::Load(Ticket { cache: self, flight, began_ms: now_ms, open: true })
             }

@@ -189,6 +189,42 @@ fn a_loader_that_asks_for_its_own_key_is_told() {
 }
 
 #[test]
+fn loaders_that_ask_for_each_others_keys_are_told() {
+    const LOADERS: u64 = 3;
+    let cache = cache();
+    let all_load = std::sync::Barrier::new(usize::try_from(LOADERS).expect("few"));
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let loaders: Vec<_> = (0..LOADERS)
+            .map(|key: u64| {
+                let (cache, all_load) = (&cache, &all_load);
+                scope.spawn(move || {
+                    cache.get_or_load(
+                        &key,
+                        || 0,
+                        None,
+                        |_| {
+                            all_load.wait();
+                            let next = (key + 1) % LOADERS;
+                            let other = cache.get_or_load(&next, || 0, None, |_| Ok((0, 1)));
+                            other.map(|value| (value + 1, 1)).map_err(|error| error.to_string())
+                        },
+                    )
+                })
+            })
+            .collect();
+        loaders.into_iter().map(|loader| loader.join().expect("no panic")).collect()
+    });
+    // One of them is refused, and its failure is that of all who wait for it.
+    let refused = "the loader asked for a key whose load waits for this loader";
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| { matches!(outcome, Err(LoadError::Failed(text)) if text == refused) })
+    );
+    assert_eq!(cache.get_or_load(&0, || 0, None, |_| Ok((7, 1))), Ok(7));
+}
+
+#[test]
 fn closing_ends_every_wait_and_keeps_nothing() {
     let (cache, told) = told(100, None);
     let first = ticket(cache.begin_load(&1, 0).expect("open"));
