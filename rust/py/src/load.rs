@@ -66,8 +66,9 @@ pub unsafe extern "C" fn begin(
         Ok(Begun::Load(ticket)) => turn(MINE, Turn::Mine { ticket, forks: forks() }),
         Ok(Begun::Wait(waiter)) => turn(THEIRS, Turn::Theirs(waiter)),
         Err(LoadError::Closed) => return raise_closed(py),
-        Err(error @ LoadError::Deadlock) => {
-            return raise(py, PyRuntimeError::new_err(error.to_string()));
+        Err(LoadError::Deadlock) => {
+            let text = "the loader asked for a key whose load waits for this loader";
+            return raise(py, PyRuntimeError::new_err(text));
         }
         Err(LoadError::Reentrant | LoadError::TimedOut | LoadError::Failed(_)) => {
             let text = "the loader asked for the key that it is loading";
