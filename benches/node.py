@@ -1,6 +1,6 @@
 """A node as a remote log manager sees it: thousands of partitions of small segments.
 
-All partitions show the same few files: what a manager does with them does not depend on that.
+All partitions show the same few segment files; those of a topic share a partition.metadata.
 """
 
 from __future__ import annotations
@@ -113,17 +113,21 @@ def still_logs(folder: Path, partitions: int, segments: int) -> list[StillLog]:
     """So many partitions of so many rolled segments each, beside the active one."""
     log = _written(folder, segments)
     logs: list[StillLog] = []
-    topic_id = ""
+    topic_id, directory = "", folder
     for number in range(partitions):
         topic, index = divmod(number, PARTITIONS_OF_A_TOPIC)
         if index == 0:
             topic_id = random_kafka_uuid()
+            directory = folder / "topics" / str(topic)
+            directory.mkdir(parents=True)
+            (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
         partition = TopicIdPartition(topic_id=topic_id, topic=f"bench-{topic}", partition=index)
         shown = replace(
             log,
             topic=partition.topic,
             topic_id=partition.topic_id,
             partition=partition.partition,
+            directory=str(directory),
         )
         logs.append(StillLog(partition=partition, shown=_view(shown)))
     return logs

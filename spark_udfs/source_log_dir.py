@@ -223,6 +223,8 @@ class LogDirCatalog:
                 position=0,
                 expected=f"offsets {start_offset} to {end_offset - 1}",
                 found="no segment that holds them",
+                hint="if the broker tiers by itself, they are in its tier; "
+                "onCorrupt=quarantine reads the others",
             )
             unread = start_offset if unread_from is None else unread_from
             self._findings.note(error, partition, unread, end_offset)

@@ -1,4 +1,4 @@
-"""A package of somebody else's, installed from its wheel: tiering goes through all its parts."""
+"""A third-party package, installed from its wheel: tiering goes through all its parts."""
 
 from __future__ import annotations
 

@@ -313,6 +313,8 @@ class OwnedLog:
         with self._lock:
             assert max(self.log_start_offset, self.bases[0]) <= offset <= self.log_end_offset
             self.host.ledger.write("truncating", name=self.name, offset=offset)
+            self.high_watermark = min(self.high_watermark, offset)
+            self.host.write_checkpoints()
             self.close()
             reach("host.truncate.before")
             while self.bases[-1] > offset:

@@ -183,6 +183,14 @@ def test_reads_from_any_offset_and_time(
             for offset in range(0, rows[-1][0] + 1, 37):
                 piece = next(reader.read(log.topic, log.partition, offset))
                 assert piece.offset[0] == next(one for one, _ in rows if one >= offset)
+            # As a broker does, the search by time answers with control records as well.
+            rows = [
+                (one.offset, one.timestamp_ms)
+                for base, batch in oracle_batches(log)
+                if base != log.segments[-1].base_offset
+                for one in oracle.records(batch)
+                if one.offset >= begin
+            ]
             for _, timestamp_ms in rows[::53]:
                 found = reader.offset_for_timestamp(log.topic, log.partition, timestamp_ms)
                 assert found == next(one for one, at in rows if at >= timestamp_ms)

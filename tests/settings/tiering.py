@@ -50,7 +50,7 @@ def tiered(place: Place) -> tuple[int, int, str]:
 
 
 def tiered_twice(place: Place) -> tuple[int, int, str]:
-    """The second pass, under the settings, of what the first has copied."""
+    """Run a second pass under the settings over what the first one copied."""
     tier(Place(place.folder, {}))
     return tier(place)
 

@@ -138,7 +138,7 @@ def put_in_place(path: Path, data: bytes) -> None:
 
 @pytest.fixture
 def passes(lives: Lives) -> Iterator[Callable[[int], TierReport]]:
-    """Passes of one process, each so many milliseconds after the one before."""
+    """Passes of one process, each `later_ms` after the one before."""
     clock = ManualClock()
     with sidecar_of(lives, clock) as sidecar:
 

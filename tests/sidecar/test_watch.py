@@ -137,7 +137,7 @@ def test_leadership_goes_by_the_brokers_word(house: House) -> None:
 
 
 LED_ELSEWHERE = replace(ANSWER, leader_id=2, leader_epoch=11)
-SILENT = BrokerUnavailableError("nobody answers")
+SILENT = BrokerUnavailableError("no broker answers")
 MISSING: list[dict[TopicPartition, BrokerAnswer] | Exception] = [
     SILENT,
     {},

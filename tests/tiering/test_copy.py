@@ -260,13 +260,19 @@ def test_a_renamed_file_is_still_copied_whole(tier: Tier, tmp_path: Path) -> Non
 
 
 class FailingStore:
-    """A real store whose n-th call of one kind fails, before or after it took effect."""
+    """A real store whose n-th call of one kind fails, before or after it took effect.
+
+    It takes no drafts, which would pass by the call that fails.
+    """
 
     def __init__(self, inner: ObjectStore, verb: str, nth: int, *, after: bool) -> None:
         self._inner = inner
         self._verb = verb
         self._left = nth
         self._after = after
+
+    def draft(self, _key: str, _size_bytes: int) -> None:
+        return None
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._inner, name)

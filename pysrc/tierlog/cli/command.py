@@ -35,7 +35,7 @@ _DEBUG = "TIERLOG_DEBUG"
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; ``args`` None: those of this process."""
     if not sys.stdout:
-        # Closed by whoever started this.
+        # The parent process closed it.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the very end
     try:
         with tell_store_waits():
@@ -71,7 +71,7 @@ def _one_line(error: TierlogError | OSError) -> str:
 
 
 def _forget_stdout() -> None:
-    """The interpreter flushes stdout when it ends; with nobody there that would complain."""
+    """Point stdout at nothing: the interpreter flushes it at its end, and would complain."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

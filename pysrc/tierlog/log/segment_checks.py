@@ -204,7 +204,7 @@ def _index_knows_better(
         return found
     rows = np.searchsorted(batches.position, index.position)
     rows = np.minimum(rows, len(batches) - 1)
-    # An entry names the last offset of what was appended together, of brokers up to 1.1 the first.
+    # An entry names the last offset of an append; brokers up to 1.1 wrote the first one.
     ends = np.isin(index.offset, batches.last_offset) & (index.offset >= batches.last_offset[rows])
     wrong = (batches.position[rows] == index.position) & ~ends
     wrong &= index.offset != batches.base_offset[rows]

@@ -1,4 +1,4 @@
-"""Which requests to stores have not been answered yet, for whoever has a person to tell."""
+"""Requests to stores that are not answered yet, so that a command can say that it waits."""
 
 from __future__ import annotations
 

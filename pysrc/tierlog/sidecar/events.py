@@ -127,7 +127,7 @@ class Events(ManagerListener):
     # -- from the sidecar
 
     def add(self, row: TierRow) -> None:
-        """A row of the report, of what happens now."""
+        """A row of the report, stamped with the present time."""
         row = replace(row, timestamp_ms=self._clock.now_ms())
         with self._lock:
             self.counts[row.outcome] += 1

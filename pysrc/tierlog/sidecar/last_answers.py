@@ -1,4 +1,4 @@
-"""What the broker last said of each partition: who leads it, and whether its topic is compacted.
+"""The broker's last answer for each partition: its leader, and whether its topic is compacted.
 
 A missing answer changes nothing: where an answer lacks something, the last one that had it holds,
 also in later runs, since the answers are noted in the state directory. What the broker never said

@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition: offsets [``log_start_offset``, ``log_end_offset``) in so many segments.
+    """One partition: offsets [``log_start_offset``, ``log_end_offset``).
 
     ``topic_id_derived``: the cluster gave the topic no id, so one was made of its name.
     """

@@ -62,7 +62,7 @@ class TimedStore(TestStore):
         return super().get_range(key, start_position, size_bytes)
 
     def check_windows(self, limit: int, units: int = 1) -> None:
-        """In no window there was more than the quota allows, and so many requests."""
+        """No window held more than the quota allows and the requests in flight."""
         largest = max(size_bytes for _, size_bytes in self.asked)
         for end_ms, _ in self.asked:
             first_s = end_ms // 1000 - WINDOW_S + 1

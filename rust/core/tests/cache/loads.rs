@@ -214,7 +214,7 @@ fn loaders_that_ask_for_each_others_keys_are_told() {
             .collect();
         loaders.into_iter().map(|loader| loader.join().expect("no panic")).collect()
     });
-    // One of them is refused, and its failure is that of all who wait for it.
+    // One loader is refused, and every loader that waits for it fails with the same error.
     let refused = "the loader asked for a key whose load waits for this loader";
     assert!(
         outcomes

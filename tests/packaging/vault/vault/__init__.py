@@ -1,4 +1,4 @@
-"""A package of somebody else's: an object store, a storage manager and a metadata manager."""
+"""A third-party package: an object store, a storage manager and a metadata manager."""
 
 from __future__ import annotations
 
