@@ -172,7 +172,7 @@ def test_the_end_of_a_cut_active_segment_is_unknown(
 def test_directory_and_store_give_the_same_sound_records_before_a_bad_batch(
     golden_store: Path, folder: Path, tmp_path: Path
 ) -> None:
-    """The bad batch lies in the middle of what is read at a time."""
+    """The bad batch lies in the middle of a chunk."""
     store = Path(shutil.copytree(golden_store, tmp_path / "store"))
     local = second(folder)
     (stored,) = store.glob(f"{TOPIC}-{'?' * 22}/0/{local.name.removesuffix('.log')}-*.log")

@@ -222,7 +222,7 @@ class RemoteStorageManager(Protocol):
         return self.verify(metadata)
 
     def close(self) -> None:
-        """Let go of what the manager holds; may be repeated."""
+        """Release the resources of the manager; may be called again."""
         return
 
 

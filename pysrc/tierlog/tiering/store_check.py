@@ -51,7 +51,7 @@ class StoreCheck:
         self._tier = work.tier
         self._due_ms = 0
         store = work.tier.storage.store
-        # Without keys of ours nothing can be listed, and only the metadata says what there is.
+        # The store does not use tierlog's keys, so only the metadata lists the segments.
         self._objects = None if store is None else StoredObjects(store)
         self._must_clean = work.tier.repair and store is not None
 
