@@ -168,14 +168,25 @@ def run(command: Sequence[str], lines: Lines) -> str:
 
 
 def timed(command: Sequence[str]) -> Timed:
-    """A command until its output ends and it is gone."""
+    """A command with its output piped to ``wc -l``, until both are gone."""
     start, before = time.perf_counter(), os.times()
-    found = sum(data.tobytes().count(b"\n") for data in output(command))
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
+        ) as process,
+        subprocess.Popen(["wc", "-l"], stdin=process.stdout, stdout=subprocess.PIPE) as counter,
+    ):
+        assert process.stdout is not None
+        # Only wc holds the pipe now, so that the command notices when wc ends.
+        process.stdout.close()
+        lines = int(counter.communicate()[0])
     after = os.times()
+    if process.returncode:
+        raise DisagreementError(f"{' '.join(command)}: exit code {process.returncode}")
     return Timed(
         seconds=time.perf_counter() - start,
         cpu_seconds=after.children_user + after.children_system - sum(before[2:4]),
-        result={"lines": found},
+        result={"lines": lines},
     )
 
 

@@ -37,6 +37,8 @@ def main(args: Sequence[str] | None = None) -> int:
     if not sys.stdout:
         # The parent process closed it.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the very end
+    # No verb does linear algebra, and NumPy's idle BLAS threads spin on the other cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with tell_store_waits():
             result = tierlog.main(args, prog_name="tierlog", standalone_mode=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.local import LocalRead
-from tierlog.tiering.fetch.remote import RemoteRead
 from tierlog.tiering.fetch.types import FetchView
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+
+if TYPE_CHECKING:
+    from tierlog.tiering.fetch.aborted import TransactionReader
+    from tierlog.tiering.fetch.remote import RemoteRead
 
 __all__ = ["RemoteAborted", "StableLog", "committed_rows"]
 
@@ -117,6 +119,10 @@ class StableLog:
 
         VanishedError when files are gone meanwhile.
         """
+        # Reading a directory starts sooner without the modules of the fetch path.
+        from tierlog.tiering.fetch.aborted import TransactionReader
+        from tierlog.tiering.fetch.local import LocalRead
+
         after = segment.next_base_offset
         if after is None:
             return self.active_aborted

@@ -15,23 +15,18 @@ from tierlog.quota import QuotaManager
 from tierlog.remote.bucket import Problem
 from tierlog.remote.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, parse_key
-from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
 from tierlog.remote.storage import RemoteStorageManager
-from tierlog.remote.store import open_store
-from tierlog.remote.topic_ids import adopted_topic_ids
 from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler
 from tierlog.tiering.fetch.charges import FetchQuota
 from tierlog.tiering.fetch.types import IsolationLevel
 from tierlog.tiering.gaps import OnGap, gap_handler
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.store_listing import StoreListing
-from tierlog.tiering.store_reader import StoreReader
-from tierlog.tiering.tiered_reader import TieredReader
 
 if TYPE_CHECKING:
     from tierlog.quota import Transfer
     from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["open_reader", "read", "read_async"]
 
@@ -100,6 +95,8 @@ def open_reader(
     local = LocalReader(logs, isolation_level=isolation, config=log, on_corrupt=on_corrupt)
     if store is None:
         return local
+    from tierlog.tiering.tiered_reader import TieredReader
+
     return TieredReader(
         local,
         remote(store),
@@ -120,6 +117,13 @@ def _store_reader(
     beside_directory: bool,
 ) -> StoreReader:
     """Return the reader of a store URL, through the managers that the settings name."""
+    # A directory is read without them.
+    from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
+    from tierlog.remote.store import open_store
+    from tierlog.remote.topic_ids import adopted_topic_ids
+    from tierlog.tiering.store_listing import StoreListing
+    from tierlog.tiering.store_reader import StoreReader
+
     store, config = open_store(url), options["config"]
     storage = make_storage_manager(config, store)
     # A directory may name a topic by an id that it got after it was archived.
