@@ -88,10 +88,9 @@ class CopyTask:
         if view.topic.copy_disabled:
             self._show_known_lag(view)
             return Again.LATER
-        if not self._tier.metadata.is_ready(self._work.partition):
+        if view is self._nothing_to_do_in and not self._may_go_on(view):
             return Again.LATER
-        idle = view is self._nothing_to_do_in
-        if idle and not self._check.is_due() and not self._may_retry(view):
+        if not self._tier.metadata.is_ready(self._work.partition):
             return Again.LATER
         try:
             return self._run(task, view)
@@ -341,8 +340,12 @@ class CopyTask:
             return segment
         return refusal.retry(view, segment, self._tier.clock.monotonic_ms())
 
-    def _may_retry(self, view: LogView) -> bool:
-        """Whether a segment that was refused may be copied now."""
+    def _may_go_on(self, view: LogView) -> bool:
+        """Whether the store check is due or a segment that was refused may be copied now."""
+        if self._check.is_due():
+            return True
+        if not self._refused:
+            return False
         refused = [one for one in view.log.rolled_segments if one.base_offset in self._refused]
         return any(self._unless_refused(one, view) for one in refused)
 

@@ -57,10 +57,11 @@ class StoreCheck:
 
     def is_due(self) -> bool:
         """Whether the store is to be checked now: at first, and then at each interval."""
-        interval_ms = self._tier.check_interval_ms
-        now_ms = self._tier.clock.monotonic_ms()
-        wanted = interval_ms is not None or self._must_clean
-        return wanted and self._objects is not None and now_ms >= self._due_ms
+        if self._objects is None:
+            return False
+        if self._tier.check_interval_ms is None and not self._must_clean:
+            return False
+        return self._tier.clock.monotonic_ms() >= self._due_ms
 
     @property
     def has_work(self) -> bool:
