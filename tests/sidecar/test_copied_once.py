@@ -11,6 +11,7 @@ import pytest
 from tests.tiering.hosts import GoldenLog
 from tests.tiering.test_manager import EPOCH, Node
 from tests.tiering.topic_lives import END, NAME, Lives
+from tierlog.cli import main
 from tierlog.tiering.partition_work import Happened
 
 # One pass over three small segments takes a second; a pass that never ends takes them all.
@@ -67,6 +68,7 @@ def test_segment_is_copied_once(lives: Lives, epochs: str, log_start: int | None
         assert "0 segments copied" in again.stderr, again.stderr
         assert again.returncode == 0
         assert log_objects(lives) == copied
+    assert main(["verify", lives.url, "--deep"]) == 0
 
 
 def test_finished_segment_outside_the_lineage_is_recognised_by_its_bytes(tmp_path: Path) -> None:

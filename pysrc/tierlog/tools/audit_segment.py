@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs, parse_leader_epochs
 from tierlog.log.files import printable
 from tierlog.log.index_files import read_producer_snapshot
 from tierlog.remote.bucket import DescribedIndexes, Problem, ProblemReason, describe_indexes
@@ -303,17 +303,21 @@ def _lineage(
 
 
 def _check_epochs(metadata: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> None:
-    clipped = lineage.clipped(metadata.start_offset, metadata.end_offset + 1).entries
-    # A lineage begins inside of the segment when records before that were deleted.
-    starts = [metadata.start_offset, *(entry.start_offset for entry in clipped[1:])]
-    epochs = tuple(zip((entry.epoch for entry in clipped), starts, strict=False))
-    if epochs != metadata.leader_epochs:
+    """CorruptDataError when the two name different epochs. A lineage begins inside the segment or
+    behind it when the records before that were deleted: there it says nothing."""
+    end = metadata.end_offset + 1
+    begin = max(metadata.start_offset, lineage.entries[0].start_offset if lineage else end)
+    expected = LeaderEpochs(tuple(map(EpochEntry._make, metadata.leader_epochs))).clipped(
+        begin, end
+    )
+    found = lineage.clipped(begin, end)
+    if found != expected:
         raise CorruptDataError(
             reason="leader_epochs",
             path=indexes_key(metadata),
             position=0,
-            expected=f"the epochs of the metadata, {_pairs(metadata.leader_epochs)}",
-            found=_pairs(epochs),
+            expected=f"the epochs of the metadata, {_pairs(expected)}",
+            found=_pairs(found),
         )
 
 
