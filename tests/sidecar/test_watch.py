@@ -217,9 +217,9 @@ def test_a_compacted_topic_stays_left_out_without_an_answer(
 def test_a_policy_that_was_never_said_keeps_a_topic_out(house: House) -> None:
     (seen,) = house.answer(replace(ANSWER, compacted=None)).partitions
     assert house.roles.told() == []
-    assert {(one.reason, one.text) for one in seen.decisions} == {
-        ("compaction_unknown", "the broker has never said whether this topic is compacted")
-    }
+    assert {one.reason for one in seen.decisions} == {"compaction_unknown"}
+    text = "the broker has never said whether this topic is compacted (brokers before 0.11 cannot"
+    assert all(one.text.startswith(text) for one in seen.decisions)
 
 
 def test_damaged_notes_of_earlier_answers_are_unknown(house: House) -> None:

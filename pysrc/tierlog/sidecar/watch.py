@@ -445,7 +445,10 @@ def _leader_unknown(log: PartitionLog) -> tuple[Decision, ...]:
 
 
 def _policy_unknown(log: PartitionLog) -> tuple[Decision, ...]:
-    text = "the broker has never said whether this topic is compacted"
+    text = (
+        "the broker has never said whether this topic is compacted (brokers before 0.11 cannot: if "
+        "it is not, name it with --topic and give --include-compacted)"
+    )
     return _decide_all(log, Ineligible.COMPACTION_UNKNOWN, text)
 
 
