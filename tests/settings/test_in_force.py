@@ -13,7 +13,7 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import fetching, tiering
+from tests.settings import deleting, fetching, tiering
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
@@ -156,8 +156,7 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     "tierlog.cluster.id": ("abcdefghijklmnopqrstuv", tiering.cluster_of_the_settings),
     "tierlog.retention.ms": ("1000", tiering.tiered_twice),
     "tierlog.retention.bytes": ("1", tiering.tiered_twice),
-    # Only a broker knows which topics are deleted, and none is named.
-    "tierlog.deleted.topic.retention.ms": ("1000", tiering.tiered),
+    "tierlog.deleted.topic.retention.ms": ("1000", deleting.archived_of_a_deleted_topic),
     "tierlog.store.check.interval.ms": ("-1", tiering.mended),
     "tierlog.copy.lag.ms": (LATE["tierlog.copy.lag.ms"], tiering.tiered),
     "tierlog.copy.lag.bytes": ("0", tiering.tiered, LATE),
