@@ -51,13 +51,12 @@ def open_reader(
     directory and the ``store`` that it is tiered to as one log.
 
     A store is listed once, beside a directory also when that has lost what was not in the store
-    then, and asked once about each segment: with ``topic`` (name or id) and
-    ``partition`` only about theirs, and nothing else can be read then. ``on_problem`` is told of
-    objects that are no whole segments; without it, one that hides a segment is an error, as in
-    `read`, since its records would be missing in silence. With an ``index_cache`` of that store,
-    indexes are asked for once, and reading its `.log` objects waits while ``fetch_quota`` is
-    exceeded; a directory has no use for either. A reader of ``read_committed`` leaves out the
-    records of aborted transactions and stops before the oldest one that has not ended.
+    then, and asked once about each segment: with ``topic`` (name or id) and ``partition`` only
+    about theirs, and nothing else can be read then. ``on_problem`` is told of objects that are no
+    whole segments; without it, one that hides a segment is an error, since its records would be
+    missing in silence. With an ``index_cache`` of that store, indexes are asked for once, and reads
+    of its `.log` objects wait while ``fetch_quota`` is exceeded. A reader of ``read_committed``
+    leaves out the records of aborted transactions and stops before the oldest that has not ended.
 
     ``config`` sets the fetch quota (when no ``fetch_quota`` is given), the memory and the threads
     of reading a store, and how much one batch may open to. Offsets that the store lacks and should
@@ -66,7 +65,6 @@ def open_reader(
     is an ``on_problem``, at segments that damage hides: a function receives `LostRecords`.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
-    # One for all looks at the store.
     quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
     options: dict[str, Any] = {
         "index_cache": index_cache,
