@@ -100,7 +100,7 @@ def test_a_profile_leads_to_the_bucket(
     (folder / "config").write_text(f"{head}\n{place}")
     chosen = {} if named is None else {"AWS_PROFILE": named}
     command = Command(tmp_path, f"s3://{bucket}/kafka", AWS_ALLOW_HTTP="true", **chosen)
-    assert command.ended() == (0, "no partitions here\n")
+    assert command.ended() == (0, "no partitions here: the store is empty\n")
 
 
 def test_a_silent_server_is_told_of_before_its_deadline(

@@ -40,7 +40,8 @@ def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown:
     )
     print_tables(listed.tables(), shown)
     if not (listed.partitions or listed.segments):
-        hint("no partitions here")
+        is_empty = place.is_store and not listed.skipped
+        hint("no partitions here" + (": the store is empty" if is_empty else ""))
     if shown == "text":
         _hint_at_left_out(len(listed.skipped), len(listed.problems))
         if place.is_store and (listed.gaps or any(map(_is_damaged, listed.skipped))):

@@ -42,6 +42,7 @@ from tierlog.log.names import (
     is_known_in_root,
     parse_partition_directory,
     parse_segment_file,
+    shows_log_dir,
     staged_directory,
 )
 from tierlog.log.segment_files import DirectoryFiles, Findings, SegmentFiles
@@ -467,16 +468,8 @@ def _require_log_dir(path: str, allow_world_writable: bool) -> None:
             f"give the directory above it, {printable(os.path.dirname(path))}"
         )
     # What lies above the log directories, or beside them, is not an empty one: all would seem well.
-    if not any(map(_is_of_a_log_dir, names)):
+    if not any(map(shows_log_dir, names)):
         raise ConfigError(
             f"{shown}: expected a broker's log directory, found neither a partition nor "
             f"{checkpoint.META_PROPERTIES}; give the path that log.dirs has"
         )
-
-
-def _is_of_a_log_dir(name: str) -> bool:
-    return (
-        name == checkpoint.META_PROPERTIES
-        or parse_partition_directory(name) is not None
-        or staged_directory(name) is not None
-    )

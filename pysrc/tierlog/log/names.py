@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from tierlog.log.checkpoint import TopicPartition, is_topic_name
+from tierlog.log.checkpoint import META_PROPERTIES, TopicPartition, is_topic_name
 
 __all__ = [
     "MAX_OFFSET",
@@ -24,6 +24,7 @@ __all__ = [
     "is_known_in_root",
     "parse_partition_directory",
     "parse_segment_file",
+    "shows_log_dir",
     "staged_directory",
 ]
 
@@ -139,6 +140,12 @@ def staged_directory(name: str) -> SkipReason | None:
     """The stage in the name of a partition's directory; None for an ordinary name."""
     match = _DIRECTORY_STAGE.fullmatch(name)
     return _DIRECTORY_STAGES[match[1]] if match else None
+
+
+def shows_log_dir(name: str) -> bool:
+    """Whether a directory that holds this name is a broker's log directory."""
+    is_partition = parse_partition_directory(name) is not None
+    return name == META_PROPERTIES or is_partition or staged_directory(name) is not None
 
 
 def is_known_in_partition(name: str) -> bool:

@@ -167,6 +167,12 @@ class HdfsStore(ObjectStore):
                 else:
                     yield _object_info(key, status)
 
+    def folders(self) -> Iterable[str]:
+        keys = (
+            _key("", status.path.rpartition("/")[2]) for status in self._entries("") if status.isdir
+        )
+        return [key for key in keys if key is not None]
+
     def _entries(self, folder: str) -> Iterator[Any]:
         """What lies directly in `folder`, a page at a time; nothing if there is no such folder."""
         path = f"{self._root}/{_names(folder)}".rstrip("/") or "/"

@@ -200,6 +200,13 @@ class LocalStore(ObjectStore):
                 if info is not None:
                     yield info
 
+    def folders(self) -> Iterable[str]:
+        try:
+            with self._errors("the folder"), os.scandir(self._root) as entries:
+                return [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        except RemoteResourceNotFoundError:
+            return []
+
     # -- writing
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:

@@ -14,6 +14,7 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -49,6 +50,7 @@ MAX_COMPONENT_BYTES = 255
 TEMPORARY_PREFIX = ".tierlog-"
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
+_FOLDER_OBJECTS = 1_000
 # From here on what is read comes in memory that goes from one read to the next (`_core.read_slab`),
 # not in the allocator's: of what glibc takes back from so large a read, its arenas keep a lot.
 LARGE_READ_BYTES = 128 << 10
@@ -140,6 +142,14 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove the object; one that is not there counts as removed."""
         ...
+
+    def folders(self) -> Iterable[str]:
+        """The names of the folders at the top, in any order: what a person may have meant.
+
+        This default takes them from the first objects of a listing, so it may miss some.
+        """
+        first = islice(self.list(), _FOLDER_OBJECTS)
+        return {info.key.partition("/")[0] for info in first if "/" in info.key}
 
     def draft(self, key: str, size_bytes: int) -> Draft | None:
         """Return a draft of the object `key` of about that size; None when the store takes none.

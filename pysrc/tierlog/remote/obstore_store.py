@@ -172,6 +172,11 @@ class ObstoreStore(ObjectStore):
                 return
             yield from (_object_info(meta) for meta in page if _is_key(meta["path"]))
 
+    def folders(self) -> Iterable[str]:
+        with self._errors("list the folders"):
+            found = obstore.list_with_delimiter(self._store)["common_prefixes"]
+        return [name for name in found if _is_key(name)]
+
     # -- writing
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:

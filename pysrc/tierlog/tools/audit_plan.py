@@ -38,6 +38,7 @@ from tierlog.tools.audit_rows import FINISHED, UNDER_WAY_MS, AuditedSegment
 from tierlog.tools.audit_segment import OBJECT_ACTIONS, SegmentTask, place_of
 from tierlog.tools.findings import Finding, Tally
 from tierlog.tools.listed_segments import ListedSegments, list_in_columns
+from tierlog.tools.nearby import no_archive
 from tierlog.tools.output import iso_time
 
 __all__ = ["AuditPart", "AuditPlan", "plan_audit"]
@@ -178,7 +179,7 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
         return cluster_of(store)
     except RemoteResourceNotFoundError as error:
         if not holds_segments:
-            raise RemoteResourceNotFoundError(f"{error}: nothing was tiered there") from error
+            raise no_archive(store) from error
         if not store.url.startswith(KAFKA_SCHEME):
             tally.problem(CLUSTER_KEY, "missing", expected, "none", action)
     except CorruptDataError as error:

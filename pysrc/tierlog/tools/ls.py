@@ -24,6 +24,7 @@ from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, log_key, partition
 from tierlog.remote.segment_json import SegmentDescription
 from tierlog.remote.store import open_store
 from tierlog.tiering.gaps import missing_offsets
+from tierlog.tools.nearby import require_archive
 from tierlog.tools.output import Table, wide_field
 from tierlog.tools.sources import Source
 from tierlog.types import TopicIdPartition, is_derived_topic_id
@@ -165,8 +166,9 @@ def list_source(
 ) -> Listed:
     """Partitions, or segments, of a log directory or a store.
 
-    ``topic`` and ``partition`` choose; OutOfRangeError when there is no such. Otherwise raises
-    as ``open_log_dir`` and ``open_store`` do.
+    ``topic`` and ``partition`` choose; OutOfRangeError when there is no such. A store that holds
+    nothing is a RemoteResourceNotFoundError unless it is an archive or seems to become one.
+    Otherwise raises as ``open_log_dir`` and ``open_store`` do.
     """
     listing = list_store if source.is_store else list_log_dir
     return listing(source.location, topic=topic, partition=partition, segments=segments)
@@ -218,6 +220,8 @@ def list_store(
         if topic in (None, one.topic, one.topic_id):
             held.setdefault(one, []).append(description)
     chosen = sorted(held, key=lambda one: (one.topic, one.partition, one.topic_id))
+    if not seen:
+        require_archive(store, may_be_empty=topic is None)
     if topic is not None and not chosen:
         raise OutOfRangeError(no_such_partition(store.url, topic, partition, sorted(seen)))
     gaps = chain.from_iterable(_gap_rows(one, held[one]) for one in chosen)
@@ -318,7 +322,8 @@ def chosen_partitions(
     sources: Sequence[Source], topic: str, partition: int | None = None
 ) -> list[int]:
     """The partitions of a topic (name or id) that any of the sources holds, in order; of
-    ``partition`` alone if it is given. OutOfRangeError, which names what they hold, for none."""
+    ``partition`` alone if it is given. OutOfRangeError, which names what they hold, for none;
+    RemoteResourceNotFoundError for a store that is no archive."""
     held = [one for source in sources for one in _held(source)]
     label = topic[:MAX_TOPIC_LABEL]
     numbers = {
@@ -327,6 +332,9 @@ def chosen_partitions(
         if (topic == topic_id or name in (topic, label)) and partition in (None, number)
     }
     if not numbers:
+        for source in sources if not held else ():
+            if source.is_store:
+                require_archive(open_store(source.location), may_be_empty=False)
         where = " and ".join(printable(source.location) for source in sources)
         names = sorted({(name, number) for name, _, number in held})
         raise OutOfRangeError(no_such_partition(where, topic, partition, names))

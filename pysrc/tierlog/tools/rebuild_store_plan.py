@@ -21,7 +21,6 @@ from operator import itemgetter
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.indexes import verify_indexes
 from tierlog.remote.layout import (
-    CLUSTER_KEY,
     LOG_SUFFIX,
     MAX_TOPIC_LABEL,
     ObjectKey,
@@ -40,6 +39,7 @@ from tierlog.tools.listed_segments import (
     SegmentPair,
     list_in_columns,
 )
+from tierlog.tools.nearby import no_archive
 from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild_remote_index import StoredPartition
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
@@ -268,10 +268,7 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
         return cluster_of(store)
     except RemoteResourceNotFoundError as error:
         if not holds_segments:
-            raise RemoteResourceNotFoundError(
-                f"{store.url}: expected a store, found neither its marker {CLUSTER_KEY} nor a "
-                "segment; give the URL that `tierlog tier --to` has, prefix and all"
-            ) from error
+            raise no_archive(store) from error
     except CorruptDataError:
         return ""
     return ""

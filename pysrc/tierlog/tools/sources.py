@@ -12,8 +12,9 @@ from urllib.parse import quote, unquote, urlsplit
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import META_PROPERTIES
 from tierlog.log.files import printable
+from tierlog.log.names import shows_log_dir
 from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
-from tierlog.remote.layout import CLUSTER_KEY
+from tierlog.remote.layout import CLUSTER_KEY, LOG_SUFFIX
 from tierlog.types import check_topic_name, shown_url
 
 __all__ = [
@@ -68,11 +69,15 @@ def source_of(text: str) -> Source:
                 f"{printable(text)}: expected the URL of a store, found a broker's log directory; "
                 f"write {printable(folder)}"
             )
+        if folder and url.startswith("file:///") and not os.path.isdir(folder):
+            raise FileNotFoundError(
+                errno.ENOENT, f"expected a store, found no folder{_near(url)}", shown_url(url)
+            )
         return Source(SourceKind.STORE, url)
     if not os.path.lexists(text):
         raise FileNotFoundError(
             errno.ENOENT,
-            "expected a broker's log directory or a store URL, found nothing",
+            f"expected a broker's log directory or a store URL, found nothing{_near_path(text)}",
             shown_url(text),
         )
     if os.path.isfile(os.path.join(text, CLUSTER_KEY)):
@@ -81,7 +86,33 @@ def source_of(text: str) -> Source:
         real = os.path.realpath(folder)
         if os.path.basename(real) == KAFKA_FOLDER and os.path.isdir(real):
             return Source(SourceKind.STORE, f"{KAFKA_SCHEME}file://{quote(real)}")
+    if not _may_be_log_dir(text):
+        raise ConfigError(
+            f"{printable(text)}: expected a broker's log directory or a store, found neither a "
+            f"partition nor {META_PROPERTIES} nor {CLUSTER_KEY}{_near_path(text)}"
+        )
     return Source(SourceKind.LOG_DIR, text)
+
+
+def _may_be_log_dir(path: str) -> bool:
+    """Whether `open_log_dir` is to decide, also about what is no folder or cannot be listed."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return True
+    return any(shows_log_dir(name) or name.endswith(LOG_SUFFIX) for name in names)
+
+
+def _near_path(path: str) -> str:
+    return _near("file://" + quote(os.path.abspath(path)))
+
+
+def _near(url: str) -> str:
+    # Most commands need neither the stores' modules nor threads before this.
+    from tierlog.tools.nearby import describe_nearby
+
+    told = describe_nearby(url)
+    return f"; {told}" if told else ""
 
 
 def local_path(url: str) -> str | None:

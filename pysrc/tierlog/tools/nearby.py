@@ -1,0 +1,159 @@
+"""What lies near a place that holds no archive: a prefix was left out, or written wrong.
+
+The look is bounded, however much a bucket holds: the places above, and at most `_MAX_FOLDERS`
+folders below, else as many beside, are asked for the marker of an archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.log.checkpoint import META_PROPERTIES
+from tierlog.log.files import printable
+from tierlog.remote.layout import CLUSTER_KEY
+from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store import open_store
+from tierlog.types import shown_url
+
+__all__ = ["describe_nearby", "no_archive", "require_archive"]
+
+_MAX_FOLDERS = 50
+_MAX_ABOVE = 8
+_MAX_SHOWN = 20
+_PARALLEL_LOOKS = 8
+# A store of this process is of no use to another one, and its URLs are stores of their own.
+_ALONE = "memory"
+
+
+class _Nearby(NamedTuple):
+    """`above` holds the place itself. `unseen` counts the folders that were not looked into;
+    `is_known` is False when the store did not answer everywhere."""
+
+    above: str | None
+    archives: Sequence[str]
+    folders: Sequence[str]
+    unseen: int
+    is_known: bool
+
+
+def require_archive(store: ObjectStore, *, may_be_empty: bool) -> None:
+    """RemoteResourceNotFoundError, which names the archives near it, for a store without segments
+    that is no archive; with `may_be_empty` not for one that is only empty."""
+    try:
+        store.head(CLUSTER_KEY)
+    except RemoteResourceNotFoundError:
+        nearby = _look_around(store.url)
+        if not may_be_empty or not _is_only_empty(store, nearby):
+            raise _error(store.url, nearby) from None
+
+
+def no_archive(store: ObjectStore) -> RemoteResourceNotFoundError:
+    """The error for a store with neither marker nor segment; it names the archives near it."""
+    return _error(store.url, _look_around(store.url))
+
+
+def describe_nearby(url: str) -> str:
+    """What is near `url`, for an error; empty when nothing is."""
+    nearby = _look_around(url)
+    return _text(nearby) if nearby.above or nearby.archives or nearby.folders else ""
+
+
+def _error(url: str, nearby: _Nearby) -> RemoteResourceNotFoundError:
+    return RemoteResourceNotFoundError(
+        f"{url}: expected a store, found neither its marker {CLUSTER_KEY} nor a segment; "
+        f"{_text(nearby)}"
+    )
+
+
+def _text(nearby: _Nearby) -> str:
+    if nearby.above is not None:
+        return f"it lies inside {nearby.above}: give that"
+    unseen = f"; {nearby.unseen} more folders were not looked into" if nearby.unseen else ""
+    if nearby.archives:
+        return f"near it are: {_some(nearby.archives)}{unseen}"
+    advice = "give the URL that `tierlog tier --to` has, prefix and all"
+    if not nearby.folders:
+        return advice
+    return f"near it are only other folders: {_some(nearby.folders)}{unseen}; {advice}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_SHOWN]) + (" ..." if len(names) > _MAX_SHOWN else "")
+
+
+def _is_only_empty(store: ObjectStore, nearby: _Nearby) -> bool:
+    """Whether nothing suggests that the archive is elsewhere. A folder of this machine is made by
+    a person, a prefix of a bucket is not: it is no place before something lies there."""
+    found = nearby.above is not None or nearby.archives or not nearby.is_known
+    if found or next(iter(store.list()), None) is not None:
+        return False
+    return store.url.startswith("file:") or not nearby.folders
+
+
+def _look_around(url: str) -> _Nearby:
+    above = _above(url)
+    archives: list[str] = []
+    folders: list[str] = []
+    unseen = 0
+    is_known = True
+    try:
+        for place in above:
+            marker = _marker_in(open_store(place))
+            if marker is not None:
+                return _Nearby(_shown(place, marker), (), (), 0, is_known=True)
+    except (ConfigError, RemoteStorageError):
+        is_known = False
+    for place in (url, *above[:1]):
+        if archives:
+            break
+        try:
+            store = open_store(place)
+            names = sorted(
+                name for name in store.folders() if f"{place.rstrip('/')}/{quote(name)}" != url
+            )
+            looked = names[:_MAX_FOLDERS]
+            with ThreadPoolExecutor(_PARALLEL_LOOKS, thread_name_prefix="tierlog-near") as pool:
+                markers = [*pool.map(partial(_marker_in, store), looked)]
+        except (ConfigError, RemoteStorageError):
+            is_known = False
+            continue
+        unseen += len(names) - len(looked)
+        for name, marker in zip(looked, markers, strict=True):
+            shown = _shown(_join(place, name), marker)
+            (folders if marker is None else archives).append(shown)
+    return _Nearby(None, archives, folders, unseen, is_known)
+
+
+def _marker_in(store: ObjectStore, folder: str = "") -> str | None:
+    """The marker of an archive, or of a broker's log directory on this machine."""
+    names = (CLUSTER_KEY, META_PROPERTIES) if store.url.startswith("file:") else (CLUSTER_KEY,)
+    for name in names:
+        try:
+            store.head(f"{folder}/{name}" if folder else name)
+        except (RemoteResourceNotFoundError, ValueError):
+            continue
+        return name
+    return None
+
+
+def _above(url: str) -> list[str]:
+    """The URLs of the places above, the nearest one first."""
+    parts = urlsplit(url)
+    if parts.scheme == _ALONE:
+        return []
+    names = [name for name in parts.path.split("/") if name]
+    counts = range(len(names) - 1, -1, -1)[:_MAX_ABOVE]
+    return [f"{parts.scheme}://{parts.netloc}/{'/'.join(names[:count])}" for count in counts]
+
+
+def _join(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/{quote(name)}"
+
+
+def _shown(url: str, marker: str | None) -> str:
+    return printable(unquote(urlsplit(url).path) if marker == META_PROPERTIES else shown_url(url))
