@@ -281,16 +281,39 @@ def test_without_once_it_goes_on_until_a_signal_ends_it(
         for row in rows:
             assert timedelta() <= now - datetime.fromisoformat(row[0]) < timedelta(minutes=5)
         assert {row[1] for row in rows} == {"epochs"}
-        assert sorted(int(row[3]) for row in rows) == [
-            segment.base_offset for segment in golden_segments(topic="epochs") if segment.rolled
-        ]
-        line_with(process.stderr, "3 segments copied")
+        rolled = [segment for segment in golden_segments(topic="epochs") if segment.rolled]
+        assert sorted(int(row[3]) for row in rows) == [one.base_offset for one in rolled]
+        status = line_with(process.stderr, "3 segments copied")
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert process.returncode == code
     assert out == ""
-    assert err.splitlines()[-1].startswith("closing")
     assert "Traceback" not in err
+    told = [status, *err.splitlines()]
+    assert any(re.fullmatch(r"\S+ closing: .*", line) for line in told)
+    now = datetime.now(UTC)
+    for line in told:
+        moment = datetime.fromisoformat(line.split()[0])
+        assert timedelta() <= now - moment < timedelta(minutes=5)
+    size = re.escape(human_size(sum(one.path.stat().st_size for one in rolled)))
+    total = rf"\S+ 3 segments copied, {size} in [0-9.]+ s \([0-9.]+ [KM]?i?B/s\)"
+    assert re.fullmatch(total, told[-1]), told[-1]
+
+
+def test_warnings_of_a_run_without_end_carry_their_time(tmp_path: Path) -> None:
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    segment = golden_segments(topic="epochs")[1]
+    overwrite(log_dir / "epochs-0" / segment.path.name, 100, b"\0\0\0\0")
+    store = (tmp_path / "store").as_uri()
+    arguments = [str(log_dir), "--to", store, "--topic", "epochs", "--topic", "none"]
+    with running(*arguments) as process:
+        warning = line_with(process.stderr, "no topic none")
+        line_with(process.stderr, "1 segment refused")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert re.match(r"20\S+Z warning: ", warning)
+    total = r"20\S+Z 2 segments copied, \S+ KiB in [0-9.]+ s \(\S+ [KM]?i?B/s\); 1 refused"
+    assert re.fullmatch(total, err.splitlines()[-1])
 
 
 def test_rows_as_they_happen_for_programs(tmp_path: Path) -> None:

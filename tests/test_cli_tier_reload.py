@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,13 @@ class Tier:
         self.process.send_signal(signal.SIGHUP)
 
     def said(self, text: str) -> str:
-        """Read stderr on until a line has `text` in it."""
+        """Read stderr on until a line has `text` in it; that line behind its time."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if text in line:
-                return line.rstrip("\n")
+                time, _, told = line.rstrip("\n").partition(" ")
+                assert datetime.fromisoformat(time).tzinfo is not None
+                return told
         raise AssertionError(f"ended without {text!r}")
 
     def bases(self) -> list[int]:

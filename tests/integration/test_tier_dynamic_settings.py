@@ -42,10 +42,11 @@ def produce(broker: KafkaBroker) -> None:
 
 
 def said(process: subprocess.Popen[str], text: str) -> str:
+    """Read stderr on until a line has `text` in it; that line behind its time."""
     assert process.stderr is not None
     for line in process.stderr:
         if text in line:
-            return line.rstrip("\n")
+            return line.rstrip("\n").partition(" ")[2]
     raise AssertionError(f"ended without {text!r}")
 
 

@@ -38,7 +38,7 @@ from tierlog.sidecar import (
     topic_settings,
 )
 from tierlog.tools.ls import no_such_partition
-from tierlog.tools.output import Format, RowStream, Table, human_size, render
+from tierlog.tools.output import Format, RowStream, Table, human_size, iso_time, render
 
 if TYPE_CHECKING:
     from tierlog.metrics import RemoteLogMetrics
@@ -95,11 +95,11 @@ def run_tier(
                 repair=repair,
             )
         )
+        told = None if stop is None else _Told(shown, head, stop, clock)
         if config.tier.topics:
-            _check_topics(log_dirs or config.log.dirs, config.tier.topics, is_error=stop is None)
-        if stop is None:
+            _check_topics(log_dirs or config.log.dirs, config.tier.topics, told)
+        if stop is None or told is None:
             return _once(sidecar, shown, head, clock)
-        told = _Told(shown, head, stop)
         return _on_and_on(sidecar, stop, told, config.tier.close_timeout_ms, reload)
 
 
@@ -148,8 +148,8 @@ class Watched:
         self._done_bytes = progress.done_bytes
 
 
-def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], *, is_error: bool) -> None:
-    """Name topics that no directory holds: as an error, or where they may come yet, as a hint."""
+def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], told: _Told | None) -> None:
+    """Name topics that no directory holds: as an error, or where they may come yet, to `told`."""
     held = {
         (log.topic, log.partition)
         for log_dir in log_dirs
@@ -157,10 +157,11 @@ def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], *, is_error: b
     }
     for topic in topics:
         if topic not in {name for name, _ in held}:
-            told = no_such_partition(", ".join(map(printable, log_dirs)), topic, None, sorted(held))
-            if is_error:
-                raise OutOfRangeError(told)
-            _hint(f"warning: {told}")
+            where = ", ".join(map(printable, log_dirs))
+            text = no_such_partition(where, topic, None, sorted(held))
+            if told is None:
+                raise OutOfRangeError(text)
+            told.on_warning(text)
 
 
 def _once(sidecar: Sidecar, shown: str, head: Callable[[str], str], clock: Clock) -> int:
@@ -201,7 +202,7 @@ def _print_report(
         copied=len(copied),
         copied_bytes=copied_bytes,
         duration_ms=duration_ms,
-        bytes_per_second=copied_bytes * 1000 // duration_ms if duration_ms > 0 else None,
+        bytes_per_second=_bytes_per_second(copied_bytes, duration_ms),
         expired=len(report.of(Outcome.EXPIRED)),
         copied_before=copied_before,
         not_copied=reasons.total(),
@@ -225,9 +226,7 @@ def _print_report(
 def _summary_line(summary: TierSummary, reasons: Counter[str], quota_wait_ms: int) -> str:
     line = f"{_segments(summary.copied)} copied"
     if summary.copied:
-        line += f", {human_size(summary.copied_bytes)} in {summary.duration_ms / 1000:.1f} s"
-        if summary.bytes_per_second is not None:
-            line += f" ({human_size(summary.bytes_per_second)}/s)"
+        line = _copied_text(summary.copied, summary.copied_bytes, summary.duration_ms)
     if summary.expired:
         line += f", {summary.expired} expired"
     if quota_wait_ms >= 50:
@@ -240,6 +239,19 @@ def _summary_line(summary: TierSummary, reasons: Counter[str], quota_wait_ms: in
     return line
 
 
+def _copied_text(copied: int, copied_bytes: int, duration_ms: int) -> str:
+    line = f"{_segments(copied)} copied"
+    if copied:
+        line += f", {human_size(copied_bytes)}"
+    line += f" in {duration_ms / 1000:.1f} s"
+    rate = _bytes_per_second(copied_bytes, duration_ms)
+    return line if rate is None or not copied else f"{line} ({human_size(rate)}/s)"
+
+
+def _bytes_per_second(size_bytes: int, duration_ms: int) -> int | None:
+    return size_bytes * 1000 // duration_ms if duration_ms > 0 else None
+
+
 def _segments(count: int) -> str:
     return "1 segment" if count == 1 else f"{count} segments"
 
@@ -248,15 +260,27 @@ def _segments(count: int) -> str:
 
 
 class _Told(TierListener):
-    """Prints what happens. A status is a line only when it says something new."""
+    """Prints what happens, each line with its time. A status is a line only when it says something
+    new."""
 
-    def __init__(self, shown: str, head: Callable[[str], str], stop: _Stop) -> None:
+    def __init__(self, shown: str, head: Callable[[str], str], stop: _Stop, clock: Clock) -> None:
         self._rows = RowStream(TierRow, Format(shown), head)
         self._stop = stop
+        self._clock = clock
+        self._start_ms = clock.monotonic_ms()
         self._status = ""
+        self._counts: Counter[Outcome] = Counter()
+        self._copied_bytes = 0
         self.nobody_reads: BrokenPipeError | None = None
 
+    def say(self, text: str) -> None:
+        """Print one line."""
+        _hint(f"{iso_time(self._clock.now_ms())} {text}")
+
     def on_row(self, row: TierRow) -> None:
+        self._counts[row.outcome] += 1
+        if row.outcome is Outcome.COPIED:
+            self._copied_bytes += row.size_bytes
         if self.nobody_reads is not None:
             return
         try:
@@ -266,19 +290,27 @@ class _Told(TierListener):
             self._stop.set()
 
     def on_change(self, text: str) -> None:
-        _hint(text)
+        self.say(text)
 
     def on_warning(self, text: str) -> None:
-        _hint(f"warning: {text}")
+        self.say(f"warning: {text}")
 
     def on_failure(self, task: str, text: str) -> None:
-        _hint(f"warning: {task}: {text}; tried again")
+        self.say(f"warning: {task}: {text}; tried again")
 
     def on_status(self, status: Status) -> None:
         text = _status_line(status)
         if text != self._status:
             self._status = text
-            _hint(text)
+            self.say(text)
+
+    def say_total(self) -> None:
+        """Print what the whole run came to."""
+        duration_ms = self._clock.monotonic_ms() - self._start_ms
+        expired, refused = self._counts[Outcome.EXPIRED], self._counts[Outcome.REFUSED]
+        line = _copied_text(self._counts[Outcome.COPIED], self._copied_bytes, duration_ms)
+        line += f", {expired} expired" if expired else ""
+        self.say(line + (f"; {refused} refused" if refused else ""))
 
 
 def _on_and_on(
@@ -288,26 +320,27 @@ def _on_and_on(
     close_timeout_ms: int,
     reload: Callable[[], Config] | None,
 ) -> int:
-    sidecar.run(stop, told, lambda: _reloaded(stop, reload))
-    _hint("closing: what is under way is taken back; once more ends it at once")
+    sidecar.run(stop, told, lambda: _reloaded(stop, told, reload))
+    told.say("closing: what is under way is taken back; once more ends it at once")
     for text in sidecar.close(close_timeout_ms):
-        _hint(f"warning: {text}")
+        told.on_warning(text)
+    told.say_total()
     if told.nobody_reads is not None:
         raise told.nobody_reads
     return _EXIT_INTERRUPTED if stop.signal_number == signal.SIGINT else 0
 
 
-def _reloaded(stop: _Stop, reload: Callable[[], Config] | None) -> Config | None:
+def _reloaded(stop: _Stop, told: _Told, reload: Callable[[], Config] | None) -> Config | None:
     """The settings, read again, when SIGHUP asked for that; None when they stay as they are."""
     if not stop.take_reload():
         return None
     if reload is None:
-        _hint("SIGHUP: there is no --config to read again; nothing was changed")
+        told.say("SIGHUP: there is no --config to read again; nothing was changed")
         return None
     try:
         return reload()
     except (ConfigError, OSError) as error:
-        _hint(f"warning: SIGHUP: {error}; nothing was changed")
+        told.on_warning(f"SIGHUP: {error}; nothing was changed")
         return None
 
 
