@@ -14,7 +14,7 @@ import tierlog
 from tests.kafka_tools.golden import golden_segments
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
-from tierlog.errors import RemoteStorageError
+from tierlog.errors import GapError, RemoteStorageError
 from tierlog.remote.bucket import list_segments
 from tierlog.remote.local_store import LocalStore
 from tierlog.remote.store import open_store
@@ -98,8 +98,15 @@ def flip_indexes(log: Path, indexes: Path) -> None:
     indexes.write_bytes(data)
 
 
+def flip_metadata(log: Path, indexes: Path) -> None:
+    """The section that says which segment it is: a fresh state directory learns nothing of it."""
+    data = indexes.read_bytes()
+    position = data.index(b'"segment_id"')
+    indexes.write_bytes(data[:position] + b"?" + data[position + 1 :])
+
+
 LISTED = [remove_both, remove_log, remove_indexes, cut_log]
-ALL = [*LISTED, flip_log, flip_indexes]
+ALL = [*LISTED, flip_log, flip_indexes, flip_metadata]
 
 
 def damage_middle(log_dir: Path, damage: Damage) -> None:
@@ -135,10 +142,11 @@ def test_audit_and_listing_name_the_command_that_repairs(log_dir: Path, damage: 
 
 
 @pytest.mark.parametrize("state", ["state", "fresh"])
+@pytest.mark.parametrize("damage", [remove_indexes, flip_indexes, flip_metadata])
 def test_indexes_are_rebuilt_when_the_broker_has_deleted_the_segment(
-    log_dir: Path, state: str
+    log_dir: Path, damage: Damage, state: str
 ) -> None:
-    damage_middle(log_dir, remove_indexes)
+    damage_middle(log_dir, damage)
     local_retention(log_dir)
     done = tier(log_dir, "--repair", state=state)
     assert done.returncode == 0, done.stderr
@@ -182,6 +190,84 @@ def test_dry_run_repairs_nothing(log_dir: Path) -> None:
     done = tier(log_dir, "--repair", "--dry-run")
     assert "1 segment to copy" in done.stderr
     assert objects(log_dir, "") == before
+
+
+# -- gaps that are none
+
+
+@pytest.fixture
+def deleted_before_copy(tmp_path: Path) -> Path:
+    """A stopped broker that had deleted its second segment before it was copied."""
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", PARTITION)
+    whole = tmp_path / "whole"
+    shutil.copytree(log_dir / PARTITION, whole)
+    drop_segments(log_dir, from_base=BASES[2])
+    assert "1 segment copied" in tier(log_dir).stderr
+    shutil.copytree(whole, log_dir / PARTITION, dirs_exist_ok=True)
+    drop_segments(log_dir, to_base=BASES[2])
+    assert "1 segment copied" in tier(log_dir).stderr
+    require_offsets(log_dir)
+    return log_dir
+
+
+def drop_segments(log_dir: Path, from_base: int = 0, to_base: int = END + 1) -> None:
+    """Remove the files of the segments with base offsets `from_base` up to `to_base`."""
+    for path in (log_dir / PARTITION).glob("0*.*"):
+        if from_base <= int(path.name[:20]) < to_base:
+            path.unlink()
+
+
+def require_offsets(log_dir: Path) -> None:
+    """The first and the third segment are read, and nothing counts as missing between them."""
+    url = (log_dir.parent / "store").as_uri()
+    pieces = tierlog.read(url, "epochs", 0)
+    offsets = [offset for piece in pieces for offset in piece.offset.tolist()]
+    assert offsets == [*range(BASES[1]), *range(BASES[2], END)]
+    assert "Missing" not in command("ls", url).stdout
+    assert command("verify", url, "--deep").returncode == 0
+
+
+def flip_last_section(log: Path, indexes: Path) -> None:
+    data = bytearray(indexes.read_bytes())
+    data[-1] ^= 1
+    indexes.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "state", "broker_has_it"),
+    [
+        (remove_both, "state", True),
+        (remove_both, "fresh", True),
+        (remove_indexes, "state", True),
+        (remove_indexes, "state", False),
+        (remove_indexes, "fresh", False),
+        (flip_metadata, "state", True),
+        (flip_metadata, "fresh", False),
+        (flip_last_section, "state", False),
+        (flip_last_section, "fresh", True),
+    ],
+)
+def test_repair_keeps_what_was_deleted_before_it_was_copied(
+    deleted_before_copy: Path, damage: Damage, state: str, broker_has_it: bool
+) -> None:
+    log_dir = deleted_before_copy
+    damage(objects(log_dir, ".log")[-1], objects(log_dir, ".indexes")[-1])
+    if not broker_has_it:
+        drop_segments(log_dir, to_base=BASES[2] + 1)
+    done = tier(log_dir, "--repair", state=state)
+    assert done.returncode == 0, done.stderr
+    require_offsets(log_dir)
+
+
+def test_lost_segment_before_one_that_is_copied_again_is_a_gap(log_dir: Path) -> None:
+    for suffix in (".log", ".indexes"):
+        for path in objects(log_dir, suffix)[1:]:
+            path.unlink()
+    drop_segments(log_dir, to_base=BASES[2])
+    assert tier(log_dir, "--repair").returncode == 1
+    assert len(objects(log_dir, ".log")) == 2
+    with pytest.raises(GapError, match=f"offsets {BASES[1]} to {BASES[2] - 1} are in no segment"):
+        list(tierlog.read((log_dir.parent / "store").as_uri(), "epochs", 0))
 
 
 # -- a process that goes on

@@ -48,6 +48,7 @@ __all__ = [
     "indexes_key",
     "is_foreign_data_id",
     "is_marker",
+    "is_segment_key",
     "log_key",
     "log_key_of",
     "parse_key",
@@ -165,6 +166,15 @@ def parse_key(key: str) -> ObjectKey:
     if len(parsed.topic_label) > MAX_TOPIC_LABEL or parsed.base_offset > _MAX_INT64:
         raise ValueError(f"not the key of a segment object: {key[:200]!r}")
     return parsed
+
+
+def is_segment_key(key: str) -> bool:
+    """Whether `parse_key` takes it."""
+    try:
+        parse_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 def is_marker(key: str) -> bool:

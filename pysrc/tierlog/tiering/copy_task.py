@@ -411,9 +411,17 @@ class CopyTask:
                 leader_epoch=work.leader_epoch,
                 gate=gate,
                 draft=draft,
-                gap_start_offset=gap_start_offset(segment, view.log, copied),
+                gap_start_offset=self._gap_start_offset(view, copied, segment),
                 fence=work.require_leadership,
             )
+
+    def _gap_start_offset(
+        self, view: LogView, copied: Coverage | None, segment: SegmentFiles
+    ) -> int | None:
+        if self._work.broken and view.log.lineage is not None:
+            # What is lost in the store was not deleted before it was copied.
+            copied = self._work.offsets_ever_copied(view.log.lineage)
+        return gap_start_offset(segment, view.log, copied)
 
     def _draft(
         self, view: LogView, segment: SegmentFiles, segment_id: str

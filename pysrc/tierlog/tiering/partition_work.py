@@ -225,6 +225,10 @@ class PartitionWork:
         broken = self.broken
         return coverage([one for one in segments if one.segment_id.id not in broken], lineage)
 
+    def offsets_ever_copied(self, lineage: LeaderEpochs) -> Coverage:
+        """The offsets that were copied and not deleted since, whatever the store has of them."""
+        return coverage(self.tier.metadata.list(self.partition), lineage)
+
     def reached(self, view: LogView, copied: Coverage) -> None:
         """Tell the host up to where its log is in the tier without a hole."""
         if view.log.segments:

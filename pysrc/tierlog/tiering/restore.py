@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tierlog.errors import CorruptDataError
+from tierlog.log.eligibility import gap_start_offset
 from tierlog.log.files import SegmentHandle
 from tierlog.log.segment import scan_segment_in_parts
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import log_key, parse_key
+from tierlog.remote.layout import indexes_key, is_segment_key, log_key, parse_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tiering.copy import PART_BYTES, PreparedSegment, prepare
 from tierlog.tiering.local_log import LogView
@@ -27,12 +28,14 @@ def restore_indexes(
     objects: StoredObjects,
     view: LogView,
     segment: RemoteLogSegmentMetadata,
+    listed: Iterable[str],
 ) -> None:
-    """Make the `.indexes` object of a finished segment again.
+    """Make the `.indexes` object of a finished segment again; `listed` are the partition's keys.
 
     CorruptDataError or SegmentRefusedError when the `.log` object is not what was copied.
     """
     key = log_key(segment)
+    told = objects.describe(indexes_key(segment))
     with _fetched(objects, key, segment.segment_size_bytes) as handle:
         prepared = _prepared(work, view, handle, segment.start_offset, segment.end_offset)
         if segment.log_crc32c not in (None, prepared.log_crc32c):
@@ -43,18 +46,27 @@ def restore_indexes(
                 expected=f"CRC-32C {segment.log_crc32c:#010x}",
                 found=f"{prepared.log_crc32c:#010x}",
             )
-        indexes, _ = work.tier.copier.encode_indexes(prepared, handle, segment)
+        if told is not None and told.metadata.segment_id == segment.segment_id:
+            gap_start = told.gap_start_offset
+        else:
+            gap_start = _gap_start_offset(work, view, prepared.segment, listed)
+        indexes, _ = work.tier.copier.encode_indexes(prepared, handle, segment, gap_start)
         objects.replace_indexes(segment, indexes)
 
 
 def adopt_log_object(
-    work: PartitionWork, objects: StoredObjects, view: LogView, key: str, size_bytes: int
+    work: PartitionWork,
+    objects: StoredObjects,
+    view: LogView,
+    key: str,
+    listed: Mapping[str, int],
 ) -> None:
-    """Make a segment of a `.log` object that has no `.indexes` and that no metadata knows.
+    """Make a segment of a `.log` object that has no sound `.indexes` and that no metadata knows.
+    `listed` has the sizes of the partition's objects, by key.
 
     CorruptDataError, SegmentRefusedError or ValueError when it cannot be one of this log.
     """
-    parsed, tier = parse_key(key), work.tier
+    parsed, tier, size_bytes = parse_key(key), work.tier, listed[key]
     with _fetched(objects, key, size_bytes) as handle:
         last_offset = _last_offset(handle, key)
         prepared = _prepared(work, view, handle, parsed.base_offset, last_offset)
@@ -66,12 +78,28 @@ def adopt_log_object(
             event_timestamp_ms=tier.clock.now_ms(),
         )
         tier.metadata.add(metadata, leader_epoch=work.leader_epoch)
-        indexes, _ = tier.copier.encode_indexes(prepared, handle, metadata)
+        gap_start = _gap_start_offset(work, view, prepared.segment, listed)
+        indexes, _ = tier.copier.encode_indexes(prepared, handle, metadata, gap_start)
         objects.replace_indexes(metadata, indexes)
         finished = metadata.update_to(
             RemoteLogSegmentState.COPY_SEGMENT_FINISHED, event_timestamp_ms=tier.clock.now_ms()
         )
         tier.metadata.update(finished, leader_epoch=work.leader_epoch)
+
+
+def _gap_start_offset(
+    work: PartitionWork, view: LogView, files: SegmentFiles, listed: Iterable[str]
+) -> int | None:
+    """As a copy finds it: offsets that were never copied and that the log does not have any more.
+    None when the store has an object from among them, damaged or not."""
+    if view.log.lineage is None:
+        return None
+    copied = work.offsets_ever_copied(view.log.lineage)
+    first = gap_start_offset(files, view.log, copied)
+    if first is None:
+        return None
+    bases = (parse_key(key).base_offset for key in listed if is_segment_key(key))
+    return None if any(first <= base < files.base_offset for base in bases) else first
 
 
 def _prepared(

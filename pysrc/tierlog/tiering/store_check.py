@@ -14,7 +14,7 @@ changes nothing. One thread: that of the copy task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tierlog.errors import (
     CorruptDataError,
@@ -23,7 +23,7 @@ from tierlog.errors import (
     RemoteStorageError,
 )
 from tierlog.log.eligibility import Coverage
-from tierlog.remote.layout import log_key, parse_key
+from tierlog.remote.layout import LOG_SUFFIX, is_segment_key, log_key, parse_key
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tiering.copy import SegmentRefusedError
 from tierlog.tiering.local_log import LogView
@@ -98,7 +98,7 @@ class StoreCheck:
                 continue
             text = "; ".join(map(str, problems))
             log_is_bad = any(problem.key == log_key(segment) for problem in problems)
-            if log_is_bad or not self._restore_indexes(view, objects, segment, text):
+            if log_is_bad or not self._restore_indexes(view, objects, segment, listed, text):
                 broken[segment.segment_id.id] = segment
                 self._tell_broken(view, segment, text)
         self._work.broken = broken
@@ -108,10 +108,11 @@ class StoreCheck:
         view: LogView,
         objects: StoredObjects,
         segment: RemoteLogSegmentMetadata,
+        listed: Mapping[str, int],
         problems: str,
     ) -> bool:
         try:
-            restore_indexes(self._work, objects, view, segment)
+            restore_indexes(self._work, objects, view, segment, listed)
         except (CorruptDataError, SegmentRefusedError):
             return False
         self._tell(Happened.REPAIRED, segment, "indexes_rebuilt", problems)
@@ -147,7 +148,7 @@ class StoreCheck:
 
     def clean(self, view: LogView) -> None:
         """With ``repair``, once, when nothing is left to copy: remove second copies and objects
-        without a segment, and take in `.log` objects that only lack their `.indexes`."""
+        without a segment, and take in `.log` objects that only lack a sound `.indexes`."""
         objects = self._objects
         if objects is None or not self._must_clean:
             return
@@ -160,7 +161,7 @@ class StoreCheck:
         listed = objects.list_partition(self._work.partition)
         unknown = [key for key in sorted(listed) if self._is_unknown(key)]
         for key in unknown:
-            self._clean_object(view, objects, key, listed[key], alone=_pair_of(key) not in listed)
+            self._clean_object(view, objects, key, listed)
 
     def _whole(self) -> list[RemoteLogSegmentMetadata]:
         broken = self._work.broken
@@ -168,17 +169,16 @@ class StoreCheck:
 
     def _is_unknown(self, key: str) -> bool:
         """Whether it is a segment's object, and the metadata does not know the segment."""
-        try:
-            name = parse_key(key).segment_id
-        except ValueError:
+        if not is_segment_key(key):
             return False
+        name = parse_key(key).segment_id
         segment_id = RemoteLogSegmentId(topic_id_partition=self._work.partition, id=name)
         return self._tier.metadata.get(segment_id) is None
 
     def _clean_object(
-        self, view: LogView, objects: StoredObjects, key: str, size_bytes: int, *, alone: bool
+        self, view: LogView, objects: StoredObjects, key: str, listed: Mapping[str, int]
     ) -> None:
-        base_offset = parse_key(key).base_offset
+        base_offset, size_bytes = parse_key(key).base_offset, listed[key]
         work = self._work
         held = any(
             one.start_offset <= base_offset <= one.served_end_offset for one in self._whole()
@@ -189,14 +189,15 @@ class StoreCheck:
             work.tell(
                 Happened.REPAIRED, base_offset, size_bytes, reason="object_removed", text=text
             )
-        elif alone and key.endswith(".log"):
+        elif key.endswith(LOG_SUFFIX) and objects.describe(_pair_of(key)) is None:
             try:
-                adopt_log_object(work, objects, view, key, size_bytes)
+                adopt_log_object(work, objects, view, key, listed)
             except (CorruptDataError, SegmentRefusedError, ValueError) as error:
                 text = f"{key}: left as it is: {error}; {_NO_REPAIR}"
                 work.tell(Happened.LOST, base_offset, size_bytes, reason="lost", text=text)
             else:
-                text = f"{key}: its .indexes object was missing"
+                damage = "damaged" if _pair_of(key) in listed else "missing"
+                text = f"{key}: its .indexes object was {damage}"
                 work.tell(
                     Happened.REPAIRED, base_offset, size_bytes, reason="indexes_rebuilt", text=text
                 )

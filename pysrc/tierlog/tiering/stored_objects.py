@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tierlog.errors import RemoteResourceNotFoundError
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.remote.indexes import IndexKind, read_indexes_header, read_sections
 from tierlog.remote.layout import CLUSTER_KEY, indexes_key, log_key, partition_prefix
 from tierlog.remote.metadata import RemoteLogSegmentMetadata
 from tierlog.remote.object_store import ObjectStore, storage_error
+from tierlog.remote.segment_json import SegmentDescription
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -40,6 +42,15 @@ class StoredObjects:
                 f"{self._store.url}: expected {CLUSTER_KEY}, found none: objects may be missing "
                 "because this is not the store that was written to, or it is not mounted"
             ) from error
+
+    def describe(self, key: str) -> SegmentDescription | None:
+        """What an `.indexes` object says of its segment; None when it is missing or damaged."""
+        try:
+            header, first = read_indexes_header(self._store, key)
+            sections = read_sections(self._store, key, header, first, [IndexKind.METADATA])
+            return header.description(sections[IndexKind.METADATA])
+        except (CorruptDataError, RemoteResourceNotFoundError):
+            return None
 
     def read(self, key: str, size_bytes: int) -> Iterator[Buffer]:
         """The first `size_bytes` of an object, piece by piece."""
