@@ -192,7 +192,7 @@ class OffsetReader:
     ) -> OffsetAnswer:
         found = self._remote_by_time(view, tier, timestamp_ms)
         if found is None:
-            found = self._local_by_time(view, timestamp_ms)
+            found = self._local_by_time(view, tier, timestamp_ms)
         if found is None or found[0] >= upper_offset:
             return _NOTHING
         offset, written_ms = found
@@ -228,7 +228,23 @@ class OffsetReader:
                 newest = found
             else:
                 nothing_at_ms = middle_ms
+        self._check_gap(view, tier, newest.offset + 1, upper_offset)
         return newest
+
+    def _check_gap(self, view: FetchView, tier: _Tier, offset: int, next_offset: int) -> None:
+        """Report a gap that reaches into [`offset`, `next_offset`): the record that is looked for
+        may be in it."""
+        lineage = view.log.leader_epochs
+        if self._remote is None or lineage is None or not view.tiered:
+            return
+        self._remote.check_gap(
+            tier.partition,
+            lineage,
+            offset,
+            next_offset,
+            log_start_offset=view.log_start_offset,
+            tier_end_offset=view.local_log_start_offset,
+        )
 
     def _remote_ranges(
         self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int = 0
@@ -260,9 +276,13 @@ class OffsetReader:
             start = max(first, search.older_until.get(timestamp_ms, 0))
             if start <= last:
                 start = self._first_late_offset(segment, start, timestamp_ms)
+            has_older = start > first
             for records, next_offset in self._remote_pieces(view, tier, lineage, start, last):
-                found = _first_late(records, timestamp_ms, start, last)
+                older, found = _first_late(records, timestamp_ms, start, last)
+                has_older = has_older or older
                 if found is not None:
+                    if not has_older:
+                        self._check_gap(view, tier, first - 1, first)
                     search.found[timestamp_ms] = found
                     return found
                 search.older_until[timestamp_ms] = next_offset
@@ -307,7 +327,20 @@ class OffsetReader:
             yield read.records, read.next_offset
             offset = read.next_offset
 
-    def _local_by_time(self, view: FetchView, timestamp_ms: int) -> tuple[int, int] | None:
+    def _local_by_time(
+        self, view: FetchView, tier: _Tier, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        has_older, found = self._first_late_here(view, timestamp_ms)
+        if not has_older:
+            end = view.local_log_start_offset
+            self._check_gap(view, tier, end - 1, end)
+        return found
+
+    def _first_late_here(
+        self, view: FetchView, timestamp_ms: int
+    ) -> tuple[bool, tuple[int, int] | None]:
+        """See `_first_late`; of the local log."""
+        has_older = False
         start, segments = max(view.log_start_offset, view.local_log_start_offset), view.log.segments
         if segments and segments[0].base_offset > start:
             raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")
@@ -318,10 +351,12 @@ class OffsetReader:
             for row in late.tolist():
                 base, end = int(table.base_offset[row]), int(table.last_offset[row])
                 read = self._local.read(view, base, 0, end + 1, minimum_one=True)
-                found = _first_late(read.records, timestamp_ms, start, end)
+                older, found = _first_late(read.records, timestamp_ms, start, end)
+                has_older = has_older or older or bool((table.last_offset[:row] >= start).any())
                 if found is not None:
-                    return found
-        return None
+                    return has_older, found
+            has_older = has_older or bool((table.last_offset >= start).any())
+        return has_older, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,21 +396,23 @@ def _local_tables(view: FetchView) -> Iterator[_Table]:
 
 def _first_late(
     records: Buffer, timestamp_ms: int, first: int, last: int
-) -> tuple[int, int] | None:
-    """(offset, time) of the first record of that time or later, with an offset in the range."""
+) -> tuple[bool, tuple[int, int] | None]:
+    """Whether an older record comes first, and (offset, time) of the first record of that time or
+    later; of those with an offset in the range."""
+    has_older = False
     if not memoryview(records).nbytes:
-        return None
+        return has_older, None
     # Kafka looks at control records too.
     for columns in decode_pieces(records, include_control=True):
-        rows = np.flatnonzero(
-            (columns.timestamp_ms >= timestamp_ms)
-            & (columns.offset >= first)
-            & (columns.offset <= last)
-        )
-        if len(rows):
-            return int(columns.offset[rows[0]]), int(columns.timestamp_ms[rows[0]])
-        del columns
-    return None
+        offsets, times = columns.offset, columns.timestamp_ms
+        inside = np.flatnonzero((offsets >= first) & (offsets <= last))
+        late = np.flatnonzero(times[inside] >= timestamp_ms)
+        if len(late):
+            row = inside[late[0]]
+            return has_older or bool(late[0]), (int(offsets[row]), int(times[row]))
+        has_older = has_older or bool(len(inside))
+        del columns, offsets, times
+    return has_older, None
 
 
 def _at(view: FetchView, offset: int) -> OffsetAnswer:

@@ -355,7 +355,15 @@ class RemoteReader:
             found = self._places.find_or_next(partition, lineage, wanted.offset, stay)
             next_offset = None if found is None else found[1]
             if next_offset != wanted.offset:
-                self._check_gap(partition, lineage, wanted, next_offset)
+                end = wanted.last_offset + 1
+                self.check_gap(
+                    partition,
+                    lineage,
+                    wanted.offset,
+                    end if next_offset is None else min(next_offset, end),
+                    log_start_offset=wanted.log_start_offset,
+                    tier_end_offset=wanted.tier_end_offset,
+                )
             if found is None:
                 if wanted.offset > asked:
                     return _nothing(wanted)
@@ -378,24 +386,25 @@ class RemoteReader:
                 return read
             wanted.go_to(place.last_offset + 1)
 
-    def _check_gap(
+    def check_gap(
         self,
         partition: TopicIdPartition,
         lineage: LeaderEpochs,
-        wanted: Wanted,
-        next_offset: int | None,
+        offset: int,
+        next_offset: int,
+        *,
+        log_start_offset: int | None,
+        tier_end_offset: int | None,
     ) -> None:
-        """Report what the tier lacks of the wanted offsets before `next_offset`, where it goes on;
-        None when it does not."""
+        """GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap` says to
+        pass over it; the log and its tier are as in `read`."""
         gap = self._places.find_gap(
             partition,
             lineage,
-            wanted.offset,
-            wanted.last_offset + 1
-            if next_offset is None
-            else min(next_offset, wanted.last_offset + 1),
-            log_start_offset=wanted.log_start_offset,
-            end_offset=wanted.tier_end_offset,
+            offset,
+            next_offset,
+            log_start_offset=log_start_offset,
+            end_offset=tier_end_offset,
         )
         if gap is not None:
             self._on_gap(gap_error(partition, gap.first_offset, gap.last_offset))
