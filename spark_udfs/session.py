@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -59,13 +62,39 @@ def session_config(master: str = "") -> dict[str, str]:
 
     For a local master the interpreter of this process is set in the environment, unless that names
     one: Spark would take the `python3` of the path and, where that has no tierlog, say
-    DATA_SOURCE_NOT_FOUND.
+    DATA_SOURCE_NOT_FOUND. Which interpreter the nodes of a cluster have cannot be known here: a
+    warning comes when the one that Spark would take on this machine has no tierlog.
     """
+    if master and not master.startswith((_LOCAL, _CONNECT)):
+        _warn_of_other_python(master)
+    return _settings_for(master)
+
+
+def _settings_for(master: str) -> dict[str, str]:
     if master.startswith(_LOCAL) and "PYSPARK_DRIVER_PYTHON" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not master.startswith(_CONNECT):
         return dict(_SETTINGS)
     return {name: value for name, value in _SETTINGS.items() if name.startswith(_RUNTIME)}
+
+
+def _warn_of_other_python(master: str) -> None:
+    """Warn when Spark's driver looks for data sources with an interpreter that has no tierlog."""
+    chosen = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
+    path = shutil.which(chosen or "python3")
+    if path is not None and os.path.dirname(path) == os.path.dirname(sys.executable):
+        return
+    if path is not None:
+        command = [path, "-c", "import pyspark_tierlog"]
+        if subprocess.run(command, capture_output=True).returncode == 0:
+            return
+    why = "has no tierlog" if path else "is not on this machine"
+    warnings.warn(
+        f"{master}: Spark uses {chosen or path or 'python3'} for data sources, which {why}, so "
+        "format('tierlog') will end with DATA_SOURCE_NOT_FOUND: set PYSPARK_PYTHON, before Spark "
+        "starts, to an interpreter with tierlog that this machine and all workers have",
+        stacklevel=3,
+    )
 
 
 @contextmanager
@@ -75,7 +104,7 @@ def session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[
 
     TierlogError when Spark does not start.
     """
-    wanted = {**session_config(master), **_QUIET, **(settings or {})}
+    wanted = {**_settings_for(master), **_QUIET, **(settings or {})}
     builder = SparkSession.builder.appName("tierlog").config(map=wanted)
     is_connect = master.startswith(_CONNECT)
     builder = builder.remote(master) if is_connect else builder.master(master)
