@@ -137,6 +137,28 @@ def test_a_segment_that_was_cut_between_batches_is_an_error(folder: Path) -> Non
     assert read(folder, TOPIC, 0, last) == list(range(last))
 
 
+def test_missing_segment_file_names_the_offsets_that_are_in_no_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for a segment that was cut: its neighbour shows one as it shows the other."""
+    path = second(folder)
+    first = int(path.stem)
+    following = int(sorted((folder / f"{TOPIC}-0").glob("*.log"))[2].stem)
+    truth = read(folder, TOPIC)
+    path.unlink()
+    with pytest.raises(
+        CorruptDataError, match=f"offsets {first} to {following - 1} are in no file"
+    ):
+        read(folder, TOPIC)
+    assert main(["cat", str(folder), f"{TOPIC}:0", "--on-gap", "skip"]) == 1
+    assert "--on-corrupt skip reads past them" in capsys.readouterr().err
+    assert main(["cat", str(folder), f"{TOPIC}:0", "--on-corrupt", "skip", "-f", "%o\n"]) == 1
+    captured = capsys.readouterr()
+    expected = [one for one in truth if not first <= one < following]
+    assert [*map(int, captured.out.split())] == expected
+    assert f"left out: {TOPIC}-0: offsets {first} to {following - 1}" in captured.err
+
+
 def test_a_read_past_damage_names_what_it_lost(folder: Path) -> None:
     """A base offset that was changed costs its batch, a cut what was behind it."""
     path = second(folder)

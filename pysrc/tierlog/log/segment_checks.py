@@ -58,7 +58,7 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.field} at byte {self.position}: expected {self.expected}, found {self.found}"
 
-    def as_error(self, path: str | None = None) -> CorruptDataError:
+    def as_error(self, path: str | None = None, hint: str | None = None) -> CorruptDataError:
         """The finding as an error, for who will not go on."""
         return CorruptDataError(
             reason="leader_epoch" if self.field == "leader_epoch" else "offset_order",
@@ -66,6 +66,7 @@ class Problem:
             position=self.position,
             expected=f"{self.field} {self.expected}",
             found=self.found,
+            hint=hint,
         )
 
 

@@ -326,7 +326,8 @@ class LocalReader:
         known_end = int(ends[-1]) + 1 if sound else offset
         if end_offset is None or known_end < end_offset:
             if misplaced is not None:
-                raise misplaced.problem.as_error(segment.log_path)
+                hint = _missing_hint(segment, known_end) if sound == len(table) else None
+                raise misplaced.problem.as_error(segment.log_path, hint)
             _require_sound_end(segment, table)
             _require_high_watermark(log, segment, table)
 
@@ -358,6 +359,16 @@ class LocalReader:
             if len(records.batches):
                 return records
             raise error.located(segment.log_path) from None
+
+
+def _missing_hint(segment: SegmentFiles, known_end: int) -> str:
+    """What to do where all batches are sound and the next segment begins too late. The directory
+    does not show whether the file was cut or the next file is gone, so both are damage."""
+    last = "on" if segment.next_base_offset is None else f"to {segment.next_base_offset - 1}"
+    return (
+        f"offsets {known_end} {last} are in no file: the end of this one or the files after it are "
+        "missing; read another replica or the store, --on-corrupt skip reads past them"
+    )
 
 
 def _start_of(handle: SegmentHandle, error: CorruptDataError) -> int:
