@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.kafka_tools.support import wait_until
 
 pytestmark = pytest.mark.integration
 
+_PATIENCE_S = 120
 LIMIT = "remote.log.manager.copy.max.bytes.per.second"
 
 
@@ -64,6 +66,9 @@ def test_a_running_brokers_copy_limit_is_followed(tmp_path: Path) -> None:
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as process:
+            # A limit that is not followed is never said: the end of the process fails the test.
+            watchdog = threading.Timer(_PATIENCE_S, process.kill)
+            watchdog.start()
             try:
                 said(process, "lag")
                 alter(broker, "100000000")
@@ -82,5 +87,6 @@ def test_a_running_brokers_copy_limit_is_followed(tmp_path: Path) -> None:
                     f"{LIMIT}: 100000000 -> 1; no dynamic setting any more of broker 1"
                 )
             finally:
+                watchdog.cancel()
                 process.terminate()
                 process.wait(60)

@@ -11,7 +11,10 @@ import pytest
 from tests.tiering.hosts import GoldenLog
 from tests.tiering.test_manager import EPOCH, Node
 from tests.tiering.topic_lives import END, NAME, Lives
+from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
+from tierlog.remote.bucket import list_segments
+from tierlog.remote.store import open_store
 from tierlog.tiering.partition_work import Happened
 
 # One pass over three small segments takes a second; a pass that never ends takes them all.
@@ -69,6 +72,20 @@ def test_segment_is_copied_once(lives: Lives, epochs: str, log_start: int | None
         assert again.returncode == 0
         assert log_objects(lives) == copied
     assert main(["verify", lives.url, "--deep"]) == 0
+
+
+def test_deleted_records_of_two_epochs_are_no_problem(tmp_path: Path) -> None:
+    """Offsets 146 to 159 of the first segment are of epoch 0, the others of epoch 2."""
+    log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
+    for path in (log_dir / "epochs-0").glob(f"{0:020d}.*"):
+        path.unlink()
+    (log_dir / "epochs-0" / "leader-epoch-checkpoint").write_text("0\n2\n2 200\n4 320\n")
+    url = (tmp_path / "store").as_uri()
+    command = ["tier", str(log_dir), "--to", url, "--once", "--state-dir", str(tmp_path / "state")]
+    assert main(command) == 0
+    epochs = {one.start_offset: one.leader_epochs for one in list_segments(open_store(url))}
+    assert epochs == {146: ((0, 146), (2, 160)), 285: ((2, 285), (4, 320))}
+    assert main(["verify", url, "--deep"]) == 0
 
 
 def test_finished_segment_outside_the_lineage_is_recognised_by_its_bytes(tmp_path: Path) -> None:
