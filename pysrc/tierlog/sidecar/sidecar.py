@@ -348,6 +348,8 @@ class Sidecar:
                 continue
             if look.changed:
                 self._manager.copy_pool.hurry()
+            if look.learned:
+                self._manager.follower_pool.hurry()
 
     def _require_sound_state(self) -> None:
         """RemoteMetadataError when the state directory takes no changes any more."""
@@ -519,8 +521,6 @@ class Sidecar:
             all_known=all_known,
             memory=ListingMemory(self._clock),
             relearn=self._repair,
-            # What a follower knows of the tier, it knows for its remote index files.
-            follow=self._config.remote_index.dir is not None,
         )
 
     def _open_managers(

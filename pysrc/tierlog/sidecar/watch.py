@@ -120,7 +120,8 @@ class Look:
     """Everything one look found; ``warnings`` in the order they came up.
 
     ``broker_error`` says why the broker did not answer, ``changed`` whether anything was seen that
-    the look before did not see.
+    the look before did not see, ``learned`` whether leaders elsewhere have copied or removed
+    segments of followed partitions since.
     """
 
     listing: Listing
@@ -128,6 +129,7 @@ class Look:
     warnings: tuple[str, ...] = ()
     broker_error: str | None = None
     changed: bool = True
+    learned: bool = False
 
 
 class Watch:
@@ -135,8 +137,8 @@ class Watch:
 
     ``all_known``: everything in the store is in the metadata already. ``relearn``: segments in the
     store that the metadata lacks are brought in, too, where nothing tells of another leader.
-    ``follow``: of partitions that other brokers lead, each look brings in what they copied. With a
-    ``memory``, quiet directories are not read at every look. ``notes`` is the state directory as a
+    Of partitions that other brokers lead, each look brings in what they copied. With a ``memory``,
+    quiet directories are not read at every look. ``notes`` is the state directory as a
     store: there the last answers of the ``broker`` are kept. ``archive_ids`` says under which topic
     ids partitions are archived.
     """
@@ -154,7 +156,6 @@ class Watch:
         broker: Cluster | None = None,
         all_known: bool = False,
         relearn: bool = False,
-        follow: bool = False,
         memory: ListingMemory | None = None,
     ) -> None:
         self._logs = logs
@@ -167,7 +168,6 @@ class Watch:
         self._last_answers = LastAnswers(notes, logs.node_id)
         self._all_known = all_known
         self._relearn = relearn
-        self._follow = follow
         self._memory = memory
         self._topics = frozenset(settings.topics)
         self._seen: dict[TopicPartition, Seen] = {}
@@ -212,8 +212,7 @@ class Watch:
             warnings += _what_answers_say(wanted, answers, self._settings.topic)
         seen = self._see_all(wanted, answers, warnings)
         unlearned = self._learn(seen.values(), warnings)
-        if self._follow:
-            self._follow_leaders(seen.values(), warnings)
+        learned = self._follow_leaders(seen.values(), warnings)
         self._let_go(seen.values(), manager)
         for one in seen.values():
             if one.partition not in unlearned:
@@ -228,6 +227,7 @@ class Watch:
             warnings=tuple(warnings),
             broker_error=broker_error,
             changed=changed,
+            learned=learned,
         )
 
     # -- asking
@@ -366,8 +366,10 @@ class Watch:
         self._learned |= dict(anew)
         return frozenset()
 
-    def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> None:
-        """Bring in what the leaders of the followed partitions have copied or removed since."""
+    def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> bool:
+        """Bring in what the leaders of the followed partitions have copied or removed since;
+        whether that is anything."""
+        learned = False
         for one in seen:
             if one.partition is None or one.role is None or one.role.leads:
                 continue
@@ -375,9 +377,11 @@ class Watch:
                 changed = self._learner.follow(one.partition)
             except TierlogError as error:
                 warnings.append(f"cannot tell what other brokers have copied: {error}")
-                return
+                return learned
+            learned = learned or changed
             if changed and one.host is not None:
                 one.host.relearn()
+        return learned
 
     def _led_by_others(self, partition: TopicIdPartition, one: Seen) -> bool:
         """Whether another broker may have led it since the metadata last heard of it."""
