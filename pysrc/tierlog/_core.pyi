@@ -37,6 +37,7 @@ __all__ = [
     "encode_time_index",
     "find_piece",
     "find_remote_offset",
+    "first_bad_row",
     "join_slab",
     "lookup_offset_index",
     "lookup_time_index",
@@ -51,6 +52,7 @@ __all__ = [
     "read_slab",
     "rebuild_indexes",
     "release_spare_memory",
+    "row_checksum",
     "row_columns",
     "scan_piece",
     "scan_segment",
@@ -241,6 +243,8 @@ class TextTemplate:
         batch_starts: _Longs,
     ) -> tuple[Column, int]: ...
 
+def row_checksum(row: tuple[object, ...]) -> int: ...
+def first_bad_row(rows: list[tuple[Any, ...]]) -> int | None: ...
 def row_columns(
     batches: Batches, starts: Buffer | npt.NDArray[Any], timestamp_ms: Buffer | npt.NDArray[Any]
 ) -> tuple[Column, Column, Column, Column, Column, Column]: ...

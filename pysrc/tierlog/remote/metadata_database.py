@@ -13,9 +13,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from tierlog import _core
 from tierlog.errors import CorruptDataError, RemoteMetadataError
-from tierlog.remote import metadata_schema_v1
-from tierlog.remote.metadata_schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
+from tierlog.remote.metadata_schema import (
+    APPLICATION_ID,
+    SCHEMA,
+    SCHEMA_V2,
+    SCHEMA_VERSION,
+    add_checksums,
+)
 
 __all__ = ["MetadataDatabase"]
 
@@ -27,7 +33,8 @@ _PAGE_SIZE_POSITION = 16
 _PAGE_COUNT_POSITION = 28
 _USER_VERSION_POSITION = 60
 _APPLICATION_ID_POSITION = 68
-_SCHEMAS = {1: metadata_schema_v1.SCHEMA_V1, SCHEMA_VERSION: SCHEMA}
+_SCHEMAS = {2: SCHEMA_V2, SCHEMA_VERSION: SCHEMA}
+_ROWS = 1_024
 # After these the file is as it was, so the next change may be tried.
 _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 
@@ -71,6 +78,19 @@ class MetadataDatabase:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._unreadable(error) from error
 
+    def checked_rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
+        """What `query` finds, whole rows of a table. Raises as `rows`, CorruptDataError also for a
+        row that is not as it was written."""
+        self._check_process()
+        try:
+            cursor = self.connection.execute(query, parameters)
+            while rows := cursor.fetchmany(_ROWS):
+                if (bad := _core.first_bad_row(rows)) is not None:
+                    raise self._bad_checksum(cursor, rows[bad])
+                yield from rows
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._unreadable(error) from error
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All of it or nothing. After an input or output error nothing more is written, since
@@ -94,6 +114,17 @@ class MetadataDatabase:
 
     # -- inside
 
+    def _bad_checksum(self, cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> CorruptDataError:
+        names = [column[0] for column in cursor.description]
+        key = ", ".join(
+            f"{name} {value!r:.40}" for name, value in zip(names[:3], row[:3], strict=True)
+        )
+        try:
+            expected = f"checksum {_core.row_checksum(row[:-1])} of the values"
+        except (TypeError, OverflowError):
+            expected = "integers, text, blobs and nulls"
+        return self._corrupt("bad_row_checksum", expected, f"{row[-1]!r:.40} in the row of {key}")
+
     def _prepare(self) -> None:
         database = self.connection
         # What stands in the file must not run as code with our rights.
@@ -112,9 +143,7 @@ class MetadataDatabase:
         elif version != SCHEMA_VERSION:
             try:
                 with self._all_or_nothing():
-                    metadata_schema_v1.migrate(database, self.path)
-            except CorruptDataError as error:
-                raise error.located(self.path, _REBUILD) from None
+                    add_checksums(database)
             except (TypeError, ValueError) as error:
                 raise self.bad_row(error) from None
 

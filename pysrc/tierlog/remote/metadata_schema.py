@@ -1,6 +1,6 @@
 """The tables of the SQLite metadata store, and what a row of each of them means.
 
-Schema version 2 (``user_version``; ``application_id`` is the ASCII text ``tlog``) is `SCHEMA`:
+Schema version 3 (``user_version``; ``application_id`` is the ASCII text ``tlog``) is `SCHEMA`:
 
 | Table | What a row is |
 |---|---|
@@ -12,15 +12,20 @@ outlives the segments, and the bytes of the finished ones that are still there |
 its own; ``later_epochs`` holds the others as pairs of a 4-byte epoch and an 8-byte first offset, \
 ``epoch_sizes`` the bytes per epoch as pairs of 4 and 8 bytes, both big-endian, null for none |
 
+The last value of each row is the checksum of the values before it (`_core.row_checksum`); version 2
+had none.
+
 `read_...` turn rows of a file that may be anything into values; a ValueError or TypeError says that
 they are not what they should be.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 from collections.abc import Iterator
 
+from tierlog import _core
 from tierlog.remote.metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -36,8 +41,10 @@ __all__ = [
     "INSERT_PARTITION",
     "INSERT_SEGMENT",
     "SCHEMA",
+    "SCHEMA_V2",
     "SCHEMA_VERSION",
     "SELECT_SEGMENTS",
+    "add_checksums",
     "epoch_row",
     "partition_row",
     "read_epoch",
@@ -47,7 +54,7 @@ __all__ = [
     "segment_row",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = int.from_bytes(b"tlog", "big")
 SCHEMA = """
 CREATE TABLE partition (
@@ -58,6 +65,7 @@ CREATE TABLE partition (
     leader_epoch INTEGER NOT NULL,
     delete_state INTEGER,
     log_start_offset INTEGER,
+    checksum INTEGER NOT NULL,
     UNIQUE (topic_id, partition, topic)
 );
 CREATE TABLE epoch (
@@ -65,6 +73,7 @@ CREATE TABLE epoch (
     epoch INTEGER NOT NULL,
     highest_offset INTEGER,
     size_bytes INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (partition_number, epoch)
 ) WITHOUT ROWID;
 CREATE TABLE segment (
@@ -85,13 +94,15 @@ CREATE TABLE segment (
     later_epochs BLOB,
     epoch_sizes BLOB,
     custom_metadata BLOB,
+    checksum INTEGER NOT NULL,
     PRIMARY KEY (partition_number, start_offset, segment_id)
 ) WITHOUT ROWID;
 """
-INSERT_PARTITION = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, ?, ?)"
-INSERT_EPOCH = "INSERT OR REPLACE INTO epoch VALUES (?, ?, ?, ?)"
+SCHEMA_V2 = SCHEMA.replace("    checksum INTEGER NOT NULL,\n", "")
+INSERT_PARTITION = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_EPOCH = "INSERT OR REPLACE INTO epoch VALUES (?, ?, ?, ?, ?)"
 INSERT_SEGMENT = (
-    "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 SELECT_SEGMENTS = "SELECT * FROM segment WHERE partition_number = ? ORDER BY start_offset"
 
@@ -111,7 +122,7 @@ def partition_row(
     """For `INSERT_PARTITION`; what is known, as it is after `change`."""
     name = known.partition
     log_start_offset = known.log_start_offset
-    return (
+    return _sealed(
         *(number, name.topic_id, name.topic, name.partition),
         known.leader_epoch if change.leader_epoch is None else change.leader_epoch,
         known.delete_state if change.delete_state is None else change.delete_state,
@@ -121,7 +132,7 @@ def partition_row(
 
 def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMetadata]:
     """Its number in this file, and it; the segments and epochs are elsewhere."""
-    number, topic_id, topic, partition, leader_epoch, delete_state, log_start_offset = row
+    number, topic_id, topic, partition, leader_epoch, delete_state, log_start_offset, _ = row
     _check_between(0, number, _MAX_OFFSET)
     _check_whole(partition)
     name = TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition)
@@ -141,12 +152,12 @@ def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMeta
 
 def epoch_row(number: int, epoch: int, highest_offset: int, size_bytes: int) -> tuple[object, ...]:
     """For `INSERT_EPOCH`; `number` is the partition's."""
-    return number, epoch, None if highest_offset < 0 else highest_offset, size_bytes
+    return _sealed(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
 
 
 def read_epoch(row: Row) -> tuple[int, int, int, int]:
     """The partition's number, the epoch, its highest offset (-1 for none) and its bytes."""
-    number, epoch, highest_offset, size_bytes = row
+    number, epoch, highest_offset, size_bytes, _ = row
     highest_offset = -1 if highest_offset is None else highest_offset
     _check_between(0, epoch, _MAX_EPOCH)
     _check_between(-1, highest_offset, _MAX_OFFSET)
@@ -158,7 +169,7 @@ def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object
     """For `INSERT_SEGMENT`; `number` is the partition's."""
     (first_epoch, first_epoch_offset), *later = metadata.leader_epochs
     sizes = metadata.bytes_per_epoch
-    return (
+    return _sealed(
         *(number, metadata.start_offset, metadata.segment_id.id, metadata.end_offset),
         *(metadata.max_timestamp_ms, metadata.event_timestamp_ms, metadata.broker_id),
         *(metadata.state.value, metadata.segment_size_bytes, first_epoch, first_epoch_offset),
@@ -173,7 +184,7 @@ def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetad
     """The segment of `partition` in a row of `SELECT_SEGMENTS`."""
     _, start_offset, segment_id, end_offset, max_timestamp_ms, event_timestamp_ms = row[:6]
     broker_id, state, size_bytes, first_epoch, first_epoch_offset, txn_index_empty = row[6:12]
-    log_crc32c, truncation_offset, later_epochs, epoch_sizes, custom_metadata = row[12:]
+    log_crc32c, truncation_offset, later_epochs, epoch_sizes, custom_metadata, _ = row[12:]
     # A sum of integers is an integer; anything else among them makes it something else.
     _check_whole(
         start_offset
@@ -233,6 +244,25 @@ def read_segments(
             yield name, epoch, start_offset, end_offset, size_bytes, finished, not row[11], row
         else:
             yield read_segment(partition, row)
+
+
+def add_checksums(database: sqlite3.Connection) -> None:
+    """Rewrite every table of version 2, within the transaction of the caller."""
+    inserts = {"partition": INSERT_PARTITION, "epoch": INSERT_EPOCH, "segment": INSERT_SEGMENT}
+    for table in inserts:
+        database.execute(f"ALTER TABLE {table} RENAME TO {table}_v2")
+    for statement in filter(str.strip, SCHEMA.split(";")):
+        database.execute(statement)
+    for table, insert in inserts.items():
+        rows = database.execute(f"SELECT * FROM {table}_v2")
+        database.executemany(insert, (_sealed(*row) for row in rows))
+        database.execute(f"DROP TABLE {table}_v2")
+    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _sealed(*values: object) -> tuple[object, ...]:
+    """A row with its checksum."""
+    return *values, _core.row_checksum(values)
 
 
 def _pairs(blob: object) -> Iterator[tuple[int, int]]:

@@ -65,7 +65,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` in the SQLite file `path`, which is created if missing.
 
     While more than `max_loaded_segments` (about 1 KB each) are in memory, those of the partitions
-    that were not asked for the longest leave it. A version 1 file is rewritten when it is opened.
+    that were not asked for the longest leave it. A version 2 file is rewritten when it is opened.
 
     RemoteMetadataError when another process has it open, CorruptDataError when the file is not
     such a database; for a partition whose rows are damaged, when it is first asked for. Not to be
@@ -136,11 +136,11 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         """Everything but the segments."""
         by_number: dict[int, PartitionMetadata] = {}
         try:
-            for row in self._file.rows("SELECT * FROM partition"):
+            for row in self._file.checked_rows("SELECT * FROM partition"):
                 number, known = read_partition(row, self._change_numbers)
                 by_number[number] = self._partitions[known.partition] = known
                 self._keep_number(known.partition, number)
-            for row in self._file.rows("SELECT * FROM epoch"):
+            for row in self._file.checked_rows("SELECT * FROM epoch"):
                 number, epoch, highest_offset, size_bytes = read_epoch(row)
                 _of(by_number, number).set_highest(epoch, highest_offset)
                 _of(by_number, number).set_size(epoch, size_bytes)
@@ -160,7 +160,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         return known
 
     def _load_segments(self, known: PartitionMetadata) -> None:
-        rows = self._file.rows(SELECT_SEGMENTS, self._numbers[known.partition])
+        rows = self._file.checked_rows(SELECT_SEGMENTS, self._numbers[known.partition])
         try:
             known.load_segments(
                 read_segments(known.partition, rows), partial(self._read_row, known.partition)

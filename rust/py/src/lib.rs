@@ -16,6 +16,7 @@ mod quota;
 mod record_text;
 mod records;
 mod remote_index;
+mod row_checksums;
 mod row_columns;
 mod segment;
 mod segment_index;
@@ -66,6 +67,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Views>()?;
     module.add_function(wrap_pyfunction!(records::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(records::check_records, module)?)?;
+    module.add_function(wrap_pyfunction!(row_checksums::row_checksum, module)?)?;
+    module.add_function(wrap_pyfunction!(row_checksums::first_bad_row, module)?)?;
     module.add_function(wrap_pyfunction!(row_columns::row_columns, module)?)?;
     module.add_class::<table_rows::TableRows>()?;
     module.add_function(wrap_pyfunction!(table_rows::read_rows, module)?)?;
