@@ -168,6 +168,9 @@ def _unsnappy(payload: bytes, max_bytes: int) -> bytes:
                 if version < 1:
                     raise OracleError("bad_compression", f"xerial version {version}")
                 continue
+            if cursor.left < 4:
+                # The Java library takes this for the end.
+                break
             block = cursor.take(cursor.i32())
             out += _snappy_block(block, max_bytes - len(out))
     except OracleError as error:

@@ -29,7 +29,8 @@ pub(crate) fn decompress(payload: &[u8], output: &mut Output) -> Result<()> {
         }
         let rest = &payload[at..];
         if rest.len() < 4 {
-            return Err(bad(at, "a snappy block length", "end of data"));
+            // As in the Java library: no block begins in fewer bytes than its length has.
+            break;
         }
         let length = be_i32(rest, 0);
         let data = usize::try_from(length).ok().and_then(|length| rest[4..].get(..length));
