@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import open_log_dir
 from tierlog.remote.bucket import list_segments
+from tierlog.remote.claims import StoreClaims
 from tierlog.remote.store import open_store
 from tierlog.sidecar import Outcome, Progress, Sidecar, TierReport
 
@@ -149,4 +151,25 @@ def test_broker_does_not_depose_itself(brokers: tuple[Path, Path]) -> None:
     shutil.rmtree(next((first.parent / "store").glob("epochs-*")))
     with sidecar_of(first, "fresh") as sidecar:
         assert len(sidecar.run_once().of(Outcome.COPIED)) == 3
+    require_once(first)
+
+
+def test_deposed_leader_keeps_a_segment_that_the_later_one_has_learned(
+    brokers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later leader does its whole pass between the earlier one's `.indexes` object and its last
+    look at the claims: it has found the segment, and copies only the others."""
+    first, second = brokers
+    real, calls = StoreClaims.require, iter(range(1, 1_000))
+
+    def require(*given: Any) -> None:
+        if next(calls) == 4:
+            monkeypatch.setattr(StoreClaims, "require", real)
+            with sidecar_of(second) as sidecar:
+                assert len(sidecar.run_once().of(Outcome.COPIED)) == 2
+        real(*given)
+
+    monkeypatch.setattr(StoreClaims, "require", require)
+    with sidecar_of(first) as sidecar:
+        assert len(sidecar.run_once().of(Outcome.COPIED)) == 1
     require_once(first)

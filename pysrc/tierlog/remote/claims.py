@@ -4,9 +4,9 @@
 
 A leader writes its claim before its first copy, and lists the claims of the partition before it
 commits a segment and after: a claim of a later epoch by another broker deposes it. Order decides,
-no clock: a leader that claimed before the list is found by it, and one that claims later finds the
-segment. So the store's listing has to show what was written before it began, as S3, GCS, Azure,
-HDFS and local file systems do.
+no clock: a leader that claimed before the list is found by it. A segment that the later leader may
+have learned of stays. So the store's listing has to show what was written before it began, as S3,
+GCS, Azure, HDFS and local file systems do.
 
 A broker never deposes itself: what it claimed under another epoch, with a state directory that was
 lost since, holds for it. Equal epochs of two brokers are not told apart either; Kafka gives an
@@ -19,10 +19,11 @@ import json
 import re
 
 from tierlog.clock import Clock
-from tierlog.errors import FencedLeaderError
-from tierlog.remote.layout import CLAIMS_PREFIX
+from tierlog.errors import FencedLeaderError, RemoteStorageError
+from tierlog.remote.bucket import list_segments
+from tierlog.remote.layout import CLAIMS_PREFIX, partition_prefix
 from tierlog.remote.object_store import ObjectStore
-from tierlog.types import TopicIdPartition
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["StoreClaims", "claims_folder"]
 
@@ -71,3 +72,41 @@ class StoreClaims:
                     f"has claimed the partition under epoch {int(match['epoch'])} "
                     f"({self._store.url}/{info.key}); nothing was committed"
                 )
+
+    def require_or_keep(
+        self, segment_id: RemoteLogSegmentId, leader_epoch: int, start_offset: int, end_offset: int
+    ) -> None:
+        """As `require`, for a segment whose objects are both stored: it has to go on error.
+
+        A later leader that has learned of the segment does not copy its records. So a deposed
+        leader takes the segment back only when other segments in the store hold all its offsets.
+        """
+        partition = segment_id.topic_id_partition
+        try:
+            self.require(partition, leader_epoch)
+        except FencedLeaderError:
+            if self._others_hold(segment_id, start_offset, end_offset):
+                raise
+
+    def _others_hold(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, end_offset: int
+    ) -> bool:
+        """Whether other segments hold all these offsets; False while the store does not say."""
+        prefix = partition_prefix(segment_id.topic_id_partition)
+        try:
+            others = sorted(
+                (one.start_offset, one.end_offset)
+                for one in list_segments(
+                    self._store,
+                    prefix,
+                    wanted=lambda key: key.segment_id != segment_id.id,
+                    on_problem=lambda _: None,
+                )
+            )
+        except RemoteStorageError:
+            return False
+        next_offset = start_offset
+        for first, last in others:
+            if first <= next_offset:
+                next_offset = max(next_offset, last + 1)
+        return next_offset > end_offset

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 from tierlog.errors import (
     ClosedError,
@@ -412,7 +413,12 @@ class CopyTask:
                 gate=gate,
                 draft=draft,
                 gap_start_offset=self._gap_start_offset(view, copied, segment),
-                fence=work.require_leadership,
+                fence=partial(
+                    work.require_leadership_or_keep,
+                    segment_id,
+                    segment.base_offset,
+                    prepared.end_offset,
+                ),
             )
 
     def _gap_start_offset(

@@ -37,7 +37,7 @@ from tierlog.tiering.lineage import ranges_archived
 from tierlog.tiering.local_log import LocalLog, LogView
 from tierlog.tiering.retention import HeldBack
 from tierlog.tiering.task_pool import TaskFailure
-from tierlog.types import TopicIdPartition
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -189,6 +189,18 @@ class PartitionWork:
         """FencedLeaderError when a later leader has claimed the partition in the store."""
         if self.tier.claims is not None:
             self.tier.claims.require(self.partition, self.leader_epoch)
+
+    def require_leadership_or_keep(
+        self, segment_id: str, start_offset: int, end_offset: int
+    ) -> None:
+        """As `require_leadership`, once both objects of a segment are stored."""
+        if self.tier.claims is not None:
+            self.tier.claims.require_or_keep(
+                RemoteLogSegmentId(topic_id_partition=self.partition, id=segment_id),
+                self.leader_epoch,
+                start_offset,
+                end_offset,
+            )
 
     def fenced(self) -> None:
         """A later leader owns the partition."""
