@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.batch_bombs import TOPIC, write_log_dir
+from tests.kafka_tools.support import wait_until
 from tests.oracle import build
 from tests.oracle.compression import GZIP, LZ4, lz4_frame
 from tests.oracle.model import Record
 from tests.oracle.primitives import varint
 from tests.settings.observing import command
+from tests.sidecar.test_run import running
 
 BASE_MS = 1_700_000_000_000
 I64_MAX = 2**63 - 1
@@ -91,3 +94,49 @@ def test_cat_prints_what_kafkas_consumer_reads(
     said = command("cat", source, f"{TOPIC}:0", "-f", "%o %T %s\\n")
     assert (said.code, said.out, said.err) == (0, printed + end, "")
     assert command("verify", source, "--deep").code == 0
+
+
+def offset_beyond() -> bytes:
+    return _sealed(_record(0, b"v") + _record(9, b"w"), record_count=2)
+
+
+def record_missing() -> bytes:
+    return _sealed(_record(0, b"v"), record_count=2)
+
+
+@pytest.mark.parametrize("make", [offset_beyond, record_missing])
+@pytest.mark.parametrize("mode", ["once with repair", "without end"])
+def test_tier_names_a_copied_batch_that_cannot_be_read(
+    make: Callable[[], bytes], mode: str, tmp_path: Path
+) -> None:
+    first = build.batch([Record(offset=0, timestamp_ms=BASE_MS, key=None, value=b"a")])
+    odd = struct.pack(">q", 1) + make()[8:]
+    behind = build.batch([Record(offset=4, timestamp_ms=BASE_MS, key=None, value=b"b")])
+    last = build.batch([Record(offset=5, timestamp_ms=BASE_MS, key=None, value=b"x")])
+    logs = write_log_dir(tmp_path / "logs", [[first, odd, behind], [last]], high_watermark=6)
+    store = (tmp_path / "store").as_uri()
+    if mode == "without end":
+        with running(tmp_path, [logs]) as told:
+            wait_until(lambda: bool(told.warnings), 10)
+        said = " ".join(told.warnings)
+    else:
+        once = command("tier", str(logs), "--to", store, "--once", "--repair")
+        assert once.code == 0
+        said = once.out + once.err
+    assert f"offsets 1 to 3 at byte {len(first)}" in said
+    assert "--on-corrupt skip" in said
+    stored = next((tmp_path / "store").rglob("*.log"))
+    assert stored.read_bytes() == first + odd + behind
+    read = command("cat", store, f"{TOPIC}:0", "-f", "%o %s\\n", "--on-corrupt", "skip")
+    assert (read.code, read.out) == (1, "0 a\n4 b\n")
+    assert command("cat", store, f"{TOPIC}:0").code == 1
+
+
+@pytest.mark.parametrize(("make", "_"), ODD, ids=lambda one: getattr(one, "__name__", ""))
+def test_tier_says_nothing_of_batches_that_can_be_read(
+    make: Callable[[], bytes], _: str, tmp_path: Path
+) -> None:
+    last = build.batch([Record(offset=3, timestamp_ms=BASE_MS, key=None, value=b"x")])
+    logs = write_log_dir(tmp_path / "logs", [[make()], [last]], high_watermark=4)
+    said = command("tier", str(logs), "--to", (tmp_path / "store").as_uri(), "--once", "--repair")
+    assert (said.code, "cannot be read" in said.out + said.err) == (0, False)

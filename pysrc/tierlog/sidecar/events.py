@@ -40,6 +40,7 @@ _WARNINGS = {
     Happened.NOT_SETTLED: "interrupted copy left as it is",
     Happened.BROKEN: "missing or damaged in the store, copied again",
     Happened.NOT_CHECKED: "cannot tell whether the store still has all segments",
+    Happened.UNREADABLE: "records that cannot be read as they are",
     Happened.TRUNCATED: "cut where its records were written otherwise",
 }
 

@@ -29,20 +29,27 @@ from tierlog.log.eligibility import (
     decide_segments,
     gap_start_offset,
 )
-from tierlog.log.files import read_small
+from tierlog.log.files import SegmentHandle, read_small
 from tierlog.log.index_files import read_time_index
 from tierlog.log.same_log import VanishedError, open_listed_segment, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaWaitCancelledError
 from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.object_store import Draft
-from tierlog.tiering.copy import CopiedSegment, SegmentRefusedError, prepare
+from tierlog.tiering.copy import (
+    CopiedSegment,
+    PreparedSegment,
+    SegmentRefusedError,
+    prepare,
+    segment_tables,
+)
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.producer_states import ProducerStates
 from tierlog.tiering.refusals import Refusal
 from tierlog.tiering.store_check import StoreCheck
 from tierlog.tiering.task_pool import Again, Task
+from tierlog.tiering.unreadable import describe, find_unreadable
 
 __all__ = ["CopyTask"]
 
@@ -405,7 +412,7 @@ class CopyTask:
             producers.remember(prepared.end_offset + 1, prepared.rebuilt.producer_snapshot)
             if tier.copier.has_copied(prepared, work.broken):
                 return None
-            return tier.copier.copy(
+            done = tier.copier.copy(
                 prepared,
                 handle,
                 segment_id=segment_id,
@@ -420,6 +427,23 @@ class CopyTask:
                     prepared.end_offset,
                 ),
             )
+            if tier.checks_records:
+                self._check_records(segment, handle, prepared)
+            return done
+
+    def _check_records(
+        self, segment: SegmentFiles, handle: SegmentHandle, prepared: PreparedSegment
+    ) -> None:
+        """Tell of batches whose records cannot be read; the segment is copied all the same."""
+        try:
+            found = find_unreadable(handle, segment_tables(prepared.rebuilt, handle))
+        except (CorruptDataError, OSError) as error:
+            text = f"{segment.log_path}: its records were not checked: {error}"
+        else:
+            if not found:
+                return
+            text = describe(segment.log_path, found)
+        self._work.tell(Happened.UNREADABLE, segment.base_offset, segment.size_bytes, text=text)
 
     def _gap_start_offset(
         self, view: LogView, copied: Coverage | None, segment: SegmentFiles

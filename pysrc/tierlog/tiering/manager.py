@@ -248,6 +248,7 @@ class RemoteLogManager:
         """Begin to work."""
         with self._lock:
             self._check_open()
+        self._tier.is_running.set()
         for pool in self._pools:
             pool.start()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,7 @@ class Happened(StrEnum):
     BROKEN = "broken"
     LOST = "lost"
     NOT_CHECKED = "not_checked"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class Tier:
     ``claims``: leaders that share nothing but the store claim their partitions there, too.
     ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
     never). ``repair``: it compares every byte, once, and removes what is left over.
+    ``is_running``: tasks run in threads without end, so a copy may take its time.
     """
 
     storage: RemoteStorageManager
@@ -138,6 +140,12 @@ class Tier:
     claims: StoreClaims | None = None
     check_interval_ms: int | None = None
     repair: bool = False
+    is_running: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def checks_records(self) -> bool:
+        """Whether a copy looks at records, too: a single pass is over sooner without that."""
+        return self.repair or self.is_running.is_set()
 
 
 class PartitionWork:
