@@ -299,6 +299,14 @@ def test_a_later_schema(written: Path) -> None:
         SqliteRemoteLogMetadataManager(written)
 
 
+def test_an_earlier_schema(written: Path) -> None:
+    change(written, "PRAGMA user_version = 1")
+    before = written.read_bytes()
+    with pytest.raises(CorruptDataError, match=r"found user_version 1 .*rebuild the metadata"):
+        SqliteRemoteLogMetadataManager(written)
+    assert written.read_bytes() == before
+
+
 def test_statistics_of_sqlite_are_no_damage(written: Path) -> None:
     change(written, "ANALYZE")
     ask(written)
@@ -524,6 +532,29 @@ def test_the_checksum_of_a_row_is_the_documented_one(written: Path) -> None:
                     data += len(content_of).to_bytes(8, "big") + content_of
             assert checksum == crc32c(data)
     database.close()
+
+
+def test_a_file_that_lost_its_list_of_tables_is_not_empty(written: Path) -> None:
+    damaged = bytearray(written.read_bytes())
+    # How many tables the first page lists, after the header of the file.
+    assert int.from_bytes(damaged[103:105], "big") == 4
+    damaged[104] = 0
+    written.write_bytes(damaged)
+    with pytest.raises(CorruptDataError, match=r"bad_schema.*rebuild the metadata"):
+        SqliteRemoteLogMetadataManager(written)
+    assert version_of(written) == 3
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_partition_that_lost_all_its_segments_is_not_empty(written: Path, number: int) -> None:
+    change(written, f"DELETE FROM segment WHERE partition_number = {number}")
+    partition = PARTITION if number == 1 else PAYMENTS
+    manager = SqliteRemoteLogMetadataManager(written)
+    assert partition in manager.partitions()
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match=r"bad_row.*rebuild the metadata"):
+            manager.list(partition)
+    manager.close()
 
 
 def test_a_file_that_lost_its_end(written: Path) -> None:

@@ -152,7 +152,8 @@ class MetadataDatabase:
         found = self._schema_objects()
         application_id = self._number("application_id")
         version = self._number("user_version")
-        if not found and application_id in (0, APPLICATION_ID):
+        # The version is written with the tables: a file with the one only has lost the others.
+        if not found and version == 0 and application_id in (0, APPLICATION_ID):
             return 0
         if application_id != APPLICATION_ID:
             raise self._corrupt(
@@ -168,7 +169,7 @@ class MetadataDatabase:
                 f"user_version {' or '.join(map(str, _SCHEMAS))}",
                 f"user_version {version}",
                 position=_USER_VERSION_POSITION,
-                hint="written by a later version of tierlog; use that one or choose another file",
+                hint=f"use the version of tierlog that wrote it, or {_REBUILD}",
             )
         expected = {_one_line(text) for text in _SCHEMAS[version].split(";") if text.strip()}
         for text in sorted(found ^ expected):

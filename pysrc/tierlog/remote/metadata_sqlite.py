@@ -144,6 +144,9 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                 number, epoch, highest_offset, size_bytes = read_epoch(row)
                 _of(by_number, number).set_highest(epoch, highest_offset)
                 _of(by_number, number).set_size(epoch, size_bytes)
+                if size_bytes:
+                    # The rows of its segments may be lost; loading compares them with the sums.
+                    _of(by_number, number).is_loaded = False
             for (number,) in self._file.rows(_SELECT_HELD):
                 _of(by_number, number).is_loaded = False
         except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-//! The checksum at the end of each row of the metadata database (docs/FORMATS.md, "Metadata file").
+//! The checksum at the end of each row of the metadata database (docs/FORMATS.md, "State directory").
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
