@@ -313,7 +313,7 @@ def _damaged_rows(bucket: Bucket) -> None:
     bucket.tell(replace(known, segment_id=other))
     with closing(sqlite3.connect(bucket.metadata)) as database, database:
         number = "(SELECT number FROM partition WHERE topic = 'unread')"
-        database.execute(f"UPDATE epoch SET size_bytes = 1 WHERE partition_number = {number}")
+        database.execute(f"UPDATE segment SET size_bytes = 1 WHERE partition_number = {number}")
 
 
 def _copied_as(bucket: Bucket, topic: str, base_offset: int, partition: TopicIdPartition) -> None:
@@ -396,5 +396,5 @@ DAMAGES = {
     "other size": Damage(do=_other_size, found=_finds(("wrong_size", "orders.eu-west_1"))),
     "other time": Damage(do=_other_time, found=_finds(("metadata_mismatch", "orders.eu-west_1"))),
     "log start below": Damage(do=_log_start_below, found=_finds(("missing_offsets", "codec-none"))),
-    "damaged rows": Damage(do=_damaged_rows, found=_finds(("bad_row", "unread"))),
+    "damaged rows": Damage(do=_damaged_rows, found=_finds(("bad_row_checksum", "unread"))),
 }

@@ -136,7 +136,7 @@ def test_the_bucket_alone_says_what_it_can(bucket: Bucket) -> None:
     for damage in DAMAGES.values():
         damage.do(bucket)
     report = verify_store(bucket.store.as_uri(), now_ms=1 << 50)
-    only_by_metadata = {"orphan", "dangling", "metadata_mismatch", "bad_row"}
+    only_by_metadata = {"orphan", "dangling", "metadata_mismatch", "bad_row_checksum"}
     assert not only_by_metadata & {one.what for one in report.findings}
     assert {"missing_offsets", "name_mismatch", "txn_state"} <= {
         one.what for one in report.findings

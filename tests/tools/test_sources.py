@@ -98,7 +98,10 @@ def test_a_report_in_the_log_directory(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_folder_that_is_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "rebuild", tmp_path.as_uri()]) == 1
+    # Too deep for the archives of other tests to be near.
+    folder = tmp_path / "a/b/c/d/e/f/g/h/i"
+    folder.mkdir(parents=True)
+    assert main(["index", "rebuild", folder.as_uri()]) == 1
     told = capsys.readouterr().err
     assert "found neither its marker cluster.json nor a segment" in told
     assert "give the URL that `tierlog tier --to` has" in told
