@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 
 from tierlog._core import crc32c
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.remote.indexes import IndexKind, encode_indexes
-from tierlog.remote.layout import claim_cluster, encode_rdi, indexes_key, log_key
-from tierlog.remote.log_index import encode_remote_log_index
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, encode_indexes
+from tierlog.remote.segment.layout import claim_cluster, encode_rdi, indexes_key, log_key
+from tierlog.remote.segment.log_index import encode_remote_log_index
+from tierlog.remote.urls import open_store
 from tierlog.tools.audit_rows import AuditRules
 from tierlog.tools.audit_store import StoreAudit, audit_store
 

@@ -15,8 +15,8 @@ from obstore.store import from_url
 
 from tests.remote.s3_server import S3_SERVERS, running_s3_server
 from tierlog._core import crc32c
-from tierlog.remote.layout import LOG_SUFFIX
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.layout import LOG_SUFFIX
+from tierlog.remote.urls import open_store
 
 from .copying import Copying
 from .frame import Answer, Bench, Benchmark, Case, Sides, run_side

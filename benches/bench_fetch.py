@@ -25,13 +25,13 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, RemoteLogConfig
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.layout import LOG_SUFFIX, log_key
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.layout import LOG_SUFFIX, log_key
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tiering.fetch.decision import decide_fetch
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.memory import FetchMemory

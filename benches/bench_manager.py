@@ -22,10 +22,10 @@ from tierlog.errors import ClosedError
 from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore, open_store
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore, open_store
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Watch, WatchSettings

@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tierlog.remote.metadata import RemoteLogSegmentState
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentState
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.types import TopicIdPartition
 
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, Timed, run_side

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierlog import _core
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 
 from .corpus import SEED
 from .frame import Answer, Bench, Benchmark, Case, Sides, run_side

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from tierlog._hot import CachedIndex
-from tierlog.remote.log_index import (
+from tierlog.remote.segment.log_index import (
     RemoteLogIndexEntries,
     decode_remote_log_index,
     encode_remote_log_index,

@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from tierlog.remote.layout import encode_rdi, log_key
-from tierlog.remote.log_index import encode_remote_log_index
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.remote_index_files import RemoteIndexFiles
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.layout import encode_rdi, log_key
+from tierlog.remote.segment.log_index import encode_remote_log_index
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
 
 from .frame import Answer, Bench, Benchmark, Case, Sides, run_side

@@ -14,12 +14,12 @@ from tierlog.clock import SystemClock
 from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.layout import log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.layout import log_key
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 
 from .corpus import BASE_OFFSET, LEADER_EPOCH

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.metadata_schema import SCHEMA_VERSION
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.schema import SCHEMA_VERSION
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
 
 from .corpus import Corpora

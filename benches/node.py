@@ -18,8 +18,8 @@ from tierlog import rebuild_indexes
 from tierlog.log.eligibility import StableOffset, StableSource
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentState
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentState
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 from tierlog.tiering.copy import PreparedSegment, prepare
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.types import TopicIdPartition, random_kafka_uuid

@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from spark_udfs import rebuild_indexes
 from spark_udfs.session import session
 from tests.remote.s3_server import running_s3_server
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.store import open_store
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.index_rebuild import plan_rebuild, rebuild_task
 from tierlog.tools.listed_segments import ListedSegments

@@ -27,7 +27,7 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Severity
 from tierlog.tools.index_rebuild import (
     DEFAULT_PIECE_BYTES,

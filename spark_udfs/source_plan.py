@@ -26,7 +26,7 @@ from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 
 __all__ = [
     "Catalog",

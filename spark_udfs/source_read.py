@@ -17,7 +17,7 @@ from spark_udfs.source_plan import Finding, ReadRange
 from spark_udfs.source_rows import RecordRows
 from spark_udfs.source_segments import read_range
 from spark_udfs.source_views import batch_rows, finding_row, segment_row, table_rows
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.storage import RemoteStorageManager
 
 __all__ = ["read_task"]
 

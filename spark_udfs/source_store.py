@@ -11,16 +11,22 @@ from spark_udfs.source_options import SourceOptions, View
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
-from tierlog.remote.bucket import Problem, ProblemReason
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, indexes_key, log_key, parse_key
-from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import Problem, ProblemReason
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.layout import (
+    MAX_TOPIC_LABEL,
+    ObjectKey,
+    indexes_key,
+    log_key,
+    parse_key,
+)
+from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.committed import StableLog
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.remote import RemoteRead

@@ -20,7 +20,7 @@ from spark_udfs.worker import on_worker
 from tierlog.clock import SystemClock
 from tierlog.errors import ConfigError
 from tierlog.log.files import printable
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 from tierlog.tools.audit_partition import audit_partition
 from tierlog.tools.audit_plan import AuditPart, AuditPlan, plan_audit
 from tierlog.tools.audit_rows import AuditRules

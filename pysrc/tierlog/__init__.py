@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from tierlog.log.records import decode_records
     from tierlog.log.segment import scan_segment
     from tierlog.quota import QuotaManager
-    from tierlog.remote.index_cache import RemoteIndexCache
-    from tierlog.remote.log_index import (
-        RemoteLogIndexEntries,
-        decode_remote_log_index,
-        encode_remote_log_index,
-    )
-    from tierlog.remote.metadata import (
+    from tierlog.remote.index_cache.cache import RemoteIndexCache
+    from tierlog.remote.metadata.manager import (
         RemoteLogMetadataManager,
         RemoteLogSegmentMetadata,
         RemoteLogSegmentMetadataUpdate,
         RemoteLogSegmentState,
     )
-    from tierlog.remote.object_store import ObjectInfo, ObjectStore
-    from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
-    from tierlog.remote.store import open_store
+    from tierlog.remote.segment.log_index import (
+        RemoteLogIndexEntries,
+        decode_remote_log_index,
+        encode_remote_log_index,
+    )
+    from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+    from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
+    from tierlog.remote.urls import open_store
     from tierlog.tiering.fetch.fetcher import Fetcher
     from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
     from tierlog.tiering.fetch.setup import open_fetcher
@@ -160,9 +160,9 @@ _HOMES = {
     "ManagerListener": "tiering.partition_work",
     "ManagerOptions": "tiering.manager",
     "MetadataNotReadyError": "errors",
-    "ObjectInfo": "remote.object_store",
-    "ObjectStorageManager": "remote.storage",
-    "ObjectStore": "remote.object_store",
+    "ObjectInfo": "remote.store.object_store",
+    "ObjectStorageManager": "remote.segment.storage",
+    "ObjectStore": "remote.store.object_store",
     "OffsetAnswer": "tiering.fetch.offsets",
     "OutOfRangeError": "errors",
     "PartitionData": "tiering.fetch.types",
@@ -172,17 +172,17 @@ _HOMES = {
     "RebuiltIndexes": "log.rebuild",
     "Record": "columns",
     "RecordColumns": "columns",
-    "RemoteIndexCache": "remote.index_cache",
-    "RemoteLogIndexEntries": "remote.log_index",
+    "RemoteIndexCache": "remote.index_cache.cache",
+    "RemoteLogIndexEntries": "remote.segment.log_index",
     "RemoteLogManager": "tiering.manager",
-    "RemoteLogMetadataManager": "remote.metadata",
-    "RemoteLogSegmentMetadata": "remote.metadata",
-    "RemoteLogSegmentMetadataUpdate": "remote.metadata",
-    "RemoteLogSegmentState": "remote.metadata",
+    "RemoteLogMetadataManager": "remote.metadata.manager",
+    "RemoteLogSegmentMetadata": "remote.metadata.manager",
+    "RemoteLogSegmentMetadataUpdate": "remote.metadata.manager",
+    "RemoteLogSegmentState": "remote.metadata.manager",
     "RemoteMetadataError": "errors",
     "RemoteResourceNotFoundError": "errors",
     "RemoteStorageError": "errors",
-    "RemoteStorageManager": "remote.storage",
+    "RemoteStorageManager": "remote.segment.storage",
     "Reservation": "_hot",
     "SpecialTimestamp": "tiering.fetch.offsets",
     "StopReason": "types",
@@ -190,12 +190,12 @@ _HOMES = {
     "TopicIdPartition": "types",
     "TopicSettings": "tiering.local_log",
     "decode_records": "log.records",
-    "decode_remote_log_index": "remote.log_index",
-    "encode_remote_log_index": "remote.log_index",
+    "decode_remote_log_index": "remote.segment.log_index",
+    "encode_remote_log_index": "remote.segment.log_index",
     "open_fetcher": "tiering.fetch.setup",
     "open_log_dir": "log.log_dir",
     "open_reader": "tiering.reader",
-    "open_store": "remote.store",
+    "open_store": "remote.urls",
     "read": "tiering.reader",
     "read_async": "tiering.reader",
     "rebuild_indexes": "log.rebuild",

@@ -24,10 +24,10 @@ from tests.kafka_tools import wait_until
 from tests.remote.kafka_layouts import kafka_url
 from tests.spark.conftest import spark  # noqa: F401  a fixture
 from tests.spark.query import Query
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
+from tierlog.remote.urls import open_store
 from tierlog.tiering.fetch.offsets import SpecialTimestamp
 from tierlog.tiering.fetch.types import FetchView
 from tierlog.tiering.reader import Isolation, open_reader

@@ -18,11 +18,11 @@ from tests.kafka_tools import KafkaBroker, dump_log_segments
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.reader import open_reader
 
 pytestmark = pytest.mark.integration

@@ -30,10 +30,10 @@ from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import LOOPBACK, free_ports, wait_until
 from tests.proofs import usually
 from tierlog.log.log_dir import PartitionLog, open_log_dir
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.metadata import RemoteLogSegmentState
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentState
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 
 pytestmark = pytest.mark.integration
 

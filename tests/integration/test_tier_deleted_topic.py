@@ -13,8 +13,8 @@ from tierlog.broker import BrokerClient, BrokerUnavailableError
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport, TierRow
 
 pytestmark = pytest.mark.integration

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_tools import KafkaBroker
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 
 pytestmark = pytest.mark.integration
 

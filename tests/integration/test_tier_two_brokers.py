@@ -18,10 +18,10 @@ import tierlog
 from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import wait_until
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_topic import METADATA_TOPIC
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.topic import METADATA_TOPIC
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 
 pytestmark = pytest.mark.integration
 

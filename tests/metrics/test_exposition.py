@@ -31,9 +31,9 @@ from tierlog.metrics.definitions import METRICS, Kind
 from tierlog.metrics.markdown import metrics_markdown
 from tierlog.metrics.server import MetricsServer, start_metrics_server
 from tierlog.quota import QuotaManager
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore
 
 METRICS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "METRICS.md"
 PROMTOOL = find_promtool()

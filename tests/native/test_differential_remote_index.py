@@ -18,7 +18,7 @@ from tests.oracle.strategies import (
 )
 from tierlog.errors import CorruptDataError
 from tierlog.log.segment import scan_segment
-from tierlog.remote.log_index import (
+from tierlog.remote.segment.log_index import (
     RemoteLogIndexEntries,
     decode_remote_log_index,
     encode_remote_log_index,

@@ -18,7 +18,7 @@ from tierlog import _core
 from tierlog._hot import CachedIndex
 from tierlog.errors import CorruptDataError
 from tierlog.log.segment import scan_segment
-from tierlog.remote.log_index import (
+from tierlog.remote.segment.log_index import (
     DEFAULT_GROUP_BYTES,
     MAX_RDI_BYTES,
     decode_remote_log_index,

@@ -15,7 +15,7 @@ from tests.reliability.workload import append_some
 from tests.reliability.world import World
 from tests.remote.fault_proxy import HEALTHY_MS, Fault, FaultProxy
 from tests.remote.s3_server import S3Server, running_s3_server
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.types import TopicIdPartition

@@ -11,12 +11,12 @@ from tests.reliability.episode import MakeWorld
 from tests.reliability.host import OwnedLog
 from tests.reliability.seams import SeamedMetadata
 from tests.reliability.world import World
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.segment.storage import ObjectStorageManager
 
 __all__ = ["MUTATIONS"]
 

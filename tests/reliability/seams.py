@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.reliability.points import reach
-from tierlog.remote import local_store
-from tierlog.remote.layout import LOG_SUFFIX
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
 )
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.object_store import Draft, ObjectInfo, ObjectStore
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.layout import LOG_SUFFIX
+from tierlog.remote.store import local_store
+from tierlog.remote.store.object_store import Draft, ObjectInfo, ObjectStore
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:

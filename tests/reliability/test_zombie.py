@@ -17,8 +17,8 @@ from tests.reliability.points import watched
 from tests.reliability.seams import SeamedMemory, SeamedMetadata
 from tests.reliability.workload import append_some
 from tests.reliability.world import BEGIN_MS, World
-from tierlog.remote.layout import partition_prefix
-from tierlog.remote.metadata import RemoteLogMetadataManager
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.layout import partition_prefix
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.task_pool import TaskPool

@@ -9,7 +9,7 @@ from functools import partial
 from tests.oracle import batches as oracle
 from tests.reliability.host import OwnedLog
 from tests.reliability.world import World
-from tierlog.remote.remote_index_files import RemoteIndexFiles
+from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.memory import FetchMemory

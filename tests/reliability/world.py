@@ -18,12 +18,12 @@ from tierlog.clock import ManualClock, SystemClock
 from tierlog.config.sections import RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import RemoteResourceNotFoundError
 from tierlog.quota import QuotaManager
-from tierlog.remote.layout import log_key, partition_prefix
-from tierlog.remote.local_store import LocalStore
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.layout import log_key, partition_prefix
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.tiering.task_pool import TaskFailure

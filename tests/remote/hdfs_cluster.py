@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.kafka_tools import KafkaToolsError, classpath
 from tests.kafka_tools.support import LOOPBACK, find_program, tail_text
-from tierlog.remote.store import ObjectStore, open_store
+from tierlog.remote.urls import ObjectStore, open_store
 
 HERE = Path(__file__).resolve().parent
 CACHE_DIR = HERE.parents[1] / ".cache" / "hdfs"

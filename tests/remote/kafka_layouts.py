@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kafka_tools.golden import DATA_DIR
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.kafka_layout import KAFKA_FOLDER
+from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.producer_states import ProducerStates
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     EpochRange,
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,

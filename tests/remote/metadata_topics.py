@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.kafka_tools import KafkaBroker, wait_until
-from tierlog.remote.metadata_records import (
+from tierlog.remote.metadata.records import (
     MetadataRecord,
     decode_record,
     encode_record,
     metadata_partition,
 )
-from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
-from tierlog.remote.metadata_topic_client import write_token
+from tierlog.remote.metadata.topic import TopicBasedRemoteLogMetadataManager
+from tierlog.remote.metadata.topic_client import write_token
 from tierlog.testing.segments import PARTITION
 from tierlog.types import TopicIdPartition
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.oracle import remote_index as oracle
 from tests.oracle.remote_index import Entry
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.testing.segments import PARTITION, segment
 
 RUN_BYTES = 100

@@ -24,14 +24,14 @@ from tests.remote.hdfs_proxy import Fault, NameNodeProxy
 from tierlog.cli import main
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote import hdfs_client, hdfs_store
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.hdfs_client import Failure, HdfsOptions
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import log_key, partition_prefix
-from tierlog.remote.log_index import decode_remote_log_index
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import ObjectStore, open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.layout import log_key, partition_prefix
+from tierlog.remote.segment.log_index import decode_remote_log_index
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store import hdfs_client, hdfs_store
+from tierlog.remote.store.hdfs_client import Failure, HdfsOptions
+from tierlog.remote.urls import ObjectStore, open_store
 from tierlog.sidecar import Sidecar
 from tierlog.testing.stores import MIB, StoreConformance, patterned, pieces
 
@@ -489,7 +489,7 @@ class TestOpening:
         script = (
             "import sys; sys.modules['hdfs_native'] = None\n"
             "from tierlog.errors import ConfigError\n"
-            "from tierlog.remote.store import open_store\n"
+            "from tierlog.remote.urls import open_store\n"
             "try:\n    open_store('hdfs://host:8020/x')\n"
             "except ConfigError as error:\n    print(error)\n"
         )
@@ -520,7 +520,7 @@ class TestOpening:
     def test_two_processes_claim_one_key(self, hdfs: HdfsCluster) -> None:
         store = hdfs.new_store()
         script = (
-            "import sys; from tierlog.remote.store import open_store; sys.stdin.readline();"
+            "import sys; from tierlog.remote.urls import open_store; sys.stdin.readline();"
             "print(open_store(sys.argv[1]).put_if_absent('claim', sys.argv[2].encode()))"
         )
         claimants = [
@@ -545,7 +545,7 @@ class TestOpening:
         script = f"""
 import os, sys
 from tierlog.errors import ConfigError
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 def in_child(work):
     child = os.fork()
     if child == 0:
@@ -576,7 +576,7 @@ print(codes)
     def test_stores_may_end_at_any_moment(self, hdfs: HdfsCluster) -> None:
         """Also while answers are under way, and so may the process."""
         script = f"""
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 for number in range(60):
     store = open_store({hdfs.new_url()!r}, timeout_s=20 + number % 7)
     store.put_bytes(str(number), b"x")

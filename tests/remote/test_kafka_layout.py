@@ -21,15 +21,15 @@ from tierlog.cli import main
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment import scan_segment
-from tierlog.remote import kafka_layout
-from tierlog.remote.bucket import Problem, ProblemReason, list_segments
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.kafka_layout import KAFKA_FOLDER
-from tierlog.remote.layout import parse_rdi
-from tierlog.remote.log_index import decode_remote_log_index
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import ObjectStore, open_store
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.segment import kafka_layout
+from tierlog.remote.segment.bucket import Problem, ProblemReason, list_segments
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER
+from tierlog.remote.segment.layout import parse_rdi
+from tierlog.remote.segment.log_index import decode_remote_log_index
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import ObjectStore, open_store
 from tierlog.testing.stores import HOSTILE_KEYS
 from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.reader import Isolation, open_reader

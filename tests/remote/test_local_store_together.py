@@ -16,9 +16,9 @@ from tests.descriptors import open_below
 from tests.kill import dies
 from tierlog._core import sync_files
 from tierlog.errors import RemoteStorageError
-from tierlog.remote import local_store
-from tierlog.remote.local_draft import link_nameless
-from tierlog.remote.local_store import LocalStore
+from tierlog.remote.store import local_store
+from tierlog.remote.store.local_draft import link_nameless
+from tierlog.remote.store.local_store import LocalStore
 
 OBJECTS = {
     "a/1": b"one",

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tests.kafka_tools import run_tool
 from tierlog.errors import CorruptDataError
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import (
+from tierlog.remote.metadata.records import (
     MetadataRecord,
     RemoteLogMetadata,
     decode_record,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tierlog.errors import RemoteMetadataError
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,
@@ -136,7 +136,7 @@ def test_one_process_at_a_time(path: Path) -> None:
         SqliteRemoteLogMetadataManager(path)
     script = (
         "import sys; from tierlog.errors import RemoteMetadataError\n"
-        "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
+        "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
         "try: SqliteRemoteLogMetadataManager(sys.argv[1])\n"
         "except RemoteMetadataError as error: print(error)\n"
     )
@@ -154,7 +154,7 @@ def test_a_killed_writer_leaves_before_or_after(path: Path) -> None:
     script = (
         "import sys\n"
         "from tests.remote.test_metadata_sqlite import history\n"
-        "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
+        "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
         "manager = SqliteRemoteLogMetadataManager(sys.argv[1])\n"
         "for number, happen in enumerate(history()):\n"
         "    if number >= int(sys.argv[2]):\n"

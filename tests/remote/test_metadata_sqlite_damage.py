@@ -18,9 +18,9 @@ from tests.oracle.primitives import crc32c
 from tests.proofs import usually
 from tierlog import _core
 from tierlog.errors import CorruptDataError, RemoteMetadataError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_schema import SCHEMA
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.schema import SCHEMA
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.testing.events import MARKED, cut, delete_partition, finish, move
 from tierlog.testing.segments import DELETING, FINISHED, PARTITION, STARTED, partition_of, segment
 
@@ -190,8 +190,8 @@ def test_killed_half_way_version_2_is_as_it_was(old: Path, rows: int) -> None:
     before = content(old)
     script = (
         "import os, signal, sys\n"
-        "from tierlog.remote import metadata_schema as schema\n"
-        "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
+        "from tierlog.remote.metadata import schema\n"
+        "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
         "left, sealed = int(sys.argv[2]), schema._sealed\n"
         "def dying(*values):\n"
         "    global left\n"
@@ -213,7 +213,7 @@ def test_without_room_version_2_is_as_it_was(old: Path) -> None:
     script = (
         "import resource, sys\n"
         "from tierlog.errors import RemoteMetadataError\n"
-        "from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager\n"
+        "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))\n"
         "try: SqliteRemoteLogMetadataManager(sys.argv[1])\n"
         "except RemoteMetadataError as error: print(error)\n"

@@ -32,13 +32,13 @@ from tierlog.errors import (
     MetadataNotReadyError,
     RemoteMetadataError,
 )
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
-from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
+from tierlog.remote.metadata.records import MetadataRecord, metadata_partition
+from tierlog.remote.metadata.topic import TopicBasedRemoteLogMetadataManager
 from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,

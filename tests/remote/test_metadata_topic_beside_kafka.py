@@ -9,13 +9,13 @@ import pytest
 
 from tests.kafka_tools import KafkaBroker, run_tool, wait_until
 from tests.remote.metadata_topics import opened, produce
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import MetadataRecord, metadata_partition
-from tierlog.remote.metadata_topic import METADATA_TOPIC, TopicBasedRemoteLogMetadataManager
+from tierlog.remote.metadata.records import MetadataRecord, metadata_partition
+from tierlog.remote.metadata.topic import METADATA_TOPIC, TopicBasedRemoteLogMetadataManager
 from tierlog.testing.events import cut, delete_partition, finish
 from tierlog.testing.segments import FINISHED, PARTITION, segment
 from tierlog.types import TopicIdPartition

@@ -20,13 +20,13 @@ from tests.remote.metadata_topics import (
     same_for_everybody,
 )
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
 )
-from tierlog.remote.metadata_records import MetadataRecord
-from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
-from tierlog.remote.store import ObjectStore, open_store
+from tierlog.remote.metadata.records import MetadataRecord
+from tierlog.remote.metadata.topic import TopicBasedRemoteLogMetadataManager
+from tierlog.remote.urls import ObjectStore, open_store
 from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,

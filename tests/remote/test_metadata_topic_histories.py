@@ -31,14 +31,14 @@ from tests.remote.metadata_topics import (
     written,
 )
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_records import MetadataRecord
+from tierlog.remote.metadata.records import MetadataRecord
 from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,

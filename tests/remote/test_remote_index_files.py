@@ -13,8 +13,8 @@ import pytest
 from tests.oracle import remote_index as oracle
 from tests.oracle.remote_index import Entry
 from tierlog.errors import ClosedError, CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.remote_index_files import RemoteIndexFiles, RemoteLogIndexEntry
+from tierlog.remote.index_files.family import RemoteIndexFiles, RemoteLogIndexEntry
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.testing.segments import PARTITION, partition_of, segment
 
 from .remote_index_model import MOST, NAMES, Model, Tiered, folder, tiered

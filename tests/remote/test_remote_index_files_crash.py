@@ -17,7 +17,7 @@ import pytest
 
 from tests.kill import dies
 from tests.proofs import usually
-from tierlog.remote.remote_index_files import RemoteIndexFiles
+from tierlog.remote.index_files.family import RemoteIndexFiles
 
 from .remote_index_model import NAMES, Model, folder, tiered
 from .test_remote_index_files import ROW, check, fetcher, found, metadata_of, open_files

@@ -16,7 +16,7 @@ import pytest
 
 from tests.oracle import remote_index as oracle
 from tierlog.errors import CorruptDataError
-from tierlog.remote import remote_index_file
+from tierlog.remote.index_files import file as remote_index_file
 
 from .remote_index_model import NAMES, Model, Tiered, folder, tiered
 from .test_remote_index_files import (

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.oracle import remote_index as oracle
 from tests.oracle.strategies import profile
-from tierlog.remote.remote_index_files import RemoteIndexFiles
+from tierlog.remote.index_files.family import RemoteIndexFiles
 
 from .remote_index_model import NAMES, Model, Tiered, folder, tiered
 from .test_remote_index_files import as_oracle, fetcher, found, metadata_of

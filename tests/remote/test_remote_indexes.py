@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.oracle.strategies import profile
 from tierlog.errors import CorruptDataError
-from tierlog.remote.indexes import (
+from tierlog.remote.segment.description import SegmentDescription, decode_segment, encode_segment
+from tierlog.remote.segment.indexes import (
     FIRST_READ_BYTES,
     MAX_INDEXES_BYTES,
     MAX_METADATA_BYTES,
@@ -24,8 +25,7 @@ from tierlog.remote.indexes import (
     read_indexes_header,
     read_sections,
 )
-from tierlog.remote.segment_json import SegmentDescription, decode_segment, encode_segment
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 from tierlog.testing.segments import FINISHED, PARTITION, segment, uuid_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.oracle.strategies import profile
 from tierlog.errors import ConfigError, CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.layout import (
+from tierlog.remote.segment.layout import (
     CLUSTER_KEY,
     ObjectKey,
     claim_cluster,
@@ -23,8 +23,8 @@ from tierlog.remote.layout import (
     parse_rdi,
     partition_prefix,
 )
-from tierlog.remote.object_store import check_key
-from tierlog.remote.store import ObjectStore, open_store
+from tierlog.remote.store.object_store import check_key
+from tierlog.remote.urls import ObjectStore, open_store
 from tierlog.testing.segments import PARTITION, segment, uuid_of
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
 

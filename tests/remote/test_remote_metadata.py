@@ -18,15 +18,15 @@ from tierlog.errors import (
     MetadataNotReadyError,
     RemoteMetadataError,
 )
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     is_legal_transition,
 )
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.partition_metadata import PartitionMetadata
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.partition import PartitionMetadata
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.testing.events import (
     MARKED,
     delete_partition,

@@ -20,19 +20,19 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from tierlog.remote.bucket import (
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import (
     Problem,
     ProblemReason,
     bucket_metadata,
     describe_segments,
     list_segments,
 )
-from tierlog.remote.indexes import FIRST_READ_BYTES, IndexKind, encode_indexes
-from tierlog.remote.layout import CLUSTER_KEY, claim_cluster, indexes_key, log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
-from tierlog.remote.store import LocalStore, ObjectStore, open_store
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexKind, encode_indexes
+from tierlog.remote.segment.layout import CLUSTER_KEY, claim_cluster, indexes_key, log_key
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.urls import LocalStore, ObjectStore, open_store
 from tierlog.testing.segments import FINISHED, PARTITION, STARTED, partition_of, segment, uuid_of
 from tierlog.testing.stores import MIB, patterned
 
@@ -537,8 +537,8 @@ import sys
 import google_crc32c
 from tierlog.testing.segments import segment
 from tests.remote.test_remote_storage import indexes_of
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.urls import LocalStore
 def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))

@@ -23,10 +23,10 @@ from tests.descriptors import open_below
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote import local_store, obstore_store
-from tierlog.remote.object_store import file_chunks, open_regular_file
-from tierlog.remote.obstore_store import ObstoreStore
-from tierlog.remote.store import LocalStore, ObjectStore, open_store
+from tierlog.remote.store import local_store, obstore_store
+from tierlog.remote.store.object_store import file_chunks, open_regular_file
+from tierlog.remote.store.obstore_store import ObstoreStore
+from tierlog.remote.urls import LocalStore, ObjectStore, open_store
 from tierlog.testing.stores import MIB, StoreConformance, patterned, pieces
 
 _numbers = count()
@@ -340,7 +340,7 @@ class TestLocalStoreOnly:
 
     def test_two_processes_claim_one_key(self, root: Path, store: LocalStore) -> None:
         script = (
-            "import sys; from tierlog.remote.store import open_store; sys.stdin.readline();"
+            "import sys; from tierlog.remote.urls import open_store; sys.stdin.readline();"
             "print(open_store(sys.argv[1]).put_if_absent('claim', sys.argv[2].encode()))"
         )
         command = [sys.executable, "-c", script, store.url]
@@ -481,7 +481,7 @@ class TestS3Only:
         script = f"""
 import os, sys
 from tierlog.errors import ConfigError
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 options = {s3_server.options()!r}
 store = open_store("s3://{s3_server.new_bucket()}/p", **options)
 store.put_bytes("k", b"1")
@@ -499,7 +499,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     def test_memory_in_flight_is_bounded(self, s3_server: S3Server) -> None:
         script = f"""
 import sys
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 store = open_store("s3://{s3_server.new_bucket()}/p", **{s3_server.options()!r})
 store.put_stream("warm", (bytes(1 << 20) for _ in range(16)), 16 << 20)
 def peak():

@@ -9,7 +9,7 @@ import pytest
 from tests.kafka_tools.golden import DATA_DIR
 from tierlog.cli import main
 from tierlog.errors import ConfigError
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 from tierlog.types import shown_url
 
 SECRET = "s3cr3t"

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
-from tierlog.remote.store import LocalStore, open_store
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.urls import LocalStore, open_store
 from tierlog.testing import StorageConformance
 
 

@@ -15,10 +15,10 @@ from tests.kafka_tools import wait_until
 from tests.remote.fault_proxy import HEALTHY_MS, Call, Fault, FaultProxy
 from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.errors import RemoteStorageError
-from tierlog.remote.bucket import bucket_metadata
-from tierlog.remote.layout import claim_cluster
-from tierlog.remote.object_store import LARGE_READ_BYTES, ObjectStore
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import bucket_metadata
+from tierlog.remote.segment.layout import claim_cluster
+from tierlog.remote.store.object_store import LARGE_READ_BYTES, ObjectStore
+from tierlog.remote.urls import open_store
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import wait_until
 from tests.settings.observing import Place, Said, command
 from tierlog.clock import ManualClock
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.store import LocalStore
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import LocalStore
 
 # The archive of a cluster's last topic never goes.
 KEPT, DELETED = "kept", "deleted"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tierlog.errors import RemoteStorageError
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.object_store import storage_error
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.object_store import storage_error
+from tierlog.remote.urls import open_store
 
 __all__ = ["FailingStorage", "FolderMetadata", "FolderStorage", "HangingStorage"]
 

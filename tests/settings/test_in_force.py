@@ -17,10 +17,10 @@ from tests.settings import deleting, fetching, tiering
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore
 
 
 def section_sizes(place: Place, kind: IndexKind) -> list[int]:

@@ -19,8 +19,8 @@ from tests.settings.observing import LOG_DIR, Place, command, files_of
 from tests.tiering.hosts import GoldenLog
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import Clock, ManualClock, SystemClock
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.urls import LocalStore
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.tiering.task_pool import TaskFailure

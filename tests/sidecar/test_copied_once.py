@@ -13,8 +13,8 @@ from tests.tiering.test_manager import EPOCH, Node
 from tests.tiering.topic_lives import END, NAME, Lives
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 from tierlog.tiering.partition_work import Happened
 
 # One pass over three small segments takes a second; a pass that never ends takes them all.

@@ -14,10 +14,10 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.broker import BrokerUnavailableError
 from tierlog.cli import main
 from tierlog.clock import ManualClock
-from tierlog.remote.layout import partition_prefix, topic_prefix
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.layout import partition_prefix, topic_prefix
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.sidecar.deleted_topics import NOTES_KEY, DeletedTopics, deleted_since
 from tierlog.sidecar.dry_store import DryRunStore

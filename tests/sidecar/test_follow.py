@@ -14,10 +14,10 @@ from tierlog.clock import ManualClock
 from tierlog.config import load_config
 from tierlog.errors import RemoteStorageError
 from tierlog.log.checkpoint import TopicPartition
-from tierlog.remote.layout import indexes_key, log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.layout import indexes_key, log_key
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar, TierListener
 from tierlog.sidecar.learn import StoreLearner
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, random_kafka_uuid
 

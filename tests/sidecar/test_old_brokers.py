@@ -22,9 +22,9 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
-from tierlog.remote import indexes
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.store import open_store
+from tierlog.remote.segment import indexes
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 
 CLUSTER_ID = "IHl4YqgARFKu8FWePxAC6Q"
 TOPIC_IDS = {"magic0": "pVRw-_3fQ7mA1bqkRvT0EQ", "magic1": "qVRw-_3fQ7mA1bqkRvT0EQ"}

@@ -15,9 +15,9 @@ from tests.kafka_tools.golden import golden_segments
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.errors import GapError, RemoteStorageError
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.local_store import LocalStore
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar
 
 PARTITION = "epochs-0"

@@ -17,9 +17,9 @@ from tierlog.clock import SystemClock
 from tierlog.config import Config, QuotaConfig, RemoteLogConfig
 from tierlog.errors import ConfigError
 from tierlog.quota import QuotaManager
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.metadata import RemoteLogSegmentState
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentState
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar, Status, TierListener, TierRow
 from tierlog.sidecar.sidecar import STUCK_MS
 from tierlog.tiering.local_log import TopicSettings

@@ -18,9 +18,9 @@ from tests.kafka_tools.support import wait_until
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.claims import StoreClaims
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.claims import StoreClaims
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Progress, Sidecar, TierReport
 
 PARTITION = "epochs-0"

@@ -23,9 +23,9 @@ from tests.old_logs import (
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.urls import open_store
 from tierlog.types import derived_topic_id, is_derived_topic_id, kafka_uuid_bytes
 
 CLUSTER_ID = "IHl4YqgARFKu8FWePxAC6Q"

@@ -15,10 +15,10 @@ from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore, open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore, open_store
 from tierlog.sidecar import Outcome, Sidecar
 from tierlog.sidecar.host import SidecarLog
 from tierlog.sidecar.last_answers import NOTES_KEY

@@ -25,8 +25,8 @@ from tests.tools.conftest import tier_golden
 from tierlog.columns import RecordColumns
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment import scan_segment
-from tierlog.remote.local_store import LocalStore
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.local_store import LocalStore
 from tierlog.sidecar import Sidecar
 
 if TYPE_CHECKING:

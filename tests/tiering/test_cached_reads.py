@@ -12,11 +12,11 @@ from tests.kafka_tools.golden import DATA_DIR
 from tests.remote.index_cache.segments import WatchedStore
 from tierlog.clock import ManualClock
 from tierlog.errors import CorruptDataError, OutOfRangeError
-from tierlog.remote.bucket import bucket_metadata
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.layout import parse_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from tierlog.remote.segment.bucket import bucket_metadata
+from tierlog.remote.segment.layout import parse_key
+from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.log_reader import LogReader
 from tierlog.tiering.reader import open_reader, read

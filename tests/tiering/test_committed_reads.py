@@ -23,12 +23,12 @@ from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.records import decode_records
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.layout import claim_cluster
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.layout import claim_cluster
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.committed import committed_rows
 from tierlog.tiering.copy import SegmentCopier, prepare

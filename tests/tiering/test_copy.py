@@ -18,15 +18,15 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment import scan_segment, scan_segment_in_parts
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.bucket import describe_segments, list_segments
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import indexes_key, log_key
-from tierlog.remote.log_index import decode_remote_log_index
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.bucket import describe_segments, list_segments
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.layout import indexes_key, log_key
+from tierlog.remote.segment.log_index import decode_remote_log_index
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import (
     CopyFailedError,
     PreparedSegment,

@@ -25,14 +25,14 @@ from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaManager
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.local_draft import LocalDraft, open_nameless
-from tierlog.remote.local_store import LocalStore
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import Draft
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.local_draft import LocalDraft, open_nameless
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import Draft
+from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import CopyFailedError, SegmentRefusedError, prepare
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 
@@ -166,7 +166,7 @@ def test_a_damaged_segment_leaves_nothing(tier: Tier, tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from tierlog.remote.local_store import LocalStore
+from tierlog.remote.store.local_store import LocalStore
 draft = LocalStore(sys.argv[1]).draft(sys.argv[2], 3 << 20)
 os.write(draft.fileno(), bytes(3 << 20))
 os.fsync(draft.fileno())
@@ -273,7 +273,7 @@ def nowhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         # What an old kernel makes of it: a folder, opened for writing.
         monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     else:
-        monkeypatch.setattr("tierlog.remote.local_draft._link_to", lambda _: "/proc/none")
+        monkeypatch.setattr("tierlog.remote.store.local_draft._link_to", lambda _: "/proc/none")
 
 
 @pytest.mark.usefixtures("nowhere")

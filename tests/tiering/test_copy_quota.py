@@ -14,8 +14,8 @@ from tierlog.errors import ClosedError
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.store import open_store
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import CopyFailedError
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.config import RemoteLogConfig
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.tiering.task_pool import TaskFailure

@@ -14,9 +14,9 @@ from tests.tiering.test_manager import Node, rolled
 from tests.tiering.test_retention import World, overlaps, st_world
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.metrics.snapshot import RemoteLog
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.partition_metadata import PartitionMetadata
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.partition import PartitionMetadata
 from tierlog.tiering.partition_work import Happened
 from tierlog.tiering.retention import (
     OutlineFacts,

@@ -9,9 +9,9 @@ import pytest
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.config import RemoteIndexConfig
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 
 INTERVAL_MS = ManagerOptions().config.manager_task_interval_ms

@@ -23,9 +23,9 @@ from tests.remote.metadata_topics import (
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.config import RemoteLogConfig
-from tierlog.remote.metadata import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.types import TopicIdPartition

@@ -24,16 +24,16 @@ from tierlog.config import QuotaMode, RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
-from tierlog.remote.metadata import (
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import (
     ArchiveOutline,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent, coverage
 from tierlog.tiering.retention import HeldBack

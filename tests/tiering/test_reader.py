@@ -17,9 +17,9 @@ from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError, RemoteResourceNotFoundError
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import Problem, bucket_metadata
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import Problem, bucket_metadata
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.log_reader import LogReader

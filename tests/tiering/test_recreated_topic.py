@@ -14,7 +14,7 @@ from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.same_log import VanishedError
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.reader import open_reader
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.testing.segments import DELETING, FINISHED, STARTED, segment
 from tierlog.tiering import retention
 from tierlog.tiering.retention import (

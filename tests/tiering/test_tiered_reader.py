@@ -13,11 +13,11 @@ from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, GapError, OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.bucket import bucket_metadata
-from tierlog.remote.layout import claim_cluster
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.bucket import bucket_metadata
+from tierlog.remote.segment.layout import claim_cluster
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.manager import RemoteLogManager
 from tierlog.tiering.reader import open_reader

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.testing.segments import PARTITION, segment
 from tierlog.tiering.truncation import truncation_offset, truncations
 

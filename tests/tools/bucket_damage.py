@@ -20,11 +20,11 @@ from tests.oracle.indexes import encode_leader_epochs
 from tests.oracle.producer_state import decode_snapshot, encode_snapshot
 from tests.tools.golden_copy import overwrite
 from tierlog._core import crc32c
-from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
-from tierlog.remote.log_index import decode_remote_log_index, encode_remote_log_index
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes
+from tierlog.remote.segment.log_index import decode_remote_log_index, encode_remote_log_index
 from tierlog.testing.segments import DELETING, GONE, STARTED, uuid_of
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 

@@ -22,8 +22,8 @@ from tierlog.clock import ManualClock
 from tierlog.config import Config, RemoteLogConfig
 from tierlog.errors import ConfigError, RemoteMetadataError
 from tierlog.log.checkpoint import EpochEntry
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.testing.segments import PARTITION, segment
 from tierlog.tiering.local_log import TopicSettings

@@ -16,8 +16,8 @@ from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment import scan_segment
-from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
-from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
 from tierlog.tools.index_rebuild import (
     RebuildReport,
     plan_rebuild,

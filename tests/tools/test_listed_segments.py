@@ -11,11 +11,17 @@ from random import Random
 import pytest
 
 from tierlog.log.log_dir import PartitionLog, SegmentFiles
-from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX, claim_cluster, log_key, parse_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.store import open_store
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.layout import (
+    INDEXES_SUFFIX,
+    LOG_SUFFIX,
+    claim_cluster,
+    log_key,
+    parse_key,
+)
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.testing.segments import PARTITION, segment
 from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.listed_segments import MAX_LISTED, ListedSegments, SegmentPair, list_in_columns

@@ -13,10 +13,10 @@ from tests.kafka_tools.support import LOOPBACK
 from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.cli import main
 from tierlog.errors import RemoteResourceNotFoundError
-from tierlog.remote.layout import CLUSTER_KEY
-from tierlog.remote.local_store import LocalStore
-from tierlog.remote.object_store import ObjectInfo
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.layout import CLUSTER_KEY
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import ObjectInfo
+from tierlog.remote.urls import open_store
 from tierlog.tools.ls import list_store
 
 VERBS = (

@@ -18,14 +18,14 @@ from tests.tools.test_index_rebuild_store import header_of, indexes_of, lost
 from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.indexes import IndexKind, encode_indexes
-from tierlog.remote.layout import claim_cluster, indexes_key, log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.store import LocalStore
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, encode_indexes
+from tierlog.remote.segment.layout import claim_cluster, indexes_key, log_key
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import LocalStore
 from tierlog.tools.index_rebuild import RebuildReport, rebuild_index
 from tierlog.tools.rebuild_remote_index import RemoteIndexRow
 from tierlog.tools.rebuild_segment import Outcome

@@ -19,7 +19,7 @@ from spark_udfs.source_read import read_task
 from tests.remote.fault_proxy import Call, FaultProxy
 from tests.remote.s3_server import running_s3_server
 from tierlog.clock import ManualClock
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tools.audit_rows import AuditRules

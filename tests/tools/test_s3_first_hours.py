@@ -14,7 +14,7 @@ import pytest
 from tests.kafka_tools.support import LOOPBACK
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
 from tierlog.errors import ConfigError
-from tierlog.remote.aws_profile import profile_options
+from tierlog.remote.store.aws_profile import profile_options
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ from tests.remote.fault_proxy import Call, Fault, FaultProxy
 from tests.remote.s3_server import S3Server, running_s3_server
 from tests.spark.source import rows_of
 from tierlog.errors import RemoteStorageError
-from tierlog.remote.indexes import IndexesHeader, IndexKind
-from tierlog.remote.obstore_store import ObstoreStore, open_cloud_store
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind
+from tierlog.remote.store.obstore_store import ObstoreStore, open_cloud_store
 from tierlog.tools.audit_rows import AuditRules
 from tierlog.tools.audit_store import audit_store
 from tierlog.tools.index_rebuild import rebuild_index
@@ -65,7 +65,7 @@ def place(server: S3Server, golden_store: Path, monkeypatch: pytest.MonkeyPatch)
         return open_cloud_store(url, proxy.options(HEALTHY_MS))
 
     with FaultProxy(server) as proxy:
-        monkeypatch.setattr("tierlog.remote.obstore_store.open_cloud_store", impatient)
+        monkeypatch.setattr("tierlog.remote.store.obstore_store.open_cloud_store", impatient)
         yield Place(server, proxy, server.bucket_of(golden_store, "kafka"))
 
 

@@ -16,12 +16,12 @@ from tierlog._core import crc32c
 from tierlog.cli import main
 from tierlog.errors import RemoteResourceNotFoundError
 from tierlog.log.segment import scan_segment
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
-from tierlog.remote.layout import log_key
-from tierlog.remote.log_index import decode_remote_log_index, encode_remote_log_index
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes
+from tierlog.remote.segment.layout import log_key
+from tierlog.remote.segment.log_index import decode_remote_log_index, encode_remote_log_index
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Finding, Report, Severity
 from tierlog.tools.stored_log import read_stored_log
 from tierlog.tools.verify_store import verify_store

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tierlog.errors import GapError
-    from tierlog.remote.bucket import Problem
+    from tierlog.remote.segment.bucket import Problem
     from tierlog.tiering.damage import LostRecords
     from tierlog.tools.cat import Selection
     from tierlog.tools.record_format import RecordFormat

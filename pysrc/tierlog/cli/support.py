@@ -98,7 +98,7 @@ def tell_store_waits() -> Iterator[None]:
         told = set()
         while not done.wait(_LOOK_S):
             # Imported by what opens stores; without that there is nothing to wait for.
-            module = sys.modules.get("tierlog.remote.store_waits")
+            module = sys.modules.get("tierlog.remote.store.waits")
             for wait in module.store_waits.find_longer_than(_SILENT_MS) if module else ():
                 if wait not in told:
                     told.add(wait)

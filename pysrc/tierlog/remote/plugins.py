@@ -12,9 +12,9 @@ from typing import Any
 
 from tierlog.config import Config
 from tierlog.errors import ConfigError
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectStore
 
 __all__ = [
     "METADATA_GROUP",

@@ -13,8 +13,8 @@ import numpy as np
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.storage import RemoteStorageManager
 
 __all__ = ["difference_from_archive"]
 

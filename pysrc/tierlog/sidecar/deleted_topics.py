@@ -15,10 +15,10 @@ from typing import Protocol
 
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
-from tierlog.remote.claims import claims_folder
-from tierlog.remote.layout import parse_key, topic_prefix
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.claims import claims_folder
+from tierlog.remote.segment.layout import parse_key, topic_prefix
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.notes import Notes
 from tierlog.tiering.clock_watch import ClockWatch

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tierlog.errors import RemoteResourceNotFoundError
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

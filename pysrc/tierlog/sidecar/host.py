@@ -16,14 +16,14 @@ from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.eligibility import StableOffset
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import log_key, partition_prefix
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.layout import log_key, partition_prefix
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.sidecar.archived_log import difference_from_archive
 from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
 from tierlog.sidecar.stable import StableOffsets

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tierlog.broker import BrokerAnswer
 from tierlog.errors import TierlogError
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.sidecar.notes import Notes
 from tierlog.types import TopicIdPartition, check_kafka_uuid
 

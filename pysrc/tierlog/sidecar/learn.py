@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tierlog.errors import RemoteResourceNotFoundError
-from tierlog.remote.bucket import Problem, list_segments
-from tierlog.remote.layout import (
+from tierlog.remote.metadata.manager import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.bucket import Problem, list_segments
+from tierlog.remote.segment.layout import (
     CLUSTER_KEY,
     ObjectKey,
     indexes_key,
     partition_prefix,
     topic_prefix,
 )
-from tierlog.remote.metadata import (
-    RemoteLogMetadataManager,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-)
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["StoreLearner"]

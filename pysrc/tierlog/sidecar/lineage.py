@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable
 
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 __all__ = ["ambiguous", "extended", "from_remote_segments"]
 

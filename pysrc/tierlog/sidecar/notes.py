@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tierlog.errors import RemoteResourceNotFoundError
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.store.object_store import ObjectStore
 
 __all__ = ["Notes"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tierlog.errors import ConfigError
 from tierlog.log.log_dir import LogDir, open_log_dir
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.store import LocalStore
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import LocalStore
 
 __all__ = ["open_logs"]
 

@@ -20,13 +20,13 @@ from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.quota import QuotaManager, QuotaWaitCancelledError
-from tierlog.remote.layout import claim_cluster
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
-from tierlog.remote.storage import RemoteStorageManager
-from tierlog.remote.store import LocalStore, open_store
+from tierlog.remote.segment.layout import claim_cluster
+from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import LocalStore, open_store
 from tierlog.sidecar.changes import COPY_LIMIT, list_changes, topic_settings
 from tierlog.sidecar.deleted_topics import DeletedTopics
 from tierlog.sidecar.dry_state import copy_metadata
@@ -624,7 +624,7 @@ class _Pass(TierListener):
 def _topic_metadata(bootstrap: str | None) -> RemoteLogMetadataManager:
     """The cluster's metadata topic, read to its end."""
     # Here, since it needs a client library that other sidecars do without.
-    from tierlog.remote.metadata_topic import TopicBasedRemoteLogMetadataManager
+    from tierlog.remote.metadata.topic import TopicBasedRemoteLogMetadataManager
 
     if bootstrap is None:
         raise ConfigError(

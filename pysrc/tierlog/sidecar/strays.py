@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from tierlog.errors import TierlogError
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentState
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.types import TopicIdPartition
 

@@ -2,7 +2,7 @@
 
 A topic that has an id is archived under it. A topic of a cluster without topic ids (brokers up to
 2.7) is archived under one derived from its name, and goes on there when it gets an id; see
-`tierlog.remote.topic_ids`.
+`tierlog.remote.segment.topic_ids`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import PARTITION_METADATA, TopicPartition
 from tierlog.log.eligibility import INTERNAL_TOPICS
 from tierlog.log.log_dir import LogDir, PartitionLog
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.layout import partition_prefix
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.topic_ids import StoredTopicIds
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.layout import partition_prefix
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.segment.topic_ids import StoredTopicIds
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.sidecar.archived_log import difference_from_archive
 from tierlog.types import TopicIdPartition, derived_topic_id
 

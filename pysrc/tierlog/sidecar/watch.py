@@ -28,10 +28,10 @@ from tierlog.log.eligibility import (
 )
 from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import Listing, LogDir, PartitionLog
-from tierlog.remote.bucket import Problem
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.bucket import Problem
+from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.sidecar.host import SidecarLog
 from tierlog.sidecar.last_answers import LastAnswers
 from tierlog.sidecar.learn import StoreLearner

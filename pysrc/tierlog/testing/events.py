@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tierlog.errors import FencedLeaderError, RemoteMetadataError
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemotePartitionDeleteState
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemotePartitionDeleteState
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.testing.events import (
     DELETION_FINISHED,
     DELETION_STARTED,

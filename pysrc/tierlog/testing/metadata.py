@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tierlog.errors import ClosedError, RemoteMetadataError
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,

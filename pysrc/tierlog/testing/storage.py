@@ -12,10 +12,10 @@ import pytest
 
 from tierlog._core import crc32c
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.indexes import IndexKind, encode_indexes
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, encode_indexes
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.testing.segments import segment
 
 if TYPE_CHECKING:

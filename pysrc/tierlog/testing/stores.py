@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote.object_store import LARGE_READ_BYTES
-from tierlog.remote.store import ObjectStore
+from tierlog.remote.store.object_store import LARGE_READ_BYTES
+from tierlog.remote.urls import ObjectStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -34,22 +34,22 @@ from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes, re
 from tierlog.log.segment import scan_segment_in_parts
 from tierlog.log.segment_checks import MAX_PROBLEMS, Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.indexes import IndexesTooLargeError, IndexKind, encode_indexes
-from tierlog.remote.layout import encode_rdi, log_key, parse_rdi
-from tierlog.remote.log_index import (
+from tierlog.remote.metadata.manager import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexesTooLargeError, IndexKind, encode_indexes
+from tierlog.remote.segment.layout import encode_rdi, log_key, parse_rdi
+from tierlog.remote.segment.log_index import (
     DEFAULT_GROUP_BYTES,
     decode_remote_log_index,
     encode_remote_log_index,
     group_batches,
 )
-from tierlog.remote.metadata import (
-    RemoteLogMetadataManager,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-)
-from tierlog.remote.object_store import Draft, storage_error
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.remote.store.object_store import Draft, storage_error
 from tierlog.types import (
     RemoteLogSegmentId,
     StopReason,

@@ -34,8 +34,8 @@ from tierlog.log.index_files import read_time_index
 from tierlog.log.same_log import VanishedError, open_listed_segment, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaWaitCancelledError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.object_store import Draft
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.store.object_store import Draft
 from tierlog.tiering.copy import (
     CopiedSegment,
     PreparedSegment,

@@ -4,7 +4,10 @@ states). Once begun it goes on until nothing is left, over failures and restarts
 from __future__ import annotations
 
 from tierlog.errors import ClosedError, FencedLeaderError, RemoteStorageError
-from tierlog.remote.metadata import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from tierlog.remote.metadata.manager import (
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from tierlog.tiering.partition_work import Happened, SegmentEvent, Tier
 from tierlog.tiering.task_pool import Again, Task
 from tierlog.types import TopicIdPartition

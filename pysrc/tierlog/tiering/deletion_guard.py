@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tiering.retention import DeleteReason, RetentionPlan
 from tierlog.types import TopicIdPartition
 

@@ -22,7 +22,7 @@ from tierlog.errors import (
 )
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage
-from tierlog.remote.metadata import ArchiveOutline, RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import ArchiveOutline, RemoteLogSegmentMetadata
 from tierlog.tiering.deletion_guard import (
     DECIDED_BEFORE,
     DeletionHeldBackError,

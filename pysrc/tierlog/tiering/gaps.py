@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple
 
 from tierlog.errors import ConfigError, GapError
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import indexes_key
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.segment_json import decode_segment
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.description import decode_segment
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.layout import indexes_key
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 
 __all__ = ["newest_segment", "ranges_archived", "ranges_in_lineage"]
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from tierlog.errors import RemoteStorageError
 from tierlog.log.eligibility import Coverage
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.local_retention import LocalRetentionFacts, expired_local_segments
 from tierlog.tiering.partition_work import Happened, PartitionWork

@@ -31,15 +31,15 @@ from tierlog.errors import ClosedError
 from tierlog.log.eligibility import Decision
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.quota import QuotaManager
-from tierlog.remote.claims import StoreClaims
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.metadata import (
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.claims import StoreClaims
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.copy_task import CopyTask

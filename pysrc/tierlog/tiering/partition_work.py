@@ -19,17 +19,17 @@ from tierlog.log.eligibility import Coverage, Decision
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
 from tierlog.quota import QuotaManager
-from tierlog.remote.claims import StoreClaims
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.metadata import (
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import (
     ArchiveOutline,
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.claims import StoreClaims
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.deletion_guard import DeletionGuard

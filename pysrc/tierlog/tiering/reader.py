@@ -12,10 +12,10 @@ from tierlog.config import Config
 from tierlog.errors import ConfigError, CorruptDataError, GapError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
-from tierlog.remote.bucket import Problem
-from tierlog.remote.kafka_layout import KAFKA_SCHEME
-from tierlog.remote.layout import MAX_TOPIC_LABEL, ObjectKey, parse_key
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.bucket import Problem
+from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME
+from tierlog.remote.segment.layout import MAX_TOPIC_LABEL, ObjectKey, parse_key
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler
 from tierlog.tiering.fetch.charges import FetchQuota
 from tierlog.tiering.fetch.types import IsolationLevel
@@ -25,7 +25,7 @@ from tierlog.tiering.log_reader import LogReader
 
 if TYPE_CHECKING:
     from tierlog.quota import Transfer
-    from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.remote.index_cache.cache import RemoteIndexCache
     from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["open_reader", "read", "read_async"]
@@ -117,8 +117,8 @@ def _store_reader(
     """Return the reader of a store URL, through the managers that the settings name."""
     # A directory is read without them.
     from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
-    from tierlog.remote.store import open_store
-    from tierlog.remote.topic_ids import adopted_topic_ids
+    from tierlog.remote.segment.topic_ids import adopted_topic_ids
+    from tierlog.remote.urls import open_store
     from tierlog.tiering.store_listing import StoreListing
     from tierlog.tiering.store_reader import StoreReader
 

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     ArchiveOutline,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

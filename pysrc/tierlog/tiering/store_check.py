@@ -23,8 +23,8 @@ from tierlog.errors import (
     RemoteStorageError,
 )
 from tierlog.log.eligibility import Coverage
-from tierlog.remote.layout import LOG_SUFFIX, is_segment_key, log_key, parse_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.segment.layout import LOG_SUFFIX, is_segment_key, log_key, parse_key
 from tierlog.tiering.copy import SegmentRefusedError
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.partition_work import Happened, PartitionWork

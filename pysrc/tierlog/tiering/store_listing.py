@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tierlog.errors import GapError, RemoteResourceNotFoundError
-from tierlog.remote.bucket import Problem, ProblemReason, bucket_metadata, refuse_hidden
-from tierlog.remote.layout import INDEXES_SUFFIX, MAX_TOPIC_LABEL, ObjectKey, parse_key
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.object_store import ObjectStore
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.bucket import Problem, ProblemReason, bucket_metadata, refuse_hidden
+from tierlog.remote.segment.layout import INDEXES_SUFFIX, MAX_TOPIC_LABEL, ObjectKey, parse_key
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.types import TopicIdPartition
 
 __all__ = ["StoreListing"]

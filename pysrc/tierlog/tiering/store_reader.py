@@ -21,16 +21,16 @@ from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.index_files import read_producer_snapshot
 from tierlog.quota import QuotaManager
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.layout import indexes_key, log_key
-from tierlog.remote.log_index import RemoteLogIndexEntries, decode_remote_log_index
-from tierlog.remote.metadata import (
+from tierlog.remote.index_files.lookups import index_views
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.remote.remote_index_lookups import index_views
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.layout import indexes_key, log_key
+from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
 from tierlog.tiering.damage import (
     LostRecords,
@@ -59,7 +59,7 @@ from tierlog.tiering.log_reader import (
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.remote.index_cache.cache import RemoteIndexCache
 
 __all__ = ["StoreReader"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.indexes import IndexKind, read_indexes_header, read_sections
-from tierlog.remote.layout import CLUSTER_KEY, indexes_key, log_key, partition_prefix
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectStore, storage_error
-from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, read_indexes_header, read_sections
+from tierlog.remote.segment.layout import CLUSTER_KEY, indexes_key, log_key, partition_prefix
+from tierlog.remote.store.object_store import ObjectStore, storage_error
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 __all__ = ["truncation_offset", "truncations"]
 

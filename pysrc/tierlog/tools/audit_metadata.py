@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 from tierlog.errors import ConfigError, CorruptDataError, RemoteMetadataError
 from tierlog.log.files import printable
-from tierlog.remote.layout import partition_prefix
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.segment.layout import partition_prefix
 from tierlog.tools.audit_rows import AuditedSegment, segment_of
 from tierlog.tools.findings import Finding, Place, Tally
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.layout import log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.layout import log_key
 from tierlog.tiering.gaps import missing_offsets
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tools.audit_retention import what_if

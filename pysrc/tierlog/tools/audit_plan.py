@@ -16,15 +16,15 @@ from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.bucket import (
+from tierlog.remote.segment.bucket import (
     Problem,
     ProblemReason,
     foreign_object,
     list_objects,
     lonely_object,
 )
-from tierlog.remote.kafka_layout import KAFKA_SCHEME
-from tierlog.remote.layout import (
+from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME
+from tierlog.remote.segment.layout import (
     CLUSTER_KEY,
     INDEXES_SUFFIX,
     LOG_SUFFIX,
@@ -32,7 +32,7 @@ from tierlog.remote.layout import (
     is_marker,
     parse_key,
 )
-from tierlog.remote.object_store import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, ObjectStore
+from tierlog.remote.store.object_store import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, ObjectStore
 from tierlog.tools.audit_metadata import KnownSegments, read_metadata
 from tierlog.tools.audit_rows import FINISHED, UNDER_WAY_MS, AuditedSegment
 from tierlog.tools.audit_segment import OBJECT_ACTIONS, SegmentTask, place_of

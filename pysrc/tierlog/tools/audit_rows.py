@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from tierlog.log.checkpoint import EpochEntry
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
-from tierlog.remote.layout import log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.segment.layout import log_key
 from tierlog.tools.findings import Place
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 

@@ -18,14 +18,14 @@ from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs, parse_leader_epochs
 from tierlog.log.files import printable
 from tierlog.log.index_files import read_producer_snapshot
-from tierlog.remote.bucket import DescribedIndexes, Problem, ProblemReason, describe_indexes
-from tierlog.remote.indexes import IndexKind, read_sections
-from tierlog.remote.layout import CLUSTER_KEY, indexes_key, log_key, parse_key, parse_rdi
-from tierlog.remote.log_index import decode_remote_log_index
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import DescribedIndexes, Problem, ProblemReason, describe_indexes
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, read_sections
+from tierlog.remote.segment.layout import CLUSTER_KEY, indexes_key, log_key, parse_key, parse_rdi
+from tierlog.remote.segment.log_index import decode_remote_log_index
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 from tierlog.tools.audit_rows import (
     UNDER_WAY_MS,
     AuditedSegment,

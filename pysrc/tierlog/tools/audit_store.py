@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.store import open_store
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tools.audit_partition import audit_partition
 from tierlog.tools.audit_plan import plan_audit
 from tierlog.tools.audit_rows import (

@@ -39,8 +39,8 @@ from tierlog.log.files import printable
 from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.log.segment_files import Findings
-from tierlog.remote.kafka_layout import KAFKA_SCHEME
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME
+from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Finding, Severity, counted, finding_text
 from tierlog.tools.output import Table, human_size
 from tierlog.tools.progress import Progress, QuietProgress

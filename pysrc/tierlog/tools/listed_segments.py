@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX, parse_key
-from tierlog.remote.object_store import ObjectInfo
+from tierlog.remote.segment.layout import INDEXES_SUFFIX, LOG_SUFFIX, parse_key
+from tierlog.remote.store.object_store import ObjectInfo
 from tierlog.tools.packed import pack, unpack
 
 __all__ = ["MAX_LISTED", "ListedSegments", "SegmentPair", "list_in_columns"]

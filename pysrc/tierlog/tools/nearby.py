@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 from tierlog.errors import ConfigError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.checkpoint import META_PROPERTIES
 from tierlog.log.files import printable
-from tierlog.remote.layout import CLUSTER_KEY
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.layout import CLUSTER_KEY
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.types import shown_url
 
 __all__ = ["describe_nearby", "no_archive", "require_archive"]

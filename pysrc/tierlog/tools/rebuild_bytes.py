@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from tierlog.log.files import SegmentHandle
-from tierlog.remote.store import open_store
+from tierlog.remote.urls import open_store
 
 if TYPE_CHECKING:
-    from tierlog.remote.object_store import ObjectStore
+    from tierlog.remote.store.object_store import ObjectStore
 
 __all__ = ["FetchedRange", "FileBytes", "ObjectBytes", "SegmentBytes", "bytes_of"]
 

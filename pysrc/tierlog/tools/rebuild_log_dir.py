@@ -31,8 +31,8 @@ from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.log_dir import PartitionLog, parse_partition_directory
 from tierlog.log.rebuild import RebuiltIndexes
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.local_store import LocalStore
-from tierlog.remote.object_store import holds_exactly
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import holds_exactly
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.rebuild_bytes import FileBytes
 from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, cut_segment, pieced

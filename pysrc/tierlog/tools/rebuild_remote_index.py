@@ -23,14 +23,14 @@ from dataclasses import dataclass, field, replace
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.checkpoint import parse_leader_epochs
-from tierlog.remote.bucket import list_segments
-from tierlog.remote.indexes import IndexKind, verify_indexes
-from tierlog.remote.layout import indexes_key, partition_prefix
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectStore, holds_exactly
-from tierlog.remote.remote_index_dir import RemoteIndexDir, RemoteIndexKind
-from tierlog.remote.remote_index_row import Row, RowWriter, SegmentEntries, segment_entries
-from tierlog.remote.store import LocalStore, open_store
+from tierlog.remote.index_files.directory import RemoteIndexDir, RemoteIndexKind
+from tierlog.remote.index_files.row import Row, RowWriter, SegmentEntries, segment_entries
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.indexes import IndexKind, verify_indexes
+from tierlog.remote.segment.layout import indexes_key, partition_prefix
+from tierlog.remote.store.object_store import ObjectStore, holds_exactly
+from tierlog.remote.urls import LocalStore, open_store
 from tierlog.tiering.lineage import newest_segment
 from tierlog.tiering.truncation import truncation_offset
 from tierlog.tools.findings import Finding, Severity

@@ -29,7 +29,9 @@ from tierlog.errors import (
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs, parse_leader_epochs
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.indexes import (
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import (
     MAX_INDEXES_BYTES,
     IndexesHeader,
     IndexKind,
@@ -37,12 +39,10 @@ from tierlog.remote.indexes import (
     read_sections,
     verify_indexes,
 )
-from tierlog.remote.layout import INDEXES_SUFFIX, ObjectKey, indexes_key
-from tierlog.remote.log_index import DEFAULT_GROUP_BYTES
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.object_store import ObjectStore
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.store import open_store
+from tierlog.remote.segment.layout import INDEXES_SUFFIX, ObjectKey, indexes_key
+from tierlog.remote.segment.log_index import DEFAULT_GROUP_BYTES
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import PreparedSegment, encode_segment_indexes
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.rebuild_bytes import SegmentBytes, bytes_of

@@ -19,8 +19,9 @@ from itertools import accumulate
 from operator import itemgetter
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
-from tierlog.remote.indexes import verify_indexes
-from tierlog.remote.layout import (
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import verify_indexes
+from tierlog.remote.segment.layout import (
     LOG_SUFFIX,
     MAX_TOPIC_LABEL,
     ObjectKey,
@@ -29,9 +30,8 @@ from tierlog.remote.layout import (
     is_marker,
     parse_key,
 )
-from tierlog.remote.log_index import DEFAULT_GROUP_BYTES
-from tierlog.remote.object_store import ObjectInfo, ObjectStore
-from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.segment.log_index import DEFAULT_GROUP_BYTES
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.listed_segments import (
     MAX_LISTED,

@@ -13,8 +13,8 @@ from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import META_PROPERTIES
 from tierlog.log.files import printable
 from tierlog.log.names import shows_log_dir
-from tierlog.remote.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
-from tierlog.remote.layout import CLUSTER_KEY, LOG_SUFFIX
+from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
+from tierlog.remote.segment.layout import CLUSTER_KEY, LOG_SUFFIX
 from tierlog.types import check_topic_name, shown_url
 
 __all__ = [

@@ -15,9 +15,9 @@ from tierlog._core import crc32c
 from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES, check_records
-from tierlog.remote.layout import log_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.layout import log_key
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import StopReason
 
 if TYPE_CHECKING:

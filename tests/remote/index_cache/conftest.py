@@ -10,8 +10,8 @@ import pytest
 
 from tests.remote.index_cache.segments import OpenCache, Removals, Troubles, WatchedStore
 from tierlog.clock import ManualClock
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.segment.storage import ObjectStorageManager
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from tests.oracle.indexes import (
     encode_time_index,
     encode_transaction_index,
 )
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.index_cache_dir import MIN_MAPPED_BYTES, CachedFileName
-from tierlog.remote.indexes import IndexKind, encode_indexes
-from tierlog.remote.layout import indexes_key, log_key
-from tierlog.remote.log_index import encode_remote_log_index
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.store import LocalStore
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.index_cache.directory import MIN_MAPPED_BYTES, CachedFileName
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, encode_indexes
+from tierlog.remote.segment.layout import indexes_key, log_key
+from tierlog.remote.segment.log_index import encode_remote_log_index
+from tierlog.remote.urls import LocalStore
 from tierlog.testing.segments import PARTITION, segment
 from tierlog.types import TopicIdPartition
 

@@ -34,12 +34,12 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from tierlog.remote.evictions import MAX_REMEMBERED, Evictions
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.indexes import IndexKind, encode_indexes
-from tierlog.remote.layout import indexes_key
-from tierlog.remote.segment_json import SegmentDescription
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.index_cache.evictions import MAX_REMEMBERED, Evictions
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexKind, encode_indexes
+from tierlog.remote.segment.layout import indexes_key
+from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.testing.segments import partition_of
 from tierlog.types import RemoteLogSegmentId
 

@@ -28,8 +28,8 @@ from tests.remote.index_cache.segments import (
 )
 from tierlog.clock import ManualClock
 from tierlog.errors import ClosedError, ConfigError, CorruptDataError
-from tierlog.remote.index_cache_dir import CachedFileName
-from tierlog.remote.indexes import IndexesHeader, IndexKind
+from tierlog.remote.index_cache.directory import CachedFileName
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,8 +26,8 @@ from tests.remote.index_cache.segments import (
     stored,
 )
 from tierlog.errors import ClosedError, ConfigError
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.segment.storage import ObjectStorageManager
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,8 +37,8 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.remote.index_cache.segments import WatchedStore, indexed
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 
 store = WatchedStore(Path(sys.argv[2]))
 cache = RemoteIndexCache(ObjectStorageManager(store), sys.argv[3])

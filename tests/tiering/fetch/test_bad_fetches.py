@@ -16,10 +16,10 @@ from tests.tiering.fetch.test_fetcher import TwoTiers
 from tests.tiering.fetch.views import consumed
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.layout import INDEXES_SUFFIX, LOG_SUFFIX
-from tierlog.remote.metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.segment.layout import INDEXES_SUFFIX, LOG_SUFFIX
+from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.quotas import FetchQuotas
 from tierlog.tiering.fetch.remote import RemoteReader

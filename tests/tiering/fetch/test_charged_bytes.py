@@ -22,7 +22,7 @@ from tests.tiering.fetch.tier import (
 )
 from tierlog.clock import Clock, ManualClock, SystemClock
 from tierlog.config import Config, QuotaConfig, QuotaMode
-from tierlog.remote.storage import ObjectStorageManager
+from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.offsets import OffsetAnswer
 from tierlog.tiering.fetch.quotas import FetchQuotas
@@ -255,7 +255,7 @@ def test_the_quota_of_a_bulk_reader_counts_what_the_store_sees(
     clock = tier.store.clock = ManualClock()
     config = QuotaConfig(fetch_max_bytes_per_second=LIMIT, fetch_quota_mode=mode)
     quota = tierlog.QuotaManager.for_fetches(config, clock)
-    monkeypatch.setattr("tierlog.remote.store.open_store", lambda _url: tier.store)
+    monkeypatch.setattr("tierlog.remote.urls.open_store", lambda _url: tier.store)
     records = 0
     for piece in read("file:///made", "made", 0, fetch_quota=quota):
         records += len(piece.offset)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.tiering.fetch.views import GOLDEN, Row, consumed, golden_view, oracle_batches, truth
 from tierlog.clock import ManualClock
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import open_store
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.fetcher import Fetcher

@@ -14,9 +14,9 @@ from tests.tiering.fetch.test_fetcher import TIERED, TwoTiers, boundaries
 from tests.tiering.fetch.views import oracle_batches
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.remote_index_lookups import index_views
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.index_files.lookups import index_views
+from tierlog.remote.segment.indexes import IndexKind
 from tierlog.tiering.fetch.index_files import IndexFilesOf
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp

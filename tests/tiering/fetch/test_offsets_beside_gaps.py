@@ -10,7 +10,7 @@ import pytest
 from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
 from tierlog.tiering.fetch.setup import open_fetcher
 from tierlog.tiering.fetch.types import FetchError, FetchView

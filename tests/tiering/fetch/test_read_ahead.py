@@ -25,8 +25,8 @@ from tests.tiering.fetch.tier import (
 )
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ClosedError, CorruptDataError, RemoteStorageError
-from tierlog.remote.layout import parse_key
-from tierlog.remote.metadata import RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentState
+from tierlog.remote.segment.layout import parse_key
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteReader

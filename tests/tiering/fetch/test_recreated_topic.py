@@ -16,8 +16,8 @@ from tests.oracle import batches as oracle
 from tests.tiering.fetch.test_fetcher_waiting import PromptPool
 from tests.tiering.topic_lives import END, NEW, OLD, Life, Lives, RecordRow
 from tierlog.clock import ManualClock
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.setup import open_fetcher

@@ -25,13 +25,13 @@ from tierlog.errors import ClosedError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.records import decode_records
-from tierlog.remote.bucket import bucket_metadata
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentState
-from tierlog.remote.remote_index_files import RemoteIndexFiles
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentState
+from tierlog.remote.segment.bucket import bucket_metadata
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.tiering.fetch.memory import FetchMemory
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings

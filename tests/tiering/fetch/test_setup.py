@@ -22,8 +22,8 @@ from tests.tiering.fetch.tier import (
 )
 from tests.tools.golden_copy import overwrite
 from tierlog.config import Config, RemoteIndexConfig
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.remote_index_files import RemoteIndexFiles
+from tierlog.remote.index_files.family import RemoteIndexFiles
+from tierlog.remote.segment.indexes import IndexKind
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.setup import open_fetcher
 from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchView

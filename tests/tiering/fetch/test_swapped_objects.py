@@ -15,9 +15,9 @@ from tests.oracle.model import Record
 from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, Tier, check, expected
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.indexes import IndexesHeader, IndexKind, encode_indexes
-from tierlog.remote.segment_json import SegmentDescription
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes
 from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tiering.fetch.remote import RemoteReader
 

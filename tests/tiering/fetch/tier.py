@@ -17,11 +17,11 @@ from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.layout import indexes_key, log_key, parse_key
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.metadata_memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.storage import ObjectStorageManager
-from tierlog.remote.store import LocalStore
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.layout import indexes_key, log_key, parse_key
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import LocalStore
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.tiering.fetch.memory import FetchMemory

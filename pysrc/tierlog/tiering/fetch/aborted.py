@@ -22,9 +22,9 @@ from tierlog.log.index_files import AbortedTransaction, read_producer_snapshot
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.remote.indexes import IndexKind
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.segment.indexes import IndexKind
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.fetch.local import LocalRead
 from tierlog.tiering.fetch.types import FetchView
 from tierlog.tiering.gaps import Gap, KnownGaps, gap_error, gap_start_in

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tierlog.errors import ClosedError, CorruptDataError
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.remote_index_file import RemoteLogIndexEntry
-from tierlog.remote.remote_index_lookups import RemoteIndexLookups
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.index_files.file import RemoteLogIndexEntry
+from tierlog.remote.index_files.lookups import RemoteIndexLookups
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import TopicIdPartition
 
 __all__ = ["IndexFilesOf", "has_offset", "offset_by_time", "position_of"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
-from tierlog.remote.index_entry import RemoteIndexEntry
-from tierlog.remote.metadata import RemoteLogSegmentMetadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.index_cache.entry import RemoteIndexEntry
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import RemoteLogSegmentId
 
 if TYPE_CHECKING:
-    from tierlog.remote.index_cache import RemoteIndexCache
+    from tierlog.remote.index_cache.cache import RemoteIndexCache
 
 __all__ = ["Indexes", "KeptIndexes"]
 

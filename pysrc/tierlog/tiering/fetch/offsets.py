@@ -25,7 +25,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.records import decode_pieces
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.tiering.fetch.charges import UNCHARGED, Payer
 from tierlog.tiering.fetch.index_files import IndexFilesOf, offset_by_time
 from tierlog.tiering.fetch.local import LocalFetchReader

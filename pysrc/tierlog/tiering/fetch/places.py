@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from tierlog._hot import KnownPlaces, Place, PlaceTable
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.layout import log_key
-from tierlog.remote.metadata import (
+from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from tierlog.remote.segment.layout import log_key
 from tierlog.tiering.gaps import Gap, GapStartOf, KnownGaps
 from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition

@@ -33,8 +33,8 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
 )
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.metadata import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.fetch.batch_run import BatchRun
 from tierlog.tiering.fetch.charges import UNCHARGED, Payer
 from tierlog.tiering.fetch.index_files import IndexFilesOf

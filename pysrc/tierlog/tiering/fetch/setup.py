@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, RemoteIndexConfig
 from tierlog.metrics import RemoteLogMetrics
-from tierlog.remote.index_cache import RemoteIndexCache
-from tierlog.remote.metadata import RemoteLogMetadataManager
-from tierlog.remote.remote_index_lookups import index_views
-from tierlog.remote.storage import RemoteStorageManager
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.index_files.lookups import index_views
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.fetch.aborted import TransactionReader
 from tierlog.tiering.fetch.fetcher import Fetcher
 from tierlog.tiering.fetch.index_files import IndexFilesOf

@@ -10,8 +10,14 @@ from urllib.parse import urlsplit
 
 import tierlog
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote.metadata_sqlite import SqliteRemoteLogMetadataManager
-from tierlog.remote.object_store import check_key, check_prefix, check_range, counted, holds_exactly
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.store.object_store import (
+    check_key,
+    check_prefix,
+    check_range,
+    counted,
+    holds_exactly,
+)
 
 
 def open_vault(url: str) -> VaultStore:

@@ -1,0 +1,1 @@
+"""The index sections of remote segments, kept in memory and on disk."""

@@ -1,0 +1,370 @@
+"""The folder of the index cache: one file per segment, each the whole `.indexes` object as stored.
+
+    <start offset>_<segment uuid>.<generation>.indexes            in use
+    <start offset>_<segment uuid>.<generation>.indexes.tmp        being written
+    <start offset>_<segment uuid>.<generation>.indexes.deleted    given up, perhaps still read
+    .lock                                                         held by the process that uses it
+
+Offset and generation are decimal without leading zeros. A generation is used once: a file loaded
+again has another path, so removing an old one late never hits a new one. Other names in the
+folder, and whatever is not a regular file, are left alone.
+
+Nothing is fsynced: what a crash leaves half-written does not pass its checksums.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tierlog.errors import ClosedError, ConfigError, CorruptDataError
+from tierlog.remote.index_cache.file_map import map_descriptor
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexesHeader, IndexKind
+from tierlog.remote.store.object_store import open_regular_file
+from tierlog.types import RemoteLogSegmentId, check_kafka_uuid
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["CachedFileName", "FoundFile", "IndexCacheDir", "IndexFile", "forks"]
+
+LOCK_NAME = ".lock"
+TEMPORARY_SUFFIX = ".tmp"
+DELETED_SUFFIX = ".deleted"
+# Below this a file is read: a page of a mapping is never smaller than 4 KiB, and a process may
+# have 65,530 mappings.
+MIN_MAPPED_BYTES = 64 << 10
+_SUFFIX = ".indexes"
+_MAX_INT64 = 2**63 - 1
+_MAX_GENERATION = 2**62
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE_BYTES = 1 << 20
+
+
+class _Forks:
+    """How many forks lie between this process and the first one; and what a child must let go."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.locked: weakref.WeakSet[IndexCacheDir] = weakref.WeakSet()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.count += 1
+        for directory in list(self.locked):
+            directory.forked()
+
+
+forks = _Forks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedFileName:
+    """A name as above, parsed; `suffix` is ``""``, ``.tmp`` or ``.deleted``."""
+
+    start_offset: int
+    segment_id: str
+    generation: int
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        stem = f"{self.start_offset}_{self.segment_id}.{self.generation}"
+        return f"{stem}{_SUFFIX}{self.suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> CachedFileName | None:
+        """The parts of a file's name; None when it is none that this module writes."""
+        suffix = next((one for one in (TEMPORARY_SUFFIX, DELETED_SUFFIX) if name.endswith(one)), "")
+        stem = name.removesuffix(suffix)
+        if not stem.endswith(_SUFFIX):
+            return None
+        # The id may itself contain an underscore, but never a dot.
+        start_offset, _, rest = stem.removesuffix(_SUFFIX).partition("_")
+        segment_id, _, generation = rest.partition(".")
+        limits = ((start_offset, _MAX_INT64), (generation, _MAX_GENERATION))
+        if not all(_NUMBER.fullmatch(text) and int(text) <= limit for text, limit in limits):
+            return None
+        try:
+            check_kafka_uuid(segment_id)
+        except ValueError:
+            return None
+        return cls(
+            start_offset=int(start_offset),
+            segment_id=segment_id,
+            generation=int(generation),
+            suffix=suffix,
+        )
+
+
+class IndexFile:
+    """One complete file of the cache, held by the cache, by its readers and by its pages.
+
+    When the last of them lets go it is removed: what the cache holds never gets that far. It
+    stays when the cache was closed before, at interpreter exit and in a forked child.
+    """
+
+    __slots__ = ("__weakref__", "_directory", "_forks", "_lock", "_path", "_retired", "size_bytes")
+
+    def __init__(self, directory: IndexCacheDir, path: str, size_bytes: int) -> None:
+        self._directory = directory
+        self._path = path
+        self._retired = False
+        self._forks = forks.count
+        self._lock = threading.Lock()
+        self.size_bytes = size_bytes
+
+    @property
+    def path(self) -> str:
+        """Where it is now."""
+        return self._path
+
+    def read(self) -> Buffer:
+        """Its bytes: pages of a large file, a copy of a small one.
+
+        CorruptDataError when it has another size than before, OSError when it cannot be read.
+        """
+        with self._lock:
+            descriptor = open_regular_file(self._path)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found != self.size_bytes:
+                raise CorruptDataError(
+                    reason="bad_length",
+                    path=self._path,
+                    position=min(found, self.size_bytes),
+                    expected=f"{self.size_bytes} bytes",
+                    found=f"{found}",
+                )
+            if found >= MIN_MAPPED_BYTES:
+                return map_descriptor(descriptor, found, self)
+            return os.pread(descriptor, found, 0)
+        finally:
+            os.close(descriptor)
+
+    def retire(self) -> None:
+        """It is of no use any more; whoever holds it may go on reading. OSError as `rename`.
+
+        Its new name tells a later start so, should this process end before its readers do.
+        """
+        with self._lock:
+            if self._retired or self._directory.closed:
+                return
+            self._retired = True
+            with suppress(FileNotFoundError):
+                os.rename(self._path, self._path + DELETED_SUFFIX)
+                self._path += DELETED_SUFFIX
+
+    def __del__(self) -> None:
+        keep = self._directory.closed and not self._retired
+        if keep or self._forks != forks.count or sys.is_finalizing():
+            return
+        # What cannot be removed now is found by the next start.
+        with suppress(OSError):
+            os.unlink(self._path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFile:
+    """A complete file of an earlier run; its sections are not verified yet."""
+
+    file: IndexFile
+    metadata: RemoteLogSegmentMetadata
+
+
+class IndexCacheDir:
+    """The files below `path`. Opening it takes its lock; `adopt` tells what is there.
+
+    A folder that cannot be used now (no room, no permission, gone) is tried again by the next
+    `write`. ConfigError when another process has it, NotADirectoryError or FileExistsError when
+    it can never be one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, first_generation: int) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self.closed = False
+        self._generation = max(0, first_generation)
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Make the folder and lock it. OSError when that cannot be done now."""
+        os.makedirs(self.path, exist_ok=True)
+        lock_path = os.path.join(self.path, LOCK_NAME)
+        # Opened for reading only, so that a read-only disk can be used for what it holds.
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(lock_path, flags, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                f"{self.path}: another index cache uses this folder (lock on {lock_path}); give "
+                "every process its own"
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        forks.locked.add(self)
+
+    def close(self) -> None:
+        """Let go of the folder; its files stay. May be repeated."""
+        with self._lock:
+            self.closed = True
+            if self._descriptor is not None:
+                # A child on its way to another program may still share the descriptor.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                self._drop_lock()
+
+    def forked(self) -> None:
+        """This process is a child: the folder and its lock are the parent's."""
+        # A lock that a child keeps would outlive its parent; and no thread is left here that
+        # could release this one.
+        self._lock = threading.Lock()
+        self.closed = True
+        self._drop_lock()
+
+    def _drop_lock(self) -> None:
+        """Close the lock's descriptor here; another process that shares the lock keeps it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    # -- what an earlier run left
+
+    def adopt(self, on_damage: Callable[[Exception], object]) -> list[FoundFile]:
+        """The newest complete file of each segment, least recently written first.
+
+        Half-written, given up, superseded and damaged files are removed; `on_damage` is told of
+        the damaged ones. OSError when the folder cannot be read.
+        """
+        newest: dict[RemoteLogSegmentId, tuple[int, FoundFile]] = {}
+        for name, written_ns in self._names():
+            path = os.path.join(self.path, str(name))
+            if name.suffix:
+                _remove(path)
+                continue
+            try:
+                found = self._examine(path, name)
+            except (CorruptDataError, OSError) as error:
+                _remove(path)
+                on_damage(error)
+                continue
+            if found.metadata.segment_id in newest:
+                _remove(path)
+            else:
+                newest[found.metadata.segment_id] = (written_ns, found)
+        return [found for _, found in sorted(newest.values(), key=lambda pair: pair[0])]
+
+    def _names(self) -> Iterator[tuple[CachedFileName, int]]:
+        """Our regular files and when they were written (ns), the highest generation first."""
+        found = []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                name = CachedFileName.parse(entry.name)
+                if name is None:
+                    continue
+                self._generation = max(self._generation, name.generation)
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append((name, status.st_mtime_ns))
+        return iter(sorted(found, key=lambda pair: pair[0].generation, reverse=True))
+
+    def _examine(self, path: str, name: CachedFileName) -> FoundFile:
+        """Size, header and description of a file; CorruptDataError when they do not fit."""
+        descriptor = open_regular_file(path)
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+            first = os.pread(descriptor, FIRST_READ_BYTES, 0)
+            header = IndexesHeader.parse(first, path=path, object_size_bytes=size_bytes)
+            section = header.section(IndexKind.METADATA)
+            text = os.pread(descriptor, section.size_bytes, section.position)
+        finally:
+            os.close(descriptor)
+        metadata = header.description(text).metadata
+        if (metadata.start_offset, metadata.segment_id.id) != (name.start_offset, name.segment_id):
+            raise CorruptDataError(
+                reason="wrong_segment",
+                path=path,
+                position=section.position,
+                expected=f"a description of segment {name.segment_id} from {name.start_offset}",
+                found=f"one of {metadata.segment_id} from {metadata.start_offset}",
+            )
+        return FoundFile(file=IndexFile(self, path, size_bytes), metadata=metadata)
+
+    # -- new files
+
+    def write(self, metadata: RemoteLogSegmentMetadata, data: Buffer) -> IndexFile:
+        """A new file with those bytes. OSError when the disk does not take them, ClosedError."""
+        name = self._next_name(metadata)
+        path = os.path.join(self.path, str(name))
+        temporary = path + TEMPORARY_SUFFIX
+        try:
+            descriptor = os.open(temporary, _CREATE_FLAGS, 0o644)
+        except FileNotFoundError:
+            # Somebody moved the folder away.
+            self._forget()
+            raise
+        try:
+            try:
+                _write_all(descriptor, data)
+            finally:
+                # Some file systems say only here that there was no room.
+                os.close(descriptor)
+            return self._publish(temporary, path, memoryview(data).nbytes)
+        except BaseException:
+            _remove(temporary)
+            raise
+
+    def _next_name(self, metadata: RemoteLogSegmentMetadata) -> CachedFileName:
+        with self._lock:
+            self._check_open()
+            if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+                # Somebody removed the folder; another cache may have made it anew.
+                self._drop_lock()
+            if self._descriptor is None:
+                self.open()
+            self._generation += 1
+            return CachedFileName(
+                start_offset=metadata.start_offset,
+                segment_id=metadata.segment_id.id,
+                generation=self._generation,
+            )
+
+    def _publish(self, temporary: str, path: str, size_bytes: int) -> IndexFile:
+        with self._lock:
+            # After a close the folder may be another cache's.
+            self._check_open()
+            os.rename(temporary, path)
+            return IndexFile(self, path, size_bytes)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self.path}: the index cache was closed")
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._drop_lock()
+
+
+def _write_all(descriptor: int, data: Buffer) -> None:
+    view = memoryview(data).cast("B")
+    written = 0
+    while written < len(view):
+        written += os.write(descriptor, view[written : written + _WRITE_BYTES])
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,235 @@
+"""The indexes of one remote segment as the index cache hands them out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tierlog import _core
+from tierlog.errors import CorruptDataError
+from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.log.index_files import AbortedTransaction
+from tierlog.remote.index_cache.directory import IndexFile
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, verify_indexes
+from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
+from tierlog.remote.segment.storage import check_same_segment
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["RemoteIndexEntry"]
+
+
+class RemoteIndexEntry:
+    """The verified indexes of one segment: views of its cached file, nothing is copied.
+
+    Good for as long as anybody holds it or a view of it, whatever becomes of the cache. Threads
+    may share it. Offsets are Kafka offsets, positions byte positions in the `.log` object.
+    CorruptDataError, naming object or file, when a section is not what its kind says although its
+    checksum is right.
+    """
+
+    __slots__ = (
+        "_data",
+        "_given_up",
+        "_header",
+        "_lock",
+        "_offsets",
+        "_remote_log_index",
+        "_times",
+        "asked",
+        "file",
+        "index",
+        "metadata",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        size_bytes: int,
+        *,
+        file: IndexFile | None = None,
+        header: IndexesHeader | None = None,
+        data: Buffer | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.size_bytes = size_bytes
+        self.file = file
+        self.asked: RemoteLogSegmentMetadata | None = None
+        self._given_up = False
+        self._lock = threading.RLock()
+        self._header = header
+        self._data = None if data is None else memoryview(data).cast("B").toreadonly()
+        self._offsets: memoryview | None = None
+        self.index: _core.SegmentIndex | None = None
+        self._times: memoryview | None = None
+        self._remote_log_index: RemoteLogIndexEntries | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteIndexEntry({self.metadata.segment_id}, {self.size_bytes} bytes)"
+
+    # -- for the cache
+
+    @property
+    def verified(self) -> bool:
+        """Whether its bytes were looked at; an entry taken over from an earlier run was not yet."""
+        return self._data is not None
+
+    def verify(self) -> None:
+        """Compare every checksum of the file, once. CorruptDataError or OSError when it is bad."""
+        with self._lock:
+            if self._data is not None or self.file is None:
+                return
+            data = memoryview(self.file.read()).cast("B").toreadonly()
+            header, description = verify_indexes(data, path=self.file.path)
+            check_same_segment(header, description.metadata, self.metadata)
+            self._header = header
+            self._data = data
+
+    def give_up(self, remove: Callable[[], object]) -> bool:
+        """Call `remove` unless that was done before; True for the one caller that did."""
+        with self._lock:
+            if self._given_up:
+                return False
+            self._given_up = True
+            remove()
+            return True
+
+    def check_segment(self, asked: RemoteLogSegmentMetadata) -> None:
+        """CorruptDataError unless it describes the segment asked for."""
+        if asked is not self.asked:
+            check_same_segment(self._known_header(), self.metadata, asked)
+            self.asked = asked
+
+    # -- for readers
+
+    def section(self, kind: IndexKind) -> memoryview:
+        """The section as it is stored, read-only."""
+        section = self._known_header().section(kind)
+        assert self._data is not None
+        return self._data[section.position : section.end_position]
+
+    def lookup_offset(self, target_offset: int) -> tuple[int, int]:
+        """(offset, position) of the largest entry at or below an offset; (start offset, 0) if none.
+
+        The batch at that position may end before the target: scan forward from there (Kafka's
+        ``OffsetIndex.lookup``).
+        """
+        return _core.lookup_offset_index(
+            self._offset_index(), self.metadata.start_offset, target_offset
+        )
+
+    def lookup_upper_bound(self, end_position: int) -> tuple[int, int] | None:
+        """(offset, position) of the first entry at or past a position; None past the last."""
+        return _core.lookup_upper_bound(
+            self._offset_index(), self.metadata.start_offset, end_position
+        )
+
+    def lookup_timestamp(self, target_ms: int) -> tuple[int, int]:
+        """(timestamp, offset) of the largest entry at or below a time, else (-1, start offset).
+
+        Records with that timestamp or a later one lie past that offset (Kafka's
+        ``TimeIndex.lookup``).
+        """
+        return _core.lookup_time_index(self._time_index(), self.metadata.start_offset, target_ms)
+
+    @property
+    def segment_index(self) -> _core.SegmentIndex:
+        """Its offset index, batch checksums and bounds: finds and checks the batches of a read."""
+        found = self.index
+        if found is None:
+            segment, kind = self.metadata, IndexKind.BATCH_CHECKSUM
+            checksums: Buffer = b""
+            if kind in self._known_header().kinds:
+                checksums = self.section(kind)
+            entries = self._offset_index()
+            try:
+                found = self.index = _core.SegmentIndex(
+                    entries,
+                    checksums,
+                    segment.start_offset,
+                    segment.end_offset,
+                    segment.segment_size_bytes,
+                )
+            except CorruptDataError as error:
+                raise self._located(error, kind) from None
+        return found
+
+    def aborted_transactions(
+        self, from_offset: int, upper_bound_offset: int
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        """The aborts a reader of [from, upper bound) must know, and whether that is all of them.
+
+        If not, the next segment's go on (Kafka's ``TransactionIndex.collectAbortedTxns``).
+        """
+        section = self.section(IndexKind.TRANSACTION)
+        try:
+            found, complete = _core.collect_aborted(
+                section, self.metadata.start_offset, from_offset, upper_bound_offset
+            )
+        except CorruptDataError as error:
+            raise self._located(error, IndexKind.TRANSACTION) from None
+        return tuple(AbortedTransaction(*entry) for entry in found), complete
+
+    @property
+    def remote_log_index(self) -> RemoteLogIndexEntries:
+        """Its remoteLogIndex, verified when first asked for."""
+        found = self._remote_log_index
+        if found is None:
+            kind = IndexKind.REMOTE_LOG
+            try:
+                found = decode_remote_log_index(self.section(kind))
+            except CorruptDataError as error:
+                raise self._located(error, kind) from None
+            self._remote_log_index = found
+        return found
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        """The lineage up to the segment's end offset."""
+        section = self.section(IndexKind.LEADER_EPOCH)
+        return parse_leader_epochs(bytes(section), self._known_header().path)
+
+    def _offset_index(self) -> memoryview:
+        found = self._offsets
+        if found is None:
+            found = self._offsets = self._checked(IndexKind.OFFSET)
+        return found
+
+    def _time_index(self) -> memoryview:
+        found = self._times
+        if found is None:
+            found = self._times = self._checked(IndexKind.TIME)
+        return found
+
+    def _checked(self, kind: IndexKind) -> memoryview:
+        """An offset or time index whose entries ascend, without its zero tail."""
+        section = self.section(kind)
+        base_offset = self.metadata.start_offset
+        try:
+            if kind is IndexKind.OFFSET:
+                _first, _second, length = _core.parse_offset_index(section, base_offset)
+            else:
+                _first, _second, length = _core.parse_time_index(section, base_offset)
+        except CorruptDataError as error:
+            raise self._located(error, kind) from None
+        return section[:length]
+
+    def _located(self, error: CorruptDataError, kind: IndexKind) -> CorruptDataError:
+        header = self._known_header()
+        return CorruptDataError(
+            reason=error.reason,
+            path=header.path,
+            position=header.section(kind).position + error.position,
+            expected=error.expected,
+            found=error.found,
+            hint="rebuild the indexes from the .log object",
+        )
+
+    def _known_header(self) -> IndexesHeader:
+        if self._header is None:
+            raise ValueError(f"{self!r} was not verified")
+        return self._header

@@ -1,0 +1,1 @@
+"""The remoteLogIndex files of a partition on disk."""

@@ -1,0 +1,297 @@
+"""The folder of a partition's remote index files: names, durable changes, what does not belong.
+
+    <index dir>/<topic>-<topicId>/<partition>/
+        <base, 20 digits>.remoteLogIndex  .remoteOffsetIndex  .remoteTimeIndex
+        <name>.tmp                 an index on its way to its name
+        rebuilt.tmp/               a rebuild that was not finished: removed
+        rebuilt/                   a finished one: the files beside it are to go, its own to come up
+        rebuilt.moving/            the files beside it are gone, its own are coming up
+        <name>.set-aside-<n>       what bore one of these names without being a regular file
+
+Every step of a swap is one rename or one removal and may be repeated, so that a crash anywhere
+leaves all files of the old set or all of the new one, once `settle` has run. Other names are left
+alone.
+
+Not here: what is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from tierlog.remote.segment.layout import partition_prefix
+from tierlog.remote.store.object_store import file_chunks
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Listing", "RemoteIndexDir", "RemoteIndexKind", "sync_file", "write_all"]
+
+_MAX_INT64 = 2**63 - 1
+_TEMPORARY = ".tmp"
+_STAGED = "rebuilt.tmp"
+_COMMITTED = "rebuilt"
+_MOVING = "rebuilt.moving"
+_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE_BYTES = 16 << 20
+
+
+class RemoteIndexKind(StrEnum):
+    """The files of one base offset, by the end of their names. The first one is the truth, the
+    others follow from it."""
+
+    LOG = "remoteLogIndex"
+    OFFSET = "remoteOffsetIndex"
+    TIME = "remoteTimeIndex"
+
+
+_NAME = re.compile(rf"([0-9]{{20}})\.({'|'.join(RemoteIndexKind)})", re.ASCII)
+
+
+@dataclass(slots=True, kw_only=True)
+class Listing:
+    """The regular files of a folder by base offset, and what had to be set aside there."""
+
+    kinds: dict[int, set[RemoteIndexKind]] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
+
+
+class RemoteIndexDir:
+    """One folder. Not for several threads at once."""
+
+    def __init__(self, path: str, root: str | None = None) -> None:
+        self.path = path
+        self._root = path if root is None else root
+        self._made = False
+
+    @classmethod
+    def of(cls, index_dir: str | os.PathLike[str], partition: TopicIdPartition) -> RemoteIndexDir:
+        """The folder of `partition`; nothing is made yet."""
+        root = os.path.realpath(os.fspath(index_dir))
+        return cls(os.path.join(root, partition_prefix(partition).rstrip("/")), root)
+
+    def file_path(self, base_offset: int, kind: RemoteIndexKind) -> str:
+        return os.path.join(self.path, f"{base_offset:020d}.{kind}")
+
+    # -- folders
+
+    def make(self) -> None:
+        """The folder and those above it, durable. OSError for a link or a file in their place."""
+        if self._made:
+            return
+        if not os.path.isdir(self._root):
+            os.makedirs(self._root, exist_ok=True)
+            sync_folder(os.path.dirname(self._root))
+        folder = self._root
+        for part in os.path.relpath(self.path, self._root).split(os.sep):
+            folder = os.path.join(folder, part)
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+            sync_folder(folder)
+            sync_folder(os.path.dirname(folder))
+        self._made = True
+
+    def sync(self) -> None:
+        """The names in it are durable."""
+        sync_folder(self.path)
+
+    def clear(self) -> None:
+        """Away with all that is ours, and with the folder and the topic's when nothing is left."""
+        if os.path.lexists(self.path):
+            for _, base_offset, _ in self._files(self.settle()):
+                self.remove(base_offset)
+            self.sync()
+        self._made = False
+        folder = self.path
+        while folder != self._root:
+            try:
+                os.rmdir(folder)
+                sync_folder(os.path.dirname(folder))
+            except OSError:
+                return
+            folder = os.path.dirname(folder)
+
+    # -- what is there
+
+    def settle(self) -> Listing:
+        """What is there, once a swap that a crash interrupted is finished or taken back."""
+        listing = Listing()
+        self._made = False
+        if not os.path.lexists(self.path):
+            return listing
+        sync_folder(os.path.dirname(self.path))
+        sync_folder(self.path)
+        self._files(listing)
+        self._settle_swap(listing)
+        for name, base_offset, kind in self._files(listing):
+            if name.endswith(_TEMPORARY):
+                os.unlink(os.path.join(self.path, name))
+            else:
+                listing.kinds.setdefault(base_offset, set()).add(kind)
+        return listing
+
+    def _files(self, listing: Listing) -> list[tuple[str, int, RemoteIndexKind]]:
+        """The regular files with such names; anything else that has one is set aside."""
+        with os.scandir(self.path) as found:
+            entries = sorted((entry.name, entry.is_file(follow_symlinks=False)) for entry in found)
+        files = []
+        for name, is_file in entries:
+            match = _NAME.fullmatch(name.removesuffix(_TEMPORARY))
+            if match is None or int(match[1]) > _MAX_INT64:
+                continue
+            if is_file:
+                files.append((name, int(match[1]), RemoteIndexKind(match[2])))
+            else:
+                listing.set_aside.append(self._set_aside(name))
+        return files
+
+    def _set_aside(self, name: str) -> str:
+        """Gives what is there another name, whatever it is; that name."""
+        number = 0
+        while True:
+            path = os.path.join(self.path, f"{name}.set-aside-{number}")
+            if not os.path.lexists(path):
+                os.rename(os.path.join(self.path, name), path)
+                return path
+            number += 1
+
+    # -- files
+
+    @contextmanager
+    def opened(self, base_offset: int, kind: RemoteIndexKind, *, create: bool) -> Iterator[int]:
+        """A descriptor to write with; of a new file if `create`, which then must not exist."""
+        flags = _CREATE_FLAGS if create else os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.file_path(base_offset, kind), flags, 0o644)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def replace(self, base_offset: int, kind: RemoteIndexKind, data: Buffer) -> None:
+        """A whole index, which appears under its name at once; not synced."""
+        path = self.file_path(base_offset, kind)
+        with suppress(FileNotFoundError):
+            os.unlink(path + _TEMPORARY)
+        descriptor = os.open(path + _TEMPORARY, _CREATE_FLAGS, 0o644)
+        try:
+            write_all(descriptor, data, 0)
+        finally:
+            os.close(descriptor)
+        os.rename(path + _TEMPORARY, path)
+
+    def rewrite(self, base_offset: int, size_bytes: int) -> None:
+        """The first bytes of a log once more, in a new file in its place, durable."""
+        path = self.file_path(base_offset, RemoteIndexKind.LOG)
+        with suppress(FileNotFoundError):
+            os.unlink(path + _TEMPORARY)
+        with self.opened(base_offset, RemoteIndexKind.LOG, create=False) as source:
+            target = os.open(path + _TEMPORARY, _CREATE_FLAGS, 0o644)
+            try:
+                position = 0
+                for chunk in file_chunks(source, size_bytes):
+                    write_all(target, chunk, position)
+                    position += len(chunk)
+                os.fsync(target)
+            finally:
+                os.close(target)
+        os.rename(path + _TEMPORARY, path)
+        self.sync()
+
+    def remove(self, base_offset: int) -> None:
+        """All files of a base offset, the log first: without it the others mean nothing."""
+        for kind in RemoteIndexKind:
+            with suppress(FileNotFoundError):
+                os.unlink(self.file_path(base_offset, kind))
+
+    # -- the swap
+
+    def stage(self) -> RemoteIndexDir:
+        """An empty folder for a new set of files."""
+        self.make()
+        self._remove_set(_STAGED)
+        if os.path.lexists(os.path.join(self.path, _STAGED)):
+            self._set_aside(_STAGED)
+        staged = RemoteIndexDir(os.path.join(self.path, _STAGED))
+        os.mkdir(staged.path)
+        staged._made = True
+        return staged
+
+    def unstage(self) -> None:
+        """Away with what `stage` gave."""
+        self._remove_set(_STAGED)
+
+    def commit(self) -> None:
+        """What was staged, synced before, takes the place of all files here."""
+        os.rename(os.path.join(self.path, _STAGED), os.path.join(self.path, _COMMITTED))
+        self.sync()
+        self._settle_swap(Listing())
+
+    def _settle_swap(self, listing: Listing) -> None:
+        for name in (_STAGED, _COMMITTED, _MOVING):
+            path = os.path.join(self.path, name)
+            if os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
+                listing.set_aside.append(self._set_aside(name))
+        self._remove_set(_STAGED)
+        if os.path.lexists(os.path.join(self.path, _COMMITTED)):
+            for _, base_offset, _ in self._files(listing):
+                self.remove(base_offset)
+            self.sync()
+            os.rename(os.path.join(self.path, _COMMITTED), os.path.join(self.path, _MOVING))
+        moving = os.path.join(self.path, _MOVING)
+        if os.path.lexists(moving):
+            for name in sorted(os.listdir(moving)):
+                if _NAME.fullmatch(name):
+                    os.rename(os.path.join(moving, name), os.path.join(self.path, name))
+            self.sync()
+            self._remove_set(_MOVING)
+            if os.path.lexists(moving):
+                listing.set_aside.append(self._set_aside(_MOVING))
+            self.sync()
+
+    def _remove_set(self, name: str) -> None:
+        """A folder of the swap with the files that are ours; it stays when there are others."""
+        path = os.path.join(self.path, name)
+        if not os.path.lexists(path):
+            return
+        for found in os.listdir(path):
+            if _NAME.fullmatch(found.removesuffix(_TEMPORARY)):
+                with suppress(OSError):
+                    os.unlink(os.path.join(path, found))
+        with suppress(OSError):
+            os.rmdir(path)
+
+
+def write_all(descriptor: int, data: Buffer, position: int) -> None:
+    """All of `data` at a byte position."""
+    view = memoryview(data).cast("B")
+    written = 0
+    while written < len(view):
+        piece = view[written : written + _WRITE_BYTES]
+        written += os.pwrite(descriptor, piece, position + written)
+
+
+def sync_file(path: str) -> None:
+    """The bytes of a file are durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    """The names in a folder are durable. OSError when it is a link, or none."""
+    descriptor = os.open(path, _DIRECTORY_FLAGS)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,225 @@
+"""Look-ups in the remote index files of one partition, by offset and by time; nothing is written.
+
+    view = RemoteIndexView(index_dir, partition)
+    entry = view.lookup_offset(4711)
+
+`RemoteIndexFiles` looks up in the files that it writes itself, a `RemoteIndexView` in those that
+another process, or another part of this one, writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from tierlog.errors import ClosedError, CorruptDataError
+from tierlog.remote.index_files.directory import RemoteIndexDir, RemoteIndexKind
+from tierlog.remote.index_files.file import (
+    IndexPaths,
+    RemoteIndexFile,
+    RemoteLogIndexEntry,
+    entry_of,
+    find_offset,
+    find_timestamp,
+    read_entries,
+    scan,
+)
+from tierlog.remote.index_files.row import Row
+from tierlog.remote.store.object_store import open_regular_file
+from tierlog.types import TopicIdPartition
+
+__all__ = ["RemoteIndexLookups", "RemoteIndexView", "index_views"]
+
+_T = TypeVar("_T")
+_LOG_NAME = re.compile(rf"([0-9]{{20}})\.{RemoteIndexKind.LOG}", re.ASCII)
+_MAX_VIEWS = 4096
+
+
+class RemoteIndexLookups(ABC):
+    """Finds entries in the row of files that a subclass keeps in `_row`."""
+
+    def __init__(self, partition: TopicIdPartition, directory: RemoteIndexDir) -> None:
+        self.partition = partition
+        self._directory = directory
+        self._row = Row()
+        self._closed = False
+
+    @property
+    def last_offset(self) -> int | None:
+        """The last Kafka offset that an entry covers; None without entries."""
+        row = self._row
+        return row.last_offset if row.files else None
+
+    @property
+    def path(self) -> str:
+        """The partition's folder."""
+        return self._directory.path
+
+    def lookup_offset(self, offset: int) -> RemoteLogIndexEntry | None:
+        """The entry that holds `offset`, or the next one of the same segment when it has none such.
+
+        None when the files do not say where it is: above the last offset, or in a gap. The segment
+        itself, by its metadata, then knows more. CorruptDataError when the files are damaged; the
+        next call that writes drops what is.
+        """
+
+        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
+            index = bisect_left(row.last_offsets, offset)
+            if index == len(row.files) or offset < row.files[index].base_offset:
+                return None
+            file = row.files[index]
+            paths = self._paths(file, with_index)
+            entry, is_answer = find_offset(paths, file, self.partition, offset)
+            return entry if is_answer else None
+
+        return self._look(look)
+
+    def lookup_timestamp(self, timestamp_ms: int) -> RemoteLogIndexEntry | None:
+        """The first entry here whose last timestamp reaches `timestamp_ms`; None when none does.
+
+        An earlier record may lie in a gap. CorruptDataError as `lookup_offset`.
+        """
+
+        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
+            if timestamp_ms < 0:
+                return next(
+                    (one for one in self._entries(row) if one.last_timestamp_ms >= timestamp_ms),
+                    None,
+                )
+            for file in row.files:
+                if file.max_timestamp_ms >= timestamp_ms:
+                    paths = self._paths(file, with_index)
+                    return find_timestamp(paths, file, self.partition, timestamp_ms)
+            return None
+
+        return self._look(look)
+
+    def entries(self) -> Iterator[RemoteLogIndexEntry]:
+        """Every entry in offset order, verified, of the moment of the call."""
+        self._check_open()
+        return self._entries(self._row)
+
+    def _entries(self, row: Row) -> Iterator[RemoteLogIndexEntry]:
+        for file in row.files:
+            path = self._paths(file, with_index=False).log
+            try:
+                descriptor = open_regular_file(path)
+            except FileNotFoundError:
+                if file not in self._row.files:
+                    continue
+                raise
+            try:
+                for _, entries in read_entries(descriptor, path, 0, file.size_bytes):
+                    for number in range(len(entries)):
+                        yield entry_of(entries, number, self.partition)
+            finally:
+                os.close(descriptor)
+
+    def _paths(self, file: RemoteIndexFile, with_index: bool) -> IndexPaths:
+        log, offset, time = (
+            self._directory.file_path(file.base_offset, kind) for kind in RemoteIndexKind
+        )
+        return IndexPaths(log=log, offset=offset, time=time) if with_index else IndexPaths(log=log)
+
+    @abstractmethod
+    def _look(self, look: Callable[[Row, bool], _T]) -> _T:
+        """Return what `look` finds in the row, with or without the indexes over it."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._directory.path}: the remote index files were closed")
+
+
+class RemoteIndexView(RemoteIndexLookups):
+    """The files as they are at each look-up. Any thread.
+
+    Every file is verified when it is first seen and when it has grown. A damaged file is a gap, and
+    so is an append that is not finished: the segment's own indexes then answer.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], partition: TopicIdPartition) -> None:
+        super().__init__(partition, RemoteIndexDir.of(directory, partition))
+        self._lock = threading.Lock()
+        # Size, inode and time of each file, and what it held then (None: nothing sound).
+        self._seen: dict[int, tuple[tuple[int, ...], RemoteIndexFile | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"RemoteIndexView({self.partition}, {len(self._row.files)} files)"
+
+    def _look(self, look: Callable[[Row, bool], _T]) -> _T:
+        self._check_open()
+        self._refresh()
+        try:
+            return look(self._row, True)
+        except (CorruptDataError, OSError):
+            # The files changed meanwhile, or an index is not that of its log.
+            self._refresh()
+            return look(self._row, False)
+
+    def _refresh(self) -> None:
+        """Read what has changed since the last look."""
+        found = self._listed()
+        if found.keys() == self._seen.keys() and all(
+            self._seen[base][0] == state for base, state in found.items()
+        ):
+            return
+        with self._lock:
+            seen = self._seen
+            self._seen = {
+                base: seen[base]
+                if base in seen and seen[base][0] == state
+                else (state, self._scanned(base))
+                for base, state in found.items()
+            }
+            files, last = [], -1
+            for base in sorted(self._seen):
+                file = self._seen[base][1]
+                if file is not None and base > last:
+                    files.append(file)
+                    last = file.last_offset
+            self._row = Row.of(files)
+
+    def _listed(self) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        try:
+            with os.scandir(self._directory.path) as entries:
+                for entry in entries:
+                    name = _LOG_NAME.fullmatch(entry.name)
+                    if name is not None and entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        state = (status.st_size, status.st_ino, status.st_mtime_ns)
+                        found[int(name[1])] = state
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return found
+
+    def _scanned(self, base_offset: int) -> RemoteIndexFile | None:
+        path = self._directory.file_path(base_offset, RemoteIndexKind.LOG)
+        try:
+            return scan(path, base_offset, self.partition).file
+        except (CorruptDataError, OSError):
+            return None
+
+
+def index_views(
+    directory: str | os.PathLike[str] | None,
+) -> Callable[[TopicIdPartition], RemoteIndexView] | None:
+    """Return what gives each partition's view of `directory`; None when there is no directory."""
+    if directory is None:
+        return None
+    known: dict[TopicIdPartition, RemoteIndexView] = {}
+
+    def view_of(partition: TopicIdPartition) -> RemoteIndexView:
+        view = known.get(partition)
+        if view is None:
+            if len(known) >= _MAX_VIEWS:
+                known.clear()
+            view = known[partition] = RemoteIndexView(directory, partition)
+        return view
+
+    return view_of

@@ -1,0 +1,456 @@
+"""A partition's row of remote index files on disk: recovered, extended, cut. One thread at a time.
+
+`Row` is what is known of all files at one moment, in offset order. Between two of them, and before
+the first, may be a gap: offsets that no file covers, because the log has none, because the file was
+lost or damaged, or because the offsets have left the log. The last gap is what is yet to come.
+
+Not here: locks, stores, and which segments are wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierlog.errors import CorruptDataError
+from tierlog.remote.index_files.directory import (
+    RemoteIndexDir,
+    RemoteIndexKind,
+    sync_file,
+    write_all,
+)
+from tierlog.remote.index_files.file import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_SLOT_BYTES,
+    TIME_SLOT_BYTES,
+    TRAILER,
+    Growth,
+    LastRun,
+    RemoteIndexFile,
+    Scan,
+    check_entries,
+    grown,
+    is_followed,
+    read_entries,
+    scan,
+)
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.indexes import MAX_INDEXES_BYTES
+from tierlog.remote.segment.layout import is_foreign_data_id, log_key
+from tierlog.remote.segment.log_index import (
+    RemoteLogIndexEntries,
+    decode_remote_log_index,
+    encode_remote_log_index,
+)
+from tierlog.remote.store.object_store import open_regular_file
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Row", "RowWriter", "SegmentEntries", "segment_entries"]
+
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The files in offset order; ``gaps`` are (last offset before, first offset after), exclusive,
+    the last one without an end."""
+
+    files: tuple[RemoteIndexFile, ...] = ()
+    last_offsets: tuple[int, ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ((-1, _MAX_INT64),)
+
+    @classmethod
+    def of(cls, files: Iterable[RemoteIndexFile]) -> Row:
+        files = tuple(files)
+        lasts = tuple(file.last_offset for file in files)
+        bases = (file.base_offset for file in files)
+        gaps = zip((-1, *lasts), (*bases, _MAX_INT64), strict=True)
+        return cls(
+            files=files,
+            last_offsets=lasts,
+            gaps=tuple((low, high) for low, high in gaps if high - low > 1),
+        )
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of all; -1 without files."""
+        return self.last_offsets[-1] if self.last_offsets else -1
+
+    def gaps_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """The gaps that offsets `start_offset` to `end_offset` touch."""
+        if len(self.gaps) == 1 and end_offset <= self.gaps[0][0]:
+            return []
+        return [gap for gap in self.gaps if gap[0] < end_offset and start_offset < gap[1]]
+
+    def before(self, last_offset: int) -> RemoteIndexFile | None:
+        """The file that ends with that offset."""
+        index = bisect_left(self.last_offsets, last_offset)
+        if index < len(self.files) and self.files[index].last_offset == last_offset:
+            return self.files[index]
+        return None
+
+    def with_file(self, file: RemoteIndexFile) -> Row:
+        """With that file, in the place of the one with its base offset if there is one."""
+        others = [other for other in self.files if other.base_offset != file.base_offset]
+        return Row.of(sorted([*others, file], key=lambda one: one.base_offset))
+
+
+# -- the entries of a segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEntries:
+    """The verified entries of one segment that are part of the log."""
+
+    key: str
+    start_offset: int
+    entries: RemoteLogIndexEntries
+    log_position: int
+
+    def last_run(self, stop: int) -> LastRun:
+        """Where the last one of rows up to `stop` (exclusive) ends."""
+        length = int(self.entries.data_length[:stop].sum(dtype=np.int64))
+        end_position = self.log_position + length
+        return LastRun(
+            key=self.key,
+            start_position=end_position - int(self.entries.data_length[stop - 1]),
+            end_position=end_position,
+            first_offset=int(self.entries.first_offset[stop - 1]),
+            last_offset=int(self.entries.last_offset[stop - 1]),
+        )
+
+
+def segment_entries(segment: RemoteLogSegmentMetadata, data: Buffer) -> SegmentEntries:
+    """`data`, the remoteLogIndex section of that segment, verified and cut where the segment is.
+
+    An entry that the cut goes through keeps its bytes and ends at the last offset before the cut.
+    CorruptDataError when one byte is wrong or an entry is not one of that segment.
+    """
+    path = f"remoteLogIndex of {segment.segment_id}"
+    size_bytes = memoryview(data).nbytes
+    if size_bytes > MAX_INDEXES_BYTES:
+        expected = f"at most {MAX_INDEXES_BYTES} bytes"
+        raise _foreign(path, MAX_INDEXES_BYTES, expected, f"{size_bytes} bytes")
+    entries = decode_remote_log_index(data, path=path)
+    if entries.has_trailer:
+        raise _foreign(path, entries.valid_length, "end of entries", "a trailer")
+    key = log_key(segment)
+    last_run = check_entries(entries, segment.topic_id_partition, path=path, only_key=key)
+    log_position = 0
+    if last_run is not None and is_foreign_data_id(last_run.key.encode(errors="surrogateescape")):
+        key = last_run.key
+        entries = _cut(entries, segment.served_end_offset)
+    elif last_run is not None:
+        log_position = last_run.end_position - int(entries.data_length.sum(dtype=np.int64))
+        _check_range(segment, entries, last_run, path)
+        entries = _cut(entries, segment.served_end_offset)
+    return SegmentEntries(
+        key=key, start_offset=segment.start_offset, entries=entries, log_position=log_position
+    )
+
+
+def _check_range(
+    segment: RemoteLogSegmentMetadata, entries: RemoteLogIndexEntries, last_run: LastRun, path: str
+) -> None:
+    first, last = int(entries.first_offset[0]), last_run.last_offset
+    size_bytes = segment.segment_size_bytes
+    if first < segment.start_offset or last > segment.end_offset:
+        expected = f"offsets in {segment.start_offset} to {segment.end_offset}"
+        raise _foreign(path, 0, expected, f"{first} to {last}")
+    if last_run.end_position > size_bytes:
+        expected = f"runs within {size_bytes} bytes"
+        raise _foreign(path, 0, expected, f"one up to {last_run.end_position}")
+    if (entries.last_offset - entries.first_offset > MAX_RELATIVE_OFFSET).any():
+        raise _foreign(path, 0, "runs of at most 2^31 offsets", "a longer one")
+
+
+def _foreign(path: str, position: int, expected: str, found: str) -> CorruptDataError:
+    return CorruptDataError(
+        reason="wrong_segment", path=path, position=position, expected=expected, found=found
+    )
+
+
+def _cut(entries: RemoteLogIndexEntries, end_offset: int) -> RemoteLogIndexEntries:
+    """What is left up to `end_offset`."""
+    row = entries.lookup_offset(end_offset + 1)
+    if row is None:
+        return entries
+    kept = bytes(entries.rdi.data[: int(entries.position[row])])
+    return decode_remote_log_index(kept + _shortened(entries, row, end_offset))
+
+
+def _shortened(entries: RemoteLogIndexEntries, row: int, end_offset: int) -> bytes:
+    """The entry with an earlier end; nothing if it begins later."""
+    first = int(entries.first_offset[row])
+    if first > end_offset:
+        return b""
+    return encode_remote_log_index(
+        [first],
+        [end_offset],
+        entries.first_timestamp_ms[row : row + 1],
+        entries.last_timestamp_ms[row : row + 1],
+        entries.data_length[row : row + 1],
+        [entries.rdi[row]],
+    )
+
+
+# -- the files
+
+
+class RowWriter:
+    """The files in one folder. `row` is always whole: it changes when the disk has.
+
+    ``sync=False`` leaves it to `sync` to make all of it durable. After an OSError nothing is known
+    of the disk: `recover` before anything else.
+    """
+
+    def __init__(
+        self,
+        directory: RemoteIndexDir,
+        partition: TopicIdPartition,
+        *,
+        rotate_bytes: int,
+        rotate_ms: int,
+        sync: bool = True,
+    ) -> None:
+        self.directory = directory
+        self.row = Row()
+        self._partition = partition
+        self._rotate_bytes = rotate_bytes
+        self._rotate_ms = rotate_ms
+        self._sync = sync
+        # What a failed sync may have left in memory only: reading it back would prove nothing.
+        self._unsynced: set[int] = set()
+
+    # -- recovering
+
+    def recover(self) -> list[CorruptDataError]:
+        """Makes of what is in the folder a row of good files; what was wrong there."""
+        self.row = Row()
+        listing = self.directory.settle()
+        findings = [
+            _finding("not_a_file", path, "a regular file of that name", "something else, set aside")
+            for path in listing.set_aside
+        ]
+        files: list[RemoteIndexFile] = []
+        for base_offset, kinds in sorted(listing.kinds.items()):
+            if RemoteIndexKind.LOG not in kinds:
+                path = self.directory.file_path(base_offset, min(kinds))
+                findings.append(_finding("missing_log", path, "a remoteLogIndex beside it", "none"))
+                self.directory.remove(base_offset)
+                continue
+            before = files[-1].last_offset if files else -1
+            file = self._recover_file(base_offset, before, findings)
+            if file is not None:
+                files.append(file)
+        if findings:
+            self.directory.sync()
+        self._unsynced.clear()
+        self.row = Row.of(files)
+        return findings
+
+    def _recover_file(
+        self, base_offset: int, before: int, findings: list[CorruptDataError]
+    ) -> RemoteIndexFile | None:
+        """A good file, durable; None when it had to go. `before` is the last offset of the one
+        before it."""
+        path = self.directory.file_path(base_offset, RemoteIndexKind.LOG)
+        try:
+            found = scan(path, base_offset, self._partition)
+            if found.file is not None and base_offset <= before:
+                raise _finding("offset_order", path, f"a base above {before}", str(base_offset))
+        except CorruptDataError as error:
+            findings.append(error)
+            self.directory.remove(base_offset)
+            return None
+        if found.torn is not None:
+            findings.append(found.torn)
+        if found.file is None:
+            self.directory.remove(base_offset)
+            return None
+        self._repair_log(found.file, found)
+        for kind, data in (
+            (RemoteIndexKind.OFFSET, found.offset_index),
+            (RemoteIndexKind.TIME, found.time_index),
+        ):
+            path = self.directory.file_path(base_offset, kind)
+            if not _holds(path, data):
+                findings.append(_finding("stale_index", path, "an index of its log", "another"))
+                self.directory.replace(base_offset, kind, data)
+        return found.file
+
+    def _repair_log(self, file: RemoteIndexFile, found: Scan) -> None:
+        is_rewritten = file.base_offset in self._unsynced
+        if is_rewritten:
+            self.directory.rewrite(file.base_offset, file.size_bytes)
+        elif found.has_trailer:
+            # Somebody may have been killed before it was synced.
+            sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
+            return
+        with self.directory.opened(file.base_offset, RemoteIndexKind.LOG, create=False) as log:
+            if found.torn is not None:
+                os.ftruncate(log, file.size_bytes)
+            write_all(log, TRAILER.pack(file.last_position), file.size_bytes)
+            os.fsync(log)
+
+    # -- growing
+
+    def insert(self, segment: SegmentEntries, gaps: Iterable[tuple[int, int]]) -> int:
+        """Adds the entries that end in one of these gaps of the row; how many those are."""
+        added = 0
+        for low, high in gaps:
+            last_offset = segment.entries.last_offset
+            start = int(np.searchsorted(last_offset, low, "right"))
+            stop = int(np.searchsorted(last_offset, high, "left"))
+            self._fill(segment, start, stop, low)
+            added += max(stop - start, 0)
+        return added
+
+    def _fill(self, segment: SegmentEntries, start: int, stop: int, low: int) -> None:
+        """Rows `start` to `stop` behind the file that ends at offset `low`."""
+        entries = segment.entries
+        before = self.row.before(low)
+        while start < stop:
+            if before is not None and self._is_followed(before, segment, start, stop):
+                before = None
+            if before is None:
+                # The files follow each other also where segments overlap.
+                base_offset = max(int(entries.first_offset[start]), low + 1)
+            else:
+                base_offset = before.base_offset
+            most = base_offset + MAX_RELATIVE_OFFSET
+            fitting = min(int(np.searchsorted(entries.last_offset, most, "right")), stop)
+            if fitting > start:
+                growth = grown(
+                    before, base_offset, entries, start, fitting, segment.last_run(fitting)
+                )
+                self._write(before, growth)
+                self.row = self.row.with_file(growth.after)
+                low, start = growth.after.last_offset, fitting
+            before = None
+
+    def _is_followed(
+        self, file: RemoteIndexFile, segment: SegmentEntries, start: int, stop: int
+    ) -> bool:
+        entries = segment.entries
+        ends = int(entries.position[stop]) if stop < len(entries) else entries.valid_length
+        return is_followed(
+            file,
+            segment.key,
+            segment.start_offset,
+            ends - int(entries.position[start]),
+            int(entries.last_timestamp_ms[start:stop].max()),
+            rotate_bytes=self._rotate_bytes,
+            rotate_ms=self._rotate_ms,
+        )
+
+    def _write(self, before: RemoteIndexFile | None, growth: Growth) -> None:
+        base_offset, create = growth.after.base_offset, before is None
+        size_bytes = before.size_bytes if before else 0
+        offset_bytes = OFFSET_SLOT_BYTES * before.entry_count if before else 0
+        time_bytes = TIME_SLOT_BYTES * before.time_count if before else 0
+        if create:
+            self.directory.make()
+        self._unsynced.add(base_offset)
+        with self.directory.opened(base_offset, RemoteIndexKind.LOG, create=create) as log:
+            write_all(log, growth.log, size_bytes)
+            with self.directory.opened(base_offset, RemoteIndexKind.OFFSET, create=create) as index:
+                write_all(index, growth.offset, offset_bytes)
+            with self.directory.opened(base_offset, RemoteIndexKind.TIME, create=create) as index:
+                write_all(index, growth.time, time_bytes)
+            write_all(log, growth.trailer, growth.after.size_bytes)
+            if self._sync:
+                os.fsync(log)
+        if self._sync:
+            if create:
+                self.directory.sync()
+            self._unsynced.discard(base_offset)
+
+    def sync(self) -> None:
+        """All files and their names are durable."""
+        for file in self.row.files:
+            sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
+        self.directory.sync()
+        self._unsynced.clear()
+
+    # -- shrinking
+
+    def drop_below(self, offset: int) -> int:
+        """Whole files that end below `offset` go, the first one first; how many."""
+        files = self.row.files
+        count = bisect_left(self.row.last_offsets, offset)
+        if count:
+            self.row = Row.of(files[count:])
+            for file in files[:count]:
+                self.directory.remove(file.base_offset)
+            self.directory.sync()
+        return count
+
+    def truncate_to(self, offset: int) -> int:
+        """Nothing ends at `offset` or above it any more; how many entries went.
+
+        The entry that goes on past `offset` keeps its bytes and ends below it.
+        """
+        files = self.row.files
+        first = bisect_left(self.row.last_offsets, offset)
+        whole = first if first < len(files) and files[first].base_offset >= offset else first + 1
+        gone = 0
+        for file in reversed(files[whole:]):
+            self.directory.remove(file.base_offset)
+            gone += file.entry_count
+        if first < len(files):
+            self.directory.sync()
+        kept = [*files[:first]]
+        for file in files[first:whole]:
+            before = kept[-1].last_offset if kept else -1
+            self._truncate_file(file, offset)
+            cut = self._recover_file(file.base_offset, before, [])
+            gone += file.entry_count - (cut.entry_count if cut else 0)
+            kept += [cut] if cut else []
+        self.row = Row.of(kept)
+        return gone
+
+    def _truncate_file(self, file: RemoteIndexFile, offset: int) -> None:
+        path = self.directory.file_path(file.base_offset, RemoteIndexKind.LOG)
+        self._unsynced.add(file.base_offset)
+        with self.directory.opened(file.base_offset, RemoteIndexKind.LOG, create=False) as log:
+            before = file.base_offset - 1
+            for position, entries in read_entries(log, path, 0, file.size_bytes):
+                row = entries.lookup_offset(offset)
+                if row is None:
+                    before = int(entries.last_offset[-1])
+                    continue
+                before = int(entries.last_offset[row - 1]) if row else before
+                cut = _shortened(entries, row, offset - 1) if offset - 1 > before else b""
+                start = position + int(entries.position[row])
+                os.ftruncate(log, start)
+                write_all(log, cut, start)
+                os.fsync(log)
+                break
+        self._unsynced.discard(file.base_offset)
+
+
+def _finding(reason: str, path: str, expected: str, found: str) -> CorruptDataError:
+    return CorruptDataError(reason=reason, path=path, position=0, expected=expected, found=found)
+
+
+def _holds(path: str, data: bytes) -> bool:
+    """Whether the file is there and has just these bytes."""
+    try:
+        descriptor = open_regular_file(path)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.fstat(descriptor).st_size != len(data):
+            return False
+        return os.pread(descriptor, len(data), 0) == data
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,469 @@
+"""The records of Kafka's ``__remote_log_metadata`` topic, byte for byte.
+
+A value is three unsigned varints (frame version 1, message key, message version 0) and one message
+in Kafka's flexible layout; keys are null (``RemoteLogMetadataSerde``):
+
+    0  a segment: `RemoteLogSegmentMetadata`
+    1  a later state of one: `RemoteLogSegmentMetadataUpdate`
+    2  a partition on its way out: `RemotePartitionDeleteMetadata`
+
+What only tierlog knows goes into tagged fields of high numbers, which Kafka reads over: a segment's
+bytes per epoch, the checksum of its log and where it was cut off, and the leader epoch of whoever
+wrote the record. Without them the bytes are Kafka's own.
+
+What Kafka has no record for is a note: the end of the deletion of a segment that never was. Every
+reader forgets it at once, Kafka's with a line in the broker's log; only its tagged fields count.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from tierlog.errors import CorruptDataError
+from tierlog.remote.metadata.manager import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid, kafka_uuid_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+__all__ = [
+    "MetadataRecord",
+    "RemoteLogMetadata",
+    "decode_record",
+    "encode_record",
+    "metadata_partition",
+    "note_about",
+]
+
+RemoteLogMetadata = (
+    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+)
+
+FRAME_VERSION = 1
+SEGMENT, SEGMENT_UPDATE, PARTITION_DELETE = 0, 1, 2
+TAG_TXN_INDEX_EMPTY = 0
+# Far above what Kafka gives out, so that a later version of its message does not meet them.
+TAG_BYTES_PER_EPOCH = 21_000
+TAG_LOG_CRC32C = 21_001
+TAG_LEADER_EPOCH = 21_002
+TAG_TRUNCATION_OFFSET = 21_003
+TAG_LOG_START_OFFSET = 21_004
+# Kafka's ``Uuid.ZERO_UUID``, which it never gives to a segment.
+NO_SEGMENT = kafka_uuid(bytes(16))
+
+_INT8, _INT32, _INT64 = struct.Struct(">b"), struct.Struct(">i"), struct.Struct(">q")
+_UINT32 = struct.Struct(">I")
+_EPOCH_SIZE = struct.Struct(">iq")
+# Start and end offset, broker, largest timestamp, time of the event.
+_SEGMENT_NUMBERS = struct.Struct(">qqiqq")
+_NO_TAGS = b"\x00"
+_MAX_VARINT_BYTES = 5
+
+
+class MetadataRecord(NamedTuple):
+    """An event, and what a record may tell besides: the leader epoch its writer acted in, and
+    where the partition's log starts (None: it does not say)."""
+
+    event: RemoteLogMetadata
+    leader_epoch: int | None = None
+    log_start_offset: int | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        """The user partition all of it is about."""
+        if isinstance(self.event, RemotePartitionDeleteMetadata):
+            return self.event.partition
+        return self.event.segment_id.topic_id_partition
+
+
+def note_about(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
+    """The event of a record that changes no segment."""
+    return RemoteLogSegmentMetadataUpdate(
+        segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=NO_SEGMENT),
+        event_timestamp_ms=-1,
+        broker_id=-1,
+        state=RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    )
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """The value of that record. ValueError for a leader epoch or an offset below 0."""
+    event = record.event
+    tags: dict[int, bytes] = {}
+    if record.leader_epoch is not None:
+        tags[TAG_LEADER_EPOCH] = _INT32.pack(_checked_epoch(record.leader_epoch))
+    if record.log_start_offset is not None:
+        tags[TAG_LOG_START_OFFSET] = _INT64.pack(_checked_offset(record.log_start_offset))
+    if not isinstance(event, RemotePartitionDeleteMetadata) and event.truncation_offset is not None:
+        tags[TAG_TRUNCATION_OFFSET] = _INT64.pack(event.truncation_offset)
+    if isinstance(event, RemoteLogSegmentMetadata):
+        return _frame(SEGMENT) + _encode_segment(event, tags)
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
+        return _frame(SEGMENT_UPDATE) + b"".join(
+            (
+                _encode_segment_id(event.segment_id),
+                _INT32.pack(event.broker_id),
+                _INT64.pack(event.event_timestamp_ms),
+                _encode_bytes(event.custom_metadata),
+                _INT8.pack(event.state),
+                _encode_tags(tags),
+            )
+        )
+    return _frame(PARTITION_DELETE) + b"".join(
+        (
+            _encode_partition(event.partition),
+            _INT32.pack(event.broker_id),
+            _INT64.pack(event.event_timestamp_ms),
+            _INT8.pack(event.state),
+            _encode_tags(tags),
+        )
+    )
+
+
+def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
+    """What a record tells. `path` names the record in errors.
+
+    CorruptDataError for anything but one whole message of a known kind and version: what cannot
+    be read must stop a reader, never be passed over.
+    """
+    cursor = _Cursor(memoryview(value).cast("B"), path)
+    frame_version = cursor.varint("frame version")
+    if frame_version != FRAME_VERSION:
+        raise cursor.error("unknown_version", f"frame version {FRAME_VERSION}", f"{frame_version}")
+    kind = cursor.varint("message key")
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise cursor.error("unknown_record", f"a message key of {sorted(_DECODERS)}", f"{kind}")
+    version = cursor.varint("message version")
+    if version != 0:
+        raise cursor.error("unknown_version", "message version 0", f"{version}")
+    try:
+        record = decode(cursor)
+    except ValueError as error:
+        # The values read well and contradict each other, which their own classes find out.
+        raise cursor.error("bad_value", "a sound event", str(error)) from None
+    if cursor.left:
+        raise cursor.error("bad_length", "end of record", f"{cursor.left} more bytes")
+    return record
+
+
+def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
+    """The metadata topic's partition that holds all events of a user partition
+    (``RemoteLogMetadataTopicPartitioner``). ValueError for a count below 1."""
+    if partition_count < 1:
+        raise ValueError(f"a topic has at least 1 partition, not {partition_count}")
+    most, least = struct.unpack(">QQ", kafka_uuid_bytes(partition.topic_id))
+    mixed = 31 * (31 * (31 + _hash_of_long(least)) + _hash_of_long(most)) + partition.partition
+    return (_murmur2(_UINT32.pack(mixed & 0xFFFFFFFF)) & 0x7FFFFFFF) % partition_count
+
+
+def _hash_of_long(value: int) -> int:
+    return (value ^ (value >> 32)) & 0xFFFFFFFF
+
+
+def _murmur2(data: bytes) -> int:
+    """Kafka's ``Utils.murmur2``, unsigned, of whole 4-byte words."""
+    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
+    value = 0x9747B28C ^ len(data)
+    for (word,) in struct.iter_unpack("<I", data):
+        mixed = word * multiplier & mask
+        mixed = (mixed ^ mixed >> 24) * multiplier & mask
+        value = value * multiplier & mask ^ mixed
+    value = (value ^ value >> 13) * multiplier & mask
+    return value ^ value >> 15
+
+
+# -- encoding
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _frame(kind: int) -> bytes:
+    return _varint(FRAME_VERSION) + _varint(kind) + _varint(0)
+
+
+def _encode_bytes(data: bytes | None) -> bytes:
+    """Compact and nullable: the length plus one, 0 for none."""
+    return _varint(0) if data is None else _varint(len(data) + 1) + data
+
+
+def _encode_partition(partition: TopicIdPartition) -> bytes:
+    return b"".join(
+        (
+            _encode_bytes(partition.topic.encode()),
+            kafka_uuid_bytes(partition.topic_id),
+            _INT32.pack(partition.partition),
+            _NO_TAGS,
+        )
+    )
+
+
+def _encode_segment_id(segment_id: RemoteLogSegmentId) -> bytes:
+    partition = _encode_partition(segment_id.topic_id_partition)
+    return partition + kafka_uuid_bytes(segment_id.id) + _NO_TAGS
+
+
+def _encode_tags(tags: dict[int, bytes]) -> bytes:
+    return b"".join(
+        (
+            _varint(len(tags)),
+            *(_varint(tag) + _varint(len(data)) + data for tag, data in sorted(tags.items())),
+        )
+    )
+
+
+def _encode_segment(metadata: RemoteLogSegmentMetadata, more_tags: dict[int, bytes]) -> bytes:
+    epochs = metadata.leader_epochs
+    tags = dict(more_tags)
+    if metadata.txn_index_empty:
+        tags[TAG_TXN_INDEX_EMPTY] = b"\x01"
+    if metadata.bytes_per_epoch is not None:
+        tags[TAG_BYTES_PER_EPOCH] = b"".join(
+            _EPOCH_SIZE.pack(*one) for one in metadata.bytes_per_epoch
+        )
+    if metadata.log_crc32c is not None:
+        tags[TAG_LOG_CRC32C] = _UINT32.pack(metadata.log_crc32c)
+    return b"".join(
+        (
+            _encode_segment_id(metadata.segment_id),
+            _SEGMENT_NUMBERS.pack(
+                metadata.start_offset,
+                metadata.end_offset,
+                metadata.broker_id,
+                metadata.max_timestamp_ms,
+                metadata.event_timestamp_ms,
+            ),
+            _varint(len(epochs) + 1),
+            *(_EPOCH_SIZE.pack(*entry) + _NO_TAGS for entry in epochs),
+            _INT32.pack(metadata.segment_size_bytes),
+            _encode_bytes(metadata.custom_metadata),
+            _INT8.pack(metadata.state),
+            _encode_tags(tags),
+        )
+    )
+
+
+# -- decoding
+
+
+class _Cursor:
+    """Reads a value from front to back; every length is compared with what is left first."""
+
+    def __init__(self, view: memoryview, path: str | None) -> None:
+        self._view = view
+        self._path = path
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._view) - self._position
+
+    def error(self, reason: str, expected: str, found: str) -> CorruptDataError:
+        return CorruptDataError(
+            reason=reason,
+            path=self._path,
+            position=self._position,
+            expected=expected,
+            found=found,
+            hint="the topic may be written by a newer Kafka",
+        )
+
+    def take(self, size_bytes: int, what: str) -> bytes:
+        if size_bytes > self.left:
+            raise self.error("bad_length", f"{size_bytes} bytes of {what}", f"{self.left} left")
+        start = self._position
+        self._position += size_bytes
+        return bytes(self._view[start : self._position])
+
+    def varint(self, what: str) -> int:
+        value = 0
+        for index in range(_MAX_VARINT_BYTES):
+            byte = self.take(1, what)[0]
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80 and value < 2**32:
+                return value
+        raise self.error("bad_length", f"{what} of 32 bits", "a longer varint")
+
+    def number(self, layout: struct.Struct, what: str) -> int:
+        return int(layout.unpack(self.take(layout.size, what))[0])
+
+    def compact_bytes(self, what: str) -> bytes | None:
+        length = self.varint(f"length of {what}")
+        return None if length == 0 else self.take(length - 1, what)
+
+    def text(self, what: str) -> str:
+        data = self.compact_bytes(what)
+        if data is None:
+            raise self.error("bad_value", what, "null")
+        return data.decode()
+
+    def uuid(self, what: str) -> str:
+        return kafka_uuid(self.take(16, what))
+
+    def tags(self) -> dict[int, bytes]:
+        """Every tagged field, known or not."""
+        found: dict[int, bytes] = {}
+        last = -1
+        for _ in range(self.varint("number of tagged fields")):
+            tag = self.varint("tag")
+            if tag <= last:
+                raise self.error("bad_value", f"a tag above {last}", f"{tag}")
+            found[tag] = self.take(self.varint("size of a tagged field"), f"tagged field {tag}")
+            last = tag
+        return found
+
+
+def _decode_partition(cursor: _Cursor) -> TopicIdPartition:
+    topic = cursor.text("topic")
+    topic_id = cursor.uuid("topic id")
+    number = cursor.number(_INT32, "partition")
+    cursor.tags()
+    return TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
+
+
+def _decode_segment_id(cursor: _Cursor) -> RemoteLogSegmentId:
+    partition = _decode_partition(cursor)
+    segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=cursor.uuid("segment id"))
+    cursor.tags()
+    return segment_id
+
+
+def _decode_epochs(cursor: _Cursor) -> tuple[tuple[int, int], ...]:
+    count = cursor.varint("number of leader epochs") - 1
+    if count < 0 or count * (_EPOCH_SIZE.size + 1) > cursor.left:
+        raise cursor.error("bad_length", f"{count} leader epochs", f"{cursor.left} bytes")
+    entries = []
+    for _ in range(count):
+        epoch, start_offset = _EPOCH_SIZE.unpack(cursor.take(_EPOCH_SIZE.size, "leader epoch"))
+        cursor.tags()
+        entries.append((epoch, start_offset))
+    return tuple(entries)
+
+
+def _decode_segment(cursor: _Cursor) -> MetadataRecord:
+    segment_id = _decode_segment_id(cursor)
+    numbers = cursor.take(_SEGMENT_NUMBERS.size, "offsets and times")
+    start_offset, end_offset, broker_id, max_ms, event_ms = _SEGMENT_NUMBERS.unpack(numbers)
+    epochs = _decode_epochs(cursor)
+    size_bytes = cursor.number(_INT32, "segment size")
+    custom_metadata = cursor.compact_bytes("custom metadata")
+    state = RemoteLogSegmentState(cursor.number(_INT8, "state"))
+    tags = cursor.tags()
+    metadata = RemoteLogSegmentMetadata(
+        segment_id=segment_id,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        max_timestamp_ms=max_ms,
+        broker_id=broker_id,
+        event_timestamp_ms=event_ms,
+        segment_size_bytes=size_bytes,
+        leader_epochs=epochs,
+        state=state,
+        txn_index_empty=_flag(tags.get(TAG_TXN_INDEX_EMPTY)),
+        custom_metadata=custom_metadata,
+        bytes_per_epoch=_bytes_per_epoch(tags.get(TAG_BYTES_PER_EPOCH)),
+        log_crc32c=_tagged(_UINT32, tags.get(TAG_LOG_CRC32C), "a checksum"),
+        truncation_offset=_truncation_offset(tags),
+    )
+    return _record(metadata, tags)
+
+
+def _flag(data: bytes | None) -> bool:
+    if data is not None and len(data) != 1:
+        raise ValueError(f"a flag of {len(data)} bytes")
+    return data is not None and data != b"\x00"
+
+
+def _bytes_per_epoch(data: bytes | None) -> tuple[tuple[int, int], ...] | None:
+    if data is not None and len(data) % _EPOCH_SIZE.size:
+        raise ValueError(f"bytes per epoch in {len(data)} bytes")
+    return None if data is None else tuple(_EPOCH_SIZE.iter_unpack(data))
+
+
+def _tagged(layout: struct.Struct, data: bytes | None, what: str) -> int | None:
+    """The number of a tagged field, None where the record has none."""
+    if data is not None and len(data) != layout.size:
+        raise ValueError(f"{what} of {len(data)} bytes")
+    return None if data is None else int(layout.unpack(data)[0])
+
+
+def _record(event: RemoteLogMetadata, tags: dict[int, bytes]) -> MetadataRecord:
+    epoch = _tagged(_INT32, tags.get(TAG_LEADER_EPOCH), "a leader epoch")
+    start = _tagged(_INT64, tags.get(TAG_LOG_START_OFFSET), "a log start offset")
+    return MetadataRecord(
+        event,
+        None if epoch is None else _checked_epoch(epoch),
+        None if start is None else _checked_offset(start),
+    )
+
+
+def _truncation_offset(tags: dict[int, bytes]) -> int | None:
+    return _tagged(_INT64, tags.get(TAG_TRUNCATION_OFFSET), "a truncation offset")
+
+
+def _checked_epoch(epoch: int) -> int:
+    if not 0 <= epoch < 2**31:
+        raise ValueError(f"a leader epoch is in 0..2^31-1, not {epoch}")
+    return epoch
+
+
+def _checked_offset(offset: int) -> int:
+    if not 0 <= offset < 2**63:
+        raise ValueError(f"an offset is in 0..2^63-1, not {offset}")
+    return offset
+
+
+def _decode_update(cursor: _Cursor) -> MetadataRecord:
+    segment_id = _decode_segment_id(cursor)
+    broker_id = cursor.number(_INT32, "broker")
+    event_timestamp_ms = cursor.number(_INT64, "time of the event")
+    custom_metadata = cursor.compact_bytes("custom metadata")
+    state = RemoteLogSegmentState(cursor.number(_INT8, "state"))
+    tags = cursor.tags()
+    update = RemoteLogSegmentMetadataUpdate(
+        segment_id=segment_id,
+        event_timestamp_ms=event_timestamp_ms,
+        broker_id=broker_id,
+        state=state,
+        custom_metadata=custom_metadata,
+        truncation_offset=_truncation_offset(tags),
+    )
+    return _record(update, tags)
+
+
+def _decode_delete(cursor: _Cursor) -> MetadataRecord:
+    partition = _decode_partition(cursor)
+    broker_id = cursor.number(_INT32, "broker")
+    event_timestamp_ms = cursor.number(_INT64, "time of the event")
+    state = RemotePartitionDeleteState(cursor.number(_INT8, "state"))
+    tags = cursor.tags()
+    deletion = RemotePartitionDeleteMetadata(
+        partition=partition,
+        broker_id=broker_id,
+        event_timestamp_ms=event_timestamp_ms,
+        state=state,
+    )
+    return _record(deletion, tags)
+
+
+_DECODERS: dict[int, Callable[[_Cursor], MetadataRecord]] = {
+    SEGMENT: _decode_segment,
+    SEGMENT_UPDATE: _decode_update,
+    PARTITION_DELETE: _decode_delete,
+}

@@ -1,0 +1,1 @@
+"""What lies in a store: keys, `.log` and `.indexes` objects, and how they are put and got."""

@@ -1,0 +1,314 @@
+"""What a bucket says by itself: its segments, found by listing and reading headers only.
+
+A segment is there when both of its objects are, its `.indexes` header is sound, names the key it
+lies under, and the `.log` object has the size it announces. Everything else is a `Problem`, so
+that nothing in a bucket is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import (
+    IndexesHeader,
+    IndexKind,
+    read_indexes_header,
+    read_sections,
+)
+from tierlog.remote.segment.layout import (
+    CLUSTER_KEY,
+    INDEXES_SUFFIX,
+    LOG_SUFFIX,
+    ObjectKey,
+    indexes_key,
+    is_marker,
+    parse_key,
+)
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore, storage_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "DescribedIndexes",
+    "Problem",
+    "ProblemReason",
+    "bucket_metadata",
+    "describe_indexes",
+    "describe_segments",
+    "foreign_object",
+    "list_objects",
+    "list_segments",
+    "lonely_object",
+    "refuse_hidden",
+]
+
+_PARALLEL_READS = 8
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class ProblemReason(StrEnum):
+    """What is wrong with an object."""
+
+    FOREIGN_OBJECT = "foreign_object"
+    LOG_WITHOUT_INDEXES = "log_without_indexes"
+    INDEXES_WITHOUT_LOG = "indexes_without_log"
+    CORRUPT_INDEXES = "corrupt_indexes"
+    WRONG_KEY = "wrong_key"
+    WRONG_SIZE = "wrong_size"
+    WRONG_CHECKSUM = "wrong_checksum"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One object that is not what it should be."""
+
+    key: str
+    reason: ProblemReason
+    expected: str
+    found: str
+
+    @property
+    def hides_segment(self) -> bool:
+        """Whether this may be all that is seen of a finished segment."""
+        harmless = (ProblemReason.FOREIGN_OBJECT, ProblemReason.LOG_WITHOUT_INDEXES)
+        return self.reason not in harmless
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}: expected {self.expected}, found {self.found}"
+
+
+class DescribedIndexes(NamedTuple):
+    """What the first request to an `.indexes` object brings: what it says, and its first bytes."""
+
+    description: SegmentDescription
+    header: IndexesHeader
+    first: Buffer
+
+
+def describe_segments(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    wanted: Callable[[ObjectKey], bool] | None = None,
+    on_problem: Callable[[Problem], None] | None = None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> Iterator[SegmentDescription]:
+    """Every complete segment below the folder `prefix`, in the order of the listing.
+
+    One small request per segment, `parallel_reads` at a time; segments whose key is not `wanted`
+    are passed over without one. `on_problem` is told of all other objects. Without it, a segment
+    that is there and cannot be described is a CorruptDataError (RemoteStorageError, if it vanished
+    between listing and reading). A store that fails is an error: what could not be read is not
+    "nothing".
+    """
+    report = on_problem or (lambda problem: refuse_hidden(store, problem))
+    objects = store.list(prefix) if prefix else list_objects(store)
+    pairs = _pairs(objects, wanted or _any, report)
+    for outcome in _in_parallel(lambda pair: describe_indexes(store, *pair), pairs, parallel_reads):
+        if isinstance(outcome, Problem):
+            report(outcome)
+        else:
+            yield outcome.description
+
+
+def list_objects(store: ObjectStore) -> Iterator[ObjectInfo]:
+    """Every object of the store. A listing that lags, or an error page taken for one, looks like
+    an empty store; but then it lacks the cluster marker, too, which is easily asked for."""
+    seen = False
+    for info in store.list():
+        seen = seen or info.key == CLUSTER_KEY
+        yield info
+    if not seen:
+        try:
+            store.head(CLUSTER_KEY)
+        except RemoteResourceNotFoundError:
+            return
+        raise storage_error(
+            f"{store.url}: the listing lacks {CLUSTER_KEY}, which is there: it lags behind or is "
+            "not one; try again"
+        )
+
+
+def list_segments(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    wanted: Callable[[ObjectKey], bool] | None = None,
+    on_problem: Callable[[Problem], None] | None = None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """As `describe_segments`, the metadata alone; every segment is COPY_SEGMENT_FINISHED."""
+    for description in describe_segments(
+        store, prefix, wanted=wanted, on_problem=on_problem, parallel_reads=parallel_reads
+    ):
+        yield description.metadata
+
+
+def bucket_metadata(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    wanted: Callable[[ObjectKey], bool] | None = None,
+    on_problem: Callable[[Problem], None] | None = None,
+    parallel_reads: int = _PARALLEL_READS,
+) -> InMemoryRemoteLogMetadataManager:
+    """A metadata manager that knows what the bucket holds now; changes to it stay in memory."""
+    manager = InMemoryRemoteLogMetadataManager(ready=False)
+    manager.load(
+        list_segments(
+            store, prefix, wanted=wanted, on_problem=on_problem, parallel_reads=parallel_reads
+        )
+    )
+    manager.mark_ready()
+    return manager
+
+
+def refuse_hidden(store: ObjectStore, problem: Problem) -> None:
+    """Raise for an object that hides a finished segment, which must not look absent."""
+    if not problem.hides_segment:
+        return
+    path = f"{store.url}/{problem.key}"
+    if problem.reason is ProblemReason.MISSING:
+        raise storage_error(f"{path}: {problem.found}; list the store again")
+    raise CorruptDataError(
+        reason=problem.reason.value,
+        path=path,
+        position=0,
+        expected=problem.expected,
+        found=problem.found,
+        hint="tierlog verify names every such object",
+    )
+
+
+def _any(_key: ObjectKey) -> bool:
+    return True
+
+
+def _pairs(
+    objects: Iterable[ObjectInfo],
+    wanted: Callable[[ObjectKey], bool],
+    report: Callable[[Problem], None],
+) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
+    """(`.log`, `.indexes`) of each segment that has both; holds only those that wait for one."""
+    waiting: dict[str, tuple[str, ObjectInfo]] = {}
+    for info in objects:
+        try:
+            key = parse_key(info.key)
+        except ValueError:
+            if not is_marker(info.key):
+                report(foreign_object(info))
+            continue
+        if not wanted(key):
+            continue
+        other = waiting.pop(key.stem, None)
+        if other is None:
+            waiting[key.stem] = (key.suffix, info)
+        else:
+            yield (info, other[1]) if key.suffix == LOG_SUFFIX else (other[1], info)
+    for _, info in waiting.values():
+        report(lonely_object(info))
+
+
+def foreign_object(info: ObjectInfo) -> Problem:
+    """An object that is none of a segment's."""
+    return Problem(
+        key=info.key,
+        reason=ProblemReason.FOREIGN_OBJECT,
+        expected="only segment objects",
+        found=f"another object of {info.size_bytes} bytes",
+    )
+
+
+def lonely_object(info: ObjectInfo) -> Problem:
+    """One of the two objects of a segment, where the other is missing."""
+    if info.key.endswith(INDEXES_SUFFIX):
+        reason, missing = ProblemReason.INDEXES_WITHOUT_LOG, LOG_SUFFIX
+    else:
+        reason, missing = ProblemReason.LOG_WITHOUT_INDEXES, INDEXES_SUFFIX
+    return Problem(
+        key=info.key,
+        reason=reason,
+        expected=f"a {missing} object beside it",
+        found=f"none (a copy under way, or an orphan of {info.size_bytes} bytes)",
+    )
+
+
+def describe_indexes(
+    store: ObjectStore, log: ObjectInfo, indexes: ObjectInfo
+) -> DescribedIndexes | Problem:
+    """The segment of two objects by its own words, or why it is none. One request."""
+    try:
+        header, first = read_indexes_header(store, indexes.key, indexes.size_bytes)
+        sections = read_sections(store, indexes.key, header, first, [IndexKind.METADATA])
+        description = header.description(sections[IndexKind.METADATA])
+    except CorruptDataError as error:
+        return corrupt_indexes(indexes.key, error)
+    except RemoteResourceNotFoundError:
+        return Problem(
+            key=indexes.key,
+            reason=ProblemReason.MISSING,
+            expected="the object that was listed",
+            found="none, it was deleted meanwhile",
+        )
+    metadata = description.metadata
+    if indexes_key(metadata) != indexes.key:
+        return wrong_key(indexes.key, metadata)
+    if metadata.segment_size_bytes != log.size_bytes:
+        return wrong_size(log, metadata.segment_size_bytes)
+    return DescribedIndexes(description, header, first)
+
+
+def corrupt_indexes(key: str, error: CorruptDataError) -> Problem:
+    """An `.indexes` object that cannot be read."""
+    return Problem(
+        key=key,
+        reason=ProblemReason.CORRUPT_INDEXES,
+        expected=error.expected,
+        found=f"{error.found} at byte {error.position} ({error.reason})",
+    )
+
+
+def wrong_key(key: str, found: RemoteLogSegmentMetadata) -> Problem:
+    """An `.indexes` object that describes another segment than its key says."""
+    return Problem(
+        key=key,
+        reason=ProblemReason.WRONG_KEY,
+        expected="a description of this segment",
+        found=f"one of {indexes_key(found)}",
+    )
+
+
+def wrong_size(info: ObjectInfo, expected_bytes: int) -> Problem:
+    """An object of another size than was written down."""
+    return Problem(
+        key=info.key,
+        reason=ProblemReason.WRONG_SIZE,
+        expected=f"{expected_bytes} bytes",
+        found=f"{info.size_bytes} bytes",
+    )
+
+
+def _in_parallel(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
+) -> Iterator[_Result]:
+    """`function` of every item, in order, with at most a few items taken ahead."""
+    with ThreadPoolExecutor(workers, thread_name_prefix="tierlog-list") as pool:
+        running: deque[Future[_Result]] = deque()
+        for item in items:
+            running.append(pool.submit(function, item))
+            if len(running) > 2 * workers:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()

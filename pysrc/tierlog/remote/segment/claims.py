@@ -1,0 +1,112 @@
+"""Claims: which leader a partition has, for sidecars that share nothing but the store.
+
+    claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>      UTF-8 JSON, for people
+
+A leader writes its claim before its first copy, and lists the claims of the partition before it
+commits a segment and after: a claim of a later epoch by another broker deposes it. Order decides,
+no clock: a leader that claimed before the list is found by it. A segment that the later leader may
+have learned of stays. So the store's listing has to show what was written before it began, as S3,
+GCS, Azure, HDFS and local file systems do.
+
+A broker never deposes itself: what it claimed under another epoch, with a state directory that was
+lost since, holds for it. Equal epochs of two brokers are not told apart either; Kafka gives an
+epoch to one broker.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tierlog.clock import Clock
+from tierlog.errors import FencedLeaderError, RemoteStorageError
+from tierlog.remote.segment.bucket import list_segments
+from tierlog.remote.segment.layout import CLAIMS_PREFIX, partition_prefix
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+
+__all__ = ["StoreClaims", "claims_folder"]
+
+_NAME = re.compile(r"(?P<epoch>[0-9]{10})-(?P<broker>-1|[0-9]{1,10})", re.ASCII)
+_VERSION = 1
+
+
+def claims_folder(partition: TopicIdPartition) -> str:
+    """The folder of all claims of `partition`, with its trailing slash."""
+    return f"{CLAIMS_PREFIX}{partition.topic_id}-{partition.partition}/"
+
+
+class StoreClaims:
+    """The claims of one broker in one store. Any thread."""
+
+    def __init__(self, store: ObjectStore, *, broker_id: int, clock: Clock) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._clock = clock
+
+    def claim(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """Depose all earlier leaders; may be repeated. FencedLeaderError when a later leader is
+        known."""
+        self.require(partition, leader_epoch)
+        claim = {
+            "format_version": _VERSION,
+            "topic": partition.topic,
+            "leader_epoch": leader_epoch,
+            "broker_id": self._broker_id,
+            "claimed_ms": self._clock.now_ms(),
+        }
+        key = f"{claims_folder(partition)}{leader_epoch:010d}-{self._broker_id}"
+        self._store.put_if_absent(key, json.dumps(claim, sort_keys=True).encode("utf-8"))
+        self.require(partition, leader_epoch)
+
+    def require(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """FencedLeaderError when another broker has claimed the partition under a later epoch."""
+        folder = claims_folder(partition)
+        for info in self._store.list(folder):
+            match = _NAME.fullmatch(info.key.removeprefix(folder))
+            if match is None or int(match["broker"]) == self._broker_id:
+                continue
+            if int(match["epoch"]) > leader_epoch:
+                raise FencedLeaderError(
+                    f"{partition}: leader epoch {leader_epoch} is over, broker {match['broker']} "
+                    f"has claimed the partition under epoch {int(match['epoch'])} "
+                    f"({self._store.url}/{info.key}); nothing was committed"
+                )
+
+    def require_or_keep(
+        self, segment_id: RemoteLogSegmentId, leader_epoch: int, start_offset: int, end_offset: int
+    ) -> None:
+        """As `require`, for a segment whose objects are both stored: it has to go on error.
+
+        A later leader that has learned of the segment does not copy its records. So a deposed
+        leader takes the segment back only when other segments in the store hold all its offsets.
+        """
+        partition = segment_id.topic_id_partition
+        try:
+            self.require(partition, leader_epoch)
+        except FencedLeaderError:
+            if self._others_hold(segment_id, start_offset, end_offset):
+                raise
+
+    def _others_hold(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, end_offset: int
+    ) -> bool:
+        """Whether other segments hold all these offsets; False while the store does not say."""
+        prefix = partition_prefix(segment_id.topic_id_partition)
+        try:
+            others = sorted(
+                (one.start_offset, one.end_offset)
+                for one in list_segments(
+                    self._store,
+                    prefix,
+                    wanted=lambda key: key.segment_id != segment_id.id,
+                    on_problem=lambda _: None,
+                )
+            )
+        except RemoteStorageError:
+            return False
+        next_offset = start_offset
+        for first, last in others:
+            if first <= next_offset:
+                next_offset = max(next_offset, last + 1)
+        return next_offset > end_offset

@@ -1,0 +1,567 @@
+"""Segments into the remote tier, and parts of them out again.
+
+`RemoteStorageManager` is KIP-405's interface of that name. `ObjectStorageManager` implements it
+over an object store, with the layout of `layout` and `indexes`: a segment is its `.log` object and
+its `.indexes` object, written in this order and removed in the opposite one, so an `.indexes`
+object always stands for a whole segment.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from tierlog._core import ReadFile, crc32c
+from tierlog._hot import OpenFiles
+from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import (
+    Problem,
+    ProblemReason,
+    corrupt_indexes,
+    wrong_key,
+    wrong_size,
+)
+from tierlog.remote.segment.indexes import (
+    FIRST_READ_BYTES,
+    MAX_INDEXES_BYTES,
+    IndexesHeader,
+    IndexKind,
+    read_indexes_header,
+    read_sections,
+    verify_indexes,
+)
+from tierlog.remote.segment.layout import encode_rdi, indexes_key, log_key, log_key_of, parse_rdi
+from tierlog.remote.store.object_store import (
+    Draft,
+    ObjectInfo,
+    ObjectStore,
+    file_chunks,
+    open_regular_file,
+    storage_error,
+)
+from tierlog.types import RemoteLogSegmentId
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["ObjectStorageManager", "RemoteStorageManager", "check_same_segment"]
+
+_CHECK_CHUNK_BYTES = 4 << 20
+
+
+class RemoteStorageManager(Protocol):
+    """KIP-405's interface of that name: where the bytes of segments are, and how they get there.
+
+    The log is Kafka's own bytes. The indexes are one object of tierlog's (`indexes`), which a
+    manager stores and gives back as it is. Calls are blocking and come from any thread; each may
+    raise RemoteStorageError (``retriable`` says whether to try again), and a missing segment is a
+    RemoteResourceNotFoundError.
+
+    A manager of another package subclasses this and implements what is abstract; the rest follows
+    from that. It is named by ``remote.log.storage.manager.class.name``: an entry point of the group
+    ``tierlog.storage_managers``, or ``module:Class``. It is made without arguments and configured
+    before its first call. `tierlog.testing.StorageConformance` tests it.
+    """
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Take the settings of the manager's own prefix, without the prefix, and besides
+        ``tierlog.store.url``."""
+        return
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the segments are, without credentials, for messages."""
+
+    @property
+    def store(self) -> ObjectStore | None:
+        """The store that has the segments under tierlog's own keys (`layout`), so that it can be
+        listed; None when only the metadata says what there is."""
+        return None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether segments are read without a server: see `ObjectStore`."""
+        return False
+
+    @property
+    def open_files(self) -> OpenFiles | None:
+        """The files that `open_file` keeps open; None when segments are no files here."""
+        return None
+
+    def open_file(self, key: str) -> ReadFile | None:
+        """Return the file that is the `.log` object `key`; None when there are no files."""
+        return None
+
+    # -- writing
+
+    def draft_log_segment_data(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
+    ) -> Draft | None:
+        """Return a draft of the log for `copy_log_segment_data`: the scan of the segment writes it
+        on the way, so that the segment is read once. None when the manager takes no drafts."""
+        return None
+
+    @abstractmethod
+    def copy_log_segment_data(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        log: int | str | os.PathLike[str] | Draft,
+        indexes: Buffer,
+        *,
+        before_chunk: Callable[[int], None] | None = None,
+    ) -> bytes | None:
+        """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
+        it), then `indexes`. Return custom metadata, which later calls find in the metadata.
+
+        `before_chunk` is told the size of each piece before it goes, and may block or raise to
+        pace or stop the upload. CorruptDataError when the file is not what `metadata` says. Nothing
+        is cleaned up here: the caller that gets an error decides when to delete.
+        """
+
+    @abstractmethod
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Remove the segment; may be repeated, also after a failure half way."""
+
+    # -- reading
+
+    @abstractmethod
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Buffer:
+        """Return bytes [`start_position`, `end_position`) of the log, in one request.
+
+        The end is exclusive (Kafka's is inclusive), cut to the segment's size, and the segment's
+        end when None. Exactly those bytes come back, or a RemoteStorageError.
+        """
+
+    @abstractmethod
+    def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
+        """Return the indexes as `copy_log_segment_data` got them, in one request."""
+
+    def fetch_indexes(
+        self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
+    ) -> dict[IndexKind, memoryview]:
+        """Return the sections `kinds` (all when None) of the indexes, checksums compared.
+
+        CorruptDataError when they are damaged or belong to another segment.
+        """
+        header, _, data = self.fetch_whole_indexes(metadata)
+        wanted = IndexKind if kinds is None else kinds
+        return {kind: header.read_section(kind, data) for kind in wanted}
+
+    def fetch_whole_indexes(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
+        """Return header, segment and bytes of the indexes, in one request.
+
+        Every checksum is compared. CorruptDataError when the indexes are damaged or belong to
+        another segment.
+        """
+        data = self.fetch_index_object(metadata)
+        header, description = verify_indexes(
+            data, path=f"{self.url}: indexes of {metadata.segment_id}"
+        )
+        check_same_segment(header, description.metadata, metadata)
+        return header, description.metadata, data
+
+    # -- remote data ids
+
+    def encode_data_id(self, metadata: RemoteLogSegmentMetadata, position: int) -> bytes:
+        """Return the remote data id of the batch at byte `position` of the segment."""
+        return encode_rdi(metadata, position)
+
+    def resolve_data_id(self, data_id: bytes, metadata: RemoteLogSegmentMetadata) -> int:
+        """Return the byte position in that segment which a remote data id means. The id is
+        untrusted: CorruptDataError unless `encode_data_id` could have made it for the segment."""
+        key, position = parse_rdi(data_id, metadata.topic_id_partition)
+        if str(key) != log_key(metadata):
+            raise CorruptDataError(
+                reason="bad_rdi",
+                position=0,
+                expected=f"a position in {log_key(metadata)}",
+                found=str(key),
+            )
+        return position
+
+    # -- verifying
+
+    def verify(
+        self, metadata: RemoteLogSegmentMetadata, *, deep: bool = False
+    ) -> tuple[Problem, ...]:
+        """Return what is wrong with the stored segment; nothing when all is well.
+
+        With `deep` every byte is read and compared. A store that does not answer is an error, not
+        a problem.
+        """
+        name, expected = str(metadata.segment_id), metadata.log_crc32c
+        try:
+            self.fetch_whole_indexes(metadata)
+            if deep and expected is not None:
+                found = log_checksum(self, metadata)
+                return () if found == expected else (_wrong_checksum(name, expected, found),)
+            if metadata.segment_size_bytes:
+                self.fetch_log_segment(metadata, metadata.segment_size_bytes - 1)
+        except RemoteResourceNotFoundError as error:
+            return (missing_object(name, error),)
+        except CorruptDataError as error:
+            return (corrupt_indexes(name, error),)
+        return ()
+
+    def verify_copy(
+        self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
+    ) -> tuple[Problem, ...]:
+        """As `verify`, right after a copy of a segment with these indexes."""
+        return self.verify(metadata)
+
+    def close(self) -> None:
+        """Release the resources of the manager; may be called again."""
+        return
+
+
+class ObjectStorageManager(RemoteStorageManager):
+    """The segments of one object store, as `.log` and `.indexes` objects under the keys of
+    `layout`."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"ObjectStorageManager({self._store.url!r})"
+
+    @property
+    def url(self) -> str:
+        """See `RemoteStorageManager`."""
+        return self._store.url
+
+    @property
+    def store(self) -> ObjectStore:
+        """See `RemoteStorageManager`."""
+        return self._store
+
+    # -- writing
+
+    def draft_log_segment_data(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
+    ) -> Draft | None:
+        """See `RemoteStorageManager`."""
+        return self._store.draft(log_key_of(segment_id, start_offset), size_bytes)
+
+    def copy_log_segment_data(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        log: int | str | os.PathLike[str] | Draft,
+        indexes: Buffer,
+        *,
+        before_chunk: Callable[[int], None] | None = None,
+    ) -> bytes | None:
+        """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
+        it), then `indexes`.
+
+        The bytes are checksummed on their way and the object only appears when size and CRC-32C
+        are those of `metadata`: CorruptDataError when the file has changed since it was scanned.
+        A draft's were checksummed when it was written.
+        `before_chunk` is told the size of each piece before it goes, and may block or raise to
+        pace or stop the upload. Nothing is cleaned up here: whoever gets an error decides when
+        to `delete_log_segment_data`.
+        """
+        if metadata.log_crc32c is None:
+            raise ValueError(f"{metadata.segment_id}: no checksum to compare the copy with")
+        _check_indexes(metadata, indexes)
+        if isinstance(log, int | str | os.PathLike):
+            with _opened(log) as (descriptor, path):
+                chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
+                self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
+        else:
+            _put_draft(log, metadata, before_chunk)
+        if before_chunk is not None:
+            before_chunk(memoryview(indexes).nbytes)
+        self._store.put_bytes(indexes_key(metadata), indexes)
+        return None
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Remove the segment's objects; may be repeated, also after a failure half way."""
+        self._store.delete(indexes_key(metadata))
+        self._store.delete(log_key(metadata))
+
+    # -- reading
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Buffer:
+        """Bytes [`start_position`, `end_position`) of the `.log` object, in one request.
+
+        The end is exclusive (Kafka's is inclusive), cut to the segment's size, and the segment's
+        end when None. Exactly those bytes come back, or a RemoteStorageError.
+        """
+        size_bytes = metadata.segment_size_bytes
+        end = size_bytes if end_position is None else min(end_position, size_bytes)
+        if not 0 <= start_position < end:
+            raise ValueError(
+                f"{metadata.segment_id}: no bytes {start_position} to {end_position} in "
+                f"{size_bytes}"
+            )
+        key = log_key(metadata)
+        data = self._store.get_range(key, start_position, end - start_position)
+        received = memoryview(data).nbytes
+        if received != end - start_position:
+            raise storage_error(
+                f"{self._store.url}: {key}: expected {end - start_position} bytes from position "
+                f"{start_position}, got {received}"
+            )
+        return data
+
+    @property
+    def is_local(self) -> bool:
+        """Whether objects are read without a server: see `ObjectStore`."""
+        return self._store.is_local
+
+    @property
+    def open_files(self) -> OpenFiles | None:
+        """What `open_file` has open still; None when the store has no files."""
+        return self._store.open_files
+
+    def open_file(self, key: str) -> ReadFile | None:
+        """The file that an object is, for a read that begins now; None when the store has none."""
+        return self._store.open_file(key)
+
+    def fetch_indexes(
+        self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
+    ) -> dict[IndexKind, memoryview]:
+        """The sections `kinds` (all when None) of the `.indexes` object, checksums compared.
+
+        One request when they lie within its first 16 KiB, else two. CorruptDataError when they
+        are damaged or belong to another segment.
+        """
+        key = indexes_key(metadata)
+        header, first = read_indexes_header(self._store, key)
+        wanted = list(header.kinds if kinds is None else kinds)
+        sections = read_sections(self._store, key, header, first, {*wanted, IndexKind.METADATA})
+        described = header.description(sections[IndexKind.METADATA]).metadata
+        check_same_segment(header, described, metadata)
+        return {kind: sections[kind] for kind in wanted}
+
+    def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
+        """See `RemoteStorageManager`."""
+        # A request ends where the object does; how long it must be stands in its header.
+        return self._store.get_range(indexes_key(metadata), 0, MAX_INDEXES_BYTES)
+
+    def fetch_whole_indexes(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
+        """The `.indexes` object as it is stored, its header and its segment, in one request.
+
+        Every checksum is compared. CorruptDataError when it is damaged or belongs to another
+        segment.
+        """
+        key = indexes_key(metadata)
+        data = self.fetch_index_object(metadata)
+        header, description = verify_indexes(data, path=f"{self._store.url}/{key}")
+        check_same_segment(header, description.metadata, metadata)
+        return header, description.metadata, data
+
+    # -- verifying
+
+    def verify(
+        self, metadata: RemoteLogSegmentMetadata, *, deep: bool = False
+    ) -> tuple[Problem, ...]:
+        """What is wrong with the segment's two objects; nothing when all is well.
+
+        Sizes, the `.indexes` header and its description; with `deep` also every checksum, for
+        which all bytes are read. A store that does not answer is an error, not a problem.
+        """
+        return (*self._verify_log(metadata, deep), *self._verify_indexes(metadata, deep))
+
+    def verify_copy(
+        self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
+    ) -> tuple[Problem, ...]:
+        """As `verify`, right after a copy: what the `.indexes` object begins with is compared with
+        what was stored, and not decoded once more."""
+        return (*self._verify_log(metadata, deep=False), *self._compare_indexes(metadata, indexes))
+
+    def _verify_log(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
+        info = self._head(log_key(metadata))
+        if isinstance(info, Problem):
+            yield info
+        elif info.size_bytes != metadata.segment_size_bytes:
+            yield wrong_size(info, metadata.segment_size_bytes)
+        elif deep and metadata.log_crc32c is not None:
+            computed = log_checksum(self, metadata)
+            if computed != metadata.log_crc32c:
+                yield _wrong_checksum(info.key, metadata.log_crc32c, computed)
+
+    def _verify_indexes(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
+        info = self._head(indexes_key(metadata))
+        if isinstance(info, Problem):
+            yield info
+            return
+        try:
+            header, first = read_indexes_header(self._store, info.key, info.size_bytes)
+            kinds = header.kinds if deep else (IndexKind.METADATA,)
+            sections = read_sections(self._store, info.key, header, first, kinds)
+            described = header.description(sections[IndexKind.METADATA]).metadata
+        except CorruptDataError as error:
+            yield corrupt_indexes(info.key, error)
+            return
+        if not _same_segment(described, metadata):
+            yield wrong_key(info.key, described)
+
+    def _compare_indexes(
+        self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
+    ) -> Iterator[Problem]:
+        stored = memoryview(indexes).cast("B")
+        info = self._head(indexes_key(metadata))
+        if isinstance(info, Problem):
+            yield info
+        elif info.size_bytes != stored.nbytes:
+            yield wrong_size(info, stored.nbytes)
+        else:
+            expected = stored[:FIRST_READ_BYTES]
+            found = self._store.get_range(info.key, 0, FIRST_READ_BYTES)
+            if memoryview(found).cast("B") != expected:
+                yield _wrong_checksum(info.key, crc32c(expected), crc32c(found))
+
+    def _head(self, key: str) -> ObjectInfo | Problem:
+        try:
+            return self._store.head(key)
+        except RemoteResourceNotFoundError:
+            return Problem(
+                key=key, reason=ProblemReason.MISSING, expected="an object", found="none"
+            )
+
+
+def log_checksum(storage: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> int:
+    """Return the CRC-32C of the stored log."""
+    checksum = 0
+    for position in range(0, metadata.segment_size_bytes, _CHECK_CHUNK_BYTES):
+        end = position + _CHECK_CHUNK_BYTES
+        checksum = crc32c(storage.fetch_log_segment(metadata, position, end), checksum)
+    return checksum
+
+
+def missing_object(key: str, error: RemoteResourceNotFoundError) -> Problem:
+    """Return the problem of an object that is not there."""
+    return Problem(key=key, reason=ProblemReason.MISSING, expected="an object", found=str(error))
+
+
+def _wrong_checksum(key: str, expected: int, found: int) -> Problem:
+    return Problem(
+        key=key,
+        reason=ProblemReason.WRONG_CHECKSUM,
+        expected=f"CRC-32C {expected:#010x}",
+        found=f"{found:#010x}",
+    )
+
+
+def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
+    """The last look at what is about to be stored: whole, sound and of this segment."""
+    header, description = verify_indexes(indexes, path=f"indexes of {metadata.segment_id}")
+    for kind in header.kinds:
+        header.section(kind)
+    if not _same_segment(description.metadata, metadata):
+        raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
+
+
+def check_same_segment(
+    header: IndexesHeader, described: RemoteLogSegmentMetadata, asked: RemoteLogSegmentMetadata
+) -> None:
+    """CorruptDataError unless the indexes of `header` describe the segment asked for."""
+    if not _same_segment(described, asked):
+        raise CorruptDataError(
+            reason="wrong_segment",
+            path=header.path,
+            position=header.section(IndexKind.METADATA).position,
+            expected=f"a description of {_described(asked)}",
+            found=f"one of {_described(described)}",
+        )
+
+
+def _described(metadata: RemoteLogSegmentMetadata) -> str:
+    return (
+        f"{metadata.segment_id} with offsets {metadata.start_offset} to {metadata.end_offset} "
+        f"in {metadata.segment_size_bytes} bytes"
+    )
+
+
+def _same_segment(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    return (
+        one.segment_id == other.segment_id
+        and one.start_offset == other.start_offset
+        and one.end_offset == other.end_offset
+        and one.segment_size_bytes == other.segment_size_bytes
+        and (None in (one.log_crc32c, other.log_crc32c) or one.log_crc32c == other.log_crc32c)
+    )
+
+
+@contextmanager
+def _opened(log: int | str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Descriptor and name of the file to copy; a caller's own descriptor stays open."""
+    if isinstance(log, int):
+        yield log, f"descriptor {log}"
+        return
+    descriptor = open_regular_file(log)
+    try:
+        yield descriptor, os.fspath(log)
+    finally:
+        os.close(descriptor)
+
+
+def _verified_chunks(
+    descriptor: int,
+    path: str,
+    metadata: RemoteLogSegmentMetadata,
+    before_chunk: Callable[[int], None] | None,
+) -> Iterator[bytes]:
+    """The file piece by piece; CorruptDataError unless it is, to the end, what was scanned."""
+    size_bytes = metadata.segment_size_bytes
+    file_size = os.fstat(descriptor).st_size
+    if file_size != size_bytes:
+        raise _changed(path, min(file_size, size_bytes), f"{size_bytes} bytes", f"{file_size}")
+    checksum = sent = 0
+    for chunk in file_chunks(descriptor, size_bytes):
+        if before_chunk is not None:
+            before_chunk(len(chunk))
+        checksum = crc32c(chunk, checksum)
+        sent += len(chunk)
+        yield chunk
+    if sent != size_bytes:
+        raise _changed(path, sent, f"{size_bytes} bytes", "end of file")
+    if checksum != metadata.log_crc32c:
+        raise _changed(path, 0, f"CRC-32C {metadata.log_crc32c:#010x}", f"{checksum:#010x}")
+
+
+def _put_draft(
+    draft: Draft,
+    metadata: RemoteLogSegmentMetadata,
+    before_chunk: Callable[[int], None] | None,
+) -> None:
+    expected = (metadata.segment_size_bytes, metadata.log_crc32c)
+    if (draft.key, draft.holds) != (log_key(metadata), expected):
+        raise ValueError(
+            f"{metadata.segment_id}: expected a draft of {log_key(metadata)} with size and "
+            f"CRC-32C {expected}, found one of {draft.key} with {draft.holds}"
+        )
+    if before_chunk is not None:
+        before_chunk(metadata.segment_size_bytes)
+    draft.put()
+
+
+def _changed(path: str, position: int, expected: str, found: str) -> CorruptDataError:
+    return CorruptDataError(
+        reason="changed_during_copy",
+        path=path,
+        position=position,
+        expected=expected,
+        found=found,
+        hint="the file is not the one that was scanned; scan and copy it again",
+    )

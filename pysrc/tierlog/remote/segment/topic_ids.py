@@ -1,0 +1,102 @@
+"""Archives of topics that had no id when they were copied, and the ids that they got since.
+
+Brokers up to 2.7 give topics no ids. Such a topic is archived under an id derived from the cluster
+id and its name (`tierlog.types.derived_topic_id`), and stays there: when the cluster gives the
+topic an id, the archive goes on under the derived one. Two small objects say so:
+
+    topic-ids/<topic>-<derived id>.derived      this topic is archived under a derived id
+    topic-ids/<topic>-<derived id>.adopted      and these are the records of the topic of that id
+
+Both are UTF-8 JSON, ``{"format_version": 1, "topic": text}`` and, in the second, ``"topic_id"``.
+They are created with if-none-match and never change: a topic that is made again under the same name
+gets another id and so an archive of its own.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tierlog.errors import CorruptDataError
+from tierlog.remote.segment.layout import MAX_TOPIC_LABEL, TOPIC_IDS_PREFIX, is_marker
+from tierlog.remote.store.object_store import ObjectStore
+from tierlog.types import check_kafka_uuid
+
+__all__ = ["StoredTopicIds", "adopted_topic_ids"]
+
+_DERIVED, _ADOPTED = ".derived", ".adopted"
+_VERSION = 1
+_MAX_BYTES = 4_096
+_UUID_LENGTH = 22
+
+
+class StoredTopicIds:
+    """The derived ids of one store, as `load` found them. One thread.
+
+    ``adopted``: the topic's own id by the derived one.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.derived: set[str] = set()
+        self.adopted: dict[str, str] = {}
+
+    def load(self) -> None:
+        """List the store; read what is new. RemoteStorageError when it does not answer."""
+        for info in self._store.list(TOPIC_IDS_PREFIX):
+            if not is_marker(info.key):
+                continue
+            name, _, suffix = info.key.rpartition(".")
+            derived_id = name[-_UUID_LENGTH:]
+            self.derived.add(derived_id)
+            if f".{suffix}" == _ADOPTED and derived_id not in self.adopted:
+                self.adopted[derived_id] = self._read(info.key, info.size_bytes)
+
+    def mark_derived(self, topic: str, derived_id: str) -> None:
+        """Say that the topic is archived under a derived id; may be repeated."""
+        if derived_id not in self.derived:
+            self._store.put_if_absent(_key(topic, derived_id, _DERIVED), _text(topic=topic))
+            self.derived.add(derived_id)
+
+    def adopt(self, topic: str, derived_id: str, topic_id: str) -> str:
+        """Say that the archive is of the topic of `topic_id`, and return the id that is said: of
+        several sidecars the first decides."""
+        key = _key(topic, derived_id, _ADOPTED)
+        if self._store.put_if_absent(key, _text(topic=topic, topic_id=topic_id)):
+            self.adopted[derived_id] = topic_id
+        else:
+            self.adopted[derived_id] = self._read(key, self._store.head(key).size_bytes)
+        return self.adopted[derived_id]
+
+    def _read(self, key: str, size_bytes: int) -> str:
+        """The topic's own id in an ``.adopted`` object."""
+        try:
+            if not 0 < size_bytes <= _MAX_BYTES:
+                raise ValueError(f"{size_bytes} bytes")
+            fields = json.loads(bytes(self._store.get_range(key, 0, size_bytes)))
+            if not isinstance(fields, dict) or fields.get("format_version") != _VERSION:
+                raise ValueError(repr(fields)[:80])
+            return check_kafka_uuid(str(fields.get("topic_id")))
+        except (ValueError, RecursionError) as error:
+            raise CorruptDataError(
+                reason="bad_topic_id",
+                path=f"{self._store.url}/{key}",
+                position=0,
+                expected=f"JSON with topic, topic_id and format_version {_VERSION}",
+                found=str(error),
+                hint="remove the object if the topic of that name was never made anew",
+            ) from None
+
+
+def adopted_topic_ids(store: ObjectStore) -> dict[str, str]:
+    """The ids that topics got after they were archived, by the ids they are archived under."""
+    stored = StoredTopicIds(store)
+    stored.load()
+    return stored.adopted
+
+
+def _key(topic: str, derived_id: str, suffix: str) -> str:
+    return f"{TOPIC_IDS_PREFIX}{topic[:MAX_TOPIC_LABEL]}-{derived_id}{suffix}"
+
+
+def _text(**fields: str) -> bytes:
+    return json.dumps({"format_version": _VERSION, **fields}, sort_keys=True).encode("utf-8")

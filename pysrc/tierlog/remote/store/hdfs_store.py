@@ -1,0 +1,532 @@
+"""`hdfs://` store: one file per object beneath a folder, through hdfs-native (the extra ``hdfs``).
+
+A put writes a hidden name in the object's own folder (``.tierlog-<random>.tmp``), closes the file
+and renames it. Closed, it is as durable as HDFS makes it: every DataNode of the pipeline has said
+that it has the bytes (on its disk at once only with the cluster's ``dfs.datanode.synconclose``).
+HDFS renames at once or not at all, and refuses a name that is taken: of several writers one wins,
+and a reader sees all of an object or nothing. When the answer to a rename is lost, the store looks
+where the file is, and takes the hidden name away, so that a rename on its way finds nothing. A
+crash can leave a hidden file behind; listings pass over it, and the next store that writes into
+that folder removes those older than a day.
+
+No wait for HDFS is longer than ``timeout_s``, whatever became of the NameNode. Calls that may be
+repeated are, a few times, while errors are of the passing kind.
+
+Names that HDFS keeps for itself (a colon, ``.snapshot``, ``.reserved``) are percent-encoded; the
+keys of segments and markers have no such characters and lie there as they are. Folders that become
+empty stay.
+
+A store may be pickled; the copy opens its own connections from the URL, the options given here and
+the Hadoop settings of its machine. A process that was forked from one that had used HDFS is
+refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.errors import ConfigError, RemoteResourceNotFoundError
+from tierlog.remote.store.hdfs_client import (
+    CallFailedError,
+    Failure,
+    HdfsClient,
+    HdfsConnection,
+    HdfsOptions,
+)
+from tierlog.remote.store.object_store import (
+    TEMPORARY_PREFIX,
+    TEMPORARY_SUFFIX,
+    ObjectInfo,
+    ObjectStore,
+    already_exists,
+    check_key,
+    check_prefix,
+    check_range,
+    counted,
+    holds_exactly,
+    not_found,
+    storage_error,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["HdfsStore", "open_hdfs_store"]
+
+# hdfs-native copies what it is given; a piece of this size is worth the way to a worker.
+_PIECE_BYTES = 1 << 20
+_LIST_PAGE = 1_000
+_ATTEMPTS = 6
+_FIRST_PAUSE_MS = 100
+_LEFTOVER_MS = 24 * 3_600_000
+# How long a put that failed for a reason of its own waits for its hidden file to be removed.
+_TIDY_S = 2.0
+_RESERVED = (".snapshot", ".reserved")
+_ENCODED = re.compile("[%:]")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """An object on its way: an open file of a hidden name, and the client it was opened with."""
+
+    client: HdfsClient
+    file: Any
+    temporary: str
+
+
+class HdfsStore(ObjectStore):
+    """Objects as files of an HDFS cluster; made by `open_store`."""
+
+    def __init__(
+        self,
+        url: str,
+        options: HdfsOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """`url` is ``hdfs://host:port/folder``, or names a service of the Hadoop settings."""
+        self._options = options or HdfsOptions()
+        self._clock = clock or SystemClock()
+        self._random_bytes = random_bytes
+        cluster, self._root = _split(url)
+        self._url = cluster + quote(self._root)
+        self._connection = HdfsConnection(cluster, self._options)
+        self._swept: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"HdfsStore({self._url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HdfsStore, (self._url, self._options)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    # -- reading
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> bytes:
+        check_range(start_position, size_bytes)
+        path = self._path(key)
+
+        def read(client: Any) -> tuple[int, bytes]:
+            reader = client.read(path)
+            length: int = reader.file_length()
+            asked = min(size_bytes, length - start_position)
+            return length, reader.read_range(start_position, asked) if asked > 0 else b""
+
+        with self._errors(key):
+            length, data = self._retried(read)
+        if start_position >= length:
+            raise storage_error(
+                f"{self._url}: read of {key} from position {start_position}, but it has "
+                f"{length} bytes",
+                retriable=False,
+            )
+        if len(data) != min(size_bytes, length - start_position):
+            raise storage_error(
+                f"{self._url}: {key}: asked for {size_bytes} bytes from position "
+                f"{start_position} of {length}, HDFS sent {len(data)}"
+            )
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        with self._errors(key):
+            status = self._retried(lambda client: client.get_file_info(path))
+        if status.isdir:
+            raise not_found(self._url, key, "there is a folder of that name")
+        return _object_info(key, status)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        folders = [folder]
+        while folders:
+            base = folders.pop()
+            for status in self._entries(base):
+                key = _key(base, status.path.rpartition("/")[2])
+                if key is None:
+                    continue
+                if status.isdir:
+                    folders.append(key)
+                else:
+                    yield _object_info(key, status)
+
+    def folders(self) -> Iterable[str]:
+        keys = (
+            _key("", status.path.rpartition("/")[2]) for status in self._entries("") if status.isdir
+        )
+        return [key for key in keys if key is not None]
+
+    def _entries(self, folder: str) -> Iterator[Any]:
+        """What lies directly in `folder`, a page at a time; nothing if there is no such folder."""
+        path = f"{self._root}/{_names(folder)}".rstrip("/") or "/"
+        seen: set[str] = set()
+        listing: Any = None
+
+        def page(client: Any) -> list[Any]:
+            nonlocal listing
+            going_on, listing = listing or client.list_status(path, False), None
+            found = []
+            for status in going_on:
+                # A listing begun anew, after a failure, brings again what is known.
+                if status.path == path or status.path in seen:
+                    continue
+                found.append(status)
+                if len(found) == _LIST_PAGE:
+                    listing = going_on
+                    break
+            return found
+
+        while True:
+            try:
+                with self._errors(f"list {folder}".rstrip()):
+                    found = self._retried(page)
+            except RemoteResourceNotFoundError:
+                return
+            seen.update(status.path for status in found)
+            yield from found
+            if listing is None:
+                return
+
+    # -- writing
+
+    def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
+        if not self._put_bytes(key, data, overwrite=overwrite) and not holds_exactly(
+            self, key, data
+        ):
+            raise already_exists(self._url, key)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        return self._put_bytes(key, data, overwrite=False)
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        path = self._path(key)
+        pieces = _pieces(counted(chunks, size_bytes, key))
+        first = next(pieces, b"")
+        with self._errors(key, put=True):
+            writing = self._again(lambda: self._begin(path, first))
+            stored = self._write(path, writing, pieces, size_bytes, overwrite=overwrite)
+        if not stored:
+            raise already_exists(self._url, key)
+
+    def _put_bytes(self, key: str, data: Buffer, *, overwrite: bool) -> bool:
+        path = self._path(key)
+        view = memoryview(data).cast("B")
+
+        def put() -> bool:
+            pieces = _pieces([view])
+            writing = self._begin(path, next(pieces, b""))
+            return self._write(path, writing, pieces, len(view), overwrite=overwrite)
+
+        with self._errors(key, put=True):
+            return self._again(put)
+
+    def _begin(self, path: str, first: bytes) -> _Writing:
+        """Open a hidden file beside `path` and write the first piece.
+
+        That opens the way to the DataNodes, so one that is gone shows here, where a new file may
+        find others.
+        """
+        folder = path.rpartition("/")[0]
+        name = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
+        temporary = f"{folder}/{name}"
+
+        def begin(client: Any) -> Any:
+            file = client.create(temporary, self._connection.write_options())
+            if first:
+                file.write(first)
+            return file
+
+        client = self._connection.client()
+        with self._hidden(temporary):
+            file = self._connection.call(
+                begin, client=client, late=lambda native: native.delete(temporary, False)
+            )
+        self._sweep(folder)
+        return _Writing(client=client, file=file, temporary=temporary)
+
+    def _write(
+        self,
+        path: str,
+        writing: _Writing,
+        pieces: Iterable[bytes],
+        size_bytes: int,
+        *,
+        overwrite: bool,
+    ) -> bool:
+        """Write the rest and publish; False when the name is taken and must stay.
+
+        What `pieces` raises comes out unchanged.
+        """
+        with self._hidden(writing.temporary):
+            for piece in pieces:
+                self._write_piece(writing, piece)
+            self._close(writing, size_bytes)
+        return self._publish(writing.temporary, path, size_bytes, overwrite=overwrite)
+
+    def _write_piece(self, writing: _Writing, piece: bytes) -> None:
+        self._connection.call(lambda _: writing.file.write(piece), client=writing.client)
+
+    def _close(self, writing: _Writing, size_bytes: int) -> None:
+        """HDFS also renames files that are still open: only a closed one of its size goes on."""
+
+        def close(client: Any) -> int:
+            writing.file.close()
+            length: int = client.get_file_info(writing.temporary).length
+            return length
+
+        length = self._connection.call(close, client=writing.client)
+        if length != size_bytes:
+            raise CallFailedError(
+                Failure.REFUSED, f"{length} bytes arrived instead of {size_bytes}", passing=True
+            )
+
+    def _publish(self, temporary: str, path: str, size_bytes: int, *, overwrite: bool) -> bool:
+        half_s = self._options.timeout_s / 2
+        try:
+            with self._hidden(temporary, unless=(Failure.LOST, Failure.SILENT)):
+                self._connection.call(
+                    lambda client: client.rename(temporary, path, overwrite),
+                    timeout_s=half_s,
+                )
+        except CallFailedError as error:
+            if error.failure is Failure.EXISTS:
+                return False
+            if error.failure in (Failure.ABSENT, Failure.REFUSED):
+                raise
+            self._settle(temporary, path, size_bytes, error)
+        return True
+
+    def _settle(self, temporary: str, path: str, size_bytes: int, lost: CallFailedError) -> None:
+        """After a rename without an answer: has it happened? If not, make sure that it will not.
+
+        CallFailedError when it has not, or when nobody can tell.
+        """
+        half_s = self._options.timeout_s / 2
+        unknown = CallFailedError(
+            Failure.SILENT,
+            f"stored or not is unknown ({lost.text}); the same put again will tell",
+            passing=True,
+        )
+        try:
+            if self._status(temporary, half_s) is None:
+                stored = self._status(path, half_s)
+                if stored is not None and stored.length == size_bytes:
+                    return
+                raise unknown
+            removed = self._connection.call(
+                lambda client: client.delete(temporary, False), timeout_s=half_s
+            )
+        except CallFailedError:
+            raise unknown from None
+        if removed:
+            raise CallFailedError(Failure.REFUSED, f"not stored ({lost.text})", passing=True)
+
+    def _status(self, path: str, within_s: float) -> Any:
+        try:
+            return self._retried(lambda client: client.get_file_info(path), within_s=within_s)
+        except CallFailedError as error:
+            if error.failure is Failure.ABSENT:
+                return None
+            raise
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with self._errors(key):
+            self._retried(lambda client: client.delete(path, False))
+
+    # -- hidden files
+
+    @contextmanager
+    def _hidden(self, temporary: str, *, unless: tuple[Failure, ...] = ()) -> Iterator[None]:
+        """Removes the hidden file when what is done with it fails, but for some failures."""
+        try:
+            yield
+        except BaseException as error:
+            failure = error.failure if isinstance(error, CallFailedError) else None
+            if failure not in unless:
+                self._remove(temporary, silent=failure is Failure.SILENT)
+            raise
+
+    def _remove(self, temporary: str, *, silent: bool) -> None:
+        """Best effort; a NameNode that has just kept `silent` is not waited for once more."""
+        if silent:
+            self._connection.attempt(lambda client: client.delete(temporary, False))
+            return
+        with suppress(CallFailedError):
+            self._connection.call(
+                lambda client: client.delete(temporary, False),
+                timeout_s=min(_TIDY_S, self._options.timeout_s),
+            )
+
+    def _sweep(self, folder: str) -> None:
+        """Once per folder, in the background: what crashed writers left there long ago."""
+        if folder in self._swept:
+            return
+        self._swept.add(folder)
+
+        def sweep(client: Any) -> None:
+            # By the NameNode's clock, whatever ours says: a file was made here just now.
+            changed_ms = client.get_file_info(folder or "/").modification_time
+            oldest_ms = changed_ms - _LEFTOVER_MS
+            for seen, status in enumerate(client.list_status(folder or "/", False)):
+                name = status.path.rpartition("/")[2]
+                # Names come in order, and these stand before those of segments.
+                if seen > _LIST_PAGE or (
+                    name.isascii() and name[: len(TEMPORARY_PREFIX)] > TEMPORARY_PREFIX
+                ):
+                    return
+                hidden = name.startswith(TEMPORARY_PREFIX) and name.endswith(TEMPORARY_SUFFIX)
+                if hidden and not status.isdir and status.modification_time < oldest_ms:
+                    client.delete(status.path, False)
+
+        if not self._connection.attempt(sweep):
+            self._swept.discard(folder)
+
+    # -- calls and errors
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{_names(check_key(key))}"
+
+    def _retried(self, step: Callable[[Any], _Result], *, within_s: float | None = None) -> _Result:
+        """The result of a call that may be repeated, all attempts within the deadline."""
+        total_s = self._options.timeout_s if within_s is None else within_s
+        ends_ms = self._clock.monotonic_ms() + int(total_s * 1000)
+
+        def attempt() -> _Result:
+            left_ms = max(1, ends_ms - self._clock.monotonic_ms())
+            return self._connection.call(step, timeout_s=left_ms / 1000)
+
+        return self._again(attempt, ends_ms=ends_ms)
+
+    def _again(self, attempt: Callable[[], _Result], *, ends_ms: int | None = None) -> _Result:
+        """`attempt`, a few times while it fails for passing reasons, but not out of silence."""
+        if ends_ms is None:
+            ends_ms = self._clock.monotonic_ms() + int(self._options.timeout_s * 1000)
+        for number in count(1):
+            try:
+                return attempt()
+            except CallFailedError as error:
+                pause_ms = self._pause_ms(number)
+                enough = number == _ATTEMPTS or self._clock.monotonic_ms() + pause_ms >= ends_ms
+                if enough or not error.passing or error.failure is Failure.SILENT:
+                    raise
+            self._clock.sleep(pause_ms)
+        raise AssertionError("unreachable")
+
+    def _pause_ms(self, number: int) -> int:
+        """Twice as long each time, and by chance up to half of it shorter."""
+        longest_ms = _FIRST_PAUSE_MS << (number - 1)
+        return longest_ms - longest_ms * self._random_bytes(1)[0] // 512
+
+    @contextmanager
+    def _errors(self, what: str, *, put: bool = False) -> Iterator[None]:
+        """The one place where failed calls become storage errors; `what` is the key or the call.
+
+        What a `put` misses is its own half-written file, which a new attempt makes again.
+        """
+        try:
+            yield
+        except CallFailedError as error:
+            absent = error.failure is Failure.ABSENT
+            if absent and not put:
+                raise not_found(self._url, what, error.text) from None
+            raise storage_error(
+                f"{self._url}: {what}: {error.text}", retriable=absent or error.passing
+            ) from None
+
+
+def open_hdfs_store(url: str, options: Mapping[str, Any]) -> HdfsStore:
+    """A store on HDFS; `options` are the fields of `HdfsOptions`.
+
+    ConfigError for an option or URL that cannot be, and when hdfs-native is not installed.
+    """
+    known = [field.name for field in dataclasses.fields(HdfsOptions)]
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise ConfigError(f"{url}: unknown options {unknown}; an hdfs: store knows {known}")
+    wanted = HdfsOptions(**options)
+    if not isinstance(wanted.timeout_s, int | float) or not 0 < wanted.timeout_s < float("inf"):
+        raise ConfigError(f"{url}: timeout_s must be a number of seconds above 0")
+    return HdfsStore(url, wanted)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """The cluster's URL and the store's folder in it, without a slash at its end."""
+    parts = urlsplit(url)
+    folder = unquote(parts.path).strip("/")
+    try:
+        check_prefix(folder)
+    except ValueError as error:
+        raise ConfigError(f"{url}: {error}") from None
+    if ":" in folder or any(name in _RESERVED for name in folder.split("/")):
+        raise ConfigError(f"{url}: HDFS has no folders with a colon, nor {' or '.join(_RESERVED)}")
+    return f"hdfs://{parts.netloc}", f"/{folder}" if folder else ""
+
+
+def _names(key: str) -> str:
+    """The file's name for a key: what HDFS keeps for itself is percent-encoded."""
+    return "/".join(_name(component) for component in key.split("/"))
+
+
+def _name(component: str) -> str:
+    if component in _RESERVED:
+        return "%2E" + component[1:]
+    return _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", component)
+
+
+def _key(folder: str, name: str) -> str | None:
+    """The key of a listed name in `folder`; None if no key has that name.
+
+    Others may write there, and half-written files show.
+    """
+    try:
+        component = unquote(name, errors="strict")
+        key = check_key(f"{folder}/{component}" if folder else component)
+    except ValueError:
+        return None
+    return key if _name(component) == name else None
+
+
+def _pieces(chunks: Iterable[Buffer]) -> Iterator[bytes]:
+    """The same bytes in pieces of one size, but for the last."""
+    held: list[memoryview] = []
+    size_bytes = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while size_bytes + len(view) >= _PIECE_BYTES:
+            rest = _PIECE_BYTES - size_bytes
+            yield b"".join(chain(held, [view[:rest]]))
+            view, held, size_bytes = view[rest:], [], 0
+        if len(view):
+            held.append(view)
+            size_bytes += len(view)
+    if held:
+        yield b"".join(held)
+
+
+def _object_info(key: str, status: Any) -> ObjectInfo:
+    return ObjectInfo(
+        key=key,
+        size_bytes=status.length,
+        etag=f"{status.modification_time:x}-{status.length:x}",
+        last_modified_ms=status.modification_time,
+    )
