@@ -23,8 +23,16 @@ from tests.remote.s3_server import S3_SERVERS, running_s3_server
 from tierlog import _core
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, RemoteLogConfig
+from tierlog.fetch.decision import decide_fetch
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.offsets import SpecialTimestamp
+from tierlog.fetch.setup import open_fetcher
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.store_reader import StoreReader
+from tierlog.reader.types import FetchPartition, FetchRequest, FetchView
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
@@ -32,14 +40,6 @@ from tierlog.remote.segment.layout import LOG_SUFFIX, log_key
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
-from tierlog.tiering.fetch.decision import decide_fetch
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.offsets import SpecialTimestamp
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.setup import open_fetcher
-from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchView
-from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
 from .copying import Copying

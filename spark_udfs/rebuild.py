@@ -27,6 +27,7 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
+from tierlog.reader.sources import is_url, source_of
 from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Severity
 from tierlog.tools.index_rebuild import (
@@ -58,7 +59,6 @@ from tierlog.tools.rebuild_table import (
     write_report,
 )
 from tierlog.tools.rebuild_tasks import RebuildTask, pack_tasks
-from tierlog.tools.sources import is_url, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ from spark_udfs.source_options import SourceOptions
 from spark_udfs.source_plan import Catalog
 from spark_udfs.source_store import StoreCatalog
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.sources import Source, SourceKind, is_url, source_of
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import open_store
-from tierlog.tools.sources import Source, SourceKind, is_url, source_of
 
 __all__ = ["open_catalog", "open_storage"]
 

@@ -24,10 +24,10 @@ from tierlog.log.log_dir import LogDir, PartitionLog
 from tierlog.log.names import Skipped, SkipReason, parse_partition_directory
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tiering.committed import StableLog
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.local import LocalRead
-from tierlog.tiering.local_reader import LocalReader
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.committed import StableLog
+from tierlog.reader.local import LocalRead
+from tierlog.reader.local_reader import LocalReader
 from tierlog.types import StopReason
 
 __all__ = ["LogDirCatalog", "offset_index"]

@@ -44,7 +44,7 @@ from typing import Any
 from tierlog.config import Config, load_config
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
-from tierlog.tools.offsets import date_ms
+from tierlog.reader.offset_range import date_ms
 
 __all__ = [
     "BATCH_LIMIT",

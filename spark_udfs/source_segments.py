@@ -26,13 +26,13 @@ from tierlog.log.records import decode_records, read_rows
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaManager
+from tierlog.reader.committed import committed_rows
+from tierlog.reader.log_reader import rows_between
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.committed import committed_rows
-from tierlog.tiering.log_reader import rows_between
-from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import StopReason
 
 __all__ = ["read_range"]

@@ -11,6 +11,14 @@ from spark_udfs.source_options import SourceOptions, View
 from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.committed import StableLog
+from tierlog.reader.gaps import KnownGaps, gap_error, gap_start_in, unknown_end
+from tierlog.reader.lineage import newest_segment, ranges_in_lineage
+from tierlog.reader.remote import RemoteRead
+from tierlog.reader.store_listing import StoreListing
+from tierlog.reader.store_reader import StoreReader
+from tierlog.reader.types import IsolationLevel
 from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -27,14 +35,6 @@ from tierlog.remote.segment.layout import (
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import open_store
-from tierlog.tiering.committed import StableLog
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.remote import RemoteRead
-from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import KnownGaps, gap_error, gap_start_in, unknown_end
-from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
-from tierlog.tiering.store_listing import StoreListing
-from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
 __all__ = ["StoreCatalog", "log_index_entries"]

@@ -20,6 +20,7 @@ from spark_udfs.worker import on_worker
 from tierlog.clock import SystemClock
 from tierlog.errors import ConfigError
 from tierlog.log.files import printable
+from tierlog.reader.sources import source_of
 from tierlog.remote.urls import open_store
 from tierlog.tools.audit_partition import audit_partition
 from tierlog.tools.audit_plan import AuditPart, AuditPlan, plan_audit
@@ -28,7 +29,6 @@ from tierlog.tools.audit_segment import SegmentLook
 from tierlog.tools.audit_store import look_at_segments
 from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild_table import FINDINGS
-from tierlog.tools.sources import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,11 +26,26 @@ if TYPE_CHECKING:
         RemoteStorageError,
         TierlogError,
     )
+    from tierlog.fetch.fetcher import Fetcher
+    from tierlog.fetch.offsets import OffsetAnswer, SpecialTimestamp
+    from tierlog.fetch.setup import open_fetcher
     from tierlog.log.log_dir import open_log_dir
     from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
     from tierlog.log.records import decode_records
     from tierlog.log.segment import scan_segment
     from tierlog.quota import QuotaManager
+    from tierlog.reader.open import open_reader, read, read_async
+    from tierlog.reader.types import (
+        FetchError,
+        FetchHost,
+        FetchPartition,
+        FetchRequest,
+        FetchResponse,
+        FetchSource,
+        FetchView,
+        IsolationLevel,
+        PartitionData,
+    )
     from tierlog.remote.index_cache.cache import RemoteIndexCache
     from tierlog.remote.metadata.manager import (
         RemoteLogMetadataManager,
@@ -46,24 +61,9 @@ if TYPE_CHECKING:
     from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
     from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
     from tierlog.remote.urls import open_store
-    from tierlog.tiering.fetch.fetcher import Fetcher
-    from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
-    from tierlog.tiering.fetch.setup import open_fetcher
-    from tierlog.tiering.fetch.types import (
-        FetchError,
-        FetchHost,
-        FetchPartition,
-        FetchRequest,
-        FetchResponse,
-        FetchSource,
-        FetchView,
-        IsolationLevel,
-        PartitionData,
-    )
     from tierlog.tiering.local_log import LocalLog, LogView, TopicSettings
     from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
     from tierlog.tiering.partition_work import ManagerListener
-    from tierlog.tiering.reader import open_reader, read, read_async
     from tierlog.types import StopReason, TopicIdPartition
 
 __all__ = [
@@ -143,18 +143,18 @@ _HOMES = {
     "ConfigError": "errors",
     "CorruptDataError": "errors",
     "FencedLeaderError": "errors",
-    "FetchError": "tiering.fetch.types",
-    "FetchHost": "tiering.fetch.types",
-    "FetchPartition": "tiering.fetch.types",
-    "FetchRequest": "tiering.fetch.types",
-    "FetchResponse": "tiering.fetch.types",
-    "FetchSource": "tiering.fetch.types",
-    "FetchView": "tiering.fetch.types",
-    "Fetcher": "tiering.fetch.fetcher",
+    "FetchError": "reader.types",
+    "FetchHost": "reader.types",
+    "FetchPartition": "reader.types",
+    "FetchRequest": "reader.types",
+    "FetchResponse": "reader.types",
+    "FetchSource": "reader.types",
+    "FetchView": "reader.types",
+    "Fetcher": "fetch.fetcher",
     "GapError": "errors",
     "HeaderColumn": "columns",
     "IndexCache": "_hot",
-    "IsolationLevel": "tiering.fetch.types",
+    "IsolationLevel": "reader.types",
     "LocalLog": "tiering.local_log",
     "LogView": "tiering.local_log",
     "ManagerListener": "tiering.partition_work",
@@ -163,9 +163,9 @@ _HOMES = {
     "ObjectInfo": "remote.store.object_store",
     "ObjectStorageManager": "remote.segment.storage",
     "ObjectStore": "remote.store.object_store",
-    "OffsetAnswer": "tiering.fetch.offsets",
+    "OffsetAnswer": "fetch.offsets",
     "OutOfRangeError": "errors",
-    "PartitionData": "tiering.fetch.types",
+    "PartitionData": "reader.types",
     "QuotaManager": "quota",
     "QuotaSensor": "_hot",
     "QuotaSnapshot": "_hot",
@@ -184,7 +184,7 @@ _HOMES = {
     "RemoteStorageError": "errors",
     "RemoteStorageManager": "remote.segment.storage",
     "Reservation": "_hot",
-    "SpecialTimestamp": "tiering.fetch.offsets",
+    "SpecialTimestamp": "fetch.offsets",
     "StopReason": "types",
     "TierlogError": "errors",
     "TopicIdPartition": "types",
@@ -192,12 +192,12 @@ _HOMES = {
     "decode_records": "log.records",
     "decode_remote_log_index": "remote.segment.log_index",
     "encode_remote_log_index": "remote.segment.log_index",
-    "open_fetcher": "tiering.fetch.setup",
+    "open_fetcher": "fetch.setup",
     "open_log_dir": "log.log_dir",
-    "open_reader": "tiering.reader",
+    "open_reader": "reader.open",
     "open_store": "remote.urls",
-    "read": "tiering.reader",
-    "read_async": "tiering.reader",
+    "read": "reader.open",
+    "read_async": "reader.open",
     "rebuild_indexes": "log.rebuild",
     "scan_segment": "log.segment",
 }

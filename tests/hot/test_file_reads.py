@@ -30,7 +30,7 @@ from tierlog._hot import (
     PlaceTable,
     ReadMarks,
 )
-from tierlog.tiering.fetch.remote import RemoteRead
+from tierlog.reader.remote import RemoteRead
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -15,8 +15,7 @@ from tests.kafka_tools import KafkaBroker
 from tests.oracle import batches as oracle
 from tests.tiering.fetch.views import Row, consumed
 from tierlog.clock import ManualClock
-from tierlog.tiering.copy import SegmentCopier
-from tierlog.tiering.fetch.types import (
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,
@@ -25,6 +24,7 @@ from tierlog.tiering.fetch.types import (
     IsolationLevel,
     PartitionData,
 )
+from tierlog.tiering.copy import SegmentCopier
 from tierlog.types import TopicIdPartition
 
 __all__ = ["GROWING", "GROWING_CONFIG", "LiveHost", "Reader", "Writer"]

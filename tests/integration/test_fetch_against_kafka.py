@@ -24,9 +24,9 @@ from tests.oracle import batches as oracle
 from tests.oracle.model import Batch, Record
 from tests.proofs import usually
 from tests.tiering.fetch.views import Row, consumed
+from tierlog.fetch.offsets import OffsetAnswer, SpecialTimestamp
 from tierlog.log.index_files import AbortedTransaction
-from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
-from tierlog.tiering.fetch.types import (
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,

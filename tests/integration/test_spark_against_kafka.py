@@ -24,15 +24,15 @@ from tests.kafka_tools import wait_until
 from tests.remote.kafka_layouts import kafka_url
 from tests.spark.conftest import spark  # noqa: F401  a fixture
 from tests.spark.query import Query
+from tierlog.fetch.offsets import SpecialTimestamp
+from tierlog.reader.open import Isolation, open_reader
+from tierlog.reader.sources import source_of
+from tierlog.reader.types import FetchView
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.urls import open_store
-from tierlog.tiering.fetch.offsets import SpecialTimestamp
-from tierlog.tiering.fetch.types import FetchView
-from tierlog.tiering.reader import Isolation, open_reader
 from tierlog.tools.ls import list_source
-from tierlog.tools.sources import source_of
 from tierlog.tools.verify import verify
 
 if TYPE_CHECKING:

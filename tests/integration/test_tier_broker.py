@@ -18,12 +18,12 @@ from tests.kafka_tools import KafkaBroker, dump_log_segments
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.open import open_reader
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
-from tierlog.tiering.reader import open_reader
 
 pytestmark = pytest.mark.integration
 

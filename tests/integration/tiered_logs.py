@@ -21,12 +21,12 @@ from tests.oracle import batches as oracle
 from tests.oracle.model import Batch
 from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.clock import ManualClock
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.offsets import OffsetReader, SpecialTimestamp
 from tierlog.log.log_dir import PartitionLog, open_log_dir
+from tierlog.reader.producer_states import ProducerStates
+from tierlog.reader.types import FetchView
 from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp
-from tierlog.tiering.fetch.types import FetchView
-from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
 __all__ = ["LOGS", "KafkaBeside", "TieredLog", "set_up", "tiering_broker"]

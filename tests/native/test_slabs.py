@@ -15,7 +15,7 @@ import pytest
 
 from tests.tiering.fetch.tier import Later
 from tierlog import _core
-from tierlog.tiering.fetch.memory import FetchMemory
+from tierlog.reader.memory import FetchMemory
 
 MIB = 1 << 20
 SIZE_BYTES = 3 * MIB + 12_345

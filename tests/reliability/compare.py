@@ -17,12 +17,12 @@ from tests.reliability.world import World
 from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError, TierlogError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.lineage import ranges_in_lineage
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.segment.layout import CLUSTER_KEY, indexes_key, log_key, partition_prefix
-from tierlog.tiering.lineage import ranges_in_lineage
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["differences", "violations"]
 

@@ -9,14 +9,14 @@ from functools import partial
 from tests.oracle import batches as oracle
 from tests.reliability.host import OwnedLog
 from tests.reliability.world import World
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.pool import ReaderPool
+from tierlog.fetch.quotas import FetchQuotas
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import FetchError, FetchPartition, FetchRequest, FetchView
 from tierlog.remote.index_files.family import RemoteIndexFiles
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.pool import ReaderPool
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import FetchError, FetchPartition, FetchRequest, FetchView
 from tierlog.types import TopicIdPartition
 
 __all__ = ["walk"]

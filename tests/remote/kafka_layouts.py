@@ -13,9 +13,9 @@ from pathlib import Path
 from tests.kafka_tools.golden import DATA_DIR
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.producer_states import ProducerStates
 from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER
 from tierlog.testing.segments import uuid_of
-from tierlog.tiering.producer_states import ProducerStates
 
 __all__ = ["GOLDEN_DIRS", "kafka_url", "lay_out", "lay_out_golden"]
 

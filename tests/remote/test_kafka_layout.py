@@ -21,6 +21,9 @@ from tierlog.cli import main
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment import scan_segment
+from tierlog.reader.gaps import OnGap
+from tierlog.reader.open import Isolation, open_reader
+from tierlog.reader.sources import source_of
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.segment import kafka_layout
 from tierlog.remote.segment.bucket import Problem, ProblemReason, list_segments
@@ -31,11 +34,8 @@ from tierlog.remote.segment.log_index import decode_remote_log_index
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import ObjectStore, open_store
 from tierlog.testing.stores import HOSTILE_KEYS
-from tierlog.tiering.gaps import OnGap
-from tierlog.tiering.reader import Isolation, open_reader
 from tierlog.tools.findings import Severity
 from tierlog.tools.ls import list_store
-from tierlog.tools.sources import source_of
 from tierlog.tools.verify import verify
 
 

@@ -15,10 +15,10 @@ from tests.tiering.fetch.test_setup import TierOnly
 from tests.tiering.fetch.tier import PARTITION, PATIENCE, Tier, made_batch
 from tierlog.clock import Clock, ManualClock
 from tierlog.config import load_config
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.setup import open_fetcher
 from tierlog.metrics import RemoteLogMetrics
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.setup import open_fetcher
-from tierlog.tiering.fetch.types import FetchPartition, FetchRequest
+from tierlog.reader.types import FetchPartition, FetchRequest
 
 END = 200
 

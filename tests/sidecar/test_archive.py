@@ -17,13 +17,13 @@ from tierlog.config import Config, RemoteLogConfig
 from tierlog.errors import GapError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.gaps import OnGap
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.layout import indexes_key
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport
-from tierlog.tiering.gaps import OnGap
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.ls import list_store
 from tierlog.tools.verify_store import verify_store

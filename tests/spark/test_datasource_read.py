@@ -19,8 +19,8 @@ from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.errors import OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.open import open_reader
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.reader import open_reader
 
 DISKS = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]
 LOGS = ",".join(DISKS)

@@ -14,14 +14,14 @@ from tests.remote.s3_server import S3Server, running_s3_server
 from tierlog.clock import ManualClock
 from tierlog.errors import TierlogError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.bucket import bucket_metadata, list_segments
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar, TierReport
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.store_reader import StoreReader
 
 pytestmark = pytest.mark.integration
 

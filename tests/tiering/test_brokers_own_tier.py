@@ -12,8 +12,8 @@ from tests.kafka_tools.golden import DATA_DIR
 from tests.remote.kafka_layouts import kafka_url, lay_out
 from tierlog.cli import main
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.open import open_reader
 from tierlog.testing.segments import uuid_of
-from tierlog.tiering.reader import open_reader
 
 TOPIC = "epochs"
 # Records below were deleted with DeleteRecords; the segment that holds them is still in the tier.

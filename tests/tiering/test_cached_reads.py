@@ -12,15 +12,15 @@ from tests.kafka_tools.golden import DATA_DIR
 from tests.remote.index_cache.segments import WatchedStore
 from tierlog.clock import ManualClock
 from tierlog.errors import CorruptDataError, OutOfRangeError
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.open import open_reader, read
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from tierlog.remote.segment.bucket import bucket_metadata
 from tierlog.remote.segment.layout import parse_key
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.reader import open_reader, read
-from tierlog.tiering.store_reader import StoreReader
 
 CLEAN = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]
 TTL_MS = 900_000

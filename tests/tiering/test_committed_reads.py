@@ -23,6 +23,14 @@ from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.records import decode_records
+from tierlog.reader.committed import committed_rows
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.open import open_reader
+from tierlog.reader.producer_states import ProducerStates
+from tierlog.reader.store_reader import StoreReader
+from tierlog.reader.tiered_reader import TieredReader
+from tierlog.reader.types import IsolationLevel
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.segment.layout import claim_cluster
@@ -30,15 +38,7 @@ from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.testing.segments import uuid_of
-from tierlog.tiering.committed import committed_rows
 from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.producer_states import ProducerStates
-from tierlog.tiering.reader import open_reader
-from tierlog.tiering.store_reader import StoreReader
-from tierlog.tiering.tiered_reader import TieredReader
 
 NAMES = ("transactions-0", "transactions-java-0", "compacted-transactions-0")
 

@@ -13,7 +13,7 @@ from tests.settings.observing import Said, command
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.errors import ConfigError, CorruptDataError
 from tierlog.log.segment import scan_segment
-from tierlog.tiering.damage import LostRecords
+from tierlog.reader.damage import LostRecords
 
 TOPIC = "epochs"
 SEGMENT = golden_segments(TOPIC, "clean")[1]

@@ -12,10 +12,10 @@ import tierlog
 from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, Tier, made_batch
 from tierlog.errors import GapError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.reader.gaps import OnGap, missing_offsets
+from tierlog.reader.open import open_reader
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.testing.segments import segment
-from tierlog.tiering.gaps import OnGap, missing_offsets
-from tierlog.tiering.reader import open_reader
 
 SEGMENTS, RECORDS = 5, 10
 

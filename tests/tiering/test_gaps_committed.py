@@ -13,9 +13,9 @@ from tests.tiering.fetch.tier import Tier, made_batch, tier_only
 from tierlog.cli import main
 from tierlog.errors import GapError
 from tierlog.log.files import read_small
+from tierlog.reader.aborted import TransactionReader
 from tierlog.remote.segment.layout import claim_cluster
 from tierlog.testing.segments import uuid_of
-from tierlog.tiering.fetch.aborted import TransactionReader
 
 PRODUCER = 7
 

@@ -17,8 +17,8 @@ from tierlog.errors import CorruptDataError
 from tierlog.log.index_files import read_offset_index
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
-from tierlog.tiering.damage import LostRecords
-from tierlog.tiering.reader import open_reader
+from tierlog.reader.damage import LostRecords
+from tierlog.reader.open import open_reader
 
 TOPIC = "epochs"
 # Base offset, length, leader epoch, magic and checksum: no checksum covers the first four.

@@ -24,6 +24,7 @@ from tierlog.config import QuotaMode, RemoteIndexConfig, RemoteLogConfig
 from tierlog.errors import ClosedError, RemoteStorageError
 from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.metadata.manager import (
     ArchiveOutline,
@@ -37,7 +38,6 @@ from tierlog.remote.urls import open_store
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent, coverage
 from tierlog.tiering.retention import HeldBack
-from tierlog.tiering.store_reader import StoreReader
 from tierlog.tiering.task_pool import TaskFailure
 from tierlog.types import TopicIdPartition
 

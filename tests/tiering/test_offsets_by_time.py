@@ -10,7 +10,7 @@ from tests.dump_text import DumpedRecord, parse_log_dump
 from tests.kafka_tools.golden import golden_segments, truth_text
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
-from tierlog.tiering.reader import open_reader
+from tierlog.reader.open import open_reader
 
 TOPICS = ("transactions", "transactions-java")
 

@@ -17,14 +17,14 @@ from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError, RemoteResourceNotFoundError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.open import open_reader, read
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.segment.bucket import Problem, bucket_metadata
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.reader import open_reader, read
-from tierlog.tiering.store_reader import StoreReader
 
 # Above this the stored truth has size and digest only.
 LARGE_BYTES = 1024

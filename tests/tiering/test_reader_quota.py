@@ -19,12 +19,12 @@ from tierlog.columns import RecordColumns
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import ClosedError, RemoteResourceNotFoundError
 from tierlog.quota import QuotaManager
+from tierlog.reader.open import open_reader, read, read_async
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.segment.bucket import bucket_metadata
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.reader import open_reader, read, read_async
-from tierlog.tiering.store_reader import StoreReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

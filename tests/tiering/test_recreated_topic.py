@@ -14,9 +14,9 @@ from tierlog.columns import RecordColumns
 from tierlog.errors import OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.same_log import VanishedError
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.open import open_reader
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.reader import open_reader
 
 NAMES = pytest.mark.parametrize("topic", [NAME, OLD.partition.topic_id], ids=["name", "id"])
 ISOLATIONS = pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])

@@ -13,8 +13,8 @@ import pytest
 from tests.tiering.fetch.tier import PATIENCE, Tier, made_batch, wait_for_threads
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, RemoteStorageError
-from tierlog.tiering import store_reader
-from tierlog.tiering.store_reader import StoreReader
+from tierlog.reader import store_reader
+from tierlog.reader.store_reader import StoreReader
 
 SIZE = 16 << 10
 BATCHES = 64

@@ -13,16 +13,16 @@ from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, GapError, OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.open import open_reader
+from tierlog.reader.store_reader import StoreReader
+from tierlog.reader.tiered_reader import TieredReader
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.segment.bucket import bucket_metadata
 from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
-from tierlog.tiering.local_reader import LocalReader
 from tierlog.tiering.manager import RemoteLogManager
-from tierlog.tiering.reader import open_reader
-from tierlog.tiering.store_reader import StoreReader
-from tierlog.tiering.tiered_reader import TieredReader
 
 TOPIC = "codec-none"
 

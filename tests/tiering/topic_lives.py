@@ -13,13 +13,13 @@ from tests.oracle.build import batch
 from tests.oracle.model import Record
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import PartitionLog, open_log_dir
+from tierlog.reader.producer_states import ProducerStates
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
 __all__ = ["NAME", "Life", "Lives", "RecordRow"]

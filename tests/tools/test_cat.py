@@ -31,7 +31,7 @@ from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError
 from tierlog.log.records import decode_records
-from tierlog.tiering.reader import read
+from tierlog.reader.open import read
 from tierlog.tools.cat import format_records
 from tierlog.tools.record_format import parse_format
 

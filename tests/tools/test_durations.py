@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tierlog.tools.durations import parse_duration
+from tierlog.config.durations import parse_duration
 
 
 @pytest.mark.parametrize(

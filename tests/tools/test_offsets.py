@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.offsets import (
+from tierlog.reader.offset_range import (
     AtOffset,
     AtTime,
     Bound,

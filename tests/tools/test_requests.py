@@ -19,9 +19,9 @@ from spark_udfs.source_read import read_task
 from tests.remote.fault_proxy import Call, FaultProxy
 from tests.remote.s3_server import running_s3_server
 from tierlog.clock import ManualClock
+from tierlog.reader.read_ahead import ReadAheadSettings
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
 from tierlog.tools.audit_rows import AuditRules
 from tierlog.tools.audit_store import audit_store
 from tierlog.tools.index_rebuild import rebuild_index

@@ -11,7 +11,7 @@ from tests.kafka_tools.golden import DATA_DIR
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main
 from tierlog.errors import ConfigError
-from tierlog.tools.sources import Source, SourceKind, source_of
+from tierlog.reader.sources import Source, SourceKind, source_of
 
 LOG_DIR = DATA_DIR / "clean" / "disk1"
 

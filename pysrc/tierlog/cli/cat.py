@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tierlog.errors import GapError
+    from tierlog.reader.damage import LostRecords
+    from tierlog.reader.sources import Source
     from tierlog.remote.segment.bucket import Problem
-    from tierlog.tiering.damage import LostRecords
     from tierlog.tools.cat import Selection
     from tierlog.tools.record_format import RecordFormat
-    from tierlog.tools.sources import Source
 
 __all__ = ["cat"]
 
@@ -140,7 +140,7 @@ def cat(
     tierlog cat /var/lib/kafka/data orders:0 --store s3://bucket/kafka --read-committed
     """
     from tierlog.clock import SystemClock
-    from tierlog.tools.offsets import parse_offsets
+    from tierlog.reader.offset_range import parse_offsets
 
     with usage_errors("-o"):
         wanted = parse_offsets(offsets, SystemClock().now_ms())
@@ -262,7 +262,7 @@ class _LeftOut:
 
 def _tiers(source: str, store: str | None) -> list[Source]:
     """Where the records lie: one place, or a log directory and the store it is tiered to."""
-    from tierlog.tools.sources import source_of
+    from tierlog.reader.sources import source_of
 
     first = source_of(source)
     if store is None:

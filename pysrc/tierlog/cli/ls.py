@@ -27,8 +27,8 @@ def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown:
     tierlog ls /var/lib/kafka/data orders:0 --format wide
     tierlog ls s3://bucket/kafka orders --segments
     """
+    from tierlog.reader.sources import source_of
     from tierlog.tools.ls import list_source
-    from tierlog.tools.sources import source_of
 
     name, partition = topic or (None, None)
     place = source_of(source)

@@ -157,25 +157,25 @@ def size_or_off(text: str) -> int:
 
 
 def duration_or_off(text: str) -> int:
-    from tierlog.tools.durations import parse_duration
+    from tierlog.config.durations import parse_duration
 
     return -1 if text == "-1" else parse_duration(text)
 
 
 def interval_value(text: str) -> int:
-    from tierlog.tools.durations import parse_duration
+    from tierlog.config.durations import parse_duration
 
     return parse_duration(text, "s")
 
 
 def topic_value(text: str) -> tuple[str, int | None]:
-    from tierlog.tools.sources import parse_topic
+    from tierlog.reader.sources import parse_topic
 
     return parse_topic(text)
 
 
 def topic_partition_value(text: str) -> tuple[str, int]:
-    from tierlog.tools.sources import parse_topic_partition
+    from tierlog.reader.sources import parse_topic_partition
 
     return parse_topic_partition(text)
 

@@ -51,10 +51,10 @@ def verify(
     tierlog verify s3://bucket/kafka --deep --json report.json
     """
     from tierlog.clock import SystemClock
+    from tierlog.reader.sources import source_of
     from tierlog.tools.findings import report_text
     from tierlog.tools.output import Format, render
     from tierlog.tools.progress import progress_on
-    from tierlog.tools.sources import source_of
     from tierlog.tools.verify import verify as check
 
     place = source_of(source)

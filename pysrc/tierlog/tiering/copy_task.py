@@ -34,6 +34,7 @@ from tierlog.log.index_files import read_time_index
 from tierlog.log.same_log import VanishedError, open_listed_segment, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaWaitCancelledError
+from tierlog.reader.producer_states import ProducerStates
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.store.object_store import Draft
 from tierlog.tiering.copy import (
@@ -45,7 +46,6 @@ from tierlog.tiering.copy import (
 )
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import Happened, PartitionWork
-from tierlog.tiering.producer_states import ProducerStates
 from tierlog.tiering.refusals import Refusal
 from tierlog.tiering.store_check import StoreCheck
 from tierlog.tiering.task_pool import Again, Task

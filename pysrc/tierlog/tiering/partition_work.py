@@ -19,6 +19,7 @@ from tierlog.log.eligibility import Coverage, Decision
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
 from tierlog.quota import QuotaManager
+from tierlog.reader.lineage import ranges_archived
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.metadata.manager import (
@@ -33,7 +34,6 @@ from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.tiering.clock_watch import ClockWatch
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.deletion_guard import DeletionGuard
-from tierlog.tiering.lineage import ranges_archived
 from tierlog.tiering.local_log import LocalLog, LogView
 from tierlog.tiering.retention import HeldBack
 from tierlog.tiering.task_pool import TaskFailure

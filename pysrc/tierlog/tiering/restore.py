@@ -11,13 +11,13 @@ from tierlog.log.eligibility import gap_start_offset
 from tierlog.log.files import SegmentHandle
 from tierlog.log.segment import scan_segment_in_parts
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.producer_states import ProducerStates
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.layout import indexes_key, is_segment_key, log_key, parse_key
 from tierlog.tiering.copy import PART_BYTES, PreparedSegment, prepare
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.partition_work import PartitionWork
-from tierlog.tiering.producer_states import ProducerStates
 from tierlog.tiering.stored_objects import StoredObjects
 
 __all__ = ["adopt_log_object", "restore_indexes"]

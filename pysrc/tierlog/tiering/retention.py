@@ -23,12 +23,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import (
     ArchiveOutline,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from tierlog.tiering.lineage import ranges_in_lineage
 
 __all__ = [
     "DeleteReason",

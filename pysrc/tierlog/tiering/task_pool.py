@@ -21,7 +21,7 @@ from itertools import count
 
 from tierlog.clock import Clock
 from tierlog.errors import ClosedError
-from tierlog.tiering.busy import BusyMeter
+from tierlog.metrics.busy import BusyMeter
 
 __all__ = ["Again", "RetryPolicy", "RunningTask", "Task", "TaskFailure", "TaskPool"]
 

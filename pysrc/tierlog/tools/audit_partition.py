@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.gaps import missing_offsets
+from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.layout import log_key
-from tierlog.tiering.gaps import missing_offsets
-from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tools.audit_retention import what_if
 from tierlog.tools.audit_rows import (
     FINISHED,

@@ -16,6 +16,7 @@ from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.reader.nearby import no_archive
 from tierlog.remote.segment.bucket import (
     Problem,
     ProblemReason,
@@ -38,7 +39,6 @@ from tierlog.tools.audit_rows import FINISHED, UNDER_WAY_MS, AuditedSegment
 from tierlog.tools.audit_segment import OBJECT_ACTIONS, SegmentTask, place_of
 from tierlog.tools.findings import Finding, Tally
 from tierlog.tools.listed_segments import ListedSegments, list_in_columns
-from tierlog.tools.nearby import no_archive
 from tierlog.tools.output import iso_time
 
 __all__ = ["AuditPart", "AuditPlan", "plan_audit"]

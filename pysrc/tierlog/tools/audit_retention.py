@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.layout import log_key
-from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.tiering.retention import Deletion, RetentionFacts, decide_retention
 from tierlog.tools.audit_rows import (
     UNDER_WAY_MS,

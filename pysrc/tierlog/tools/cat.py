@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tierlog.tiering.damage import OnCorrupt
-from tierlog.tiering.gaps import OnGap
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.reader import open_reader
-from tierlog.tools.offsets import AtOffset, FromEnd, OffsetRange
+from tierlog.reader.damage import OnCorrupt
+from tierlog.reader.gaps import OnGap
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.offset_range import AtOffset, FromEnd, OffsetRange
+from tierlog.reader.open import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

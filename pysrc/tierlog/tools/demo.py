@@ -27,14 +27,14 @@ from tierlog.log.log_dir import open_log_dir
 from tierlog.log.records import decode_records
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.segment.bucket import describe_segments
 from tierlog.remote.segment.layout import log_key
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
-from tierlog.tiering.log_reader import LogReader
-from tierlog.tiering.store_reader import StoreReader
 
 __all__ = [
     "CODECS",

@@ -39,6 +39,7 @@ from tierlog.log.files import printable
 from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.log.segment_files import Findings
+from tierlog.reader.sources import Source, local_path, source_of
 from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Finding, Severity, counted, finding_text
@@ -70,7 +71,6 @@ from tierlog.tools.rebuild_segment import (
 from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
 from tierlog.tools.rebuild_store_plan import LookAtListed, LookedSegments, plan_store
 from tierlog.tools.rebuild_tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
-from tierlog.tools.sources import Source, local_path, source_of
 from tierlog.types import shown_url
 
 __all__ = [

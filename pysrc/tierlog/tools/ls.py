@@ -19,14 +19,14 @@ from tierlog.log.files import printable
 from tierlog.log.log_dir import PartitionLog, Skipped, open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.gaps import missing_offsets
+from tierlog.reader.nearby import require_archive
+from tierlog.reader.sources import Source
 from tierlog.remote.segment.bucket import Problem, describe_segments
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.layout import MAX_TOPIC_LABEL, ObjectKey, log_key, partition_prefix
 from tierlog.remote.urls import open_store
-from tierlog.tiering.gaps import missing_offsets
-from tierlog.tools.nearby import require_archive
 from tierlog.tools.output import Table, wide_field
-from tierlog.tools.sources import Source
 from tierlog.types import TopicIdPartition, is_derived_topic_id
 
 __all__ = [

@@ -31,6 +31,7 @@ from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.log_dir import PartitionLog, parse_partition_directory
 from tierlog.log.rebuild import RebuiltIndexes
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.sources import is_url
 from tierlog.remote.store.local_store import LocalStore
 from tierlog.remote.store.object_store import holds_exactly
 from tierlog.tools.findings import Finding, Severity
@@ -46,7 +47,6 @@ from tierlog.tools.rebuild_segment import (
     finding,
     finding_of,
 )
-from tierlog.tools.sources import is_url
 
 __all__ = [
     "LogChain",

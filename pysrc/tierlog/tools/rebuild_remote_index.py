@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.checkpoint import parse_leader_epochs
+from tierlog.reader.lineage import newest_segment
 from tierlog.remote.index_files.directory import RemoteIndexDir, RemoteIndexKind
 from tierlog.remote.index_files.row import Row, RowWriter, SegmentEntries, segment_entries
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
@@ -31,7 +32,6 @@ from tierlog.remote.segment.indexes import IndexKind, verify_indexes
 from tierlog.remote.segment.layout import indexes_key, partition_prefix
 from tierlog.remote.store.object_store import ObjectStore, holds_exactly
 from tierlog.remote.urls import LocalStore, open_store
-from tierlog.tiering.lineage import newest_segment
 from tierlog.tiering.truncation import truncation_offset
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.output import wide_field

@@ -19,6 +19,7 @@ from itertools import accumulate
 from operator import itemgetter
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
+from tierlog.reader.nearby import no_archive
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import verify_indexes
 from tierlog.remote.segment.layout import (
@@ -39,7 +40,6 @@ from tierlog.tools.listed_segments import (
     SegmentPair,
     list_in_columns,
 )
-from tierlog.tools.nearby import no_archive
 from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild_remote_index import StoredPartition
 from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tierlog.errors import ConfigError
 from tierlog.log.files import printable
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
+from tierlog.reader.sources import Source
 from tierlog.tools.findings import Report
 from tierlog.tools.progress import Progress
-from tierlog.tools.sources import Source
 from tierlog.tools.verify_log_dir import verify_log_dir
 from tierlog.tools.verify_store import verify_store
 

@@ -16,7 +16,7 @@ from tests.tiering.fetch.views import Row, consumed, truth
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tiering.fetch.aborted import TransactionReader
+from tierlog.reader.aborted import TransactionReader
 
 PRODUCER, EARLIER, OTHER = 7, 8, 9
 CUT = 50

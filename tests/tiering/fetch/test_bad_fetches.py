@@ -16,14 +16,14 @@ from tests.tiering.fetch.test_fetcher import TwoTiers
 from tests.tiering.fetch.views import consumed
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.fetch.quotas import FetchQuotas
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import FetchError, FetchPartition, FetchSource, PartitionData
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.segment.layout import INDEXES_SUFFIX, LOG_SUFFIX
 from tierlog.remote.segment.storage import ObjectStorageManager
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import FetchError, FetchPartition, FetchSource, PartitionData
 from tierlog.types import TopicIdPartition
 
 MEMORY_BYTES = 32 << 20

@@ -22,12 +22,12 @@ from tests.tiering.fetch.tier import (
 )
 from tierlog.clock import Clock, ManualClock, SystemClock
 from tierlog.config import Config, QuotaConfig, QuotaMode
-from tierlog.remote.segment.storage import ObjectStorageManager
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.offsets import OffsetAnswer
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
-from tierlog.tiering.fetch.types import (
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.offsets import OffsetAnswer
+from tierlog.fetch.quotas import FetchQuotas
+from tierlog.reader.open import read
+from tierlog.reader.read_ahead import ReadAheadSettings
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,
@@ -35,7 +35,7 @@ from tierlog.tiering.fetch.types import (
     FetchView,
     PartitionData,
 )
-from tierlog.tiering.reader import read
+from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def test_reads_in_place_of_a_file_store_are_charged_as_the_system_counts_them(
     storage = ObjectStorageManager(tierlog.open_store((tier.folder / "store").as_uri()))
     assert storage.is_local
     quotas = FetchQuotas(QuotaConfig(fetch_max_bytes_per_second=limit), ManualClock())
-    reader = tierlog.tiering.fetch.remote.RemoteReader(storage, tier.metadata, memory=tier.memory)
+    reader = tierlog.reader.remote.RemoteReader(storage, tier.metadata, memory=tier.memory)
     payer = quotas.payer("made", "c")
     offsets = [(37 * row) % BATCHES for row in range(200)]
     # The first look loads the indexes.

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
-from tierlog.tiering.fetch.types import FetchError, FetchSource
+from tierlog.fetch.decision import decide_fetch, decide_leader_epoch
+from tierlog.reader.types import FetchError, FetchSource
 
 START, LOCAL_START, END = 10, 20, 30
 

@@ -23,9 +23,9 @@ from tests.tiering.fetch.test_fetcher_waiting import WAIT_S, Gated, PromptPool, 
 from tests.tiering.fetch.views import consumed, whole_view
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import PartitionLog, open_log_dir
+from tierlog.reader.producer_states import ProducerStates
+from tierlog.reader.types import FetchPartition, FetchSource, FetchView, IsolationLevel
 from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.fetch.types import FetchPartition, FetchSource, FetchView, IsolationLevel
-from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
 SET, TOPIC = "deposed", "orders"

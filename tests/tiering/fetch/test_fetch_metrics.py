@@ -9,9 +9,9 @@ import pytest
 from tests.tiering.fetch.test_fetcher import TwoTiers, boundaries
 from tierlog.clock import ManualClock
 from tierlog.config import Config
+from tierlog.fetch.setup import open_fetcher
 from tierlog.metrics import RemoteEvent, RemoteLogMetrics
-from tierlog.tiering.fetch.setup import open_fetcher
-from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchSource
+from tierlog.reader.types import FetchPartition, FetchRequest, FetchSource
 
 
 @pytest.mark.parametrize("max_clients", [0, 2])

@@ -17,7 +17,7 @@ from tests.oracle import batches as oracle
 from tests.proofs import usually
 from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.log.log_dir import PartitionLog
-from tierlog.tiering.fetch.types import (
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,

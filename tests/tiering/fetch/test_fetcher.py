@@ -10,18 +10,14 @@ import pytest
 
 from tests.tiering.fetch.views import GOLDEN, Row, consumed, golden_view, oracle_batches, truth
 from tierlog.clock import ManualClock
-from tierlog.remote.index_cache.cache import RemoteIndexCache
-from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
-from tierlog.remote.segment.storage import ObjectStorageManager
-from tierlog.remote.urls import open_store
-from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.pool import ReaderPool
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import (
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.pool import ReaderPool
+from tierlog.fetch.quotas import FetchQuotas
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.producer_states import ProducerStates
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,
@@ -30,7 +26,11 @@ from tierlog.tiering.fetch.types import (
     IsolationLevel,
     PartitionData,
 )
-from tierlog.tiering.producer_states import ProducerStates
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
+from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.types import TopicIdPartition
 
 # No answer is late because the machine is busy; whoever tests lateness says so.

@@ -18,12 +18,12 @@ from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import CorruptDataError, MetadataNotReadyError, RemoteStorageError
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.offsets import OffsetReader
+from tierlog.fetch.pool import ReaderPool, ReadTicket
+from tierlog.fetch.quotas import FetchQuotas
 from tierlog.metrics import RemoteLogMetrics
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.offsets import OffsetReader
-from tierlog.tiering.fetch.pool import ReaderPool, ReadTicket
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.types import (
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,

@@ -16,8 +16,8 @@ from tests.oracle.model import Batch, Record
 from tests.tiering.fetch.views import GOLDEN, golden_view, oracle_batches, whole_view
 from tierlog.errors import CorruptDataError
 from tierlog.log.same_log import VanishedError
-from tierlog.tiering.fetch.local import LocalFetchReader, LocalRead
-from tierlog.tiering.fetch.types import FetchView
+from tierlog.reader.local import LocalFetchReader, LocalRead
+from tierlog.reader.types import FetchView
 
 LIMITS = (0, 5_000, 1 << 20)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.tiering.fetch.tier import PATIENCE, Later
 from tierlog.clock import ManualClock
 from tierlog.errors import ClosedError
-from tierlog.tiering.fetch.memory import FetchMemory, Permit
+from tierlog.reader.memory import FetchMemory, Permit
 
 LONG_MS = 1000 * PATIENCE
 

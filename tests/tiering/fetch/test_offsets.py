@@ -12,16 +12,16 @@ import pytest
 from tests.oracle import batches as oracle
 from tests.tiering.fetch.test_fetcher import TIERED, TwoTiers, boundaries
 from tests.tiering.fetch.views import oracle_batches
+from tierlog.fetch.offsets import OffsetReader, SpecialTimestamp
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError
+from tierlog.reader.index_files import IndexFilesOf
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import FetchError, IsolationLevel
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.index_files.lookups import index_views
 from tierlog.remote.segment.indexes import IndexKind
-from tierlog.tiering.fetch.index_files import IndexFilesOf
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.offsets import OffsetReader, SpecialTimestamp
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import FetchError, IsolationLevel
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
+from tierlog.fetch.offsets import OffsetAnswer, SpecialTimestamp
+from tierlog.fetch.setup import open_fetcher
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.gaps import OnGap
+from tierlog.reader.types import FetchError, FetchView
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
-from tierlog.tiering.fetch.offsets import OffsetAnswer, SpecialTimestamp
-from tierlog.tiering.fetch.setup import open_fetcher
-from tierlog.tiering.fetch.types import FetchError, FetchView
-from tierlog.tiering.gaps import OnGap
 from tierlog.types import TopicIdPartition
 
 SEGMENTS, RECORDS = 5, 10

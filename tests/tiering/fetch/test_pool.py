@@ -12,7 +12,7 @@ import pytest
 
 from tierlog.clock import SystemClock
 from tierlog.errors import ClosedError, RemoteStorageError
-from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
+from tierlog.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
 
 WAIT_S = 30
 

@@ -18,10 +18,10 @@ from tests.tiering.fetch.test_fetcher_waiting import WAIT_S, Gated, at, both, re
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteStorageError
+from tierlog.fetch import fetcher, quotas
+from tierlog.fetch.quotas import FetchQuotas
 from tierlog.metrics import RemoteLogMetrics
-from tierlog.tiering.fetch import fetcher, quotas
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.types import FetchRequest, FetchResponse, FetchSource
+from tierlog.reader.types import FetchRequest, FetchResponse, FetchSource
 
 MODES = pytest.mark.parametrize("mode", [QuotaMode.CHECK, QuotaMode.RESERVE])
 KIB = 1 << 10

@@ -8,8 +8,8 @@ import pytest
 
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
-from tierlog.tiering.fetch import quotas
-from tierlog.tiering.fetch.quotas import FetchQuotas
+from tierlog.fetch import quotas
+from tierlog.fetch.quotas import FetchQuotas
 
 KIB = 1 << 10
 

@@ -25,12 +25,12 @@ from tests.tiering.fetch.tier import (
 )
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ClosedError, CorruptDataError, RemoteStorageError
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.read_ahead import ReadAheadSettings
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.workers import Threads
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.layout import parse_key
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.workers import Threads
 
 NO_LIMIT = 2**60
 SEGMENTS = 3

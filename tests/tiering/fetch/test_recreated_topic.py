@@ -16,12 +16,9 @@ from tests.oracle import batches as oracle
 from tests.tiering.fetch.test_fetcher_waiting import PromptPool
 from tests.tiering.topic_lives import END, NEW, OLD, Life, Lives, RecordRow
 from tierlog.clock import ManualClock
-from tierlog.remote.index_cache.cache import RemoteIndexCache
-from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
-from tierlog.tiering.copy import SegmentCopier
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.setup import open_fetcher
-from tierlog.tiering.fetch.types import (
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.setup import open_fetcher
+from tierlog.reader.types import (
     FetchError,
     FetchPartition,
     FetchRequest,
@@ -30,6 +27,9 @@ from tierlog.tiering.fetch.types import (
     IsolationLevel,
     PartitionData,
 )
+from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.tiering.copy import SegmentCopier
 from tierlog.types import TopicIdPartition
 
 WAIT_S = 30

@@ -25,6 +25,11 @@ from tierlog.errors import ClosedError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.records import decode_records
+from tierlog.reader.log_reader import rows_between
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.read_ahead import ReadAheadSettings
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentState
@@ -33,11 +38,6 @@ from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import LocalStore
 from tierlog.sidecar import Sidecar
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.log_reader import rows_between
-from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
 CLEAN = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]

@@ -20,15 +20,15 @@ from tierlog.errors import (
     RemoteStorageError,
 )
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.read_ahead import ReadAheadSettings
+from tierlog.reader.remote import RemoteReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes
 from tierlog.remote.segment.layout import log_key
 from tierlog.remote.segment.log_index import encode_remote_log_index
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
-from tierlog.tiering.fetch.remote import RemoteReader
 
 NO_LIMIT = 2**60
 COUNT = 400

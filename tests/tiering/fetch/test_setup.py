@@ -22,12 +22,12 @@ from tests.tiering.fetch.tier import (
 )
 from tests.tools.golden_copy import overwrite
 from tierlog.config import Config, RemoteIndexConfig
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.setup import open_fetcher
+from tierlog.reader.store_reader import StoreReader
+from tierlog.reader.types import FetchPartition, FetchRequest, FetchView
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.segment.indexes import IndexKind
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.setup import open_fetcher
-from tierlog.tiering.fetch.types import FetchPartition, FetchRequest, FetchView
-from tierlog.tiering.store_reader import StoreReader
 from tierlog.types import TopicIdPartition
 
 MIB = 1 << 20

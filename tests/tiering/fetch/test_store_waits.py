@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tierlog.tiering.fetch.store_waits import StoreWaits
+from tierlog.reader.store_waits import StoreWaits
 
 MIB = 1 << 20
 

@@ -15,11 +15,11 @@ from tests.oracle.model import Record
 from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, Tier, check, expected
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError
+from tierlog.reader.read_ahead import ReadAheadSettings
+from tierlog.reader.remote import RemoteReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
-from tierlog.tiering.fetch.remote import RemoteReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

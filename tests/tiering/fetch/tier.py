@@ -17,6 +17,9 @@ from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.remote import RemoteRead, RemoteReader
+from tierlog.reader.types import FetchView
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.segment.layout import indexes_key, log_key, parse_key
@@ -24,9 +27,6 @@ from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import LocalStore
 from tierlog.testing.segments import uuid_of
 from tierlog.tiering.copy import SegmentCopier, prepare
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
-from tierlog.tiering.fetch.types import FetchView
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tests.oracle import batches as oracle
 from tests.oracle.model import COMMIT, Batch, EndTransactionMarker
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.log_dir import PartitionLog, open_log_dir
-from tierlog.tiering.fetch.types import FetchView
+from tierlog.reader.types import FetchView
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

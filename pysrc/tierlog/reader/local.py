@@ -20,8 +20,8 @@ from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tiering.fetch.batch_run import BatchRun
-from tierlog.tiering.fetch.types import FetchView
+from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.types import FetchView
 from tierlog.types import StopReason
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tiering.fetch.types import FetchView
-from tierlog.tiering.producer_states import ProducerStates
+from tierlog.reader.producer_states import ProducerStates
+from tierlog.reader.types import FetchView
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from tierlog.tiering.fetch.aborted import TransactionReader
-    from tierlog.tiering.fetch.remote import RemoteRead
+    from tierlog.reader.aborted import TransactionReader
+    from tierlog.reader.remote import RemoteRead
 
 __all__ = ["RemoteAborted", "StableLog", "committed_rows"]
 
@@ -120,8 +120,8 @@ class StableLog:
         VanishedError when files are gone meanwhile.
         """
         # Reading a directory starts sooner without the modules of the fetch path.
-        from tierlog.tiering.fetch.aborted import TransactionReader
-        from tierlog.tiering.fetch.local import LocalRead
+        from tierlog.reader.aborted import TransactionReader
+        from tierlog.reader.local import LocalRead
 
         after = segment.next_base_offset
         if after is None:

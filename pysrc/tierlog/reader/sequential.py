@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from tierlog.tiering.fetch.batch_run import BatchRun
-from tierlog.tiering.fetch.charges import Payer
-from tierlog.tiering.fetch.places import Place
-from tierlog.tiering.fetch.read_ahead import ReadAhead, Stream, Work
+from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.charges import Payer
+from tierlog.reader.places import Place
+from tierlog.reader.read_ahead import ReadAhead, Stream, Work
 
 __all__ = ["Fetched", "Outcome", "Part", "Wanted", "take_parts"]
 

@@ -25,13 +25,13 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.records import decode_pieces
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
+from tierlog.reader.charges import UNCHARGED, Payer
+from tierlog.reader.index_files import IndexFilesOf, offset_by_time
+from tierlog.reader.lineage import ranges_in_lineage
+from tierlog.reader.local import LocalFetchReader
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import FetchError, FetchView, IsolationLevel
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from tierlog.tiering.fetch.charges import UNCHARGED, Payer
-from tierlog.tiering.fetch.index_files import IndexFilesOf, offset_by_time
-from tierlog.tiering.fetch.local import LocalFetchReader
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import FetchError, FetchView, IsolationLevel
-from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:

@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, GapError, OutOfRangeError, TierlogError
-from tierlog.log.same_log import VanishedError
-from tierlog.metrics import RemoteLogMetrics
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.decision import decide_fetch, decide_leader_epoch
-from tierlog.tiering.fetch.local import LocalFetchReader
-from tierlog.tiering.fetch.offsets import (
+from tierlog.fetch.decision import decide_fetch, decide_leader_epoch
+from tierlog.fetch.offsets import (
     OffsetAnswer,
     OffsetReader,
     SpecialTimestamp,
     TimeSearch,
 )
-from tierlog.tiering.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
-from tierlog.tiering.fetch.quotas import FetchPayer, FetchQuotas
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import (
+from tierlog.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
+from tierlog.fetch.quotas import FetchPayer, FetchQuotas
+from tierlog.log.same_log import VanishedError
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.local import LocalFetchReader
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import (
     CONSUMER,
     FetchError,
     FetchHost,

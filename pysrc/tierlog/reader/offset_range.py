@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tierlog.tools.durations import DURATION, duration_ms
+from tierlog.config.durations import DURATION, duration_ms
 
 __all__ = [
     "AtOffset",

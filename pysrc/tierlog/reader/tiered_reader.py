@@ -15,12 +15,12 @@ import numpy as np
 from tierlog.columns import RecordColumns
 from tierlog.errors import GapError, OutOfRangeError
 from tierlog.log.same_log import VanishedError
-from tierlog.tiering.committed import StableLog
-from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import OnGap, gap_handler
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import PartitionSummary, SegmentSummary
-from tierlog.tiering.store_reader import StoreReader
+from tierlog.reader.committed import StableLog
+from tierlog.reader.gaps import OnGap, gap_handler
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import PartitionSummary, SegmentSummary
+from tierlog.reader.store_reader import StoreReader
+from tierlog.reader.types import IsolationLevel
 from tierlog.types import is_derived_topic_id
 
 __all__ = ["TieredReader"]

@@ -19,15 +19,15 @@ from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_checks import Misplaced, first_misplaced
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tiering.committed import StableLog, committed_rows
-from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler, next_batch
-from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.log_reader import (
+from tierlog.reader.committed import StableLog, committed_rows
+from tierlog.reader.damage import LostRecords, OnCorrupt, damage_handler, next_batch
+from tierlog.reader.log_reader import (
     FETCH_BYTES,
     PartitionSummary,
     SegmentSummary,
     rows_between,
 )
+from tierlog.reader.types import IsolationLevel
 from tierlog.types import StopReason
 
 __all__ = ["LocalReader"]

@@ -26,14 +26,14 @@ from tierlog.errors import (
     CorruptDataError,
     RemoteResourceNotFoundError,
 )
+from tierlog.reader.index_files import IndexFilesOf, position_of
+from tierlog.reader.kept_indexes import Indexes, KeptIndexes
+from tierlog.reader.places import Place
 from tierlog.remote.index_cache.entry import RemoteIndexEntry
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.layout import indexes_key
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.fetch.index_files import IndexFilesOf, position_of
-from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
-from tierlog.tiering.fetch.places import Place
 from tierlog.types import RemoteLogSegmentId
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from tierlog.errors import ConfigError, GapError
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
@@ -21,7 +22,6 @@ from tierlog.remote.segment.description import decode_segment
 from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.layout import indexes_key
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 
 __all__ = [

@@ -6,7 +6,7 @@ never for a follower, and for a consumer only while its quota allows it.
 
 from __future__ import annotations
 
-from tierlog.tiering.fetch.types import FetchError, FetchSource
+from tierlog.reader.types import FetchError, FetchSource
 
 __all__ = ["Decision", "decide_fetch", "decide_leader_epoch"]
 

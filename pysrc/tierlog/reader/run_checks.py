@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tierlog.errors import CorruptDataError
-from tierlog.tiering.fetch.batch_run import BatchRun
-from tierlog.tiering.fetch.places import Place
-from tierlog.tiering.fetch.positions import Start
+from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.places import Place
+from tierlog.reader.positions import Start
 from tierlog.types import StopReason
 
 __all__ = ["WRONG_POSITION", "check_start", "too_long", "wrong_position"]

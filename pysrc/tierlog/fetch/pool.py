@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, TierlogError
-from tierlog.tiering.busy import BusyMeter
+from tierlog.metrics.busy import BusyMeter
 
 __all__ = ["ReadTicket", "ReaderPool", "ReaderPoolFullError", "RunningRead"]
 

@@ -42,12 +42,12 @@ from tierlog._hot import ReadMarks
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.tiering.fetch.batch_run import BatchRun
-from tierlog.tiering.fetch.charges import Payer
-from tierlog.tiering.fetch.memory import FetchMemory, Permit
-from tierlog.tiering.fetch.places import Place
-from tierlog.tiering.fetch.store_waits import StoreWaits
-from tierlog.tiering.fetch.workers import Threads, Workers
+from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.charges import Payer
+from tierlog.reader.memory import FetchMemory, Permit
+from tierlog.reader.places import Place
+from tierlog.reader.store_waits import StoreWaits
+from tierlog.reader.workers import Threads, Workers
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream", "Work"]

@@ -21,6 +21,31 @@ from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.index_files import read_producer_snapshot
 from tierlog.quota import QuotaManager
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.charges import FetchQuota, Payer, QuotaPayer
+from tierlog.reader.committed import RemoteAborted, StableLog, committed_rows
+from tierlog.reader.damage import (
+    LostRecords,
+    OnCorrupt,
+    damage_handler,
+    decode_past_damage,
+    raise_damage,
+)
+from tierlog.reader.gaps import KnownGaps, OnGap, gap_error, gap_handler, gap_start_in, unknown_end
+from tierlog.reader.index_files import IndexFilesOf, has_offset, offset_by_time
+from tierlog.reader.kept_indexes import Indexes, KeptIndexes
+from tierlog.reader.lineage import newest_segment, ranges_in_lineage
+from tierlog.reader.log_reader import (
+    FETCH_BYTES,
+    PartitionSummary,
+    SegmentSummary,
+    rows_between,
+)
+from tierlog.reader.memory import FetchMemory, Permit
+from tierlog.reader.places import Place, SegmentPlaces
+from tierlog.reader.read_ahead import ReadAheadSettings
+from tierlog.reader.remote import RemoteRead, RemoteReader
+from tierlog.reader.types import IsolationLevel
 from tierlog.remote.index_files.lookups import index_views
 from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
@@ -31,31 +56,6 @@ from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.layout import indexes_key, log_key
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.committed import RemoteAborted, StableLog, committed_rows
-from tierlog.tiering.damage import (
-    LostRecords,
-    OnCorrupt,
-    damage_handler,
-    decode_past_damage,
-    raise_damage,
-)
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.charges import FetchQuota, Payer, QuotaPayer
-from tierlog.tiering.fetch.index_files import IndexFilesOf, has_offset, offset_by_time
-from tierlog.tiering.fetch.kept_indexes import Indexes, KeptIndexes
-from tierlog.tiering.fetch.memory import FetchMemory, Permit
-from tierlog.tiering.fetch.places import Place, SegmentPlaces
-from tierlog.tiering.fetch.read_ahead import ReadAheadSettings
-from tierlog.tiering.fetch.remote import RemoteRead, RemoteReader
-from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import KnownGaps, OnGap, gap_error, gap_handler, gap_start_in, unknown_end
-from tierlog.tiering.lineage import newest_segment, ranges_in_lineage
-from tierlog.tiering.log_reader import (
-    FETCH_BYTES,
-    PartitionSummary,
-    SegmentSummary,
-    rows_between,
-)
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from tierlog._hot import KnownPlaces, Place, PlaceTable
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.gaps import Gap, GapStartOf, KnownGaps
+from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
 from tierlog.remote.segment.layout import log_key
-from tierlog.tiering.gaps import Gap, GapStartOf, KnownGaps
-from tierlog.tiering.lineage import ranges_in_lineage
 from tierlog.types import TopicIdPartition
 
 __all__ = ["Place", "SegmentPlaces"]

@@ -12,21 +12,21 @@ from tierlog.config import Config
 from tierlog.errors import ConfigError, CorruptDataError, GapError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.quota import QuotaManager
+from tierlog.reader.charges import FetchQuota
+from tierlog.reader.damage import LostRecords, OnCorrupt, damage_handler
+from tierlog.reader.gaps import OnGap, gap_handler
+from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.log_reader import LogReader
+from tierlog.reader.types import IsolationLevel
 from tierlog.remote.segment.bucket import Problem
 from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.segment.layout import MAX_TOPIC_LABEL, ObjectKey, parse_key
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.damage import LostRecords, OnCorrupt, damage_handler
-from tierlog.tiering.fetch.charges import FetchQuota
-from tierlog.tiering.fetch.types import IsolationLevel
-from tierlog.tiering.gaps import OnGap, gap_handler
-from tierlog.tiering.local_reader import LocalReader
-from tierlog.tiering.log_reader import LogReader
 
 if TYPE_CHECKING:
     from tierlog.quota import Transfer
+    from tierlog.reader.store_reader import StoreReader
     from tierlog.remote.index_cache.cache import RemoteIndexCache
-    from tierlog.tiering.store_reader import StoreReader
 
 __all__ = ["open_reader", "read", "read_async"]
 
@@ -93,7 +93,7 @@ def open_reader(
     local = LocalReader(logs, isolation_level=isolation, config=log, on_corrupt=on_corrupt)
     if store is None:
         return local
-    from tierlog.tiering.tiered_reader import TieredReader
+    from tierlog.reader.tiered_reader import TieredReader
 
     return TieredReader(
         local,
@@ -116,11 +116,11 @@ def _store_reader(
 ) -> StoreReader:
     """Return the reader of a store URL, through the managers that the settings name."""
     # A directory is read without them.
+    from tierlog.reader.store_listing import StoreListing
+    from tierlog.reader.store_reader import StoreReader
     from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
     from tierlog.remote.segment.topic_ids import adopted_topic_ids
     from tierlog.remote.urls import open_store
-    from tierlog.tiering.store_listing import StoreListing
-    from tierlog.tiering.store_reader import StoreReader
 
     store, config = open_store(url), options["config"]
     storage = make_storage_manager(config, store)

@@ -109,7 +109,7 @@ def _near_path(path: str) -> str:
 
 def _near(url: str) -> str:
     # Most commands need neither the stores' modules nor threads before this.
-    from tierlog.tools.nearby import describe_nearby
+    from tierlog.reader.nearby import describe_nearby
 
     told = describe_nearby(url)
     return f"; {told}" if told else ""

@@ -8,21 +8,21 @@ from contextlib import ExitStack
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, RemoteIndexConfig
+from tierlog.fetch.fetcher import Fetcher
+from tierlog.fetch.offsets import OffsetReader
+from tierlog.fetch.pool import ReaderPool
+from tierlog.fetch.quotas import FetchQuotas
 from tierlog.metrics import RemoteLogMetrics
+from tierlog.reader.aborted import TransactionReader
+from tierlog.reader.gaps import OnGap
+from tierlog.reader.index_files import IndexFilesOf
+from tierlog.reader.memory import FetchMemory
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.types import FetchHost
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.index_files.lookups import index_views
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.fetch.aborted import TransactionReader
-from tierlog.tiering.fetch.fetcher import Fetcher
-from tierlog.tiering.fetch.index_files import IndexFilesOf
-from tierlog.tiering.fetch.memory import FetchMemory
-from tierlog.tiering.fetch.offsets import OffsetReader
-from tierlog.tiering.fetch.pool import ReaderPool
-from tierlog.tiering.fetch.quotas import FetchQuotas
-from tierlog.tiering.fetch.remote import RemoteReader
-from tierlog.tiering.fetch.types import FetchHost
-from tierlog.tiering.gaps import OnGap
 
 __all__ = ["open_fetcher"]
 

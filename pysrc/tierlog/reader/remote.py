@@ -33,30 +33,30 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
 )
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.fetch.batch_run import BatchRun
-from tierlog.tiering.fetch.charges import UNCHARGED, Payer
-from tierlog.tiering.fetch.index_files import IndexFilesOf
-from tierlog.tiering.fetch.kept_indexes import Indexes
-from tierlog.tiering.fetch.memory import FetchMemory, Permit
-from tierlog.tiering.fetch.places import Place, SegmentPlaces
-from tierlog.tiering.fetch.positions import NO_LIMIT, SPARSE_BYTES, Positions, Start
-from tierlog.tiering.fetch.read_ahead import (
+from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.charges import UNCHARGED, Payer
+from tierlog.reader.gaps import OnGap, gap_error, gap_handler, gap_start_in
+from tierlog.reader.index_files import IndexFilesOf
+from tierlog.reader.kept_indexes import Indexes
+from tierlog.reader.memory import FetchMemory, Permit
+from tierlog.reader.places import Place, SegmentPlaces
+from tierlog.reader.positions import NO_LIMIT, SPARSE_BYTES, Positions, Start
+from tierlog.reader.read_ahead import (
     ReadAhead,
     ReadAheadSettings,
     ReadAheadStats,
     Stream,
 )
-from tierlog.tiering.fetch.run_checks import (
+from tierlog.reader.run_checks import (
     WRONG_POSITION,
     check_start,
     too_long,
     wrong_position,
 )
-from tierlog.tiering.fetch.sequential import Fetched, Outcome, Part, Wanted, take_parts
-from tierlog.tiering.fetch.workers import Workers
-from tierlog.tiering.gaps import OnGap, gap_error, gap_handler, gap_start_in
+from tierlog.reader.sequential import Fetched, Outcome, Part, Wanted, take_parts
+from tierlog.reader.workers import Workers
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
+from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import StopReason, TopicIdPartition
 
 if TYPE_CHECKING:

@@ -22,19 +22,19 @@ from tierlog.log.index_files import AbortedTransaction, read_producer_snapshot
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.gaps import Gap, KnownGaps, gap_error, gap_start_in
+from tierlog.reader.lineage import ranges_in_lineage
+from tierlog.reader.local import LocalRead
+from tierlog.reader.producer_states import ProducerStates
+from tierlog.reader.types import FetchView
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.tiering.fetch.local import LocalRead
-from tierlog.tiering.fetch.types import FetchView
-from tierlog.tiering.gaps import Gap, KnownGaps, gap_error, gap_start_in
-from tierlog.tiering.lineage import ranges_in_lineage
-from tierlog.tiering.producer_states import ProducerStates
 from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from tierlog.tiering.fetch.kept_indexes import Indexes
-    from tierlog.tiering.fetch.remote import RemoteRead
+    from tierlog.reader.kept_indexes import Indexes
+    from tierlog.reader.remote import RemoteRead
 
 __all__ = ["TransactionReader"]
 

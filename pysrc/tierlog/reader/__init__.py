@@ -1,0 +1,1 @@
+"""Reads one partition over one or two tiers: positions, memory, read-ahead, transactions."""
