@@ -20,8 +20,8 @@ from tierlog.remote.segment.indexes import IndexKind, encode_indexes
 from tierlog.remote.segment.layout import claim_cluster, encode_rdi, indexes_key, log_key
 from tierlog.remote.segment.log_index import encode_remote_log_index
 from tierlog.remote.urls import open_store
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_store import StoreAudit, audit_store
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import StoreAudit, audit_store
 
 from .frame import Bench, Case, DisagreementError, Limit
 from .metadata import EPOCH_SEGMENTS, OFFSETS, Store

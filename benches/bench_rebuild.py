@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from tierlog import RebuiltIndexes, rebuild_indexes, scan_segment
-from tierlog.tools.index_rebuild import RebuildTask, plan_rebuild, rebuild_task, scan_task
+from tierlog.tools.rebuild.index import RebuildTask, plan_rebuild, rebuild_task, scan_task
 
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, Timed, run_side
 from .peers.kafka import kafka_peer

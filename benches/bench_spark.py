@@ -23,7 +23,7 @@ from spark_udfs.rebuild import SCHEDULING_JVM
 from spark_udfs.session import session
 from spark_udfs.worker import on_worker
 from tierlog import scan_segment
-from tierlog.tools.index_rebuild import (
+from tierlog.tools.rebuild.index import (
     RebuildSummary,
     plan_rebuild,
     rebuild_report,

@@ -26,10 +26,10 @@ from spark_udfs.session import session
 from tests.remote.s3_server import running_s3_server
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
-from tierlog.tools.audit_plan import plan_audit
-from tierlog.tools.index_rebuild import plan_rebuild, rebuild_task
+from tierlog.tools.audit.plan import plan_audit
 from tierlog.tools.listed_segments import ListedSegments
-from tierlog.tools.rebuild_store_plan import LookedSegments, look_at_listed
+from tierlog.tools.rebuild.index import plan_rebuild, rebuild_task
+from tierlog.tools.rebuild.store_plan import LookedSegments, look_at_listed
 
 from .bench_audit import fill
 from .bench_rebuild import make_log_dir

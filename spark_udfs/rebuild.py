@@ -30,7 +30,9 @@ from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.reader.sources import is_url, source_of
 from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Severity
-from tierlog.tools.index_rebuild import (
+from tierlog.tools.listed_segments import ListedSegments
+from tierlog.tools.progress import Progress, QuietProgress
+from tierlog.tools.rebuild.index import (
     DEFAULT_PIECE_BYTES,
     RebuildPlan,
     RebuildReport,
@@ -42,13 +44,11 @@ from tierlog.tools.index_rebuild import (
     remote_index_task,
     scan_task,
 )
-from tierlog.tools.listed_segments import ListedSegments
-from tierlog.tools.progress import Progress, QuietProgress
-from tierlog.tools.rebuild_pieces import FoundPiece
-from tierlog.tools.rebuild_remote_index import RemoteIndexRow
-from tierlog.tools.rebuild_segment import Outcome
-from tierlog.tools.rebuild_store_plan import LookedSegments, look_at_listed
-from tierlog.tools.rebuild_table import (
+from tierlog.tools.rebuild.pieces import FoundPiece
+from tierlog.tools.rebuild.remote_index import RemoteIndexRow
+from tierlog.tools.rebuild.segment import Outcome
+from tierlog.tools.rebuild.store_plan import LookedSegments, look_at_listed
+from tierlog.tools.rebuild.table import (
     FINDINGS,
     FINDINGS_FILE,
     SEGMENTS,
@@ -58,7 +58,7 @@ from tierlog.tools.rebuild_table import (
     segment_table,
     write_report,
 )
-from tierlog.tools.rebuild_tasks import RebuildTask, pack_tasks
+from tierlog.tools.rebuild.tasks import RebuildTask, pack_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,7 @@ SCHEDULING_JVM = {
 class RebuiltTables:
     """The report of a run as frames of a session.
 
-    ``segments`` has the columns of `tierlog.tools.rebuild_table.SEGMENTS`, a row for each segment;
+    ``segments`` has the columns of `tierlog.tools.rebuild.table.SEGMENTS`, a row for each segment;
     ``findings`` those of ``FINDINGS``, also for what is no segment. ``remote_indexes`` are of a
     store with a target, one for each partition.
     """
@@ -149,7 +149,7 @@ def rebuild_indexes(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RebuiltTables:
-    """`tierlog.tools.index_rebuild.rebuild_index` with Spark's workers in place of processes.
+    """`tierlog.tools.rebuild.index.rebuild_index` with Spark's workers in place of processes.
 
     The bytes written and the rows are the same. ``source`` and ``target`` are paths or URLs that
     every worker reaches; credentials come from the workers' environment. ``slots`` is how many

@@ -1,4 +1,4 @@
-"""The audit of `tierlog.tools.audit_store` on a Spark cluster: the same rows, as frames.
+"""The audit of `tierlog.tools.audit.store` on a Spark cluster: the same rows, as frames.
 
 The driver lists the store and reads the metadata; workers look at the segments, some hundred to a
 task, and then judge each partition by what was seen of its segments. The bytes of objects go from
@@ -22,13 +22,13 @@ from tierlog.errors import ConfigError
 from tierlog.log.files import printable
 from tierlog.reader.sources import source_of
 from tierlog.remote.urls import open_store
-from tierlog.tools.audit_partition import audit_partition
-from tierlog.tools.audit_plan import AuditPart, AuditPlan, plan_audit
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_segment import SegmentLook
-from tierlog.tools.audit_store import look_at_segments
+from tierlog.tools.audit.partition import audit_partition
+from tierlog.tools.audit.plan import AuditPart, AuditPlan, plan_audit
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.segment import SegmentLook
+from tierlog.tools.audit.store import look_at_segments
 from tierlog.tools.packed import pack, unpack
-from tierlog.tools.rebuild_table import FINDINGS
+from tierlog.tools.rebuild.table import FINDINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,7 @@ _EPOCHS = pa.list_(pa.struct({"epoch": pa.int32(), "start_offset": pa.int64()}))
 _EPOCH_BYTES = pa.list_(pa.struct({"epoch": pa.int32(), "size_bytes": pa.int64()}))
 _OPEN = pa.list_(pa.struct({"producer_id": pa.int64(), "first_offset": pa.int64()}))
 
-# The fields of `tierlog.tools.audit_rows.AuditedSegment`.
+# The fields of `tierlog.tools.audit.rows.AuditedSegment`.
 SEGMENTS = pa.schema(
     {
         "topic": pa.string(),
@@ -84,7 +84,7 @@ SEGMENTS = pa.schema(
         "gap_start_offset": pa.int64(),
     }
 )
-# The fields of `tierlog.tools.audit_rows.EpochSizeRow`, `RetentionRow` and `DeletionRow`.
+# The fields of `tierlog.tools.audit.rows.EpochSizeRow`, `RetentionRow` and `DeletionRow`.
 EPOCH_SIZES = pa.schema(
     {
         "topic": pa.string(),
@@ -166,7 +166,7 @@ def audit(
     log_start_offset: int | None = None,
     now_ms: int | None = None,
 ) -> AuditTables:
-    """`tierlog.tools.audit_store.audit_store` with Spark's workers in place of threads.
+    """`tierlog.tools.audit.store.audit_store` with Spark's workers in place of threads.
 
     ``source`` is the URL of a store that the driver and every worker reach, with credentials from
     their environment; ``metadata`` a metadata file on the driver, of which a copy is read. The

@@ -33,7 +33,7 @@ from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.kafka_layout import KAFKA_FOLDER, KAFKA_SCHEME
 from tierlog.remote.urls import open_store
 from tierlog.tools.ls import list_source
-from tierlog.tools.verify import verify
+from tierlog.tools.verify.source import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

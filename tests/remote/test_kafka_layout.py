@@ -36,7 +36,7 @@ from tierlog.remote.urls import ObjectStore, open_store
 from tierlog.testing.stores import HOSTILE_KEYS
 from tierlog.tools.findings import Severity
 from tierlog.tools.ls import list_store
-from tierlog.tools.verify import verify
+from tierlog.tools.verify.source import verify
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.ls import list_store
-from tierlog.tools.verify_store import verify_store
+from tierlog.tools.verify.store import verify_store
 
 PARTITION = "epochs-0"
 ROLLED = [one.base_offset for one in golden_segments(topic="epochs") if one.rolled]

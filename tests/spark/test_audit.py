@@ -16,14 +16,14 @@ from spark_udfs.types import spark_schema
 from tests.tools.bucket_damage import DAMAGES, Bucket
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tierlog.errors import ConfigError
-from tierlog.tools.audit_rows import (
+from tierlog.tools.audit.rows import (
     AuditedSegment,
     AuditRules,
     DeletionRow,
     EpochSizeRow,
     RetentionRow,
 )
-from tierlog.tools.audit_store import StoreAudit, audit_store
+from tierlog.tools.audit.store import StoreAudit, audit_store
 from tierlog.tools.findings import Finding
 
 if TYPE_CHECKING:

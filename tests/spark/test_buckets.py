@@ -15,9 +15,9 @@ from tests.spark.growing import fill_store
 from tests.spark.query import Query
 from tests.spark.source import as_truth, truth
 from tests.spark.test_audit import LATER_MS, agree
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_store import audit_store
-from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import audit_store
+from tierlog.tools.rebuild.index import rebuild_index
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

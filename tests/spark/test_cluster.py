@@ -20,7 +20,7 @@ import tierlog
 from tests.kafka_tools.golden import DATA_DIR
 from tests.spark.cluster import PACKAGES, environment, interpreter, standalone_cluster
 from tests.spark.test_rebuild import tree
-from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.rebuild.index import rebuild_index
 
 TOOL = str(Path(sys.executable).with_name("tierlog"))
 SOURCE = DATA_DIR / "clean" / "disk1"

@@ -21,9 +21,9 @@ from tests.spark.growing import GrowingStore, fill_store
 from tests.spark.test_audit import LATER_MS, agree
 from tests.spark.test_rebuild import Seen, tree
 from tierlog import _core
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_store import audit_store
-from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import audit_store
+from tierlog.tools.rebuild.index import rebuild_index
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -26,8 +26,8 @@ from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import TierlogError
-from tierlog.tools.index_rebuild import plan_rebuild, rebuild_index
-from tierlog.tools.rebuild_table import (
+from tierlog.tools.rebuild.index import plan_rebuild, rebuild_index
+from tierlog.tools.rebuild.table import (
     FINDINGS,
     SEGMENTS,
     finding_table,
@@ -54,7 +54,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks, although the golden logs are small."""
-    for module in ("tierlog.tools.rebuild_tasks", "spark_udfs.rebuild"):
+    for module in ("tierlog.tools.rebuild.tasks", "spark_udfs.rebuild"):
         monkeypatch.setattr(f"{module}._SMALLEST_TASK_BYTES", 1)
 
 
@@ -177,7 +177,7 @@ def test_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monkey
     other = Path(shutil.copytree(store, tmp_path / "other"))
     pooled = rebuild_index(store.as_uri(), now_ms=LATER_MS)
     # The driver reads no object.
-    monkeypatch.delattr("tierlog.tools.rebuild_store_plan.read_whole")
+    monkeypatch.delattr("tierlog.tools.rebuild.store_plan.read_whole")
     built = rebuild_indexes(spark, other.as_uri(), now_ms=LATER_MS)
     assert built.ok
     assert built.segments.toArrow() == segment_table(report_outcomes(pooled))
@@ -198,7 +198,7 @@ def test_the_remote_index_files_of_a_store(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several tasks, when all objects are mended; one of them cannot be."""
-    monkeypatch.setattr("tierlog.tools.rebuild_remote_index._TASK_PARTITIONS", 5)
+    monkeypatch.setattr("tierlog.tools.rebuild.remote_index._TASK_PARTITIONS", 5)
     store, other = tmp_path / "store", tmp_path / "other"
     assert tier_golden(store, tmp_path / "state").ok
     for path in sorted(store.glob("*/*/*.indexes"))[::2]:

@@ -27,19 +27,19 @@ from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.testing.segments import PARTITION, segment
 from tierlog.tiering.local_log import TopicSettings
-from tierlog.tools.audit_metadata import read_metadata
-from tierlog.tools.audit_partition import PartitionAudit, audit_partition
-from tierlog.tools.audit_plan import plan_audit
-from tierlog.tools.audit_rows import (
+from tierlog.tools.audit.metadata import read_metadata
+from tierlog.tools.audit.partition import PartitionAudit, audit_partition
+from tierlog.tools.audit.plan import plan_audit
+from tierlog.tools.audit.rows import (
     FINISHED,
     AuditedSegment,
     AuditRules,
     OpenTransaction,
     segment_of,
 )
-from tierlog.tools.audit_store import StoreAudit, audit_store
+from tierlog.tools.audit.store import StoreAudit, audit_store
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.verify_store import verify_store
+from tierlog.tools.verify.store import verify_store
 
 HOUR_MS = 3_600_000
 

@@ -32,8 +32,8 @@ from tierlog.cli import main
 from tierlog.errors import CorruptDataError
 from tierlog.log.records import decode_records
 from tierlog.reader.open import read
-from tierlog.tools.cat import format_records
-from tierlog.tools.record_format import parse_format
+from tierlog.tools.cat.record_format import parse_format
+from tierlog.tools.cat.selection import format_records
 
 PARTITIONS = [
     (data_set, row)

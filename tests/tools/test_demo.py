@@ -21,8 +21,8 @@ from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.sidecar import TierRow
-from tierlog.tools.demo import DemoResult, bundled_log_dirs, empty_folder, run_demo
-from tierlog.tools.demo_report import next_commands, report_html, summary_text
+from tierlog.tools.demo.report import next_commands, report_html, summary_text
+from tierlog.tools.demo.run import DemoResult, bundled_log_dirs, empty_folder, run_demo
 
 
 def other_epoch(log: Path) -> None:

@@ -21,7 +21,7 @@ from tierlog.log.checkpoint import LEADER_EPOCHS, parse_leader_epochs
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.tools.findings import Severity
-from tierlog.tools.index_rebuild import (
+from tierlog.tools.rebuild.index import (
     RebuildReport,
     RebuildTask,
     _Workers,
@@ -30,9 +30,9 @@ from tierlog.tools.index_rebuild import (
     rebuild_report,
     rebuild_task,
 )
-from tierlog.tools.rebuild_log_dir import LogChain, plan_log_chains
-from tierlog.tools.rebuild_segment import Outcome
-from tierlog.tools.rebuild_tasks import pack_chains, pack_tasks
+from tierlog.tools.rebuild.log_dir import LogChain, plan_log_chains
+from tierlog.tools.rebuild.segment import Outcome
+from tierlog.tools.rebuild.tasks import pack_chains, pack_tasks
 
 DISKS = tuple(
     DATA_DIR / name / disk for name in ("clean", "unclean") for disk in ("disk1", "disk2")
@@ -317,7 +317,7 @@ class Killer:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every segment's cost fills a task."""
-    monkeypatch.setattr("tierlog.tools.rebuild_tasks._SMALLEST_TASK_BYTES", 1)
+    monkeypatch.setattr("tierlog.tools.rebuild.tasks._SMALLEST_TASK_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_tasks")

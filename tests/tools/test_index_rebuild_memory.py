@@ -24,7 +24,7 @@ MOST_MB = 200
 # Every task of a rebuild with its pieces, one after the other in one process.
 WORKER = """
 import json, sys
-from tierlog.tools.index_rebuild import plan_rebuild, rebuild_report, rebuild_task, scan_task
+from tierlog.tools.rebuild.index import plan_rebuild, rebuild_report, rebuild_task, scan_task
 
 source, target, slots = sys.argv[1:]
 plan = plan_rebuild(source, target=target, dry_run=False, now_ms=0, slots=int(slots))

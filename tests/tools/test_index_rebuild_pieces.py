@@ -22,7 +22,7 @@ from tierlog.errors import CorruptDataError
 from tierlog.log.files import SegmentHandle
 from tierlog.log.rebuild import RebuiltIndexes
 from tierlog.log.segment import scan_segment, scan_segment_in_parts
-from tierlog.tools.index_rebuild import (
+from tierlog.tools.rebuild.index import (
     RebuildPlan,
     RebuildReport,
     plan_rebuild,
@@ -31,15 +31,15 @@ from tierlog.tools.index_rebuild import (
     rebuild_task,
     scan_task,
 )
-from tierlog.tools.rebuild_bytes import FileBytes, ObjectBytes, SegmentBytes
-from tierlog.tools.rebuild_pieces import (
+from tierlog.tools.rebuild.pieces import (
     FoundPiece,
     PieceRange,
     cut_segment,
     find_piece,
     pieced,
 )
-from tierlog.tools.rebuild_segment import SegmentReading, WholeSegment
+from tierlog.tools.rebuild.segment import SegmentReading, WholeSegment
+from tierlog.tools.rebuild.segment_bytes import FileBytes, ObjectBytes, SegmentBytes
 
 ROOM = 1 << 20
 

@@ -18,7 +18,7 @@ from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment import scan_segment
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
-from tierlog.tools.index_rebuild import (
+from tierlog.tools.rebuild.index import (
     RebuildReport,
     plan_rebuild,
     rebuild_index,
@@ -26,8 +26,8 @@ from tierlog.tools.index_rebuild import (
     rebuild_task,
     scan_task,
 )
-from tierlog.tools.rebuild_segment import Outcome
-from tierlog.tools.verify_store import verify_store
+from tierlog.tools.rebuild.segment import Outcome
+from tierlog.tools.verify.store import verify_store
 from tierlog.types import StopReason
 
 HOUR_MS = 3_600_000
@@ -338,7 +338,7 @@ def test_a_bucket_from_several_processes(
         spoil()
         index = tmp_path / "index"
         command = ["index", "rebuild", f"s3://{name}/kafka", "--jobs", "2", "--to", str(index)]
-        monkeypatch.setattr("tierlog.tools.rebuild_tasks._SMALLEST_TASK_BYTES", 1)
+        monkeypatch.setattr("tierlog.tools.rebuild.tasks._SMALLEST_TASK_BYTES", 1)
         assert main(command) == 0, capsys.readouterr().out
         require_whole()
         kept = golden_store.parent / "state" / "index"

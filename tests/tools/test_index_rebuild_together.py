@@ -14,7 +14,7 @@ from tests.kill import dies
 from tests.proofs import usually
 from tests.remote.test_local_store_together import Killer, there
 from tests.tools.golden_copy import copy_log_dir, overwrite
-from tierlog.tools.index_rebuild import (
+from tierlog.tools.rebuild.index import (
     RebuildPlan,
     RebuildReport,
     RebuildTask,
@@ -22,7 +22,7 @@ from tierlog.tools.index_rebuild import (
     rebuild_report,
     rebuild_task,
 )
-from tierlog.tools.rebuild_segment import Outcome
+from tierlog.tools.rebuild.segment import Outcome
 
 STEP = usually(7, thorough=1)
 
@@ -38,7 +38,7 @@ def together(plan: RebuildPlan) -> RebuildReport:
 
 def one_by_one(plan: RebuildPlan, patch: pytest.MonkeyPatch) -> RebuildReport:
     """Every chain alone, and every segment's files as soon as they are made."""
-    patch.setattr("tierlog.tools.rebuild_log_dir._FILES_AT_ONCE", 1)
+    patch.setattr("tierlog.tools.rebuild.log_dir._FILES_AT_ONCE", 1)
     chains = [chain for task in plan.tasks for chain in task.chains()]
     assert len(chains) > 3
     outcomes = [one for chain in chains for one in rebuild_task(RebuildTask.of(chain))]

@@ -23,13 +23,13 @@ from tierlog.remote.segment.layout import (
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.testing.segments import PARTITION, segment
-from tierlog.tools.audit_plan import plan_audit
+from tierlog.tools.audit.plan import plan_audit
 from tierlog.tools.listed_segments import MAX_LISTED, ListedSegments, SegmentPair, list_in_columns
 from tierlog.tools.packed import unpack
-from tierlog.tools.rebuild_log_dir import plan_log_chains
-from tierlog.tools.rebuild_store import StoredSegment
-from tierlog.tools.rebuild_store_plan import Looked, LookedSegments, plan_store
-from tierlog.tools.rebuild_tasks import pack_chains, pack_tasks
+from tierlog.tools.rebuild.log_dir import plan_log_chains
+from tierlog.tools.rebuild.store import StoredSegment
+from tierlog.tools.rebuild.store_plan import Looked, LookedSegments, plan_store
+from tierlog.tools.rebuild.tasks import pack_chains, pack_tasks
 
 PARTITIONS, EACH, OFFSETS = 4, 1_000, 100
 MANY = PARTITIONS * EACH

@@ -26,10 +26,10 @@ from tierlog.remote.segment.indexes import IndexKind, encode_indexes
 from tierlog.remote.segment.layout import claim_cluster, indexes_key, log_key
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import LocalStore
-from tierlog.tools.index_rebuild import RebuildReport, rebuild_index
-from tierlog.tools.rebuild_remote_index import RemoteIndexRow
-from tierlog.tools.rebuild_segment import Outcome
-from tierlog.tools.rebuild_store import sections_of
+from tierlog.tools.rebuild.index import RebuildReport, rebuild_index
+from tierlog.tools.rebuild.remote_index import RemoteIndexRow
+from tierlog.tools.rebuild.segment import Outcome
+from tierlog.tools.rebuild.store import sections_of
 from tierlog.types import TopicIdPartition
 
 # Late enough that no copy is still under way.

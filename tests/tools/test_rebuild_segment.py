@@ -13,7 +13,7 @@ from tests.oracle.build import batch, legacy_message
 from tests.oracle.model import Record
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tools.rebuild_segment import Examined, WholeSegment, examine
+from tierlog.tools.rebuild.segment import Examined, WholeSegment, examine
 
 BASE = 100
 RECORDS = 3
@@ -77,7 +77,7 @@ def looked_at(
 
 @pytest.fixture(params=PART_BYTES)
 def _parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tierlog.tools.rebuild_segment.MAX_TABLE_ROWS", 2)
+    monkeypatch.setattr("tierlog.tools.rebuild.segment.MAX_TABLE_ROWS", 2)
     monkeypatch.setattr("tierlog.tiering.copy.PART_BYTES", request.param)
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.tools.findings import Finding
-from tierlog.tools.index_rebuild import RebuildReport, rebuild_index
-from tierlog.tools.rebuild_segment import SegmentRow
-from tierlog.tools.rebuild_table import (
+from tierlog.tools.rebuild.index import RebuildReport, rebuild_index
+from tierlog.tools.rebuild.segment import SegmentRow
+from tierlog.tools.rebuild.table import (
     FINDINGS,
     SEGMENTS,
     finding_table,

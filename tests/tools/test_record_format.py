@@ -14,8 +14,8 @@ from tests.oracle import build, record_text
 from tests.oracle.model import Record
 from tests.oracle.strategies import profile
 from tierlog.log.records import decode_records
-from tierlog.tools.cat import format_records
-from tierlog.tools.record_format import JSON_LINES, RecordFormat, parse_format
+from tierlog.tools.cat.record_format import JSON_LINES, RecordFormat, parse_format
+from tierlog.tools.cat.selection import format_records
 
 RECORDS = [
     Record(offset=0, timestamp_ms=1000, key=None, value=None),

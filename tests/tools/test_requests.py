@@ -22,9 +22,9 @@ from tierlog.clock import ManualClock
 from tierlog.reader.read_ahead import ReadAheadSettings
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_store import audit_store
-from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import audit_store
+from tierlog.tools.rebuild.index import rebuild_index
 
 MIB = 1 << 20
 LATER_MS = 1 << 50

@@ -17,9 +17,9 @@ from tests.spark.source import rows_of
 from tierlog.errors import RemoteStorageError
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind
 from tierlog.remote.store.obstore_store import ObstoreStore, open_cloud_store
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_store import audit_store
-from tierlog.tools.index_rebuild import rebuild_index
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import audit_store
+from tierlog.tools.rebuild.index import rebuild_index
 
 pytestmark = pytest.mark.integration
 

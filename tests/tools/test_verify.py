@@ -16,7 +16,7 @@ from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog._core import crc32c
 from tierlog.cli import main
 from tierlog.tools.findings import Finding, Report, Severity, report_text
-from tierlog.tools.verify_log_dir import verify_log_dir
+from tierlog.tools.verify.log_dir import verify_log_dir
 
 EPOCHS = "epochs-0"
 SEGMENTS = golden_segments(topic="epochs")

@@ -22,9 +22,9 @@ from tierlog.remote.segment.layout import log_key
 from tierlog.remote.segment.log_index import decode_remote_log_index, encode_remote_log_index
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
+from tierlog.tools.audit.stored_log import read_stored_log
 from tierlog.tools.findings import Finding, Report, Severity
-from tierlog.tools.stored_log import read_stored_log
-from tierlog.tools.verify_store import verify_store
+from tierlog.tools.verify.store import verify_store
 
 HOUR_MS = 3_600_000
 FIRST = golden_segments(topic="epochs")[0]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tierlog.reader.damage import LostRecords
     from tierlog.reader.sources import Source
     from tierlog.remote.segment.bucket import Problem
-    from tierlog.tools.cat import Selection
-    from tierlog.tools.record_format import RecordFormat
+    from tierlog.tools.cat.record_format import RecordFormat
+    from tierlog.tools.cat.selection import Selection
 
 __all__ = ["cat"]
 
@@ -204,7 +204,7 @@ def _chosen(
 
 def _selected(sources: Sequence[Source], topic: str, number: int, **wanted: Any) -> Selection:
     """The records of one partition; OutOfRangeError names what the sources hold instead."""
-    from tierlog.tools.cat import select_records
+    from tierlog.tools.cat.selection import select_records
     from tierlog.tools.ls import chosen_partitions
 
     first, *second = (one.location for one in sources)
@@ -218,7 +218,7 @@ def _selected(sources: Sequence[Source], topic: str, number: int, **wanted: Any)
 
 def _print_records(selection: Selection, count: int | None, shape: RecordFormat) -> int:
     """Write at most `count` records to stdout; return how many that were."""
-    from tierlog.tools.cat import format_records
+    from tierlog.tools.cat.selection import format_records
 
     out, printed = sys.stdout.buffer, 0
     for records in selection.records(count):
@@ -276,7 +276,7 @@ def _tiers(source: str, store: str | None) -> list[Source]:
 
 
 def _format(as_json: bool, template: str | None, shown: str | None) -> RecordFormat:
-    from tierlog.tools.record_format import JSON_LINES, parse_format
+    from tierlog.tools.cat.record_format import JSON_LINES, parse_format
 
     if as_json + (template is not None) + (shown is not None) > 1:
         raise click.UsageError("-f, -J and --format exclude each other")

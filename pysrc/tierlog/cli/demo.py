@@ -34,8 +34,8 @@ def demo(log_dirs: tuple[str, ...], folder: str | None) -> int:
     import time
 
     from tierlog.clock import SystemClock
-    from tierlog.tools.demo import bundled_log_dirs, empty_folder, run_demo
-    from tierlog.tools.demo_report import next_commands, report_html, summary_text
+    from tierlog.tools.demo.report import next_commands, report_html, summary_text
+    from tierlog.tools.demo.run import bundled_log_dirs, empty_folder, run_demo
     from tierlog.tools.output import iso_time
     from tierlog.tools.progress import progress_on
 

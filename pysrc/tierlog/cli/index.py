@@ -77,13 +77,13 @@ def rebuild(
     tierlog index rebuild s3://bucket/kafka --spark spark://master:7077
     """
     from tierlog.clock import SystemClock
-    from tierlog.tools.index_rebuild import check_report, rebuild_index, rebuild_text
     from tierlog.tools.progress import progress_on
+    from tierlog.tools.rebuild.index import check_report, rebuild_index, rebuild_text
 
     if ship and master is None:
         raise click.UsageError("--ship goes with --spark")
     on_spark = None if master is None else of_extra("spark", "spark_udfs.rebuild")
-    table = None if report_dir is None else of_extra("arrow", "tierlog.tools.rebuild_table")
+    table = None if report_dir is None else of_extra("arrow", "tierlog.tools.rebuild.table")
     if report_dir is not None:
         check_report(report_dir, source)
     interval = None if index_interval_bytes is None else str(index_interval_bytes)

@@ -55,7 +55,7 @@ def verify(
     from tierlog.tools.findings import report_text
     from tierlog.tools.output import Format, render
     from tierlog.tools.progress import progress_on
-    from tierlog.tools.verify import verify as check
+    from tierlog.tools.verify.source import verify as check
 
     place = source_of(source)
     most_bytes = verb_config(config_file).log.batch_max_decompressed_bytes

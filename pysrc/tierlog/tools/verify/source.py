@@ -8,8 +8,8 @@ from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.reader.sources import Source
 from tierlog.tools.findings import Report
 from tierlog.tools.progress import Progress
-from tierlog.tools.verify_log_dir import verify_log_dir
-from tierlog.tools.verify_store import verify_store
+from tierlog.tools.verify.log_dir import verify_log_dir
+from tierlog.tools.verify.store import verify_store
 
 __all__ = ["verify"]
 

@@ -14,7 +14,7 @@ from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.layout import log_key
 from tierlog.tiering.retention import Deletion, RetentionFacts, decide_retention
-from tierlog.tools.audit_rows import (
+from tierlog.tools.audit.rows import (
     UNDER_WAY_MS,
     AuditedSegment,
     AuditRules,

@@ -16,8 +16,8 @@ from tierlog.reader.gaps import missing_offsets
 from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.layout import log_key
-from tierlog.tools.audit_retention import what_if
-from tierlog.tools.audit_rows import (
+from tierlog.tools.audit.retention import what_if
+from tierlog.tools.audit.rows import (
     FINISHED,
     AuditedSegment,
     AuditRules,

@@ -26,16 +26,16 @@ from tierlog.remote.segment.layout import CLUSTER_KEY, indexes_key, log_key, par
 from tierlog.remote.segment.log_index import decode_remote_log_index
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
-from tierlog.tools.audit_rows import (
+from tierlog.tools.audit.rows import (
     UNDER_WAY_MS,
     AuditedSegment,
     AuditRules,
     OpenTransaction,
     segment_of,
 )
+from tierlog.tools.audit.stored_log import StoredLog, read_stored_log
 from tierlog.tools.findings import Finding, Place, Tally
-from tierlog.tools.stored_log import StoredLog, read_stored_log
-from tierlog.tools.verify_indexes import (
+from tierlog.tools.index_checks import (
     IndexFault,
     check_batch_checksums,
     check_offset_index,

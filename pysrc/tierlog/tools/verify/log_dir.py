@@ -23,8 +23,7 @@ from tierlog.log.segment import scan_segment
 from tierlog.log.segment_checks import Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tools.findings import Place, Report, Tally
-from tierlog.tools.progress import Progress, QuietProgress
-from tierlog.tools.verify_indexes import (
+from tierlog.tools.index_checks import (
     IndexFault,
     check_aborts,
     check_offset_index,
@@ -33,6 +32,7 @@ from tierlog.tools.verify_indexes import (
     check_txn_index,
     indexed_positions,
 )
+from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.types import StopReason
 
 __all__ = ["verify_log_dir"]

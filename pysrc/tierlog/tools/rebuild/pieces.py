@@ -21,7 +21,7 @@ from tierlog.errors import RemoteStorageError
 from tierlog.log.files import FileChange, FileIdentity, SegmentHandle
 from tierlog.log.rebuild import RebuiltIndexes
 from tierlog.tiering.copy import MAX_TABLE_ROWS, PART_BYTES, segment_tables
-from tierlog.tools.rebuild_bytes import FetchedRange, FileBytes, SegmentBytes
+from tierlog.tools.rebuild.segment_bytes import FetchedRange, FileBytes, SegmentBytes
 from tierlog.types import StopReason
 
 __all__ = ["FoundPiece", "PieceRange", "PiecedSegment", "cut_segment", "find_piece", "pieced"]

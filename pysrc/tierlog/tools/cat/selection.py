@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tierlog.columns import RecordColumns
     from tierlog.config import Config
     from tierlog.remote.segment.bucket import Problem
-    from tierlog.tools.record_format import RecordFormat
+    from tierlog.tools.cat.record_format import RecordFormat
 
 __all__ = ["Selection", "format_records", "select_records"]
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tierlog.tools.findings import Finding
-from tierlog.tools.index_rebuild import RebuildReport
-from tierlog.tools.rebuild_segment import SegmentOutcome
+from tierlog.tools.rebuild.index import RebuildReport
+from tierlog.tools.rebuild.segment import SegmentOutcome
 
 __all__ = [
     "FINDINGS",

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from tierlog.tools.demo import CODECS, MIXED, CodecFigures, DemoResult
+from tierlog.tools.demo.run import CODECS, MIXED, CodecFigures, DemoResult
+from tierlog.tools.demo.svg import Bar, Dot, bar_chart, strip_chart
 from tierlog.tools.output import human_size
-from tierlog.tools.svg import Bar, Dot, bar_chart, strip_chart
 
 __all__ = ["next_commands", "report_html", "summary_text"]
 

@@ -45,9 +45,8 @@ from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import PreparedSegment, encode_segment_indexes
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.rebuild_bytes import SegmentBytes, bytes_of
-from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, cut_segment, pieced
-from tierlog.tools.rebuild_segment import (
+from tierlog.tools.rebuild.pieces import FoundPiece, PieceRange, cut_segment, pieced
+from tierlog.tools.rebuild.segment import (
     Examined,
     Outcome,
     SegmentOutcome,
@@ -57,6 +56,7 @@ from tierlog.tools.rebuild_segment import (
     finding,
     finding_of,
 )
+from tierlog.tools.rebuild.segment_bytes import SegmentBytes, bytes_of
 from tierlog.types import TopicIdPartition
 
 __all__ = [

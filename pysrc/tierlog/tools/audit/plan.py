@@ -34,9 +34,9 @@ from tierlog.remote.segment.layout import (
     parse_key,
 )
 from tierlog.remote.store.object_store import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, ObjectStore
-from tierlog.tools.audit_metadata import KnownSegments, read_metadata
-from tierlog.tools.audit_rows import FINISHED, UNDER_WAY_MS, AuditedSegment
-from tierlog.tools.audit_segment import OBJECT_ACTIONS, SegmentTask, place_of
+from tierlog.tools.audit.metadata import KnownSegments, read_metadata
+from tierlog.tools.audit.rows import FINISHED, UNDER_WAY_MS, AuditedSegment
+from tierlog.tools.audit.segment import OBJECT_ACTIONS, SegmentTask, place_of
 from tierlog.tools.findings import Finding, Tally
 from tierlog.tools.listed_segments import ListedSegments, list_in_columns
 from tierlog.tools.output import iso_time

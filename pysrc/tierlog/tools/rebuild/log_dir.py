@@ -35,9 +35,8 @@ from tierlog.reader.sources import is_url
 from tierlog.remote.store.local_store import LocalStore
 from tierlog.remote.store.object_store import holds_exactly
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.rebuild_bytes import FileBytes
-from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, cut_segment, pieced
-from tierlog.tools.rebuild_segment import (
+from tierlog.tools.rebuild.pieces import FoundPiece, PieceRange, cut_segment, pieced
+from tierlog.tools.rebuild.segment import (
     Examined,
     Outcome,
     SegmentOutcome,
@@ -47,6 +46,7 @@ from tierlog.tools.rebuild_segment import (
     finding,
     finding_of,
 )
+from tierlog.tools.rebuild.segment_bytes import FileBytes
 
 __all__ = [
     "LogChain",

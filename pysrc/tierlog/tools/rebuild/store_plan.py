@@ -41,10 +41,10 @@ from tierlog.tools.listed_segments import (
     list_in_columns,
 )
 from tierlog.tools.packed import pack, unpack
-from tierlog.tools.rebuild_remote_index import StoredPartition
-from tierlog.tools.rebuild_segment import Outcome, SegmentOutcome, SegmentRow, finding
-from tierlog.tools.rebuild_store import StoredChain, StoredSegment, read_whole, salvage
-from tierlog.tools.rebuild_tasks import PackedChains, pack_chains
+from tierlog.tools.rebuild.remote_index import StoredPartition
+from tierlog.tools.rebuild.segment import Outcome, SegmentOutcome, SegmentRow, finding
+from tierlog.tools.rebuild.store import StoredChain, StoredSegment, read_whole, salvage
+from tierlog.tools.rebuild.tasks import PackedChains, pack_chains
 from tierlog.types import TopicIdPartition
 
 __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]

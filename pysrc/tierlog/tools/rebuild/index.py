@@ -45,7 +45,7 @@ from tierlog.remote.urls import open_store
 from tierlog.tools.findings import Finding, Severity, counted, finding_text
 from tierlog.tools.output import Table, human_size
 from tierlog.tools.progress import Progress, QuietProgress
-from tierlog.tools.rebuild_log_dir import (
+from tierlog.tools.rebuild.log_dir import (
     LogChain,
     check_folder,
     check_target,
@@ -53,24 +53,24 @@ from tierlog.tools.rebuild_log_dir import (
     plan_log_chains,
     rebuild_log_chains,
 )
-from tierlog.tools.rebuild_pieces import FoundPiece, PieceRange, find_piece
-from tierlog.tools.rebuild_remote_index import (
+from tierlog.tools.rebuild.pieces import FoundPiece, PieceRange, find_piece
+from tierlog.tools.rebuild.remote_index import (
     RemoteIndexOutcome,
     RemoteIndexRow,
     RemoteIndexTask,
     pack_partitions,
     remote_index_task,
 )
-from tierlog.tools.rebuild_segment import (
+from tierlog.tools.rebuild.segment import (
     Outcome,
     SegmentOutcome,
     SegmentRow,
     finding,
     finding_of,
 )
-from tierlog.tools.rebuild_store import StoredChain, cut_stored_chain, rebuild_stored_chain
-from tierlog.tools.rebuild_store_plan import LookAtListed, LookedSegments, plan_store
-from tierlog.tools.rebuild_tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
+from tierlog.tools.rebuild.store import StoredChain, cut_stored_chain, rebuild_stored_chain
+from tierlog.tools.rebuild.store_plan import LookAtListed, LookedSegments, plan_store
+from tierlog.tools.rebuild.tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
 from tierlog.types import shown_url
 
 __all__ = [

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
-from tierlog.tools.audit_partition import audit_partition
-from tierlog.tools.audit_plan import plan_audit
-from tierlog.tools.audit_rows import (
+from tierlog.tools.audit.partition import audit_partition
+from tierlog.tools.audit.plan import plan_audit
+from tierlog.tools.audit.rows import (
     AuditedSegment,
     AuditRules,
     DeletionRow,
     EpochSizeRow,
     RetentionRow,
 )
-from tierlog.tools.audit_segment import SegmentLook, SegmentTask, look_at_segment
+from tierlog.tools.audit.segment import SegmentLook, SegmentTask, look_at_segment
 from tierlog.tools.findings import Finding
 from tierlog.tools.progress import Progress, QuietProgress
 

@@ -12,8 +12,8 @@ A store that does not answer is an error, not a finding.
 from __future__ import annotations
 
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
-from tierlog.tools.audit_rows import AuditRules
-from tierlog.tools.audit_store import audit_store
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import audit_store
 from tierlog.tools.findings import Report, Tally
 from tierlog.tools.progress import Progress
 

@@ -17,7 +17,7 @@ from tierlog.errors import ConfigError, CorruptDataError, RemoteMetadataError
 from tierlog.log.files import printable
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.segment.layout import partition_prefix
-from tierlog.tools.audit_rows import AuditedSegment, segment_of
+from tierlog.tools.audit.rows import AuditedSegment, segment_of
 from tierlog.tools.findings import Finding, Place, Tally
 
 __all__ = ["KnownSegments", "read_metadata"]

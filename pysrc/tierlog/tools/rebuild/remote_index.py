@@ -36,8 +36,8 @@ from tierlog.tiering.truncation import truncation_offset
 from tierlog.tools.findings import Finding, Severity
 from tierlog.tools.output import wide_field
 from tierlog.tools.packed import pack, unpack
-from tierlog.tools.rebuild_segment import Outcome, finding, finding_of
-from tierlog.tools.rebuild_store import read_whole, sections_of
+from tierlog.tools.rebuild.segment import Outcome, finding, finding_of
+from tierlog.tools.rebuild.store import read_whole, sections_of
 from tierlog.types import TopicIdPartition
 
 __all__ = [

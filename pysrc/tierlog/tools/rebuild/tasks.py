@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tierlog.tools.packed import pack, unpack
-from tierlog.tools.rebuild_log_dir import LogChain
-from tierlog.tools.rebuild_store import StoredChain
+from tierlog.tools.rebuild.log_dir import LogChain
+from tierlog.tools.rebuild.store import StoredChain
 
 __all__ = ["Chain", "PackedChains", "RebuildTask", "even_bytes", "pack_chains", "pack_tasks"]
 

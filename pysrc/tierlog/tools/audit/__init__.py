@@ -1,0 +1,1 @@
+"""Holds a store against what it should be."""

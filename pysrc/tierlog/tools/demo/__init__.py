@@ -1,0 +1,1 @@
+"""Tiers the bundled logs, reads them back and reports."""

@@ -1,0 +1,1 @@
+"""Makes index files anew, from a log directory or a store."""

@@ -1,0 +1,1 @@
+"""Checks a log directory or a store."""
