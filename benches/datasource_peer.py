@@ -11,11 +11,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_udfs.datasource import arrow_schema, schema_of
-from spark_udfs.source_catalog import open_catalog
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import Finding, ReadRange, plan_read
-from spark_udfs.source_read import read_task
 from spark_udfs.worker import freeze_once
+from tierlog.tables.catalog import open_catalog
+from tierlog.tables.options import parse_options
+from tierlog.tables.plan import Finding, ReadRange, plan_read
+from tierlog.tables.read import read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,7 +3,7 @@
     spark.dataSource.register(TierlogDataSource)          what `spark_udfs.register` does, too
     spark.read.format("tierlog").option("subscribe", "orders").load("s3://bucket/kafka")
 
-The options are in `spark_udfs.source_options`. Rows have the columns of Spark's Kafka source and
+The options are in `tierlog.tables.options`. Rows have the columns of Spark's Kafka source and
 then the leader epoch and producer of their batch; a schema given by the user takes some of them,
 and only those are made.
 
@@ -29,8 +29,8 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_udfs.source_filters import Wanted
-    from spark_udfs.source_options import SourceOptions
+    from tierlog.tables.filters import Wanted
+    from tierlog.tables.options import SourceOptions
 
 __all__ = ["TierlogDataSource", "arrow_schema", "briefly", "schema_of"]
 
@@ -190,8 +190,8 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
 
 def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    from spark_udfs.source_options import BATCH_LIMIT, parse_options
     from tierlog.config import environment_name
+    from tierlog.tables.options import BATCH_LIMIT, parse_options
 
     given = dict(options)
     variable = os.environ.get(environment_name(BATCH_LIMIT))
@@ -218,7 +218,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
     def narrow(self, filters: list[Any]) -> list[Any]:
         """Takes note of the filters, and leaves all of them to Spark."""
-        from spark_udfs.source_filters import wanted_by
+        from tierlog.tables.filters import wanted_by
 
         self._wanted = wanted_by(filters)
         return filters
@@ -226,16 +226,16 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
     @briefly
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned by what is there now."""
-        from spark_udfs.source_catalog import open_catalog
-        from spark_udfs.source_plan import plan_read
+        from tierlog.tables.catalog import open_catalog
+        from tierlog.tables.plan import plan_read
 
         catalog = open_catalog(self._options)
         return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one task; none of a plan without tasks, for which Spark makes one up."""
-        from spark_udfs.source_read import read_task
         from spark_udfs.worker import freeze_once
+        from tierlog.tables.read import read_task
 
         freeze_once()
         # PySpark 4.1 has no partition there, later ones have an empty one.

@@ -20,17 +20,6 @@ import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_udfs.datasource import arrow_schema, briefly
-from spark_udfs.source_catalog import open_catalog
-from spark_udfs.source_options import EARLIEST, Bound, SourceOptions
-from spark_udfs.source_plan import (
-    Catalog,
-    Partition,
-    chosen_partitions,
-    partition_offsets,
-    plan_tasks,
-    resolve,
-)
-from spark_udfs.source_read import read_task
 from spark_udfs.stream_offsets import (
     StreamOffsets,
     advanced,
@@ -43,6 +32,17 @@ from spark_udfs.worker import freeze_once
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
+from tierlog.tables.catalog import open_catalog
+from tierlog.tables.options import EARLIEST, Bound, SourceOptions
+from tierlog.tables.plan import (
+    Catalog,
+    Partition,
+    chosen_partitions,
+    partition_offsets,
+    plan_tasks,
+    resolve,
+)
+from tierlog.tables.read import read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from spark_udfs.source_plan import Partition
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
+from tierlog.tables.plan import Partition
 
 __all__ = ["StreamOffsets", "advanced", "as_json", "check_all_there", "from_json", "limited"]
 

@@ -41,8 +41,8 @@ print(tierlog.open_reader(sys.argv[1]).offset_for_timestamp("bombs", 0, 2), file
 WORKER = """
 from tests.spark.source import tasks_of
 from spark_udfs.datasource import arrow_schema, schema_of
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_read import read_task
+from tierlog.tables.options import parse_options
+from tierlog.tables.read import read_task
 options = {"path": sys.argv[1], "subscribe": "bombs"}
 parsed = parse_options(options)
 schema = arrow_schema(schema_of(parsed))

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_udfs.datasource import arrow_schema, schema_of
-from spark_udfs.source_catalog import open_catalog
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import Finding, ReadRange, plan_read
-from spark_udfs.source_read import read_task
 from tests.kafka_tools.golden import truth_records
+from tierlog.tables.catalog import open_catalog
+from tierlog.tables.filters import Wanted
+from tierlog.tables.options import parse_options
+from tierlog.tables.plan import Finding, ReadRange, plan_read
+from tierlog.tables.read import read_task
 
 # Above this the stored truth has size and digest only.
 LARGE_BYTES = 1024

@@ -11,13 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_udfs import register
-from spark_udfs.source_filters import Wanted
 from tests.kafka_tools.golden import DATA_DIR
 from tests.oracle.build import batch
 from tests.oracle.model import Record
 from tests.spark.source import as_truth, rows_of, tasks_of, truth
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
+from tierlog.tables.filters import Wanted
 
 LOGS = ",".join(str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2"))
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"

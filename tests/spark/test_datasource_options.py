@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark_udfs.source_filters import Wanted, wanted_by
-from spark_udfs.source_options import EARLIEST, LATEST, View, parse_options
 from tierlog.errors import ConfigError
+from tierlog.tables.filters import Wanted, wanted_by
+from tierlog.tables.options import EARLIEST, LATEST, View, parse_options
 
 PLACE = {"path": "/logs", "subscribe": "orders"}
 

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import (
+from tierlog.errors import ConfigError, OutOfRangeError
+from tierlog.log.index_files import AbortedTransaction
+from tierlog.log.segment_files import SegmentFiles
+from tierlog.tables.filters import Wanted
+from tierlog.tables.options import parse_options
+from tierlog.tables.plan import (
     Finding,
     Mark,
     Partition,
@@ -23,9 +26,6 @@ from spark_udfs.source_plan import (
     plan_tasks,
     split,
 )
-from tierlog.errors import ConfigError, OutOfRangeError
-from tierlog.log.index_files import AbortedTransaction
-from tierlog.log.segment_files import SegmentFiles
 
 ORDERS = Partition("orders", "lZ6vvmajTWKDBUTV6SQAtQ", 0)
 SEGMENT = SegmentFiles(

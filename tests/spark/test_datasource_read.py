@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_udfs.source_catalog import open_catalog
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import partition_offsets, plan_tasks
 from tests.dump_text import parse_log_dump
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, manifest, truth_text
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
@@ -21,6 +17,10 @@ from tierlog.errors import OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
 from tierlog.reader.open import open_reader
 from tierlog.sidecar import Sidecar
+from tierlog.tables.catalog import open_catalog
+from tierlog.tables.filters import Wanted
+from tierlog.tables.options import parse_options
+from tierlog.tables.plan import partition_offsets, plan_tasks
 
 DISKS = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]
 LOGS = ",".join(DISKS)

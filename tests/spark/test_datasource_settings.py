@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_udfs.source_options import parse_options
 from tests.settings.observing import Place
 from tests.spark.source import rows_of
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
+from tierlog.tables.options import parse_options
 
 LIMIT = "remote.log.manager.fetch.max.bytes.per.second"
 

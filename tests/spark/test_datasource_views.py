@@ -12,11 +12,6 @@ import pytest
 
 from benches.corpus import FIRST_TIMESTAMP_MS, LEADER_EPOCH, Corpora
 from spark_udfs.datasource import TierlogDataSource, schema_of
-from spark_udfs.source_catalog import open_catalog
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import ReadRange, partition_offsets, plan_read
-from spark_udfs.source_segments import read_range
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.oracle import build, compression
 from tests.oracle.model import Record
@@ -28,6 +23,11 @@ from tierlog.log.segment import scan_segment
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.store.local_store import LocalStore
 from tierlog.sidecar import Sidecar
+from tierlog.tables.catalog import open_catalog
+from tierlog.tables.filters import Wanted
+from tierlog.tables.options import parse_options
+from tierlog.tables.plan import ReadRange, partition_offsets, plan_read
+from tierlog.tables.segments import read_range
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from spark_udfs import stream
-from spark_udfs.source_plan import Partition
 from spark_udfs.stream_offsets import advanced, as_json, from_json, limited
 from tests.kafka_tools.golden import golden_segments, truth_records
 from tests.spark.growing import GrowingLogDir, GrowingStore, fill_store
@@ -21,6 +20,7 @@ from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError, GapError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.segment import scan_segment
+from tierlog.tables.plan import Partition
 
 EPOCHS = [row["offset"] for row in truth_records("clean", "epochs", 0)]
 

@@ -12,16 +12,16 @@ from benches.copying import Copying
 from benches.corpus import Corpora
 from benches.scale import REQUESTS
 from spark_udfs.datasource import arrow_schema, schema_of
-from spark_udfs.source_catalog import open_catalog
-from spark_udfs.source_options import parse_options
-from spark_udfs.source_plan import plan_read
-from spark_udfs.source_read import read_task
 from tests.remote.fault_proxy import Call, FaultProxy
 from tests.remote.s3_server import running_s3_server
 from tierlog.clock import ManualClock
 from tierlog.reader.read_ahead import ReadAheadSettings
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
+from tierlog.tables.catalog import open_catalog
+from tierlog.tables.options import parse_options
+from tierlog.tables.plan import plan_read
+from tierlog.tables.read import read_task
 from tierlog.tools.audit.rows import AuditRules
 from tierlog.tools.audit.store import audit_store
 from tierlog.tools.rebuild.index import rebuild_index

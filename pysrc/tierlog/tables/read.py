@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_udfs.source_catalog import open_storage
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import SourceOptions, View
-from spark_udfs.source_plan import Finding, ReadRange
-from spark_udfs.source_rows import RecordRows
-from spark_udfs.source_segments import read_range
-from spark_udfs.source_views import batch_rows, finding_row, segment_row, table_rows
 from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.tables.catalog import open_storage
+from tierlog.tables.filters import Wanted
+from tierlog.tables.options import SourceOptions, View
+from tierlog.tables.plan import Finding, ReadRange
+from tierlog.tables.rows import RecordRows
+from tierlog.tables.segments import read_range
+from tierlog.tables.views import batch_rows, finding_row, segment_row, table_rows
 
 __all__ = ["read_task"]
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_findings import Findings
-from spark_udfs.source_options import TopicChoice
-from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import (
     CLEANER_OFFSETS,
@@ -28,6 +24,10 @@ from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.committed import StableLog
 from tierlog.reader.local import LocalRead
 from tierlog.reader.local_reader import LocalReader
+from tierlog.tables.filters import Wanted
+from tierlog.tables.findings import Findings
+from tierlog.tables.options import TopicChoice
+from tierlog.tables.plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.types import StopReason
 
 __all__ = ["LogDirCatalog", "offset_index"]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 
-from spark_udfs.source_log_dir import LogDirCatalog
-from spark_udfs.source_options import SourceOptions
-from spark_udfs.source_plan import Catalog
-from spark_udfs.source_store import StoreCatalog
 from tierlog.log.log_dir import open_log_dir
 from tierlog.reader.sources import Source, SourceKind, is_url, source_of
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import open_store
+from tierlog.tables.log_dir import LogDirCatalog
+from tierlog.tables.options import SourceOptions
+from tierlog.tables.plan import Catalog
+from tierlog.tables.store import StoreCatalog
 
 __all__ = ["open_catalog", "open_storage"]
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_udfs.source_plan import Partition
 from tierlog.batches import BatchTable
 from tierlog.columns import (
     BinaryColumn,
@@ -19,6 +18,7 @@ from tierlog.columns import (
     RowColumns,
     TableRows,
 )
+from tierlog.tables.plan import Partition
 
 __all__ = ["MAX_ROWS", "ROWS_BYTES", "RecordRows", "is_uncompressed"]
 

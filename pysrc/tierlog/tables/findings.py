@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_udfs.source_plan import Finding, Partition
 from tierlog.errors import CorruptDataError
+from tierlog.tables.plan import Finding, Partition
 
 __all__ = ["Findings"]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_udfs.source_plan import Finding, ReadRange
 from tierlog.batches import BatchTable
 from tierlog.log.segment import scan_segment, scan_segment_in_parts
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.segment.layout import log_key
 from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.tables.plan import Finding, ReadRange
 from tierlog.types import StopReason
 
 __all__ = ["batch_rows", "finding_row", "segment_row", "table_rows"]

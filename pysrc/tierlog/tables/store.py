@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_findings import Findings
-from spark_udfs.source_options import SourceOptions, View
-from spark_udfs.source_plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.reader.aborted import TransactionReader
@@ -35,6 +31,10 @@ from tierlog.remote.segment.layout import (
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import open_store
+from tierlog.tables.filters import Wanted
+from tierlog.tables.findings import Findings
+from tierlog.tables.options import SourceOptions, View
+from tierlog.tables.plan import Finding, Mark, Partition, ReadRange, overlapping, share
 from tierlog.types import TopicIdPartition
 
 __all__ = ["StoreCatalog", "log_index_entries"]

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
-from spark_udfs.source_filters import Wanted
-from spark_udfs.source_options import EARLIEST, LATEST, Bound, SourceOptions, View
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.tables.filters import Wanted
+from tierlog.tables.options import EARLIEST, LATEST, Bound, SourceOptions, View
 
 __all__ = [
     "Catalog",

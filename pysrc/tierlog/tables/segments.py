@@ -13,10 +13,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from spark_udfs.source_log_dir import offset_index
-from spark_udfs.source_plan import Finding, Mark, ReadRange
-from spark_udfs.source_rows import MAX_ROWS, ROWS_BYTES, is_uncompressed
-from spark_udfs.source_store import log_index_entries
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns, TableRows
 from tierlog.config import Config, LogConfig, QuotaConfig
@@ -33,6 +29,10 @@ from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries
 from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.tables.log_dir import offset_index
+from tierlog.tables.plan import Finding, Mark, ReadRange
+from tierlog.tables.rows import MAX_ROWS, ROWS_BYTES, is_uncompressed
+from tierlog.tables.store import log_index_entries
 from tierlog.types import StopReason
 
 __all__ = ["read_range"]

@@ -1,0 +1,1 @@
+"""Topics as Arrow tables: options, plan and tasks, without Spark."""
