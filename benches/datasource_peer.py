@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_udfs.datasource import arrow_schema, schema_of
+from spark_udfs.schemas import arrow_schema, schema_of
 from spark_udfs.worker import freeze_once
 from tierlog.tables.catalog import open_catalog
 from tierlog.tables.options import parse_options

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_udfs.datasource import arrow_schema, briefly
+from spark_udfs.brief_errors import briefly
+from spark_udfs.schemas import arrow_schema
 from spark_udfs.stream_offsets import (
     StreamOffsets,
     advanced,

@@ -40,7 +40,7 @@ print(tierlog.open_reader(sys.argv[1]).offset_for_timestamp("bombs", 0, 2), file
 """
 WORKER = """
 from tests.spark.source import tasks_of
-from spark_udfs.datasource import arrow_schema, schema_of
+from spark_udfs.schemas import arrow_schema, schema_of
 from tierlog.tables.options import parse_options
 from tierlog.tables.read import read_task
 options = {"path": sys.argv[1], "subscribe": "bombs"}

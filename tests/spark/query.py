@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_udfs.datasource import schema_of
+from spark_udfs.schemas import schema_of
 from spark_udfs.stream import TierlogStreamReader
 from tierlog.clock import Clock
 from tierlog.tables.options import parse_options

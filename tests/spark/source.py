@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_udfs.datasource import arrow_schema, schema_of
+from spark_udfs.schemas import arrow_schema, schema_of
 from tests.kafka_tools.golden import truth_records
 from tierlog.tables.catalog import open_catalog
 from tierlog.tables.filters import Wanted

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benches.corpus import FIRST_TIMESTAMP_MS, LEADER_EPOCH, Corpora
-from spark_udfs.datasource import TierlogDataSource, schema_of
+from spark_udfs.datasource import TierlogDataSource
+from spark_udfs.schemas import schema_of
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.oracle import build, compression
 from tests.oracle.model import Record

@@ -11,7 +11,7 @@ import pytest
 from benches.copying import Copying
 from benches.corpus import Corpora
 from benches.scale import REQUESTS
-from spark_udfs.datasource import arrow_schema, schema_of
+from spark_udfs.schemas import arrow_schema, schema_of
 from tests.remote.fault_proxy import Call, FaultProxy
 from tests.remote.s3_server import running_s3_server
 from tierlog.clock import ManualClock

@@ -1,0 +1,28 @@
+"""Errors that Spark prints without a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+__all__ = ["briefly"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def briefly(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Of an error that says what is wrong Spark is shown no stack: it would print all of it, and
+    what is said behind it."""
+
+    @wraps(method)
+    def call(*given: _P.args, **named: _P.kwargs) -> _T:
+        from tierlog.errors import TierlogError
+
+        try:
+            return method(*given, **named)
+        except (TierlogError, OSError) as error:
+            raise error.with_traceback(None) from None
+
+    return call
