@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.tiering.fetch.tier import made_batch
+from tests.fetch.tier import made_batch
 from tierlog import _core
 from tierlog._hot import (
     ByteBudget,

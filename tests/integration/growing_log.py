@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message, Producer
 
+from tests.fetch.views import Row, consumed
 from tests.integration.kafka_wire import KafkaWire
 from tests.integration.tiered_logs import KafkaBeside
 from tests.kafka_tools import KafkaBroker
 from tests.oracle import batches as oracle
-from tests.tiering.fetch.views import Row, consumed
 from tierlog.clock import ManualClock
 from tierlog.reader.types import (
     FetchError,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.maker.consuming import consume, shown_bytes
+from tests.fetch.views import Row, consumed
 from tests.integration.growing_log import GROWING, GROWING_CONFIG, LiveHost, Reader, Writer
 from tests.integration.kafka_wire import KafkaWire, WireAsk, WireData, WireOffset
 from tests.integration.tiered_logs import LOGS, KafkaBeside, set_up, tiering_broker
@@ -23,7 +24,6 @@ from tests.kafka_tools import wait_until
 from tests.oracle import batches as oracle
 from tests.oracle.model import Batch, Record
 from tests.proofs import usually
-from tests.tiering.fetch.views import Row, consumed
 from tierlog.fetch.offsets import OffsetAnswer, SpecialTimestamp
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.reader.types import (

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tests.data.maker import workloads as w
 from tests.data.maker.producing import BatchProducer, grouped, mixed
+from tests.fetch.test_fetcher import TwoTiers
 from tests.integration.kafka_wire import KafkaWire
 from tests.kafka_tools import KafkaBroker, wait_until
 from tests.oracle import batches as oracle
 from tests.oracle.model import Batch
-from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.clock import ManualClock
 from tierlog.fetch.fetcher import Fetcher
 from tierlog.fetch.offsets import OffsetReader, SpecialTimestamp

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.tier import made_batch
 from tests.oracle import indexes as oracle
-from tests.tiering.fetch.tier import made_batch
 from tierlog import _core
 
 REACH = 64 << 10

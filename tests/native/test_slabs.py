@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiering.fetch.tier import Later
+from tests.fetch.tier import Later
 from tierlog import _core
 from tierlog.reader.memory import FetchMemory
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import tierlog
+from tests.fetch.views import Row, oracle_batches, truth
 from tests.kafka_tools.golden import golden_segments
 from tests.oracle import batches as oracle
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
-from tests.tiering.fetch.views import Row, oracle_batches, truth
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.log_dir import PartitionLog

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.fetch.test_setup import TierOnly
+from tests.fetch.tier import PARTITION, PATIENCE, Tier, made_batch
 from tests.kafka_tools.support import wait_until
 from tests.settings.observing import Place, command, files_of
-from tests.tiering.fetch.test_setup import TierOnly
-from tests.tiering.fetch.tier import PARTITION, PATIENCE, Tier, made_batch
 from tierlog.clock import Clock, ManualClock
 from tierlog.config import load_config
 from tierlog.fetch.fetcher import Fetcher

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.dump_text import parse_log_dump
+from tests.fetch.views import truth as oracle_truth
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, manifest, truth_text
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
-from tests.tiering.fetch.views import truth as oracle_truth
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.errors import OutOfRangeError

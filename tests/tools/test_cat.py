@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tests.dump_text import parse_log_dump
+from tests.fetch.views import truth as truth_of_view
+from tests.fetch.views import whole_view
 from tests.kafka_tools.golden import (
     DATA_DIR,
     GoldenSegment,
@@ -25,8 +27,6 @@ from tests.kafka_tools.golden import (
 )
 from tests.oracle import build
 from tests.oracle.model import Record
-from tests.tiering.fetch.views import truth as truth_of_view
-from tests.tiering.fetch.views import whole_view
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError

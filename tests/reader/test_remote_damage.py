@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.tier import Later, Tier, check, expected, made_batch
 from tests.oracle.build import repair_crc
-from tests.tiering.fetch.tier import Later, Tier, check, expected, made_batch
 from tierlog.clock import ManualClock
 from tierlog.errors import (
     CorruptDataError,

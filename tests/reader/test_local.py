@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.views import GOLDEN, golden_view, oracle_batches, whole_view
 from tests.kafka_tools.golden import DATA_DIR
 from tests.oracle import build
 from tests.oracle.model import Batch, Record
-from tests.tiering.fetch.views import GOLDEN, golden_view, oracle_batches, whole_view
 from tierlog.errors import CorruptDataError
 from tierlog.log.same_log import VanishedError
 from tierlog.reader.local import LocalFetchReader, LocalRead

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.fetch.test_fetcher import TwoTiers
 from tests.kafka_tools.support import wait_until
-from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import CorruptDataError, MetadataNotReadyError, RemoteStorageError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiering.fetch.views import GOLDEN, Row, consumed, golden_view, oracle_batches, truth
+from tests.fetch.views import GOLDEN, Row, consumed, golden_view, oracle_batches, truth
 from tierlog.clock import ManualClock
 from tierlog.fetch.fetcher import Fetcher
 from tierlog.fetch.pool import ReaderPool

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kafka_tools.golden import DATA_DIR, manifest
-from tests.oracle import batches as oracle
-from tests.tiering.fetch.tier import TestStore as Store
-from tests.tiering.fetch.tier import (
+from tests.fetch.tier import TestStore as Store
+from tests.fetch.tier import (
     Tier,
     Truth,
     check,
@@ -20,6 +18,8 @@ from tests.tiering.fetch.tier import (
     made_batch,
     wait_for_threads,
 )
+from tests.kafka_tools.golden import DATA_DIR, manifest
+from tests.oracle import batches as oracle
 from tierlog.clock import ManualClock
 from tierlog.errors import ClosedError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs

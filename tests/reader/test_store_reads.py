@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiering.fetch.tier import PATIENCE, Tier, made_batch, wait_for_threads
+from tests.fetch.tier import PATIENCE, Tier, made_batch, wait_for_threads
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, RemoteStorageError
 from tierlog.reader import store_reader

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
+from tests.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
 from tierlog.fetch.offsets import OffsetAnswer, SpecialTimestamp
 from tierlog.fetch.setup import open_fetcher
 from tierlog.log.log_dir import PartitionLog

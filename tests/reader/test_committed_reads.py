@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import tierlog
+from tests.fetch.views import Row, oracle_batches, truth, whole_view
 from tests.kafka_tools.golden import DATA_DIR
 from tests.oracle import build
 from tests.oracle.model import Record
-from tests.tiering.fetch.views import Row, oracle_batches, truth, whole_view
 from tests.tiering.hosts import GoldenLog
 from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns

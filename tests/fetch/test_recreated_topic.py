@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.fetch.test_fetcher_waiting import PromptPool
 from tests.kafka_tools.support import wait_until
 from tests.oracle import batches as oracle
-from tests.tiering.fetch.test_fetcher_waiting import PromptPool
 from tests.tiering.topic_lives import END, NEW, OLD, Life, Lives, RecordRow
 from tierlog.clock import ManualClock
 from tierlog.fetch.fetcher import Fetcher

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiering.fetch.tier import PATIENCE, Later
+from tests.fetch.tier import PATIENCE, Later
 from tierlog.clock import ManualClock
 from tierlog.errors import ClosedError
 from tierlog.reader.memory import FetchMemory, Permit

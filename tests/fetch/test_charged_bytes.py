@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tierlog
-from tests.tiering.fetch.tier import (
+from tests.fetch.tier import (
     FIRST_TIMESTAMP_MS,
     PARTITION,
     TestStore,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.test_fetcher import TwoTiers
+from tests.fetch.test_fetcher_waiting import WAIT_S, Gated, at, both, remade, size
 from tests.kafka_tools.support import wait_until
 from tests.proofs import usually
-from tests.tiering.fetch.test_fetcher import TwoTiers
-from tests.tiering.fetch.test_fetcher_waiting import WAIT_S, Gated, at, both, remade, size
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteStorageError

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka_tools.support import wait_until
-from tests.settings.observing import files_of
-from tests.tiering.fetch.tier import (
+from tests.fetch.tier import (
     FIRST_TIMESTAMP_MS,
     PARTITION,
     PATIENCE,
@@ -20,6 +18,8 @@ from tests.tiering.fetch.tier import (
     made_batch,
     tier_only,
 )
+from tests.kafka_tools.support import wait_until
+from tests.settings.observing import files_of
 from tests.tools.golden_copy import overwrite
 from tierlog.config import Config, RemoteIndexConfig
 from tierlog.fetch.fetcher import Fetcher

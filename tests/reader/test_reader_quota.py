@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fetch.tier import wait_for_threads
 from tests.kafka_tools.golden import DATA_DIR
 from tests.kafka_tools.support import wait_until
 from tests.remote.index_cache.segments import WatchedStore
-from tests.tiering.fetch.tier import wait_for_threads
 from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.config import QuotaConfig, QuotaMode

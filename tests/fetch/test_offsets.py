@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.test_fetcher import TIERED, TwoTiers, boundaries
+from tests.fetch.views import oracle_batches
 from tests.oracle import batches as oracle
-from tests.tiering.fetch.test_fetcher import TIERED, TwoTiers, boundaries
-from tests.tiering.fetch.views import oracle_batches
 from tierlog.fetch.offsets import OffsetReader, SpecialTimestamp
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError

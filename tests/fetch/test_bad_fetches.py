@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.tiering.fetch.test_fetcher import TwoTiers
-from tests.tiering.fetch.views import consumed
+from tests.fetch.test_fetcher import TwoTiers
+from tests.fetch.views import consumed
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.fetch.quotas import FetchQuotas

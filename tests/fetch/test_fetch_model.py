@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.test_fetcher import TwoTiers
 from tests.oracle import batches as oracle
 from tests.proofs import usually
-from tests.tiering.fetch.test_fetcher import TwoTiers
 from tierlog.log.log_dir import PartitionLog
 from tierlog.reader.types import (
     FetchError,

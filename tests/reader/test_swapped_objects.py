@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tierlog
+from tests.fetch.tier import FIRST_TIMESTAMP_MS, Tier, check, expected
 from tests.oracle import batches as oracle
 from tests.oracle.build import batch
 from tests.oracle.model import Record
-from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, Tier, check, expected
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError
 from tierlog.reader.read_ahead import ReadAheadSettings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tierlog
-from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, Tier, made_batch
+from tests.fetch.tier import FIRST_TIMESTAMP_MS, Tier, made_batch
 from tierlog.errors import GapError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.reader.gaps import OnGap, missing_offsets

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import tierlog
+from tests.fetch.test_fetcher import TwoTiers
+from tests.fetch.test_fetcher_waiting import WAIT_S, Gated, PromptPool, remade
+from tests.fetch.views import consumed, whole_view
 from tests.kafka_tools.golden import DATA_DIR, truth_records
 from tests.kafka_tools.support import wait_until
 from tests.oracle import batches as oracle
-from tests.tiering.fetch.test_fetcher import TwoTiers
-from tests.tiering.fetch.test_fetcher_waiting import WAIT_S, Gated, PromptPool, remade
-from tests.tiering.fetch.views import consumed, whole_view
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import PartitionLog, open_log_dir
 from tierlog.reader.producer_states import ProducerStates

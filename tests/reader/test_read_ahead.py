@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiering.fetch.tier import (
+from tests.fetch.tier import (
     PATIENCE,
     Later,
     Tier,

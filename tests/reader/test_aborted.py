@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
+from tests.fetch.views import Row, consumed, truth
 from tests.oracle import batches as oracle
 from tests.oracle.build import batch, end_transaction_marker
 from tests.oracle.model import Record
-from tests.tiering.fetch.test_remote_damage import lineage_of
-from tests.tiering.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
-from tests.tiering.fetch.views import Row, consumed, truth
+from tests.reader.test_remote_damage import lineage_of
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
