@@ -108,7 +108,7 @@ def test_unsafe_stands_where_it_is_allowed() -> None:
     allowed = {
         "rust/core/src/cache/map.rs",
         "rust/core/src/crc32_short.rs",
-        "rust/core/src/memory.rs",
+        "rust/core/src/memory/hints.rs",
         "rust/core/src/quota/shelves.rs",
         "rust/core/src/source.rs",
         "rust/py/src/buffer.rs",

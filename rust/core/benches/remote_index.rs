@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
-use tierlog_core::remote_index::{NewEntry, decode, encode, lookup_offset, lookup_timestamp};
+use tierlog_core::index::remote::{NewEntry, decode, encode, lookup_offset, lookup_timestamp};
 
 const ROWS: usize = 4096;
 const RDI_BYTES: usize = 48;

@@ -6,8 +6,8 @@ mod build;
 
 use build::raw_batch;
 use proptest::prelude::*;
-use tierlog_core::batch_answer::{Answer, Asked, Origin, answer};
-use tierlog_core::batch_checksums::{BatchChecksums, checksum_of};
+use tierlog_core::batch::answer::{Answer, Asked, Origin, answer};
+use tierlog_core::batch::checksums::{BatchChecksums, checksum_of};
 
 const START_OFFSET: i64 = 1000;
 

@@ -6,19 +6,20 @@ mod vectors;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tierlog_core::batch_runs::BatchRuns;
+use tierlog_core::batch::header::{BatchHeader, HEADER_SIZE};
+use tierlog_core::batch::runs::BatchRuns;
 use tierlog_core::checksum::{crc32, crc32c};
 use tierlog_core::error::{Error, ErrorKind};
-use tierlog_core::local_index::{
+use tierlog_core::index::local::{
     Tail, collect_aborted, lookup_offset, lookup_time, lookup_upper_bound, parse_offset_index,
     parse_time_index, parse_transaction_index,
 };
-use tierlog_core::producer_state::{ProducerState, parse_snapshot};
-use tierlog_core::rebuild::Rebuilder;
-use tierlog_core::record_batch::{BatchHeader, HEADER_SIZE};
-use tierlog_core::remote_index::{
-    self, Entry, MAX_RDI_SIZE, NewEntry, RemoteLogIndex, decode, encode, lookup_timestamp,
+use tierlog_core::index::producer_state::{ProducerState, parse_snapshot};
+use tierlog_core::index::remote::{
+    self as remote_index, Entry, MAX_RDI_SIZE, NewEntry, RemoteLogIndex, decode, encode,
+    lookup_timestamp,
 };
+use tierlog_core::segment::rebuild::Rebuilder;
 use vectors::vector;
 
 /// Both golden entries back to back: 49 and 46 bytes.

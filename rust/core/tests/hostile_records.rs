@@ -9,10 +9,10 @@ mod vectors;
 
 use build::{Record, batch, compress, raw_batch, text};
 use proptest::prelude::*;
-use tierlog_core::compression::{Decompressor, Output};
+use tierlog_core::batch::header::{Codec, LOG_OVERHEAD};
+use tierlog_core::codec::compression::{Decompressor, Output};
 use tierlog_core::error::Result;
-use tierlog_core::record_batch::{Codec, LOG_OVERHEAD};
-use tierlog_core::record_columns::{BinaryParts, Records, with_view};
+use tierlog_core::records::columns::{BinaryParts, Records, with_view};
 use tierlog_core::records::{DecodeOptions, decode_records};
 use tierlog_core::segment::StopReason;
 use vectors::vector;

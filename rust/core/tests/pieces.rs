@@ -4,14 +4,14 @@
 
 use std::path::PathBuf;
 
-use tierlog_core::batch_columns::{Batch, BatchColumns};
+use tierlog_core::batch::columns::{Batch, BatchColumns};
 use tierlog_core::checksum::crc32c;
 use tierlog_core::error::Result;
-use tierlog_core::outline::{OutlineWriter, replay};
-use tierlog_core::pieces::{SegmentFold, find_piece, outline_again, scan_piece};
-use tierlog_core::producer_state::ProducerState;
-use tierlog_core::rebuild::{RebuildVisitor, Rebuilder};
-use tierlog_core::resync::{Bounds, find_batch};
+use tierlog_core::index::producer_state::ProducerState;
+use tierlog_core::segment::outline::{OutlineWriter, replay};
+use tierlog_core::segment::pieces::{SegmentFold, find_piece, outline_again, scan_piece};
+use tierlog_core::segment::rebuild::{RebuildVisitor, Rebuilder};
+use tierlog_core::segment::resync::{Bounds, find_batch};
 use tierlog_core::segment::{ScanOptions, StopReason, Visitor, scan_file, scan_slice};
 use tierlog_core::source::SegmentFile;
 

@@ -8,10 +8,10 @@ mod vectors;
 
 use build::{BASE_TIMESTAMP_MS, Record, batch, payload, put_varlong, raw_batch, text};
 use tierlog_core::error::ErrorKind;
-use tierlog_core::record_columns::{BinaryParts, INLINE_BYTES, Records, with_view};
+use tierlog_core::memory::spare::Spare;
+use tierlog_core::records::columns::{BinaryParts, INLINE_BYTES, Records, with_view};
 use tierlog_core::records::{DecodeOptions, decode_records, decode_records_into};
 use tierlog_core::segment::StopReason;
-use tierlog_core::spare::Spare;
 use vectors::vector;
 
 type Bytes = Option<Vec<u8>>;

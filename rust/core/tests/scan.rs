@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use tierlog_core::batch_columns::{Batch, BatchColumns};
+use tierlog_core::batch::columns::{Batch, BatchColumns};
 use tierlog_core::checksum::crc32c;
 use tierlog_core::error::Result;
 use tierlog_core::segment::{

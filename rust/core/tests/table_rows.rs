@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use build::{BASE_TIMESTAMP_MS, Record, batch, text};
-use tierlog_core::record_binary::BinaryRows;
-use tierlog_core::record_columns::{BinaryParts, with_view};
+use tierlog_core::memory::spare::Spare;
+use tierlog_core::records::binary::BinaryRows;
+use tierlog_core::records::columns::{BinaryParts, with_view};
+use tierlog_core::records::row_columns::RowColumns;
+use tierlog_core::records::table_rows::{TableRows, Wanted, read_rows};
 use tierlog_core::records::{DecodeOptions, decode_records};
-use tierlog_core::row_columns::RowColumns;
 use tierlog_core::source::SegmentFile;
-use tierlog_core::spare::Spare;
-use tierlog_core::table_rows::{TableRows, Wanted, read_rows};
 
 const LOG_APPEND_TIME: i16 = 0x08;
 const CONTROL: i16 = 0x20;
@@ -221,7 +221,7 @@ fn the_fields_of_a_row_are_those_of_its_batch() {
     let bytes = segment(20, 1000);
     let records = decode_records(&bytes, 0, &DecodeOptions::default()).unwrap();
     let batches = &records.batches;
-    let fields = tierlog_core::row_columns::BatchFields {
+    let fields = tierlog_core::records::row_columns::BatchFields {
         magic: &batches.magic,
         attributes: &batches.attributes,
         leader_epoch: &batches.leader_epoch,

@@ -17,8 +17,8 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::memory::prefer_large_pages;
-use tierlog_core::slabs::Slab;
+use tierlog_core::memory::hints::prefer_large_pages;
+use tierlog_core::memory::slabs::Slab;
 
 use crate::spare;
 

@@ -10,7 +10,7 @@ use std::slice;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use tierlog_core::local_index;
+use tierlog_core::index::local as local_index;
 use tierlog_core::quota::{QuotaSensor, Token};
 
 use crate::cache::Handle;

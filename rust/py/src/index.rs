@@ -3,13 +3,13 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::batch_columns::BatchColumns;
+use tierlog_core::batch::columns::BatchColumns;
 use tierlog_core::error::{Error, Result};
-use tierlog_core::local_index::{
-    self, AbortedTransaction, OffsetIndexWriter, Tail, TimeIndexWriter,
+use tierlog_core::index::local::{
+    self as local_index, AbortedTransaction, OffsetIndexWriter, Tail, TimeIndexWriter,
 };
-use tierlog_core::producer_state::{Expiry, ProducerEntry, ProducerState, parse_snapshot};
-use tierlog_core::rebuild::{self, RebuildVisitor, Rebuilder};
+use tierlog_core::index::producer_state::{Expiry, ProducerEntry, ProducerState, parse_snapshot};
+use tierlog_core::segment::rebuild::{self, RebuildVisitor, Rebuilder};
 use tierlog_core::segment::{Scan, ScanOptions};
 use tierlog_core::source::CopyTarget;
 

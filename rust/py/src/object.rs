@@ -8,8 +8,8 @@ use std::mem;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use tierlog_core::local_index;
-use tierlog_core::offset_search::Slope;
+use tierlog_core::index::local as local_index;
+use tierlog_core::index::offset_search::Slope;
 
 use crate::capsule::slice_of;
 use crate::error;

@@ -3,12 +3,12 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::batch_columns::BatchColumns;
-use tierlog_core::pieces::{
+use tierlog_core::batch::columns::BatchColumns;
+use tierlog_core::segment::pieces::{
     self, find_piece as find, outline_again as outline, scan_piece as scan,
 };
-use tierlog_core::rebuild::{RebuildVisitor, Rebuilder};
-use tierlog_core::resync::Bounds;
+use tierlog_core::segment::rebuild::{RebuildVisitor, Rebuilder};
+use tierlog_core::segment::resync::Bounds;
 use tierlog_core::segment::{Scan, ScanOptions, Stop, StopReason};
 use tierlog_core::source::SegmentFile;
 

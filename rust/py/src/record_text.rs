@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use tierlog_core::record_text::{TextRows, Token};
+use tierlog_core::records::text::{TextRows, Token};
 
 use crate::buffer::{Column, Input, Ints, Longs, Values};
 use crate::records::Views;

@@ -4,8 +4,10 @@ use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use tierlog_core::batch_runs::BatchRuns;
-use tierlog_core::remote_index::{self, Entry, FIXED_SIZE, NewEntry, decode, rdi_length, seal};
+use tierlog_core::batch::runs::BatchRuns;
+use tierlog_core::index::remote::{
+    self as remote_index, Entry, FIXED_SIZE, NewEntry, decode, rdi_length, seal,
+};
 
 use crate::buffer::{Column, Input, Longs, Place, Values, new_bytes};
 use crate::error::to_python;

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tierlog_core::row_columns::{BatchFields, RowColumns};
+use tierlog_core::records::row_columns::{BatchFields, RowColumns};
 
 use crate::buffer::{Column, Longs, Values};
 use crate::segment::Batches;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use tierlog_core::batch_columns::{BatchColumns, Run, Summary};
+use tierlog_core::batch::columns::{BatchColumns, Run, Summary};
 use tierlog_core::error::{Error, ErrorKind, Result};
 use tierlog_core::segment::{Scan, ScanOptions, copy_file, scan_file, scan_slice};
 use tierlog_core::source::{CopyTarget, SegmentFile};

@@ -13,11 +13,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tierlog_core::batch_answer::{Answer, Asked, Origin, answer};
-use tierlog_core::batch_checksums::{BatchChecksums, CHECKSUM_SIZE, Mismatch};
+use tierlog_core::batch::answer::{Answer, Asked, Origin, answer};
+use tierlog_core::batch::checksums::{BatchChecksums, CHECKSUM_SIZE, Mismatch};
+use tierlog_core::batch::header::{LOG_OVERHEAD, be_i32};
 use tierlog_core::error::{Error, ErrorKind};
-use tierlog_core::local_index::{self, OFFSET_ENTRY_SIZE};
-use tierlog_core::record_batch::{LOG_OVERHEAD, be_i32};
+use tierlog_core::index::local::{self as local_index, OFFSET_ENTRY_SIZE};
 
 use crate::buffer::{Input, duplicate};
 use crate::error::to_python;
@@ -102,7 +102,7 @@ pub struct SegmentIndex {
 
 #[pymethods]
 impl SegmentIndex {
-    /// `checksums` is the section of [`tierlog_core::batch_checksums`], empty when it is unknown.
+    /// `checksums` is the section of [`tierlog_core::batch::checksums`], empty when it is unknown.
     #[new]
     fn new(
         py: Python<'_>,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tierlog_core::error::Result;
-use tierlog_core::slabs::{Found, Slab, Slabs, new_slab};
+use tierlog_core::memory::slabs::{Found, Slab, Slabs, new_slab};
 
 use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;

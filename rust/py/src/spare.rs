@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use tierlog_core::spare::{Item, MIN_BYTES, Spare};
+use tierlog_core::memory::spare::{Item, MIN_BYTES, Spare};
 
 use crate::buffer::Values;
 use crate::slabs;

@@ -3,8 +3,8 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tierlog_core::record_binary::BinaryRows;
-use tierlog_core::table_rows::{self, Wanted};
+use tierlog_core::records::binary::BinaryRows;
+use tierlog_core::records::table_rows::{self, Wanted};
 
 use crate::buffer::{Column, Values};
 use crate::row_columns::columns;

@@ -1,11 +1,11 @@
 //! The hottest loops of the house: records with few headers or none whose deltas take at most three
 //! bytes and whose lengths take at most two. They refuse everything else without a word, for
-//! [`crate::record_careful`] to look at.
+//! [`crate::records::careful`] to look at.
 
-use crate::memory::prefetch;
-use crate::record_careful::HeaderRows;
-use crate::record_columns::{INLINE_BYTES, NULL_VIEW};
-use crate::record_rows::{BLOCK_ROWS, Stage, Walk};
+use crate::memory::hints::prefetch;
+use crate::records::careful::HeaderRows;
+use crate::records::columns::{INLINE_BYTES, NULL_VIEW};
+use crate::records::rows::{BLOCK_ROWS, Stage, Walk};
 
 const CACHE_LINE_BYTES: usize = 64;
 /// The most headers that the quick way takes.

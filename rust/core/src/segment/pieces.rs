@@ -1,18 +1,18 @@
 //! A segment scanned in pieces, and the pieces put together again.
 //!
 //! A piece is the batches that begin in a range of bytes. Where the first one of them begins is a
-//! guess ([`crate::resync`]), so a [`SegmentFold`] takes pieces in order and takes one only if it
+//! guess ([`crate::segment::resync`]), so a [`SegmentFold`] takes pieces in order and takes one only if it
 //! begins exactly where the batches before it end: the stitch check. By induction every piece taken
 //! begins where a batch does, and holds what a scan of the whole would have found there. A piece
 //! that does not fit is scanned again from where the fold is.
 
-use crate::batch_columns::{Batch, BatchColumns};
+use crate::batch::columns::{Batch, BatchColumns};
 use crate::checksum::join_crc32c;
 use crate::error::{Error, ErrorKind, Result};
-use crate::outline::{OutlineWriter, replay};
-use crate::producer_state::Expiry;
-use crate::rebuild::{RebuildVisitor, Rebuilt};
-use crate::resync::{Bounds, find_batch};
+use crate::index::producer_state::Expiry;
+use crate::segment::outline::{OutlineWriter, replay};
+use crate::segment::rebuild::{RebuildVisitor, Rebuilt};
+use crate::segment::resync::{Bounds, find_batch};
 use crate::segment::{Scan, ScanOptions, Stop, StopReason, Visitor, scan_file};
 use crate::source::SegmentFile;
 

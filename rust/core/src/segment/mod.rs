@@ -5,14 +5,19 @@
 //! are read once, never moved, and a segment of any size costs one block of memory. Without CRC
 //! check only the headers of large batches are read. Reading never writes and never panics.
 
-use crate::batch_columns::{Batch, BatchColumns};
-use crate::checksum::{Running, crc32c, join_crc32c};
-use crate::compression::Decompressor;
-use crate::error::{Error, ErrorKind, Result};
-use crate::legacy;
-use crate::record_batch::{
+pub mod outline;
+pub mod pieces;
+pub mod rebuild;
+pub mod resync;
+
+use crate::batch::columns::{Batch, BatchColumns};
+use crate::batch::header::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
 };
+use crate::batch::legacy;
+use crate::checksum::{Running, crc32c, join_crc32c};
+use crate::codec::compression::Decompressor;
+use crate::error::{Error, ErrorKind, Result};
 use crate::source::{CopyTarget, ReadBuffer, SegmentFile, WRITE_BYTES};
 
 /// Bytes per `pread`.

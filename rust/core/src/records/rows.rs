@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
+use crate::batch::header::BatchHeader;
+use crate::batch::legacy::Message;
 use crate::error::{Error, ErrorKind, Result};
-use crate::legacy::Message;
-use crate::record_batch::BatchHeader;
-use crate::record_careful::{HeaderRows, bad, careful, find_fault};
-use crate::record_columns::{BinaryColumn, NULL_VIEW, reserve};
-use crate::record_quick::{WINDOW_BYTES, quick_rows, quick_rows_with_headers};
-use crate::spare::Spare;
+use crate::memory::spare::Spare;
+use crate::records::careful::{HeaderRows, bad, careful, find_fault};
+use crate::records::columns::{BinaryColumn, NULL_VIEW, reserve};
+use crate::records::quick::{WINDOW_BYTES, quick_rows, quick_rows_with_headers};
 
 /// The smallest record: seven fields of one byte each.
 pub(crate) const MIN_RECORD_BYTES: usize = 7;

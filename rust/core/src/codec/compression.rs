@@ -6,11 +6,11 @@
 use flate2::Decompress;
 use zstd::zstd_safe::{self, DCtx, zstd_sys::ZSTD_ErrorCode};
 
+use crate::batch::header::Codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::prefer_large_pages;
-use crate::record_batch::Codec;
-use crate::spare::Spare;
-use crate::{gzip, lz4_frame, snappy};
+use crate::memory::hints::prefer_large_pages;
+use crate::memory::spare::Spare;
+use crate::{codec::gzip, codec::lz4_frame, codec::snappy};
 
 /// First size of an output, and the room a small stream is given at once.
 pub(crate) const FIRST_ROOM: usize = 128 << 10;
@@ -248,7 +248,7 @@ pub(crate) fn too_large(output: &Output) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record_batch::HEADER_SIZE;
+    use crate::batch::header::HEADER_SIZE;
     use crate::vectors::vector;
     use flate2::write::GzEncoder;
     use std::io::Write;

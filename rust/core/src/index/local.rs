@@ -8,8 +8,8 @@
 //! The first two are pre-sized and zero-tailed while their segment is active, so a reader stops at
 //! the first slot that does not ascend; what may follow it is the caller's choice of [`Tail`].
 
+use crate::batch::header::{be_i16, be_i64};
 use crate::error::{Error, ErrorKind, Result};
-use crate::record_batch::{be_i16, be_i64};
 
 /// Bytes of an offset index entry.
 pub const OFFSET_ENTRY_SIZE: usize = 8;

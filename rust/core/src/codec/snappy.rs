@@ -5,9 +5,9 @@
 //! then, to the end of the data: block length i32, one raw snappy block
 //! ```
 
-use crate::compression::{Output, bad, too_large};
+use crate::batch::header::be_i32;
+use crate::codec::compression::{Output, bad, too_large};
 use crate::error::Result;
-use crate::record_batch::be_i32;
 
 const MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
 const HEADER_SIZE: usize = 16;

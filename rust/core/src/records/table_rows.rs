@@ -5,18 +5,18 @@
 //! in this way is the usual: whole, plain batches of magic 2 in order. At anything else the rows end,
 //! for [`crate::records`] to look at.
 
-use crate::checksum::crc32c;
-use crate::compression::MAX_BUFFER_BYTES;
-use crate::error::Result;
-use crate::record_batch::{
+use crate::batch::header::{
     BatchHeader, CRC_START, Codec, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32,
 };
-use crate::record_binary::BinaryRows;
-use crate::record_rows::{Payload, Rows};
-use crate::row_columns::RowColumns;
+use crate::checksum::crc32c;
+use crate::codec::compression::MAX_BUFFER_BYTES;
+use crate::error::Result;
+use crate::memory::spare::Spare;
+use crate::records::binary::BinaryRows;
+use crate::records::row_columns::RowColumns;
+use crate::records::rows::{Payload, Rows};
 use crate::segment::{StopReason, frame_slice};
 use crate::source::SegmentFile;
-use crate::spare::Spare;
 
 /// A quarter of the second-level cache of common cores.
 const PIECE_BYTES: usize = 128 << 10;

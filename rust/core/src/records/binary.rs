@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use crate::record_columns::{BinaryColumn, buffer_of};
-use crate::spare::Spare;
+use crate::memory::spare::Spare;
+use crate::records::columns::{BinaryColumn, buffer_of};
 
 /// Byte strings one after the other, some of them null.
 #[derive(Debug)]

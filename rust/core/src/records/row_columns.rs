@@ -1,7 +1,7 @@
 //! What a row of a table has beside its record: the fields of the record's batch, once for each
 //! record, and the time in microseconds, as Arrow and Spark have it.
 
-use crate::record_batch::{BatchHeader, LOG_APPEND_TIME};
+use crate::batch::header::{BatchHeader, LOG_APPEND_TIME};
 
 /// The latest time that microseconds can say; the earliest is as far before 1970.
 const MAX_MS: i64 = i64::MAX / 1000;

@@ -3,7 +3,7 @@
 //! Many records go into one buffer. Bytes that are not UTF-8 cannot stand in JSON text: they are an
 //! object `{"base64":"..."}` instead of a string.
 
-use crate::record_columns::with_view;
+use crate::records::columns::with_view;
 
 /// Bytes of a JSON string that are escaped together, and the most that one of them becomes.
 const RUN_BYTES: usize = 128;
@@ -71,7 +71,7 @@ impl Token {
 /// Byte strings, some of them null, as views into data buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Strings<'a> {
-    /// A view for each row, as in [`crate::record_columns`].
+    /// A view for each row, as in [`crate::records::columns`].
     pub views: &'a [u128],
     /// One bit per row, lowest first, 1 = not null; `None` when nothing is null.
     pub validity: Option<&'a [u8]>,

@@ -9,12 +9,12 @@
 
 use std::ops::Range;
 
-use crate::checksum;
-use crate::compression::{Decompressor, Output};
-use crate::error::{Error, ErrorKind, Result};
-use crate::record_batch::{
+use crate::batch::header::{
     BatchHeader, Codec, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
 };
+use crate::checksum;
+use crate::codec::compression::{Decompressor, Output};
+use crate::error::{Error, ErrorKind, Result};
 
 const CRC_AT: usize = 12;
 const MAGIC_AT: usize = 16;

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use memmap2::MmapMut;
 
 use crate::error::{Error, Result};
-use crate::memory::prefer_large_pages;
+use crate::memory::hints::prefer_large_pages;
 
 /// So many sizes of slabs there are between a power of two and the next one, and none closer than
 /// `UNIT_BYTES`: reads of about the same size can have each other's.

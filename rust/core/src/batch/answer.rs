@@ -5,11 +5,11 @@
 //! ascend: for those there is no answer here, and the careful way goes over the same bytes again and
 //! says what is wrong.
 
-use crate::batch_checksums::BatchChecksums;
-use crate::checksum::crc32c;
-use crate::record_batch::{
+use crate::batch::checksums::BatchChecksums;
+use crate::batch::header::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32, be_i64,
 };
+use crate::checksum::crc32c;
 
 /// What a read asks for.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Runs of whole batches: what one remoteLogIndex entry points at.
 
 use crate::error::Result;
-use crate::remote_index::{NewEntry, encode, refused};
+use crate::index::remote::{NewEntry, encode, refused};
 
 /// One entry per so many bytes of log, at least.
 pub const DEFAULT_GROUP_BYTES: u64 = 256 << 10;

@@ -5,11 +5,11 @@
 //! only ever a guess: whoever uses it compares it with where the batches before it really end.
 //! Messages before magic 2 are not looked for.
 
-use crate::checksum::Running;
-use crate::error::Result;
-use crate::record_batch::{
+use crate::batch::header::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH,
 };
+use crate::checksum::Running;
+use crate::error::Result;
 use crate::segment::BLOCK_BYTES;
 use crate::source::{ReadBuffer, SegmentFile};
 

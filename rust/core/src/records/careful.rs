@@ -1,10 +1,10 @@
 //! One record of a v2 batch, any record, with errors that say what is wrong and where.
 
+use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::record_batch::BatchHeader;
-use crate::record_columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
-use crate::record_rows::{Payload, too_many};
-use crate::spare::Spare;
+use crate::memory::spare::Spare;
+use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
+use crate::records::rows::{Payload, too_many};
 use crate::varint::{read_varint, read_varlong};
 
 /// Headers so far; empty until the first record that has any.

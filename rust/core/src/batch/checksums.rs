@@ -6,8 +6,8 @@
 //! position. A batch checksum covers the records, so two segments with equal checksums hold equal
 //! records. An empty section comes from an `.indexes` object of format version 1 and checks nothing.
 
-use crate::local_index::OFFSET_ENTRY_SIZE;
-use crate::record_batch::{MAGIC_END, be_i32};
+use crate::batch::header::{MAGIC_END, be_i32};
+use crate::index::local::OFFSET_ENTRY_SIZE;
 
 /// Bytes of one checksum.
 pub const CHECKSUM_SIZE: usize = 4;

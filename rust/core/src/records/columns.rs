@@ -8,10 +8,10 @@
 //! All little-endian; a null is 16 zero bytes. Data buffer 0 is the source itself, the others are
 //! what compressed batches opened to. Validity is Arrow's bitmap, lowest bit first, 1 = not null.
 
-use crate::batch_columns::BatchColumns;
-use crate::memory::{LARGE_PAGE_BYTES, prefer_large_pages};
+use crate::batch::columns::BatchColumns;
+use crate::memory::hints::{LARGE_PAGE_BYTES, prefer_large_pages};
+use crate::memory::spare::{Item, Spare};
 use crate::segment::Stop;
-use crate::spare::{Item, Spare};
 
 /// The longest value that a view holds itself.
 pub const INLINE_BYTES: usize = 12;

@@ -12,10 +12,10 @@
 //! Timestamps are any i64: Kafka has no illegal one, and -1 means "none" as it does there. Offsets
 //! are never negative and `dataLength` is at least 1.
 
+use crate::batch::header::{be_i16, be_i32, be_i64};
 use crate::checksum::crc32;
 use crate::error::{Error, ErrorKind, Result};
-use crate::local_index::{OffsetIndexWriter, TimeIndexWriter, lookup_offset as floor_of};
-use crate::record_batch::{be_i16, be_i32, be_i64};
+use crate::index::local::{OffsetIndexWriter, TimeIndexWriter, lookup_offset as floor_of};
 
 /// Bytes of an entry without its rdi.
 pub const FIXED_SIZE: usize = 46;

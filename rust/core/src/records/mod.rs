@@ -5,17 +5,26 @@
 //! the format says is an error with its byte position. Only a tail that is cut off or all zeros is
 //! no error: the decode ends before it and says so.
 
-use crate::batch_columns::{Batch, BatchColumns};
+pub mod binary;
+pub(crate) mod careful;
+pub mod columns;
+pub(crate) mod quick;
+pub mod row_columns;
+pub(crate) mod rows;
+pub mod table_rows;
+pub mod text;
+
+use crate::batch::columns::{Batch, BatchColumns};
+use crate::batch::header::{BatchHeader, CRC_START, Codec, HEADER_SIZE, MAGIC_END};
+use crate::batch::legacy::{self, Message};
 use crate::checksum::crc32c;
-pub use crate::compression::MAX_BUFFER_BYTES;
-use crate::compression::{Decompressor, Output, USUAL_RATIO};
+pub use crate::codec::compression::MAX_BUFFER_BYTES;
+use crate::codec::compression::{Decompressor, Output, USUAL_RATIO};
 use crate::error::{Error, ErrorKind, Result};
-use crate::legacy::{self, Message};
-use crate::record_batch::{BatchHeader, CRC_START, Codec, HEADER_SIZE, MAGIC_END};
-use crate::record_columns::Records;
-use crate::record_rows::{Payload, Rows};
+use crate::memory::spare::Spare;
+use crate::records::columns::Records;
+use crate::records::rows::{Payload, Rows};
 use crate::segment::{self, Stop, StopReason};
-use crate::spare::Spare;
 
 /// The columns of one batch may take this many times the memory that the batch may open to: a header
 /// of two bytes becomes two views.

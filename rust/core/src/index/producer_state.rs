@@ -11,10 +11,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::batch::header::{BatchHeader, be_i16, be_i32, be_i64};
 use crate::checksum::crc32c;
 use crate::error::{Error, ErrorKind, Result};
-use crate::local_index::AbortedTransaction;
-use crate::record_batch::{BatchHeader, be_i16, be_i32, be_i64};
+use crate::index::local::AbortedTransaction;
 use crate::varint::{read_varint, read_varlong};
 
 const VERSION: i16 = 1;

@@ -6,9 +6,9 @@
 //! batch follows its row, its checksum lies before it. Byte positions are left out: batches lie next to each other.
 //! Outlines live as long as a rebuild, so the layout may change.
 
-use crate::batch_columns::Batch;
+use crate::batch::columns::Batch;
+use crate::batch::header::{BatchHeader, HEADER_SIZE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::record_batch::{BatchHeader, HEADER_SIZE};
 use crate::segment::Visitor;
 use crate::varint::{read_varlong, write_varlong};
 

@@ -1,6 +1,6 @@
 //! One row per batch, one vector per field.
 
-use crate::record_batch::{BatchHeader, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL};
+use crate::batch::header::{BatchHeader, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL};
 
 /// A batch of any magic as a row: legacy ones fill what they know and leave the rest at -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

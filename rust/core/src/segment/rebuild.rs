@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::batch_columns::{Batch, BatchColumns};
-use crate::compression::{Decompressor, Output};
+use crate::batch::columns::{Batch, BatchColumns};
+use crate::batch::header::{BatchHeader, Codec, HEADER_SIZE};
+use crate::codec::compression::{Decompressor, Output};
 use crate::error::{Error, ErrorKind, Result};
-use crate::local_index::{NO_TIMESTAMP, OffsetIndexWriter, TimeIndexWriter, relative_offset};
-use crate::producer_state::{Expiry, ProducerState};
-use crate::record_batch::{BatchHeader, Codec, HEADER_SIZE};
+use crate::index::local::{NO_TIMESTAMP, OffsetIndexWriter, TimeIndexWriter, relative_offset};
+use crate::index::producer_state::{Expiry, ProducerState};
 use crate::segment::Visitor;
 
 /// The record section of a control batch may not open to more than this.
@@ -27,7 +27,7 @@ pub const DEFAULT_INDEX_INTERVAL_BYTES: u64 = 4096;
 pub struct Rebuilt {
     /// `.index`
     pub offset_index: Vec<u8>,
-    /// [`crate::batch_checksums`] of the offset index.
+    /// [`crate::batch::checksums`] of the offset index.
     pub batch_checksums: Vec<u8>,
     /// `.timeindex`
     pub time_index: Vec<u8>,
@@ -255,8 +255,10 @@ impl Visitor for RebuildVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local_index::{Tail, parse_offset_index, parse_time_index, parse_transaction_index};
-    use crate::producer_state::{LastBatch, parse_snapshot};
+    use crate::index::local::{
+        Tail, parse_offset_index, parse_time_index, parse_transaction_index,
+    };
+    use crate::index::producer_state::{LastBatch, parse_snapshot};
     use crate::vectors::vector;
 
     const TRANSACTIONAL: i16 = 0x10;

@@ -1,0 +1,6 @@
+//! The codecs of record batches.
+
+pub mod compression;
+pub(crate) mod gzip;
+pub(crate) mod lz4_frame;
+pub(crate) mod snappy;
