@@ -1,5 +1,1 @@
-"""Moving segments to the remote tier and reading partitions back.
-
-``copy``: one segment, from a broker's directory into a store. ``reader``: a partition from a
-store or a directory, as verified columns.
-"""
+"""The remote log manager and its tasks: copy, expiration, follower, delete."""

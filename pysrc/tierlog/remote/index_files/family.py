@@ -6,8 +6,8 @@
     entry = files.lookup_offset(4711)               where that offset lies in the store
     files.drop_below(log_start_offset)              whole files that nobody reads any more
 
-One entry per run of some 256 KiB of log, in offset order across a row of files (`remote_index_dir`
-has their names, `remote_index_file` what is in each). The same segments in the same order make the
+One entry per run of some 256 KiB of log, in offset order across a row of files (`directory`
+has their names, `file` what is in each). The same segments in the same order make the
 same files, byte for byte, so all of it can be made again from the store and nothing is ever
 guessed: opening verifies every byte, cuts an append that a crash cut short, makes indexes again
 from their log and drops a file whose log is damaged. What is dropped or lost is a gap in the row,

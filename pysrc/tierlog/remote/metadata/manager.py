@@ -20,8 +20,8 @@ before. `truncation_offset` records where: what the segment holds from there on 
 of the log and is not served. It may be lowered, never raised or taken back.
 
 This module holds the values and the seam `RemoteLogMetadataManager`. What follows from the states
-is computed in `partition_metadata`; the managers are in `metadata_memory`, `metadata_sqlite` and
-`metadata_topic`.
+is computed in `partition`; the managers are in `memory`, `sqlite` and
+`topic`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The durable metadata manager: one SQLite file, every change committed before it is visible.
 
-The file is described in `metadata_schema`. What is known of a partition and its epochs as a whole
+The file is described in `schema`. What is known of a partition and its epochs as a whole
 (sizes, highest offsets, leader, deletion, log start) is read when the file is opened; the segments
 of a partition are read when one of them is first asked for, and then kept in memory.
 

@@ -7,7 +7,7 @@ record back: then it is durable, visible here, and known whether it was accepted
 somebody else was faster (Kafka's ``TopicBasedRemoteLogMetadataManager``, which does not tell).
 
 **Fencing** is decided in the order of the topic. A record names the leader epoch of its writer
-(`metadata_records`); one that names an earlier epoch than an accepted record before it is dropped
+(`records`); one that names an earlier epoch than an accepted record before it is dropped
 by every reader, and its writer is told a FencedLeaderError. A claim is a record of its own, which
 Kafka passes over, so the fence stands before the new leader has done anything; and as a claim is
 read back, too, a leader that has claimed knows all that was decided before it. A repeat carries

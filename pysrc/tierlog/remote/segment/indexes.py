@@ -23,7 +23,7 @@ One row of the section table:
 
 | Kind | Section | Content |
 |---|---|---|
-| 1 | segment metadata, always the first | JSON, see `segment_json` |
+| 1 | segment metadata, always the first | JSON, see `description` |
 | 2 | offset index | as Kafka's `.index` |
 | 3 | time index | as Kafka's `.timeindex` |
 | 4 | transaction index | as Kafka's `.txnindex`; empty when there are no aborted transactions |
