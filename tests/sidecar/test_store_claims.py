@@ -173,3 +173,21 @@ def test_deposed_leader_keeps_a_segment_that_the_later_one_has_learned(
     with sidecar_of(first) as sidecar:
         assert len(sidecar.run_once().of(Outcome.COPIED)) == 1
     require_once(first)
+
+
+def test_earlier_leader_finishes_between_learning_and_claim(
+    brokers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = brokers
+    real = StoreClaims.claim
+
+    def claim(*given: Any) -> bool:
+        monkeypatch.setattr(StoreClaims, "claim", real)
+        with sidecar_of(first) as sidecar:
+            sidecar.run_once()
+        return real(*given)
+
+    with sidecar_of(second) as sidecar:
+        monkeypatch.setattr(StoreClaims, "claim", claim)
+        sidecar.run_once()
+    require_once(first)

@@ -183,6 +183,7 @@ class Sidecar:
             check_interval_ms=_unless_off(self._config.tier.store_check_interval_ms),
             repair=self._repair,
             claim_in_store=True,
+            learn_partition=self._learn_partition,
         )
 
     def __enter__(self) -> Sidecar:
@@ -500,6 +501,10 @@ class Sidecar:
             here = {one.topic_id for one in look.listing.partitions if one.topic_id is not None}
             self._deleted_topics.settle(here, self._settings.topics, self._events.warn)
         return look
+
+    def _learn_partition(self, partition: TopicIdPartition) -> None:
+        if self._watch is not None:
+            self._watch.learn_partition(partition, self._events.warn)
 
     def _first_watch(self) -> Watch:
         learner = StoreLearner(self._storage.store, self._metadata)

@@ -10,7 +10,7 @@ not compacted. A missing answer changes nothing (`tierlog.sidecar.last_answers`)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -365,6 +365,18 @@ class Watch:
         self._all_known = False
         self._learned |= dict(anew)
         return frozenset()
+
+    def learn_partition(self, partition: TopicIdPartition, warn: Callable[[str], object]) -> None:
+        """Bring in what others have copied since the last look. Any thread. Raises as
+        `StoreLearner.learn`."""
+
+        def tell(problem: Problem) -> None:
+            warn(str(problem))
+
+        self._learner.learn([partition], tell)
+        host = self._hosts.get(partition)
+        if host is not None:
+            host.relearn()
 
     def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> bool:
         """Bring in what the leaders of the followed partitions have copied or removed since;

@@ -61,8 +61,8 @@ class ManagerOptions:
 
     ``index_config.dir`` keeps remote index files of the partitions there (none when None).
     ``check_interval_ms`` and ``repair`` as in `Tier`. ``claim_in_store``: nodes that share no
-    metadata fence each other by claims in the store. ``random_bytes`` is where jitter and segment
-    ids come from.
+    metadata fence each other by claims in the store; ``learn_partition`` as in `Tier`.
+    ``random_bytes`` is where jitter and segment ids come from.
     """
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
@@ -79,6 +79,7 @@ class ManagerOptions:
     check_interval_ms: int | None = None
     repair: bool = False
     claim_in_store: bool = False
+    learn_partition: Callable[[TopicIdPartition], None] | None = None
     random_bytes: Callable[[int], bytes] = os.urandom
 
 
@@ -138,6 +139,7 @@ class RemoteLogManager:
             check_interval_ms=given.check_interval_ms,
             repair=given.repair,
             claims=_claims(storage, broker_id, clock) if given.claim_in_store else None,
+            learn_partition=given.learn_partition,
         )
         self.copy_pool, self.expiration_pool, self.follower_pool = self._pools = _pools(
             given, clock, self._failed

@@ -118,6 +118,8 @@ class Tier:
     """What the tasks of all partitions work with.
 
     ``claims``: leaders that share nothing but the store claim their partitions there, too.
+    ``learn_partition`` brings into the metadata what another broker has copied of a partition. It
+    is called after the claim, when that broker can finish no more, and before the first copy.
     ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
     never). ``repair``: it compares every byte, once, and removes what is left over.
     ``is_running``: tasks run in threads without end, so a copy may take its time.
@@ -138,6 +140,7 @@ class Tier:
     include_compacted: bool = False
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
     claims: StoreClaims | None = None
+    learn_partition: Callable[[TopicIdPartition], None] | None = None
     check_interval_ms: int | None = None
     repair: bool = False
     is_running: threading.Event = field(default_factory=threading.Event)
@@ -190,7 +193,9 @@ class PartitionWork:
         if not self._claimed:
             self.tier.metadata.claim_leadership(self.partition, self.leader_epoch)
             if self.tier.claims is not None:
-                self.tier.claims.claim(self.partition, self.leader_epoch)
+                was_led_by_others = self.tier.claims.claim(self.partition, self.leader_epoch)
+                if was_led_by_others and self.tier.learn_partition is not None:
+                    self.tier.learn_partition(self.partition)
             self._claimed = True
 
     def require_leadership(self) -> None:

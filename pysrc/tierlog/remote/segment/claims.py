@@ -44,9 +44,10 @@ class StoreClaims:
         self._broker_id = broker_id
         self._clock = clock
 
-    def claim(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """Depose all earlier leaders; may be repeated. FencedLeaderError when a later leader is
-        known."""
+    def claim(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
+        """Depose all earlier leaders; whether another broker was one. May be repeated.
+
+        FencedLeaderError when a later leader is known."""
         self.require(partition, leader_epoch)
         claim = {
             "format_version": _VERSION,
@@ -57,11 +58,12 @@ class StoreClaims:
         }
         key = f"{claims_folder(partition)}{leader_epoch:010d}-{self._broker_id}"
         self._store.put_if_absent(key, json.dumps(claim, sort_keys=True).encode("utf-8"))
-        self.require(partition, leader_epoch)
+        return self.require(partition, leader_epoch)
 
-    def require(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """FencedLeaderError when another broker has claimed the partition under a later epoch."""
-        folder = claims_folder(partition)
+    def require(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
+        """FencedLeaderError when another broker has claimed the partition under a later epoch;
+        whether one has under an earlier epoch."""
+        folder, was_led_by_others = claims_folder(partition), False
         for info in self._store.list(folder):
             match = _NAME.fullmatch(info.key.removeprefix(folder))
             if match is None or int(match["broker"]) == self._broker_id:
@@ -72,6 +74,8 @@ class StoreClaims:
                     f"has claimed the partition under epoch {int(match['epoch'])} "
                     f"({self._store.url}/{info.key}); nothing was committed"
                 )
+            was_led_by_others = True
+        return was_led_by_others
 
     def require_or_keep(
         self, segment_id: RemoteLogSegmentId, leader_epoch: int, start_offset: int, end_offset: int
