@@ -19,6 +19,7 @@ from typing import IO
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
+from tests.kafka_tools.support import wait_until
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.cli.tier_run import Watched
@@ -453,7 +454,13 @@ def test_metrics_while_it_runs(tmp_path: Path) -> None:
     with running(*arguments, "--metrics", "127.0.0.1:0") as process:
         url = line_with(process.stderr, "metrics at ").split()[-1]
         line_with(process.stderr, "3 segments copied")
-        with urllib.request.urlopen(url) as answer:
-            text = answer.read().decode()
-    assert 'tierlog_topic_remotelogmetadatacount{topic="epochs"} 3.0' in text
+
+        def scrape() -> str:
+            with urllib.request.urlopen(url) as answer:
+                return str(answer.read().decode())
+
+        # The expiration task counts what the copy task has finished.
+        counted = 'tierlog_topic_remotelogmetadatacount{topic="epochs"} 3.0'
+        wait_until(lambda: counted in scrape(), 60, what=counted)
+        text = scrape()
     assert 'tierlog_topic_remotecopylagbytes{topic="epochs"} 0.0' in text

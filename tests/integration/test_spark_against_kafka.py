@@ -173,12 +173,18 @@ def test_what_a_consumer_gets(
     isolation: Isolation,
 ) -> None:
     if (name, kind, isolation) == UNDECIDED:
-        with pytest.raises(AnalysisException, match="GapError"):
-            rows_by_topic(spark, world.paths[kind], isolation, [name])
-        return
+        # Where the broker's cleaner left the ends of all transactions, nothing is undecided.
+        try:
+            rows = rows_by_topic(spark, world.paths[kind], isolation, [name])[name]
+        except AnalysisException as error:
+            if "GapError" not in str(error):
+                raise
+            return
+    else:
+        rows = tables[kind, isolation][name]
     bounds = world.bounds(kind, name, isolation)
     expected = seen_by(world.consumed[name], bounds, isolation)
-    found = [row for row in tables[kind, isolation][name] if row["offset"] >= bounds[0]]
+    found = [row for row in rows if row["offset"] >= bounds[0]]
     assert found == expected
     assert expected or isolation == "read_committed"
 

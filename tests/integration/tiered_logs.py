@@ -142,15 +142,22 @@ class KafkaBeside(TwoTiers):
         assert log.topic_id is not None
         partition = TopicIdPartition(topic_id=log.topic_id, topic=topic, partition=0)
         self.partitions[topic] = partition
+        gap_start_offset: int | None = None
         for segment in log.rolled_segments:
             after = segment.next_base_offset
             if after is None or not self.copied_upto.get(topic, 0) < after <= upto_offset:
                 continue
+            self.copied_upto[topic] = after
+            if not segment.size_bytes:
+                # The broker's cleaner left nothing of it.
+                if gap_start_offset is None:
+                    gap_start_offset = segment.base_offset
+                continue
             snapshot = producers.before(segment)
             with segment.open() as handle:
                 ready = prepare(log, segment, handle, producer_snapshot=snapshot, allow_gaps=True)
-                copier.copy(ready, handle)
-            self.copied_upto[topic] = after
+                copier.copy(ready, handle, gap_start_offset=gap_start_offset)
+            gap_start_offset = None
 
     def look(self, wire: KafkaWire, topic: str) -> FetchView:
         """The partition with the borders that the broker names now."""
