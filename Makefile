@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test check bench proofs models spark-versions reliability fmt lock clean build
+.PHONY: help demo test quick check bench proofs models spark-versions reliability fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,13 @@ demo: build  ## tier the bundled real Kafka logs, read them back, compare byte f
 test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
 	cargo test --locked --quiet
 	$(BIN)/python -m pytest $(WORKERS)
+
+# What starts a JVM or a server, builds wheels or times something is left to `make test`.
+SLOW_FOLDERS := integration kafka_tools packaging reliability settings spark test_benches.py
+
+quick: build $(STAMPS)/test  ## the tests that a developer runs every few minutes
+	cargo test --locked --quiet -p tierlog-core --lib
+	QUICK=1 $(BIN)/python -m pytest -q $(WORKERS) -m 'not integration and not packaging' $(addprefix --ignore=tests/,$(SLOW_FOLDERS))
 
 check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 	cargo fmt --all --check

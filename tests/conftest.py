@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kafka_tools.golden import DATA_DIR
-from tests.proofs import THOROUGH, usually
+from tests.proofs import EXAMPLES, THOROUGH
 
 # The background of a shell ignores Ctrl-C, and so would the tests of it and their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,7 +29,7 @@ settings.register_profile(
     "tierlog",
     deadline=None,
     derandomize=not THOROUGH,
-    max_examples=usually(100, thorough=1_000),
+    max_examples=EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("tierlog")

@@ -18,6 +18,8 @@ from tests.oracle.primitives import varint, xxh32
 from tierlog.errors import CorruptDataError
 from tierlog.log.records import decode_records
 
+pytestmark = pytest.mark.integration
+
 CONSUMER = Path(__file__).with_name("ConsumerRecords.java")
 BASE_MS = 1_700_000_000_000
 I64_MAX = 2**63 - 1
