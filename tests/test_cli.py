@@ -31,6 +31,7 @@ def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_version_and_help() -> None:
     assert run("--version").stdout.startswith("tierlog 0.")
+    assert run("-V").stdout == run("--version").stdout
     shown = run("--help")
     assert shown.returncode == 0
     assert all(f"\n  {verb} " in shown.stdout for verb in VERBS)

@@ -36,7 +36,7 @@ def config_markdown() -> str:
     parts = [_INTRODUCTION]
     for section in SECTIONS.values():
         heading, _, text = cleandoc(section.__doc__ or "").partition("\n")
-        about = f"In Python: `tierlog.config.{section.__name__}`. {text.strip()}".rstrip()
+        about = f"In Python: `tierlog.{section.__name__}`. {text.strip()}".rstrip()
         parts.append(f"## {heading.removesuffix('.')}\n\n{about}\n")
         parts += [_setting_markdown(name, setting) for name, setting in settings(section)]
     passed = "\n".join(f"* `{name}`" for name in sorted(LEFT_TO_KAFKA))

@@ -270,11 +270,21 @@ async def read_async(
     partition: int,
     start_offset: int = 0,
     end_offset: int | None = None,
-    **options: Any,
+    *,
+    store: str | None = None,
+    timestamp_ms: int | None = None,
+    on_problem: Callable[[Problem], object] | None = None,
+    index_cache: RemoteIndexCache | None = None,
+    fetch_quota: QuotaManager | None = None,
+    isolation_level: Isolation = "read_uncommitted",
+    config: Config | None = None,
+    on_gap: OnGap = "fail",
+    on_corrupt: OnCorrupt = "fail",
 ) -> AsyncIterator[RecordColumns]:
-    """`read` inside an event loop, with the same arguments: the next piece is made in a thread.
+    """`read` inside an event loop, with the same arguments: each piece is made in a thread.
 
-    Cancelled, it no longer waits for a quota; a piece that is under way comes to nothing.
+    A cancelled reader no longer waits for a quota; the piece that is being made is dropped. So
+    `fetch_quota` is a `QuotaManager` here, whose waits can be cancelled.
     """
 
     # Here, since it takes long to import and most readers wait in threads.
@@ -283,14 +293,26 @@ async def read_async(
     def next_piece() -> RecordColumns | None:
         return next(pieces, None)
 
-    quota, config = options.get("fetch_quota"), options.get("config")
-    if quota is None and config is not None:
-        quota = QuotaManager.for_fetches(config.quota)
-    waits = None if quota is None else _Abandonable(quota)
-    options["fetch_quota"] = waits
+    if fetch_quota is None and config is not None:
+        fetch_quota = QuotaManager.for_fetches(config.quota)
+    waits = None if fetch_quota is None else _Abandonable(fetch_quota)
     try:
         pieces = await asyncio.to_thread(
-            read, source, topic, partition, start_offset, end_offset, **options
+            read,
+            source,
+            topic,
+            partition,
+            start_offset,
+            end_offset,
+            store=store,
+            timestamp_ms=timestamp_ms,
+            on_problem=on_problem,
+            index_cache=index_cache,
+            fetch_quota=waits,
+            isolation_level=isolation_level,
+            config=config,
+            on_gap=on_gap,
+            on_corrupt=on_corrupt,
         )
         while (piece := await asyncio.to_thread(next_piece)) is not None:
             yield piece
