@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _VIEW_BYTES = 16
+# The first pyarrow that makes an array of views from buffers.
+_FIRST_PYARROW_WITH_VIEWS = 19
 # Rows that an iterator turns into bytes at a time.
 _ITERATION_ROWS = 4096
 
@@ -145,8 +147,14 @@ class BinaryColumn(Sequence["bytes | None"]):
         return self[:]
 
     def to_arrow(self) -> pa.Array:
-        """A ``pyarrow`` array of type ``binary_view`` over the same memory."""
+        """A ``pyarrow`` array of type ``binary_view`` over the same memory. ImportError before
+        pyarrow 19, which cannot make one."""
         pa = _pyarrow()
+        if int(pa.__version__.partition(".")[0]) < _FIRST_PYARROW_WITH_VIEWS:
+            raise ImportError(
+                f"to_arrow makes binary views, which needs pyarrow {_FIRST_PYARROW_WITH_VIEWS} or "
+                f"later, found {pa.__version__}; to_arrow(views=False) and to_binary() work with it"
+            )
         validity = self._native.validity
         buffers = [
             None if validity is None else pa.py_buffer(validity),
@@ -242,14 +250,21 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
             return np.zeros(self._rows + 1, np.int32)
         return self._list_offsets
 
-    def to_arrow(self) -> pa.Array:
-        """A ``pyarrow`` list of structs (key, value), both of type ``binary_view``."""
+    def to_arrow(self, *, views: bool = True) -> pa.Array:
+        """A ``pyarrow`` list of structs (key, value), both of type ``binary_view`` over the same
+        memory; without `views` of type ``binary``, and copied."""
         pa = _pyarrow()
-        keys, values = self.keys.to_arrow(), self.values.to_arrow()
-        key_field = pa.field("key", pa.binary_view(), nullable=False)
-        fields = [key_field, pa.field("value", pa.binary_view())]
+        offsets = self.list_offsets
+        if views:
+            keys, values = self.keys.to_arrow(), self.values.to_arrow()
+        else:
+            first, last = int(offsets[0]), int(offsets[-1])
+            keys = self.keys.rows(first, last).to_binary()
+            values = self.values.rows(first, last).to_binary()
+            offsets = offsets - first
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", values.type)]
         headers = pa.StructArray.from_arrays([keys, values], fields=fields)
-        return pa.ListArray.from_arrays(pa.array(self.list_offsets), headers)
+        return pa.ListArray.from_arrays(pa.array(offsets), headers)
 
 
 class Record(NamedTuple):
@@ -410,16 +425,32 @@ class RecordColumns:
         )
         return starmap(Record, columns)
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def to_arrow(self, *, views: bool = True) -> pa.RecordBatch:
         """A ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC), key,
-        value and headers, over the same memory."""
+        value and headers.
+
+        With `views` the bytes of keys, values and headers are ``binary_view`` columns over the same
+        memory. Without, they are copied into ``binary`` columns, which every function of pyarrow
+        takes; OverflowError when one column has more than 2^31 - 1 bytes.
+
+        pyarrow cannot do everything with views:
+
+        | pyarrow | ``binary_view`` columns |
+        |---|---|
+        | 18 | cannot be made: ImportError |
+        | 19, 20 | ``cast``, ``concat_tables``, IPC; no Parquet |
+        | 21, 22 | also ``parquet.write_table`` |
+        | 23 to 26 | also ``parquet.write_table`` without the column headers |
+
+        None of these versions has ``take``, ``filter``, ``sort_by`` or comparisons for views.
+        """
         pa = _pyarrow()
         timestamp = pa.array(self.timestamp_ms).view(pa.timestamp("ms", tz="UTC"))
         columns = {
             "offset": pa.array(self.offset),
             "timestamp": timestamp,
-            "key": self.keys.to_arrow(),
-            "value": self.values.to_arrow(),
-            "headers": self.headers.to_arrow(),
+            "key": self.keys.to_arrow() if views else self.keys.to_binary(),
+            "value": self.values.to_arrow() if views else self.values.to_binary(),
+            "headers": self.headers.to_arrow(views=views),
         }
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
