@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
+from tierlog.arguments import MAPPING, TEXT, instance_of, optional, takes
 from tierlog.config.kinds import Setting, settings
 from tierlog.config.sections import (
     LogConfig,
@@ -103,6 +104,13 @@ class _Given(NamedTuple):
     key: str
 
 
+@takes(
+    properties=optional(MAPPING),
+    environment=optional(MAPPING),
+    flags=optional(MAPPING),
+    reserved=instance_of("a collection of names", Collection),
+    source=TEXT,
+)
 def load_config(
     *,
     properties: Mapping[str, str] | None = None,

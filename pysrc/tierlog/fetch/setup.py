@@ -6,6 +6,14 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 
+from tierlog.arguments import (
+    FUNCTION,
+    FUNCTION_OR_WORD,
+    having,
+    instance_of,
+    optional,
+    takes,
+)
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config, RemoteIndexConfig
 from tierlog.fetch.fetcher import Fetcher
@@ -27,6 +35,17 @@ from tierlog.remote.segment.storage import RemoteStorageManager
 __all__ = ["open_fetcher"]
 
 
+@takes(
+    host=having("a FetchHost", "view"),
+    storage=having("a RemoteStorageManager", "copy_log_segment_data"),
+    metadata=having("a RemoteLogMetadataManager", "list", "changes"),
+    config=optional(instance_of("a Config", Config)),
+    index_cache=optional(instance_of("a RemoteIndexCache", RemoteIndexCache)),
+    index_files=optional(FUNCTION),
+    metrics=optional(instance_of("RemoteLogMetrics", RemoteLogMetrics)),
+    clock=optional(having("a Clock", "now_ms", "monotonic_ms")),
+    on_gap=FUNCTION_OR_WORD,
+)
 def open_fetcher(
     host: FetchHost,
     storage: RemoteStorageManager,

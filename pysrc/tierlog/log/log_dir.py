@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeVar
 
+from tierlog.arguments import FLAG, PATH, takes
 from tierlog.errors import ConfigError, CorruptDataError, OutOfRangeError
 from tierlog.log import checkpoint
 from tierlog.log.checkpoint import LeaderEpochs, MetaProperties, TopicPartition
@@ -420,6 +421,7 @@ def _partition_log(
     )
 
 
+@takes(path=PATH, more=PATH, allow_world_writable=FLAG)
 def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = False) -> LogDir:
     """The log directories (``log.dirs``) of one broker, running or stopped.
 

@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog import _core
+from tierlog.arguments import (
+    BUFFER,
+    FLAG,
+    INTEGER,
+    SEGMENT_SOURCE,
+    having,
+    optional,
+    takes,
+)
 from tierlog.batches import BatchTable
 from tierlog.errors import CorruptDataError
 from tierlog.types import StopReason
@@ -93,6 +102,19 @@ class RebuiltIndexes:
         )
 
 
+@takes(
+    source=SEGMENT_SOURCE,
+    index_interval_bytes=INTEGER,
+    base_offset=optional(INTEGER),
+    producer_snapshot=optional(BUFFER),
+    now_ms=optional(INTEGER),
+    producer_id_expiration_ms=INTEGER,
+    accept_damage=FLAG,
+    hash_bytes=FLAG,
+    own_file=FLAG,
+    max_table_rows=optional(INTEGER),
+    copy_to=optional(having("an open file with a name", "fileno", "name")),
+)
 def rebuild_indexes(
     source: str | os.PathLike[str] | HasFileno | Buffer,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tierlog import _core
+from tierlog.arguments import FLAG, INTEGER, SEGMENT_SOURCE, native_takes, optional
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns, TableRows
 from tierlog.errors import CorruptDataError
@@ -29,6 +30,15 @@ MAX_DECOMPRESSED_BYTES = 64 << 20
 DECODE_BUDGET_BYTES = 16 << 20
 
 
+@native_takes(
+    source=SEGMENT_SOURCE,
+    start=INTEGER,
+    end=optional(INTEGER),
+    verify_crc=FLAG,
+    include_control=FLAG,
+    max_decompressed_bytes=INTEGER,
+    budget_bytes=optional(INTEGER),
+)
 def decode_records(
     source: SegmentSource,
     start: int = 0,

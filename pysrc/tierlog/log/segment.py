@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tierlog import _core
+from tierlog.arguments import FLAG, INTEGER, SEGMENT_SOURCE, native_takes, optional
 from tierlog.batches import BatchTable
 from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
 from tierlog.types import StopReason
@@ -30,6 +31,14 @@ MAX_SEGMENT_BYTES = 2**31
 SegmentSource: TypeAlias = "str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any]"
 
 
+@native_takes(
+    source=SEGMENT_SOURCE,
+    start=INTEGER,
+    end=optional(INTEGER),
+    verify_crc=FLAG,
+    hash_bytes=FLAG,
+    own_file=FLAG,
+)
 def scan_segment(
     source: SegmentSource,
     start: int = 0,

@@ -7,6 +7,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
+from tierlog.arguments import (
+    FUNCTION,
+    FUNCTION_OR_WORD,
+    INTEGER,
+    PATH,
+    TEXT,
+    having,
+    instance_of,
+    optional,
+    takes,
+)
 from tierlog.columns import RecordColumns
 from tierlog.config import Config
 from tierlog.errors import ConfigError, CorruptDataError, GapError
@@ -32,7 +43,32 @@ __all__ = ["open_reader", "read", "read_async"]
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
+_INDEX_CACHE = having("a RemoteIndexCache", "find", "close")
+_FETCH_QUOTA = having("a QuotaManager", "is_limited", "record", "try_charge", "transfer")
+_SOURCE_KINDS = {
+    "source": PATH,
+    "store": optional(TEXT),
+    "topic": optional(TEXT),
+    "partition": optional(INTEGER),
+    "on_problem": optional(FUNCTION),
+    "index_cache": optional(_INDEX_CACHE),
+    "fetch_quota": optional(_FETCH_QUOTA),
+    "isolation_level": TEXT,
+    "config": optional(instance_of("a Config", Config)),
+    "on_gap": FUNCTION_OR_WORD,
+    "on_corrupt": FUNCTION_OR_WORD,
+}
+_READ_KINDS = {
+    **_SOURCE_KINDS,
+    "topic": TEXT,
+    "partition": INTEGER,
+    "start_offset": INTEGER,
+    "end_offset": optional(INTEGER),
+    "timestamp_ms": optional(INTEGER),
+}
 
+
+@takes(**_SOURCE_KINDS)
 def open_reader(
     source: str | os.PathLike[str],
     *,
@@ -203,6 +239,7 @@ def _wanted(
     return wanted
 
 
+@takes(**_READ_KINDS)
 def read(
     source: str | os.PathLike[str],
     topic: str,
@@ -264,6 +301,7 @@ def read(
     return reader.read(topic, partition, start_offset, end_offset)
 
 
+@takes(**{**_READ_KINDS, "fetch_quota": optional(instance_of("a QuotaManager", QuotaManager))})
 async def read_async(
     source: str | os.PathLike[str],
     topic: str,

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from tierlog.arguments import TEXT, takes
 from tierlog.errors import ConfigError
 from tierlog.remote.plugins import find_store_opener
 from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME, KafkaLayoutStore
@@ -40,6 +41,7 @@ _OURS = {
 }
 
 
+@takes(url=TEXT)
 def open_store(url: str, **options: Any) -> ObjectStore:
     """The store behind `url`; see the table above. ConfigError for what cannot be one.
 

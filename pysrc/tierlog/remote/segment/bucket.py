@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tierlog.arguments import FUNCTION, INTEGER, TEXT, having, optional, takes
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
@@ -156,6 +157,13 @@ def list_segments(
         yield description.metadata
 
 
+@takes(
+    store=having("a store, as open_store returns it", "list", "get_range"),
+    prefix=TEXT,
+    wanted=optional(FUNCTION),
+    on_problem=optional(FUNCTION),
+    parallel_reads=INTEGER,
+)
 def bucket_metadata(
     store: ObjectStore,
     prefix: str = "",

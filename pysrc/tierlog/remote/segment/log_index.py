@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tierlog import _core
+from tierlog.arguments import BUFFER, FLAG, TEXT, having, optional, takes
 from tierlog.batches import BatchTable, Int32Column, Int64Column
 from tierlog.errors import CorruptDataError
 
@@ -47,6 +48,9 @@ FIXED_BYTES = 46
 MAX_RDI_BYTES = 2**15 - 1 - FIXED_BYTES
 
 IntColumn: TypeAlias = "npt.ArrayLike"
+
+_COLUMN = having("a sequence or an array of integers", "__len__", "__getitem__")
+_RDI = having("a sequence of bytes", "__len__", "__getitem__")
 
 
 class RdiColumn(Sequence[bytes]):
@@ -170,6 +174,7 @@ class RemoteLogIndexEntries:
         return None if row < 0 else row
 
 
+@takes(data=BUFFER, recover=FLAG, path=optional(TEXT))
 def decode_remote_log_index(
     data: Buffer, *, recover: bool = False, path: str | None = None
 ) -> RemoteLogIndexEntries:
@@ -192,6 +197,14 @@ def decode_remote_log_index(
     return RemoteLogIndexEntries(native, frozen, path)
 
 
+@takes(
+    first_offset=_COLUMN,
+    last_offset=_COLUMN,
+    first_timestamp_ms=_COLUMN,
+    last_timestamp_ms=_COLUMN,
+    data_length=_COLUMN,
+    rdi=_RDI,
+)
 def encode_remote_log_index(
     first_offset: IntColumn,
     last_offset: IntColumn,

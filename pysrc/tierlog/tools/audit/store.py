@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tierlog.arguments import TEXT, having, instance_of, optional, takes
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.tools.audit.partition import audit_partition
@@ -49,6 +50,12 @@ class StoreAudit:
     deletions: tuple[DeletionRow, ...]
 
 
+@takes(
+    url=TEXT,
+    rules=instance_of("AuditRules", AuditRules),
+    metadata=optional(TEXT),
+    progress=optional(having("a Progress", "start", "advance")),
+)
 def audit_store(
     url: str,
     rules: AuditRules,

@@ -33,6 +33,16 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tierlog.arguments import (
+    FLAG,
+    FUNCTION,
+    INTEGER,
+    TEXT,
+    having,
+    instance_of,
+    optional,
+    takes,
+)
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import ConfigError, CorruptDataError, TierlogError
 from tierlog.log.files import printable
@@ -88,6 +98,8 @@ __all__ = [
     "remote_index_task",
     "scan_task",
 ]
+
+_REMOTE_INDEX = instance_of("a RemoteIndexConfig", RemoteIndexConfig)
 
 DEFAULT_PIECE_BYTES = 64 << 20
 # Threads have scanned this much before processes have started.
@@ -207,12 +219,14 @@ class RebuildReport:
         ]
 
 
+@takes(task=instance_of("a ScanTask of a plan", ScanTask))
 def scan_task(task: ScanTask) -> list[FoundPiece]:
     """What a worker does before `rebuild_task`, in whatever process. Pieces go on by pickle; of a
     range that could not be read there is one that says nothing."""
     return [find_piece(one) for one in task.ranges]
 
 
+@takes(task=instance_of("a RebuildTask of a plan", RebuildTask))
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
     """What a worker does, in whatever process: stores are opened here, nothing is shared.
 
@@ -226,6 +240,18 @@ def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
     return outcomes
 
 
+@takes(
+    source=TEXT,
+    target=optional(TEXT),
+    dry_run=FLAG,
+    now_ms=INTEGER,
+    slots=INTEGER,
+    index_interval_bytes=INTEGER,
+    remote_index=optional(_REMOTE_INDEX),
+    piece_bytes=INTEGER,
+    least_bytes=INTEGER,
+    look=optional(FUNCTION),
+)
 def plan_rebuild(
     source: str,
     *,
@@ -522,6 +548,10 @@ class _Workers:
             self._pool = None
 
 
+@takes(
+    plan=instance_of("a RebuildPlan", RebuildPlan),
+    outcomes=having("outcomes of rebuild_task", "__iter__"),
+)
 def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> RebuildReport:
     """The report of a run, whoever ran its tasks; the same for every order of outcomes."""
     told = (outcome for looked in plan.looked for outcome in looked.outcomes())

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from tierlog.arguments import instance_of, takes
 from tierlog.config import RemoteIndexConfig
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.checkpoint import parse_leader_epochs
@@ -153,6 +154,7 @@ def pack_partitions(
     )
 
 
+@takes(task=instance_of("a RemoteIndexTask of a plan", RemoteIndexTask))
 def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
     """What a worker does when all `.indexes` objects are mended, in whatever process.
 
