@@ -78,16 +78,29 @@ _ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
     obstore_errors.UnknownConfigurationKeyError: False,
 }
 # What a part of obstore's message means to a user, and what to do.
-_NO_CREDENTIALS = (
-    "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or put "
-    "them into ~/.aws/credentials"
+_NO_CREDENTIALS = {
+    "s3": "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
+    "or put them into ~/.aws/credentials",
+    "gs": "no credentials found: set GOOGLE_APPLICATION_CREDENTIALS to the file of a service "
+    "account, or run `gcloud auth application-default login`",
+    "az": "no credentials found: set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or "
+    "AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or AZURE_USE_AZURE_CLI=true",
+}
+# Where a cloud gives credentials to its own machines; asked when nothing else is set.
+_METADATA_SERVICE = "//169.254.169.254/"
+_DENIED = "access is denied: the credentials need rights on this bucket"
+# The answer to a HEAD request has no body that says more.
+_DENIED_WITHOUT_WORDS = "403 Forbidden:"
+_NOT_IMPLEMENTED = (
+    "the store does not implement this request: tierlog needs conditional puts (If-None-Match: *), "
+    "and the deletion of many objects at once unless AWS_DISABLE_BULK_DELETE=true"
 )
 _CAUSES = {
     "<Code>NoSuchBucket<": "there is no such bucket: create it or correct the URL",
     "<Code>SignatureDoesNotMatch<": "the secret key is wrong: check AWS_SECRET_ACCESS_KEY",
     "<Code>InvalidAccessKeyId<": "the access key is unknown: check AWS_ACCESS_KEY_ID",
-    "<Code>AccessDenied<": "access is denied: the credentials need rights on this bucket",
-    "//169.254.169.254/": _NO_CREDENTIALS,
+    "<Code>AccessDenied<": _DENIED,
+    "<Code>NotImplemented<": _NOT_IMPLEMENTED,
 }
 _Result = TypeVar("_Result")
 
@@ -265,10 +278,16 @@ class ObstoreStore(ObjectStore):
 
     def _failed(self, what: str, error: Exception) -> RemoteStorageError:
         text = str(error)
+        if _METADATA_SERVICE in text:
+            return storage_error(f"{self._url}: {_NO_CREDENTIALS[self._url.partition(':')[0]]}")
         cause = next((said for mark, said in _CAUSES.items() if mark in text), "")
-        retriable = _ERROR_RETRIABLE.get(type(error), False) and cause in ("", _NO_CREDENTIALS)
-        told = cause or f"{what}: {self._clean(error)}"
-        return storage_error(f"{self._url}: {told}", retriable=retriable)
+        if cause:
+            return storage_error(f"{self._url}: {cause}", retriable=False)
+        told = self._clean(error)
+        if told.endswith(_DENIED_WITHOUT_WORDS):
+            told = _DENIED
+        retriable = _ERROR_RETRIABLE.get(type(error), False)
+        return storage_error(f"{self._url}: {what}: {told}", retriable=retriable)
 
     def _clean(self, error: Exception) -> str:
         return clean_message(str(error), chain(self._secrets, _secrets_of(os.environ)))
@@ -390,6 +409,7 @@ def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
     secrets = (*_secrets_of(options), *_secrets_of(added))
     settings = _settings(url, {**added, **options})
     _check_encryption(url, settings)
+    _check_conditional_put(url, settings)
     from_url: Callable[..., obstore_stores.ObjectStore] = obstore_stores.from_url
     try:
         store = from_url(url, **settings)
@@ -401,12 +421,17 @@ def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
     return ObstoreStore(store, url, secrets=secrets, timeout=timeout, reopen=reopen)
 
 
+_ENDPOINTS = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3", "BASE_URL", "STORAGE_ENDPOINT")
+
+
 def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
     """ConfigError for an endpoint without encryption that was not allowed explicitly."""
-    names = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3")
     prefix = _prefix(url)
-    places = [(name, settings.get(name)) for name in ("endpoint", "aws_endpoint", "endpoint_url")]
-    places += [(prefix + name, os.environ.get(prefix + name)) for name in names]
+    names = [prefix + name for name in _ENDPOINTS]
+    # An option has the name of its variable, in lower case and with or without the prefix.
+    options = [option for name in names for option in (name, name.removeprefix(prefix))]
+    places = [(name.lower(), settings.get(name.lower())) for name in options]
+    places += [(name, os.environ.get(name)) for name in names]
     allowed = str(settings["client_options"].get("allow_http", "")).lower() in ("true", "1")
     for name, endpoint in places:
         if str(endpoint or "").lower().startswith("http://") and not allowed:
@@ -414,6 +439,17 @@ def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
                 f"{url}: expected an https:// endpoint, found {name} = {printable(str(endpoint))}; "
                 f"to go on without encryption, set {prefix}ALLOW_HTTP=true"
             )
+
+
+def _check_conditional_put(url: str, settings: Mapping[str, Any]) -> None:
+    """ConfigError when the puts that tierlog needs are switched off; else each put would fail."""
+    names = ("conditional_put", "aws_conditional_put")
+    found = [settings.get(name) for name in names] + [os.environ.get("AWS_CONDITIONAL_PUT")]
+    if url.startswith("s3:") and "disabled" in found:
+        raise ConfigError(
+            f"{url}: expected conditional puts, which tierlog needs, found AWS_CONDITIONAL_PUT = "
+            "disabled; take the setting away"
+        )
 
 
 def _settings(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
