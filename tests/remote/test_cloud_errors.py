@@ -4,74 +4,23 @@ a canned answer over real HTTP."""
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.kafka_tools.support import LOOPBACK
+from tests.remote.canned_server import CannedServer, canned_server
 from tierlog.errors import ConfigError, RemoteStorageError
-from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 
 ONCE = {"max_retries": 0}
-NOT_IMPLEMENTED = (
-    b"<Error><Code>NotImplemented</Code>"
-    b"<Message>A header you provided implies functionality that is not implemented.</Message>"
-    b"</Error>"
-)
-
-
-class Answering(BaseHTTPRequestHandler):
-    """Answers every request with the status and body of the server."""
-
-    server: Server
-
-    def answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(self.server.body)
-
-    do_GET = do_HEAD = do_PUT = answer  # noqa: N815 - the names that http.server looks for
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    status = 200
-    body = b""
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://{LOOPBACK}:{self.server_port}"
-
-    def open(self, **options: Any) -> ObjectStore:
-        return open_store(
-            "s3://bucket/kafka",
-            endpoint=self.endpoint,
-            access_key_id="AKID",
-            secret_access_key="hush-hush",
-            client_options={"allow_http": True},
-            retry_config=ONCE,
-            **options,
-        )
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server((LOOPBACK, 0), Answering) as started:
-        thread = threading.Thread(target=started.serve_forever, args=(0.02,))
-        thread.start()
+def server() -> Iterator[CannedServer]:
+    with canned_server() as started:
         yield started
-        started.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +74,8 @@ def test_an_endpoint_without_encryption_has_to_be_allowed(
     assert open_store(url).url == url
 
 
-def test_a_store_without_conditional_puts_is_refused_in_one_line(server: Server) -> None:
-    server.status, server.body = 501, NOT_IMPLEMENTED
+def test_a_store_without_conditional_puts_is_refused_in_one_line(server: CannedServer) -> None:
+    server.say(501, "NotImplemented", "A header implies functionality that is missing.")
     store = server.open()
     for put in (store.put_bytes, store.put_if_absent):
         with pytest.raises(RemoteStorageError, match=r"tierlog needs conditional puts") as caught:
@@ -135,7 +84,7 @@ def test_a_store_without_conditional_puts_is_refused_in_one_line(server: Server)
 
 
 def test_conditional_puts_cannot_be_switched_off(
-    monkeypatch: pytest.MonkeyPatch, server: Server
+    monkeypatch: pytest.MonkeyPatch, server: CannedServer
 ) -> None:
     with pytest.raises(ConfigError, match="expected conditional puts"):
         server.open(conditional_put="disabled")
@@ -144,7 +93,7 @@ def test_conditional_puts_cannot_be_switched_off(
         server.open()
 
 
-def test_a_refusal_without_words_is_one_line(server: Server) -> None:
+def test_a_refusal_without_words_is_one_line(server: CannedServer) -> None:
     """The answer to a HEAD request has no body."""
     server.status = 403
     with pytest.raises(RemoteStorageError, match=r"k: access is denied: .*rights") as caught:
