@@ -353,6 +353,18 @@ class MetadataMachine(RuleBasedStateMachine):
         served = [one for one in finished if one.served_epoch_ranges()]
         first = min((one.start_offset for one in served), default=None)
         assert (outline.first and outline.first.start_offset) == first
+        in_order = sorted((one.start_offset, one.end_offset) for one in finished)
+        listed = list(self.manager.segments_by_offset(partition))
+        assert set(listed) == set(finished)
+        assert [(one.start_offset, one.end_offset) for one in listed] == in_order
+        assert set(self.manager.overlapping_segments(partition)) == {
+            one
+            for one in finished
+            for other in finished
+            if one is not other
+            and one.start_offset <= other.end_offset
+            and other.start_offset <= one.end_offset
+        }
         for offset in OFFSETS:
             found = self.manager.segments_from(partition, offset)
             assert list(found) == sorted(found, key=lambda one: one.start_offset)

@@ -294,6 +294,37 @@ class MetadataConformance(FencingConformance):
         assert starts(121) == starts(199) == [100]
         assert starts(200) == []
 
+    def test_finished_segments_one_by_one_from_the_front(
+        self, manager: RemoteLogMetadataManager
+    ) -> None:
+        assert list(manager.segments_by_offset(PARTITION)) == []
+        finish(manager, segment("a", 50, 120), segment("b", 0, 99), segment("c", 0, 49))
+        manager.add(segment("d", 0, 9))
+        found = manager.segments_by_offset(PARTITION)
+        assert next(found).segment_id.id == uuid_of("c")
+        finish(manager, segment("e", 200, 299))
+        move(manager, segment("c", 0, 49), DELETING)
+        rest = [one.segment_id.id for one in found]
+        assert rest[:2] == [uuid_of("b"), uuid_of("a")]
+        assert set(rest[2:]) <= {uuid_of("e")}
+        front = [one.end_offset for one in manager.segments_by_offset(PARTITION)]
+        assert front == [99, 120, 299]
+
+    def test_finished_segments_that_overlap(self, manager: RemoteLogMetadataManager) -> None:
+        def names() -> list[str]:
+            return [one.segment_id.id for one in manager.overlapping_segments(PARTITION)]
+
+        wide, inside = segment("a", 0, 99), segment("b", 10, 19)
+        finish(manager, wide, inside, segment("c", 99, 150), segment("d", 151, 200))
+        manager.add(segment("e", 0, 300))
+        assert names() == [uuid_of(name) for name in "abc"]
+        move(manager, wide, DELETING)
+        assert names() == []
+        finish(manager, segment("f", 150, 151))
+        assert names() == [uuid_of(name) for name in "cfd"]
+        move(manager, segment("d", 151, 200), DELETING)
+        assert names() == [uuid_of(name) for name in "cf"]
+
     def test_segments_without_bytes(self, manager: RemoteLogMetadataManager) -> None:
         empty = [segment(name, 0, 9, size_bytes=0) for name in ("a", "b")]
         finish(manager, *empty)

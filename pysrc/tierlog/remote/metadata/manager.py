@@ -462,6 +462,7 @@ class RemoteLogMetadataManager(Protocol):
         the unfinished segments, not with the segments."""
         ...
 
+    @abstractmethod
     def segments_from(
         self, partition: TopicIdPartition, offset: int
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
@@ -469,6 +470,23 @@ class RemoteLogMetadataManager(Protocol):
         those."""
         ...
 
+    @abstractmethod
+    def segments_by_offset(
+        self, partition: TopicIdPartition
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """Finished segments by start offset, of several the shorter first, each when it is asked
+        for: the cost grows with those that are taken. A change after the call may show."""
+        ...
+
+    @abstractmethod
+    def overlapping_segments(
+        self, partition: TopicIdPartition
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """Finished segments that share an offset with another finished one, cut or not, by start
+        offset; the cost grows with those."""
+        ...
+
+    @abstractmethod
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         """The highest offset ever finished for `epoch`, None for none; deletes do not lower it.
 

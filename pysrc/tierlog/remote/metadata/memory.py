@@ -135,6 +135,19 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
         with self._lock:
             return self._loaded(partition).segments_from(offset)
 
+    def segments_by_offset(
+        self, partition: TopicIdPartition
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        with self._lock:
+            first = self._loaded(partition).finished_after(None)
+        return self._finished_from(partition, first)
+
+    def overlapping_segments(
+        self, partition: TopicIdPartition
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        with self._lock:
+            return self._loaded(partition).overlapping_segments()
+
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         with self._lock:
             return self._known(partition).highest_offset_for_epoch(epoch)
@@ -190,6 +203,14 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             raise MetadataNotReadyError(
                 f"metadata of {partition or 'all partitions'} is not loaded yet; try again"
             )
+
+    def _finished_from(
+        self, partition: TopicIdPartition, segment: RemoteLogSegmentMetadata | None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        while segment is not None:
+            yield segment
+            with self._lock:
+                segment = self._loaded(partition).finished_after(segment)
 
     def _known(self, partition: TopicIdPartition) -> PartitionMetadata:
         """The partition to ask; a name nobody added is one without segments."""

@@ -26,7 +26,7 @@ from tierlog.remote.metadata.manager import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from tierlog.remote.metadata.segment_sets import PlainSegment, Ranges, Row, Segments
+from tierlog.remote.metadata.segment_sets import Extents, PlainSegment, Ranges, Row, Segments
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["NO_EPOCH", "PartitionChange", "PartitionMetadata"]
@@ -73,9 +73,10 @@ class _Epoch:
 class _Loading:
     """What the segments of a partition add up to, by epoch, while they come in."""
 
-    __slots__ = ("finished", "sizes", "with_txn_index")
+    __slots__ = ("extents", "finished", "sizes", "with_txn_index")
 
     def __init__(self) -> None:
+        self.extents: list[tuple[int, int, str]] = []
         self.sizes: defaultdict[int, int] = defaultdict(int)
         self.finished: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
         self.with_txn_index: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
@@ -102,7 +103,11 @@ class PartitionMetadata:
         self._numbers = itertools.count(1) if numbers is None else numbers
         self._segments = Segments()
         self._epochs: dict[int, _Epoch] = {}
+        # The keys of the above in order, None while nobody has asked since one came or went.
+        self._sorted_epochs: tuple[int, ...] | None = None
         self._unfinished: set[str] = set()
+        # The finished segments from first to last offset, cut or not.
+        self._extents = Extents()
         self._sizes: dict[int, int] = {}
         self._highest: dict[int, int] = {}
 
@@ -223,10 +228,13 @@ class PartitionMetadata:
             if not finished:
                 self._unfinished.add(name)
             else:
+                extent = (start_offset, end_offset, name)
                 loading.sizes[epoch] += size_bytes
-                loading.finished[epoch].append((start_offset, end_offset, name))
+                loading.extents.append(extent)
+                loading.finished[epoch].append(extent)
                 if has_txn_index:
-                    loading.with_txn_index[epoch].append(loading.finished[epoch][-1])
+                    loading.with_txn_index[epoch].append(extent)
+        self._extents.extend(loading.extents)
         for epoch, rows in loading.finished.items():
             self._epochs[epoch].finished.extend(rows)
             self._epochs[epoch].with_txn_index.extend(loading.with_txn_index[epoch])
@@ -243,6 +251,7 @@ class PartitionMetadata:
         if metadata.state is not _FINISHED:
             self._unfinished.add(name)
         else:
+            loading.extents.append(_extent(metadata))
             for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
                 loading.finished[epoch].append((start_offset, end_offset, name))
                 if not metadata.txn_index_empty:
@@ -254,6 +263,7 @@ class PartitionMetadata:
         state = self._epochs.get(epoch)
         if state is None:
             state = self._epochs[epoch] = _Epoch()
+            self._sorted_epochs = None
         return state
 
     def _check_totals(self, sizes: dict[int, int]) -> None:
@@ -271,7 +281,7 @@ class PartitionMetadata:
     def unload(self) -> None:
         """Give up the segments but keep the totals, until `load_segments`."""
         self.is_loaded = self.is_loaded and len(self._segments) == 0
-        self._segments, self._epochs, self._unfinished = Segments(), {}, set()
+        self._forget_segments()
 
     def copy(self) -> PartitionMetadata:
         """Another one that knows the same."""
@@ -392,6 +402,7 @@ class PartitionMetadata:
             self._unfinished.add(name)
 
     def _serve(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._extents.add(*_extent(metadata))
         for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
             row = (start_offset, end_offset, metadata.segment_id.id)
             self._epochs[epoch].finished.add(*row)
@@ -401,6 +412,7 @@ class PartitionMetadata:
     def _leave_epochs(self, known: RemoteLogSegmentMetadata) -> None:
         name = known.segment_id.id
         if known.state is _FINISHED:
+            self._extents.remove(*_extent(known))
             for epoch, start_offset, end_offset in known.served_epoch_ranges():
                 self._epochs[epoch].finished.remove(start_offset, end_offset, name)
                 if not known.txn_index_empty:
@@ -409,9 +421,14 @@ class PartitionMetadata:
             self._epochs[epoch].members.discard(name)
             if not self._epochs[epoch].members:
                 del self._epochs[epoch]
+                self._sorted_epochs = None
+
+    def _forget_segments(self) -> None:
+        self._segments, self._epochs, self._unfinished = Segments(), {}, set()
+        self._sorted_epochs, self._extents = None, Extents()
 
     def _forget(self) -> None:
-        self._segments, self._epochs, self._unfinished = Segments(), {}, set()
+        self._forget_segments()
         self._sizes.clear()
         self._highest.clear()
         self.is_loaded = True
@@ -470,25 +487,40 @@ class PartitionMetadata:
             found = [self._segments[name] for name in self._epochs[epoch].members]
         else:
             return ()
-        return tuple(sorted(found, key=_by_offset))
+        return tuple(sorted(found, key=_extent))
 
     def outline(self) -> ArchiveOutline:
-        starts = [state.finished.first() for state in self._epochs.values()]
-        first = min((row for row in starts if row is not None), default=None)
+        if self._sorted_epochs is None:
+            self._sorted_epochs = tuple(sorted(self._epochs))
         return ArchiveOutline(
             segment_count=len(self._segments),
-            epochs=tuple(sorted(self._epochs)),
-            unfinished=tuple(
-                sorted(map(self._segments.__getitem__, self._unfinished), key=_by_offset)
-            ),
-            first=None if first is None else self._segments[first[2]],
+            epochs=self._sorted_epochs,
+            unfinished=self._in_order(self._unfinished),
+            first=self._first_served(),
         )
 
+    def _first_served(self) -> RemoteLogSegmentMetadata | None:
+        first = self.finished_after(None)
+        while first is not None and first.served_end_offset < first.start_offset:
+            first = self.finished_after(first)
+        return first
+
+    def finished_after(
+        self, segment: RemoteLogSegmentMetadata | None
+    ) -> RemoteLogSegmentMetadata | None:
+        """The finished segment that follows `segment` by `segments_by_offset`, or the first one."""
+        row = self._extents.next_after(None if segment is None else _extent(segment))
+        return None if row is None else self._segments[row[2]]
+
+    def overlapping_segments(self) -> tuple[RemoteLogSegmentMetadata, ...]:
+        return self._in_order(self._extents.overlapping())
+
     def segments_from(self, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
-        names: dict[str, None] = {}
-        for state in self._epochs.values():
-            names.update(dict.fromkeys(state.finished.names_from(offset)))
-        return tuple(sorted(map(self._segments.__getitem__, names), key=_by_offset))
+        found = map(self._segments.__getitem__, self._extents.names_from(offset))
+        return tuple(one for one in found if one.served_end_offset >= max(offset, one.start_offset))
+
+    def _in_order(self, names: Iterable[str]) -> tuple[RemoteLogSegmentMetadata, ...]:
+        return tuple(sorted(map(self._segments.__getitem__, names), key=_extent))
 
     def highest_offset_for_epoch(self, epoch: int) -> int | None:
         return self._highest.get(epoch)
@@ -515,5 +547,5 @@ class PartitionMetadata:
         }
 
 
-def _by_offset(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, str]:
+def _extent(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, str]:
     return metadata.start_offset, metadata.end_offset, metadata.segment_id.id

@@ -1,14 +1,14 @@
-"""The two structures under a partition's metadata: segments by id, and ranges of their offsets."""
+"""The structures under a partition's metadata: segments by id, and ranges of their offsets."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 
-__all__ = ["PlainSegment", "Ranges", "Row", "Segments"]
+__all__ = ["Extents", "PlainSegment", "Ranges", "Row", "Segments"]
 
 # How a store keeps a segment.
 Row: TypeAlias = tuple[Any, ...]
@@ -20,31 +20,39 @@ PlainSegment: TypeAlias = tuple[str, int, int, int, int, bool, bool, Row]
 class Ranges:
     """Offset ranges of segments, ordered by (start, end, id); they may overlap."""
 
-    __slots__ = ("_longest", "_rows")
+    __slots__ = ("_first", "_longest", "_rows")
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, str]] = []
+        # Retention removes the first range again and again. The rows before this index are gone,
+        # so that the others need not move each time.
+        self._first = 0
         # The longest range ever held: how far below an offset a range that holds it can start.
         self._longest = 0
 
     def add(self, start_offset: int, end_offset: int, name: str) -> None:
-        insort(self._rows, (start_offset, end_offset, name))
+        insort(self._rows, (start_offset, end_offset, name), lo=self._first)
         self._longest = max(self._longest, end_offset - start_offset)
 
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
-        """As `add` for each of them, in one go."""
-        self._rows.extend(rows)
-        self._rows.sort()
+        """As `add` for each of them, in one go, where there are none yet."""
+        self._rows = sorted(rows)
         self._longest = max((end - start for start, end, _ in self._rows), default=0)
 
     def remove(self, start_offset: int, end_offset: int, name: str) -> None:
-        index = bisect_left(self._rows, (start_offset, end_offset, name))
-        del self._rows[index]
+        index = bisect_left(self._rows, (start_offset, end_offset, name), lo=self._first)
+        if index > self._first:
+            del self._rows[index]
+            return
+        self._first += 1
+        if 2 * self._first >= len(self._rows):
+            del self._rows[: self._first]
+            self._first = 0
 
     def find(self, offset: int) -> str | None:
         """The range that holds `offset` and starts last; of several such, the longest."""
         index = self._first_above(offset) - 1
-        while index >= 0:
+        while index >= self._first:
             start_offset, end_offset, name = self._rows[index]
             if end_offset >= offset:
                 return name
@@ -63,23 +71,71 @@ class Ranges:
 
     def highest_end(self, *, without: str) -> int:
         """The highest offset of all ranges but those of one segment, -1 without any."""
-        return max((end for _, end, name in self._rows if name != without), default=-1)
+        rows = self._rows[self._first :]
+        return max((end for _, end, name in rows if name != without), default=-1)
 
-    def first(self) -> tuple[int, int, str] | None:
-        """The range that starts first, of several the shortest; None without any."""
-        return self._rows[0] if self._rows else None
+    def next_after(self, row: tuple[int, int, str] | None) -> tuple[int, int, str] | None:
+        """The range that follows `row`, or the first one; None without any."""
+        index = self._first if row is None else bisect_right(self._rows, row, lo=self._first)
+        return self._rows[index] if index < len(self._rows) else None
 
     def names_from(self, offset: int) -> list[str]:
-        """Those of the ranges that hold `offset` or begin after it."""
+        """Those of the ranges that hold `offset` or begin after it, in order."""
         # No range that starts further below reaches it.
-        index = bisect_left(self._rows, (offset - self._longest, -1, ""))
+        index = bisect_left(self._rows, (offset - self._longest, -1, ""), lo=self._first)
         return [name for _, end_offset, name in self._rows[index:] if end_offset >= offset]
 
     def names(self) -> list[str]:
-        return [name for _, _, name in self._rows]
+        return [name for _, _, name in self._rows[self._first :]]
 
     def _first_above(self, offset: int) -> int:
-        return bisect_left(self._rows, (offset + 1, -1, ""))
+        return bisect_left(self._rows, (offset + 1, -1, ""), lo=self._first)
+
+
+class Extents(Ranges):
+    """One range of each segment, and which of them share offsets with another one."""
+
+    __slots__ = ("_overlapping",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._overlapping: set[str] = set()
+
+    def add(self, start_offset: int, end_offset: int, name: str) -> None:
+        super().add(start_offset, end_offset, name)
+        others = self._sharing(start_offset, end_offset, name)
+        if others:
+            self._overlapping.update((name, *(other for _, _, other in others)))
+
+    def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
+        super().extend(rows)
+        # Of the ranges so far, the one that reaches furthest overlaps whatever any of them does.
+        furthest = -1, ""
+        for start_offset, end_offset, name in self._rows:
+            if start_offset <= furthest[0]:
+                self._overlapping.update((name, furthest[1]))
+            furthest = max(furthest, (end_offset, name))
+
+    def remove(self, start_offset: int, end_offset: int, name: str) -> None:
+        super().remove(start_offset, end_offset, name)
+        if name not in self._overlapping:
+            return
+        self._overlapping.discard(name)
+        for row in self._sharing(start_offset, end_offset, name):
+            if not self._sharing(*row):
+                self._overlapping.discard(row[2])
+
+    def overlapping(self) -> list[str]:
+        """Those that share an offset with another one."""
+        return list(self._overlapping)
+
+    def _sharing(self, start_offset: int, end_offset: int, name: str) -> list[tuple[int, int, str]]:
+        """The ranges of others that share offsets with this one."""
+        lowest = (start_offset - self._longest, -1, "")
+        index = bisect_left(self._rows, lowest, lo=self._first)
+        behind = bisect_left(self._rows, (end_offset + 1, -1, ""), lo=index)
+        near = self._rows[index:behind]
+        return [row for row in near if row[1] >= start_offset and row[2] != name]
 
 
 class Segments:
