@@ -3,11 +3,13 @@ the archive's size from `remote_log_size` (KIP-852)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.tiering.hosts import GoldenLog
 from tests.tiering.test_manager import Node, rolled
@@ -18,11 +20,12 @@ from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogS
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata.partition import PartitionMetadata
 from tierlog.tiering.partition_work import Happened
-from tierlog.tiering.retention import (
+from tierlog.tiering.retention import decide_retention
+from tierlog.tiering.retention_outline import (
     OutlineFacts,
-    decide_retention,
     expires_nothing,
-    local_only_bytes,
+    facts_of_front,
+    take_front,
 )
 from tierlog.tiering.truncation import truncations
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, kafka_uuid
@@ -54,6 +57,20 @@ class CountedMetadata(InMemoryRemoteLogMetadataManager):
         self.segments += len(found)
         return found
 
+    def segments_by_offset(
+        self, partition: TopicIdPartition
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        for segment in super().segments_by_offset(partition):
+            self.segments += 1
+            yield segment
+
+    def overlapping_segments(
+        self, partition: TopicIdPartition
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        found = super().overlapping_segments(partition)
+        self.segments += len(found)
+        return found
+
     def is_ready(self, partition: TopicIdPartition) -> bool:
         return self.ready and super().is_ready(partition)
 
@@ -81,9 +98,10 @@ def expire(node: Node) -> tuple[int, int]:
 
 
 def pretend_archived(log: GoldenLog, metadata: CountedMetadata, count: int) -> int:
-    """So many finished segments before the log's own; the bytes of all of them."""
-    base, size_bytes, written_ms = 0, 1_000, 1_700_000_000_000
+    """So many finished segments before the log's own, a minute apart; the bytes of all of them."""
+    base, size_bytes = 0, 1_000
     for number in range(count):
+        written_ms = 1_700_000_000_000 + 60_000 * number
         segment = RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(
                 topic_id_partition=log.partition, id=kafka_uuid(b"%016d" % number)
@@ -119,6 +137,31 @@ def test_a_pass_with_nothing_to_delete_asks_for_as_many_segments_however_many_th
     assert shown[:2] == (total_bytes, count)
 
 
+@pytest.mark.parametrize("rule", ["retention_bytes", "retention_ms", "log_start_offset"])
+@pytest.mark.parametrize("count", [20, 139])
+@pytest.mark.parametrize("going", [1, 5])
+def test_as_many_segments_are_asked_for_as_must_go_and_one_more(
+    node: Node, tmp_path: Path, rule: str, count: int, going: int
+) -> None:
+    log = GoldenLog(tmp_path, "epochs-0", retention_ms=10**15)
+    total_bytes = pretend_archived(log, counted(node), count)
+    log.delete_local_segments(rolled(log)[1])
+    node.lead(log, 9)
+    assert expire(node) == (0, 0)
+    now_ms = node.clock.now_ms() + MINUTES_MS
+    match rule:
+        case "retention_bytes":
+            local_bytes = sum(one.size_bytes for one in log.log.segments)
+            log.configure(retention_bytes=total_bytes + local_bytes - going * 1_000)
+        case "retention_ms":
+            log.configure(retention_ms=now_ms - 1_700_000_000_000 - 60_000 * going + 30_000)
+        case _:
+            log.log_start_offset = going
+            log.changed()
+    assert expire(node) == (0, going + 1)
+    assert node.told.of(Happened.DELETED) == list(range(going))
+
+
 def test_size_retention_goes_by_the_sum_until_something_must_go(node: Node, tmp_path: Path) -> None:
     log = GoldenLog(tmp_path, "codec-none-0", local_retention_bytes=0)
     sizes, bases = [segment.size_bytes for segment in log.log.segments], rolled(log)
@@ -129,7 +172,8 @@ def test_size_retention_goes_by_the_sum_until_something_must_go(node: Node, tmp_
     assert expire(node)[0] == 0
     assert node.told.of(Happened.DELETED) == []
     log.configure(retention_bytes=sum(sizes[1:]))
-    assert expire(node)[0] > 0
+    # The one that goes, and the first that stays.
+    assert expire(node) == (0, 2)
     assert node.told.of(Happened.DELETED) == bases[:1]
     log.configure(retention_bytes=sum(sizes[2:]) + 1)
     assert expire(node)[0] == 0
@@ -178,13 +222,29 @@ def test_the_size_is_absent_while_the_metadata_has_no_answer(node: Node, tmp_pat
     assert isinstance(node.manager.metrics.snapshot().total_sums.remote_log, RemoteLog)
 
 
-def outline_facts(world: World) -> OutlineFacts:
-    facts = world.facts
+def cut(world: World) -> World:
+    """As the task does before it decides."""
+    cuts = {
+        one.segment_id: at for one, at in truncations(world.facts.segments, world.facts.lineage)
+    }
+    segments = [
+        replace(one, truncation_offset=cuts.get(one.segment_id)) for one in world.facts.segments
+    ]
+    by_offset = sorted(segments, key=lambda o: (o.start_offset, o.end_offset, o.segment_id.id))
+    return replace(world, facts=replace(world.facts, segments=tuple(by_offset)))
+
+
+def known_of(world: World) -> PartitionMetadata:
     known = PartitionMetadata(
         TopicIdPartition(topic_id=kafka_uuid(b"t" * 16), topic="t", partition=0)
     )
-    for one in facts.segments:
+    for one in world.facts.segments:
         known.put(one)
+    return known
+
+
+def outline_facts(world: World) -> OutlineFacts:
+    facts, known = world.facts, known_of(world)
     outline, lineage = known.outline(), facts.lineage
     earliest = lineage.entries[0].epoch
     return OutlineFacts(
@@ -192,14 +252,14 @@ def outline_facts(world: World) -> OutlineFacts:
         lineage=lineage,
         leader_epoch=facts.leader_epoch,
         log_start_offset=facts.log_start_offset,
+        high_watermark=facts.high_watermark,
         remote_bytes=sum(known.remote_log_size(epoch) for epoch, _ in lineage.entries),
-        local_only_bytes=local_only_bytes(
-            facts.local_segments, facts.highest_remote_offset, facts.log_start_offset
-        ),
+        highest_remote_offset=facts.highest_remote_offset,
+        local_segments=facts.local_segments,
         highest_offsets={
             epoch: known.highest_offset_for_epoch(epoch) or 0 for epoch in outline.epochs
         },
-        has_unreferenced=any(one.leader_epochs[-1][0] < earliest for one in facts.segments),
+        unreferenced=[one for one in facts.segments if one.leader_epochs[-1][0] < earliest],
         now_ms=facts.now_ms,
         retention_ms=facts.retention_ms,
         retention_bytes=facts.retention_bytes,
@@ -220,6 +280,23 @@ def test_where_the_outline_says_nothing_expires_the_segments_say_so_too(world: W
         assert plan.log_start_offset == world.facts.log_start_offset
 
 
+@settings(max_examples=2_000, suppress_health_check=list(HealthCheck), deadline=None)
+@given(st_world().map(cut), st.integers(0, 20))
+def test_the_front_decides_as_all_segments_do(world: World, leader_epoch: int) -> None:
+    world = replace(world, facts=replace(world.facts, leader_epoch=leader_epoch))
+    facts, known = outline_facts(world), known_of(world)
+    front = take_front(facts, every_finished(known))
+    few = facts_of_front(facts, front, known.overlapping_segments())
+    assert decide_retention(few) == decide_retention(world.facts)
+
+
+def every_finished(known: PartitionMetadata) -> Iterator[RemoteLogSegmentMetadata]:
+    segment = known.finished_after(None)
+    while segment is not None:
+        yield segment
+        segment = known.finished_after(segment)
+
+
 def test_an_empty_lineage_is_unknown_not_empty() -> None:
     facts = OutlineFacts(
         outline=PartitionMetadata(
@@ -228,10 +305,12 @@ def test_an_empty_lineage_is_unknown_not_empty() -> None:
         lineage=LeaderEpochs(()),
         leader_epoch=0,
         log_start_offset=0,
+        high_watermark=0,
         remote_bytes=0,
-        local_only_bytes=0,
+        highest_remote_offset=-1,
+        local_segments=(),
         highest_offsets={},
-        has_unreferenced=False,
+        unreferenced=(),
         now_ms=0,
         retention_ms=None,
         retention_bytes=None,

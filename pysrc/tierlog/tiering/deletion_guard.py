@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
-from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.tiering.retention import DeleteReason, RetentionPlan
 from tierlog.types import TopicIdPartition
 
@@ -60,26 +60,25 @@ class PlannedDeletion(NamedTuple):
 
 def planned_deletion(
     partition: TopicIdPartition,
-    segments: Iterable[RemoteLogSegmentMetadata],
+    archive_segments: int,
+    archive_bytes: int,
     plan: RetentionPlan,
 ) -> PlannedDeletion:
-    """Add up what `plan` would delete of the `segments`."""
-    decided_before = {
-        one.segment.segment_id for one in plan.deletions if one.reason in DECIDED_BEFORE
-    }
-    archive = {
-        one.segment_id: one.segment_size_bytes
-        for one in segments
-        if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        and one.segment_id not in decided_before
-    }
-    deleted = [
-        archive[one.segment.segment_id]
-        for one in plan.deletions
-        if one.segment.segment_id in archive
-    ]
+    """Add up what `plan` would delete of the finished segments. Of those that were cut only what is
+    left of them counts, as in `remote_log_size`."""
+    deleted_segments = deleted_bytes = 0
+    for one in plan.deletions:
+        if one.segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            continue
+        size_bytes = sum(counted for _, counted in one.segment.served_size_per_epoch())
+        if one.reason in DECIDED_BEFORE:
+            archive_segments -= 1
+            archive_bytes -= size_bytes
+        else:
+            deleted_segments += 1
+            deleted_bytes += size_bytes
     return PlannedDeletion(
-        partition, len(archive), sum(archive.values()), len(deleted), sum(deleted)
+        partition, archive_segments, archive_bytes, deleted_segments, deleted_bytes
     )
 
 

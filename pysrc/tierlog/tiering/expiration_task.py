@@ -1,9 +1,10 @@
 """The expiration task of a leader: what is too old, too much or superseded leaves the tier, then
 the disk (Kafka's ``RLMExpirationTask``). It knows nothing of the copy quota and never waits for it.
 
-The segments are listed only when one of them may have to go. As a rule the outline of the archive,
-its size by `remote_log_size` and its first segment tell that none has, at a cost that does not grow
-with the segments (KIP-852).
+As a rule the outline of the archive, its size by `remote_log_size` and its first segment tell that
+nothing has to go, at a cost that does not grow with the segments (KIP-852). When something has, the
+oldest ones are asked for, one after the other, up to the first that stays. All are listed only when
+a leader with less of the log may have cut some, or something changes at that moment.
 
 The new log start offset is durable before DELETE_SEGMENT_STARTED, that before the objects go, and
 those before DELETE_SEGMENT_FINISHED.
@@ -26,26 +27,28 @@ from tierlog.remote.metadata.manager import ArchiveOutline, RemoteLogSegmentMeta
 from tierlog.tiering.deletion_guard import (
     DECIDED_BEFORE,
     DeletionHeldBackError,
-    PlannedDeletion,
-    planned_deletion,
+)
+from tierlog.tiering.expiration_facts import (
+    facts_from_front,
+    facts_of_all,
+    look_at_archive,
+    plan_of,
+    remote_log_size,
 )
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.local_upkeep import drop_local_segments
 from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.retention import (
     Deletion,
-    LocalSegment,
-    OutlineFacts,
     RetentionFacts,
     RetentionPlan,
     decide_retention,
-    expires_nothing,
-    local_only_bytes,
 )
+from tierlog.tiering.retention_outline import expires_nothing
 from tierlog.tiering.task_pool import Again, Task
 from tierlog.tiering.truncation import truncations
 
-__all__ = ["ExpirationTask", "plan_deletion"]
+__all__ = ["ExpirationTask"]
 
 # A store that denies deletions must not fill the metadata with segments half deleted.
 MAX_FAILED_DELETIONS = 10
@@ -101,23 +104,19 @@ class ExpirationTask:
         """One look at the partition; True when there was nothing to do."""
         work = self._work
         began_ms = self._tier.clock.monotonic_ms()
-        outline, being_copied = work.outline()
-        remote_bytes = _remote_bytes(work, lineage, outline)
-        self._show_remote_log(remote_bytes, outline, began_ms)
-        local = view.log.segments
-        near = (
-            work.tier.metadata.segments_from(work.partition, local[0].base_offset) if local else ()
-        )
-        copied = work.copied_offsets(near, lineage)
-        facts = _outline_facts(work, view, outline, being_copied, remote_bytes, copied)
-        if facts is None or not expires_nothing(facts):
+        look = look_at_archive(work, view, lineage)
+        self._show_remote_log(look.remote_bytes, look.outline, began_ms)
+        if look.facts is not None and expires_nothing(look.facts):
+            size_bytes, local_bytes = None, look.facts.local_only_bytes()
+            if view.topic.retention_bytes is not None and local_bytes is not None:
+                size_bytes = look.remote_bytes + local_bytes
+            self._show_delete_lag(())
+            self._show_percent(view, size_bytes)
+            return self._keep_up(task, view, look.near, look.copied)
+        facts = facts_from_front(work, look)
+        if facts is None:
             return self._run_in_full(task, view, lineage)
-        size_bytes = None
-        if view.topic.retention_bytes is not None and facts.local_only_bytes is not None:
-            size_bytes = remote_bytes + facts.local_only_bytes
-        self._show_delete_lag(())
-        self._show_percent(view, size_bytes)
-        return self._keep_up(task, view, near, copied)
+        return self._expire(task, view, facts, look.near, look.copied)
 
     def _run_in_full(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
         """The same with a look at every segment."""
@@ -128,14 +127,28 @@ class ExpirationTask:
             segments, being_copied = work.list_segments()
             work.cut_indexes()
         copied = work.copied_offsets(segments, lineage)
-        plan = _plan(work, view, segments, being_copied, copied)
+        facts = facts_of_all(work, view, segments, being_copied, copied)
+        return self._expire(task, view, facts, segments, copied) and not cut
+
+    def _expire(
+        self,
+        task: Task,
+        view: LogView,
+        facts: RetentionFacts | None,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        copied: Coverage,
+    ) -> bool:
+        """Decide and carry it out; True when there was nothing to do."""
+        plan = None if facts is None else decide_retention(facts)
         self._show_plan(view, plan)
-        failure = None if plan is None else self._carry_out(task, view, plan)
+        failure = None
+        if facts is not None and plan is not None:
+            failure = self._carry_out(task, view, facts, plan)
         # The disk must not fill up because the store refuses to delete.
         is_same = self._keep_up(task, view, segments, copied)
         if failure is not None:
             raise failure
-        return not cut and plan is not None and not plan.deletions and is_same
+        return plan is not None and not plan.deletions and is_same
 
     def _keep_up(
         self,
@@ -172,6 +185,7 @@ class ExpirationTask:
         self,
         task: Task,
         view: LogView,
+        facts: RetentionFacts,
         plan: RetentionPlan,
     ) -> TierlogError | None:
         """Delete what the plan says, or of it only what no reader can reach; the first error."""
@@ -179,7 +193,7 @@ class ExpirationTask:
         if plan.held_back:
             self._tier.listener.on_held_back(work.partition, plan.held_back)
         try:
-            is_allowed = self._is_allowed(view, plan)
+            is_allowed = self._is_allowed(view, facts, plan)
         except DeletionHeldBackError as error:
             held, is_allowed = error, False
         if is_allowed:
@@ -194,17 +208,16 @@ class ExpirationTask:
         if view.log.lineage is not None:
             began_ms = self._tier.clock.monotonic_ms()
             outline, _ = work.outline()
-            remote_bytes = _remote_bytes(work, view.log.lineage, outline)
+            remote_bytes = remote_log_size(work, view.log.lineage, outline)
             self._show_remote_log(remote_bytes, outline, began_ms)
         return held or failure
 
-    def _is_allowed(self, view: LogView, plan: RetentionPlan) -> bool:
+    def _is_allowed(self, view: LogView, facts: RetentionFacts, plan: RetentionPlan) -> bool:
         """Whether the guard lets retention go on. It counts copies that ended just now, too, which
         the plan leaves alone: else an archive could go segment by segment."""
         if not plan.deletions and plan.log_start_offset == view.log_start_offset:
             return True
-        planned = plan_deletion(self._work)
-        return planned is not None and self._tier.deletion_guard.allows(planned)
+        return self._tier.deletion_guard.allows(plan_of(self._work, facts))
 
     def _show_plan(self, view: LogView, plan: RetentionPlan | None) -> None:
         if plan is not None:
@@ -314,98 +327,3 @@ def _quiet_ms(topic: TopicSettings) -> int:
 def _percent(size_bytes: int | None, limit_bytes: int | None) -> int:
     """As Kafka: 0 where nothing is limited, or nothing known."""
     return 100 * size_bytes // limit_bytes if size_bytes is not None and limit_bytes else 0
-
-
-def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
-    """Return what retention would delete of a led partition now; None while that is unknown."""
-    view = work.log.view()
-    if view is None or view.log.lineage is None or not work.tier.metadata.is_ready(work.partition):
-        return None
-    segments = work.tier.metadata.list(work.partition)
-    plan = _plan(work, view, segments, frozenset(), work.copied_offsets(segments, view.log.lineage))
-    return None if plan is None else planned_deletion(work.partition, segments, plan)
-
-
-def _remote_bytes(work: PartitionWork, lineage: LeaderEpochs, outline: ArchiveOutline) -> int:
-    """Bytes of the finished segments that belong to the log's history."""
-    size_of = work.tier.metadata.remote_log_size
-    epochs = {entry.epoch for entry in lineage.entries}.intersection(outline.epochs)
-    return sum(size_of(work.partition, epoch) for epoch in epochs)
-
-
-def _outline_facts(
-    work: PartitionWork,
-    view: LogView,
-    outline: ArchiveOutline,
-    being_copied: frozenset[str],
-    remote_bytes: int,
-    copied: Coverage,
-) -> OutlineFacts | None:
-    """None while where the log starts or how far it is committed is unknown."""
-    lineage, start_offset = view.log.lineage, view.log_start_offset
-    if start_offset is None or view.log.high_watermark is None:
-        return None
-    if lineage is None or not lineage.entries:
-        return None
-    metadata, highest = work.tier.metadata, copied.highest
-    earliest = lineage.entries[0].epoch
-    before = [epoch for epoch in outline.epochs if epoch < earliest]
-    highest_offsets = {
-        epoch: metadata.highest_offset_for_epoch(work.partition, epoch) for epoch in outline.epochs
-    }
-    return OutlineFacts(
-        outline=outline,
-        lineage=lineage,
-        leader_epoch=work.leader_epoch,
-        log_start_offset=start_offset,
-        remote_bytes=remote_bytes,
-        local_only_bytes=local_only_bytes(
-            _local_segments(view), -1 if highest is None else highest, start_offset
-        ),
-        highest_offsets={
-            epoch: offset for epoch, offset in highest_offsets.items() if offset is not None
-        },
-        has_unreferenced=any(
-            one.leader_epochs[-1][0] < earliest
-            for epoch in before
-            for one in metadata.list(work.partition, epoch)
-        ),
-        now_ms=work.tier.clock.now_ms(),
-        retention_ms=view.topic.retention_ms,
-        retention_bytes=view.topic.retention_bytes,
-        being_copied=being_copied,
-        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
-    )
-
-
-def _local_segments(view: LogView) -> list[LocalSegment]:
-    return [LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments]
-
-
-def _plan(
-    work: PartitionWork,
-    view: LogView,
-    segments: Sequence[RemoteLogSegmentMetadata],
-    being_copied: frozenset[str],
-    copied: Coverage,
-) -> RetentionPlan | None:
-    """None while where the log starts or how far it is committed is unknown."""
-    start_offset, high_watermark = view.log_start_offset, view.log.high_watermark
-    if start_offset is None or high_watermark is None or view.log.lineage is None:
-        return None
-    highest = copied.highest
-    facts = RetentionFacts(
-        segments=segments,
-        lineage=view.log.lineage,
-        leader_epoch=work.leader_epoch,
-        log_start_offset=start_offset,
-        high_watermark=max(high_watermark, view.stable.value or 0),
-        highest_remote_offset=-1 if highest is None else highest,
-        local_segments=_local_segments(view),
-        now_ms=work.tier.clock.now_ms(),
-        retention_ms=view.topic.retention_ms,
-        retention_bytes=view.topic.retention_bytes,
-        being_copied=being_copied,
-        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
-    )
-    return decide_retention(facts)

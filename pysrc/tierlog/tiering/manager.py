@@ -45,7 +45,8 @@ from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.copy_task import CopyTask
 from tierlog.tiering.delete_task import DeletePartitionTask
 from tierlog.tiering.deletion_guard import DeletionGuard, PlannedDeletion
-from tierlog.tiering.expiration_task import ExpirationTask, plan_deletion
+from tierlog.tiering.expiration_facts import plan_deletion
+from tierlog.tiering.expiration_task import ExpirationTask
 from tierlog.tiering.follower_task import FollowerTask
 from tierlog.tiering.local_log import LocalLog
 from tierlog.tiering.partition_work import ManagerListener, PartitionWork, Tier

@@ -299,16 +299,17 @@ class PartitionWork:
         with self._lock:
             self._copy_ended.clear()
         segments = self.tier.metadata.list(self.partition)
-        return segments, self._copied_meanwhile()
+        return segments, self.copied_meanwhile()
 
     def outline(self) -> tuple[ArchiveOutline, frozenset[str]]:
         """As `list_segments`, of all segments together."""
         with self._lock:
             self._copy_ended.clear()
         outline = self.tier.metadata.outline(self.partition)
-        return outline, self._copied_meanwhile()
+        return outline, self.copied_meanwhile()
 
-    def _copied_meanwhile(self) -> frozenset[str]:
+    def copied_meanwhile(self) -> frozenset[str]:
+        """The ids of the segments that are being copied, or were since the last list or outline."""
         with self._lock:
             return frozenset(self._copying | self._copy_ended)
 

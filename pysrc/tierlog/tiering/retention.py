@@ -17,30 +17,26 @@ finds a hole above the log start offset).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.reader.lineage import ranges_in_lineage
-from tierlog.remote.metadata.manager import (
-    ArchiveOutline,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-)
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 __all__ = [
     "DeleteReason",
     "Deletion",
     "HeldBack",
     "LocalSegment",
-    "OutlineFacts",
     "RetentionFacts",
     "RetentionPlan",
     "decide_retention",
-    "expires_nothing",
     "local_only_bytes",
+    "size_in_lineage",
+    "written_ms",
 ]
 
 
@@ -77,6 +73,10 @@ class RetentionFacts:
     ``segments``: every remote segment known, whatever its state. ``highest_remote_offset``: -1 when
     it is known that nothing is remote. ``being_copied``: ids of the copies this process has under
     way. ``clock_trusted``: the wall clock has not jumped against the monotonic one.
+
+    Finished segments that stay whatever the rules say may be left out, those that share offsets
+    with others excepted (`retention_outline`). Then ``rest_bytes`` is what these have in the
+    lineage, and ``latest_epoch`` the highest leader epoch of any segment.
     """
 
     segments: Sequence[RemoteLogSegmentMetadata]
@@ -91,30 +91,8 @@ class RetentionFacts:
     retention_bytes: int | None
     being_copied: frozenset[str] = frozenset()
     clock_trusted: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutlineFacts:
-    """What questions tell whose cost does not grow with the segments; the rest as `RetentionFacts`.
-
-    ``remote_bytes``: the sum of `remote_log_size` over the lineage. ``local_only_bytes``: of local
-    segments above the remote log, None for unknown. ``highest_offsets``: by epoch of the outline.
-    ``has_unreferenced``: segments end in an epoch from before the lineage.
-    """
-
-    outline: ArchiveOutline
-    lineage: LeaderEpochs
-    leader_epoch: int
-    log_start_offset: int
-    remote_bytes: int
-    local_only_bytes: int | None
-    highest_offsets: Mapping[int, int]
-    has_unreferenced: bool
-    now_ms: int
-    retention_ms: int | None
-    retention_bytes: int | None
-    being_copied: frozenset[str] = frozenset()
-    clock_trusted: bool = True
+    rest_bytes: int = 0
+    latest_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,50 +125,10 @@ class _Served(NamedTuple):
     segment: RemoteLogSegmentMetadata
 
 
-def expires_nothing(facts: OutlineFacts) -> bool:
-    """Whether nothing is to be deleted or cut now; False also when only the segments can tell."""
-    outline, first = facts.outline, facts.outline.first
-    if any(one.segment_id.id not in facts.being_copied for one in outline.unfinished):
-        return False
-    if outline.epochs and outline.epochs[-1] > facts.leader_epoch:
-        return False
-    if facts.has_unreferenced or _may_be_cut(facts):
-        return False
-    if first is None:
-        return True
-    ranges = ranges_in_lineage(first, facts.lineage)
-    if not ranges or ranges[-1][1] < facts.log_start_offset:
-        return False
-    if facts.retention_ms is not None and (
-        not facts.clock_trusted or _written_ms(first) < facts.now_ms - facts.retention_ms
-    ):
-        return False
-    if facts.retention_bytes is None:
-        return True
-    if facts.local_only_bytes is None:
-        return False
-    # Segments that overlap count twice in the sum: it is never too low.
-    size_bytes = facts.remote_bytes + facts.local_only_bytes
-    return size_bytes - _size_in_lineage(first, ranges) < facts.retention_bytes
-
-
-def _may_be_cut(facts: OutlineFacts) -> bool:
-    """Whether segments may reach beyond the end that the lineage gives one of their epochs."""
-    entries = facts.lineage.entries
-    if not entries:
-        return True
-    for epoch in facts.outline.epochs:
-        if entries[0].epoch <= epoch < entries[-1].epoch:
-            highest = facts.highest_offsets.get(epoch, -1)
-            end_offset = facts.lineage.end_offset(epoch, highest + 1)
-            if end_offset is None or end_offset <= highest:
-                return True
-    return False
-
-
 def decide_retention(facts: RetentionFacts) -> RetentionPlan:
     """What is to be deleted now, and the log start offset that says so."""
-    if any(one.leader_epochs[-1][0] > facts.leader_epoch for one in facts.segments):
+    latest_epochs = [facts.latest_epoch, *(one.leader_epochs[-1][0] for one in facts.segments)]
+    if max(latest_epochs) > facts.leader_epoch:
         return RetentionPlan(log_start_offset=facts.log_start_offset, held_back=(HeldBack.DEPOSED,))
     served = _served(facts)
     held_back = []
@@ -208,7 +146,7 @@ def decide_retention(facts: RetentionFacts) -> RetentionPlan:
         if local_bytes is None:
             held_back.append(HeldBack.SIZE_UNKNOWN)
         else:
-            sizes = _Sizes(served, local_bytes)
+            sizes = _Sizes(served, local_bytes + facts.rest_bytes)
             size_bytes = sizes.remaining(facts.log_start_offset)
             by_size = _start_by_size(served, sizes, facts, facts.retention_bytes)
     start_offset = max(facts.log_start_offset, min(max(by_time, by_size), facts.high_watermark))
@@ -228,12 +166,12 @@ def _served(facts: RetentionFacts) -> list[_Served]:
             continue
         ranges = ranges_in_lineage(segment, facts.lineage)
         if ranges:
-            size_bytes = _size_in_lineage(segment, ranges)
+            size_bytes = size_in_lineage(segment, ranges)
             found.append(_Served(ranges[0][0], ranges[-1][1], size_bytes, segment))
     return sorted(found, key=lambda one: (one.first_offset, one.last_offset))
 
 
-def _size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]]) -> int:
+def size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]]) -> int:
     """Bytes of the epochs that lie in the lineage as a whole; what nobody counted is nothing."""
     if ranges == [(segment.start_offset, segment.end_offset)]:
         return segment.segment_size_bytes
@@ -262,9 +200,9 @@ def local_only_bytes(
 class _Sizes:
     """How much is left when the log starts at an offset, no byte counted twice."""
 
-    def __init__(self, served: Sequence[_Served], local_only_bytes: int) -> None:
+    def __init__(self, served: Sequence[_Served], behind_bytes: int) -> None:
         self._firsts = [one.first_offset for one in served]
-        self._local_only_bytes = local_only_bytes
+        self._behind_bytes = behind_bytes
         # The heaviest set of segments without overlap, of those from each row on.
         self._heaviest = [0] * (len(served) + 1)
         for row in range(len(served) - 1, -1, -1):
@@ -274,7 +212,7 @@ class _Sizes:
 
     def remaining(self, start_offset: int) -> int:
         """Bytes at `start_offset` and above, remote and local; segments it cuts do not count."""
-        return self._local_only_bytes + self._heaviest[bisect_left(self._firsts, start_offset)]
+        return self._behind_bytes + self._heaviest[bisect_left(self._firsts, start_offset)]
 
 
 def _start_by_time(served: list[_Served], facts: RetentionFacts, retention_ms: int) -> int:
@@ -284,13 +222,13 @@ def _start_by_time(served: list[_Served], facts: RetentionFacts, retention_ms: i
     for one in served:
         if one.last_offset < start_offset:
             continue
-        if _written_ms(one.segment) >= cutoff_ms:
+        if written_ms(one.segment) >= cutoff_ms:
             break
         start_offset = one.last_offset + 1
     return start_offset
 
 
-def _written_ms(segment: RemoteLogSegmentMetadata) -> int:
+def written_ms(segment: RemoteLogSegmentMetadata) -> int:
     """The time of the newest record, by its own word where that can be: a segment without
     timestamps, or with one from after its copy, is as old as its copy."""
     copied_ms = segment.event_timestamp_ms

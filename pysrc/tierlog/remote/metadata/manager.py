@@ -471,9 +471,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     @abstractmethod
-    def segments_by_offset(
-        self, partition: TopicIdPartition
-    ) -> Iterator[RemoteLogSegmentMetadata]:
+    def segments_by_offset(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         """Finished segments by start offset, of several the shorter first, each when it is asked
         for: the cost grows with those that are taken. A change after the call may show."""
         ...

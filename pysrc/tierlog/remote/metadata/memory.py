@@ -135,9 +135,7 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
         with self._lock:
             return self._loaded(partition).segments_from(offset)
 
-    def segments_by_offset(
-        self, partition: TopicIdPartition
-    ) -> Iterator[RemoteLogSegmentMetadata]:
+    def segments_by_offset(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         with self._lock:
             first = self._loaded(partition).finished_after(None)
         return self._finished_from(partition, first)

@@ -1,0 +1,199 @@
+"""What the expiration task asks the metadata manager before it decides.
+
+As a rule the outline of the archive, and of the segments only the oldest ones: the cost grows with
+the leader epochs and with what must go, not with the archive (KIP-852).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.eligibility import Coverage
+from tierlog.remote.metadata.manager import ArchiveOutline, RemoteLogSegmentMetadata
+from tierlog.tiering.deletion_guard import PlannedDeletion, planned_deletion
+from tierlog.tiering.local_log import LogView
+from tierlog.tiering.partition_work import PartitionWork
+from tierlog.tiering.retention import LocalSegment, RetentionFacts, decide_retention
+from tierlog.tiering.retention_outline import (
+    OutlineFacts,
+    facts_of_front,
+    may_be_cut,
+    take_front,
+)
+
+__all__ = [
+    "Look",
+    "facts_from_front",
+    "facts_of_all",
+    "look_at_archive",
+    "plan_deletion",
+    "plan_of",
+    "remote_log_size",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was asked at the beginning of a run.
+
+    ``change``: the partition's `changes` before that. ``near``: the finished segments that reach
+    the local log. ``copied``: their offsets. ``facts``: None while where the log starts or how far
+    it is committed is unknown.
+    """
+
+    change: int
+    outline: ArchiveOutline
+    remote_bytes: int
+    near: Sequence[RemoteLogSegmentMetadata]
+    copied: Coverage
+    facts: OutlineFacts | None
+
+
+def look_at_archive(work: PartitionWork, view: LogView, lineage: LeaderEpochs) -> Look:
+    """Ask what costs the same for a thousand segments and a million."""
+    change = work.tier.metadata.changes(work.partition)
+    outline, being_copied = work.outline()
+    remote_bytes = remote_log_size(work, lineage, outline)
+    local = view.log.segments
+    near = work.tier.metadata.segments_from(work.partition, local[0].base_offset) if local else ()
+    copied = work.copied_offsets(near, lineage)
+    look = Look(
+        change=change,
+        outline=outline,
+        remote_bytes=remote_bytes,
+        near=near,
+        copied=copied,
+        facts=None,
+    )
+    facts = _outline_facts(work, view, look, being_copied)
+    return replace(look, facts=facts)
+
+
+def remote_log_size(work: PartitionWork, lineage: LeaderEpochs, outline: ArchiveOutline) -> int:
+    """Bytes of the finished segments that belong to the log's history."""
+    size_of = work.tier.metadata.remote_log_size
+    epochs = {entry.epoch for entry in lineage.entries}.intersection(outline.epochs)
+    return sum(size_of(work.partition, epoch) for epoch in epochs)
+
+
+def facts_from_front(work: PartitionWork, look: Look) -> RetentionFacts | None:
+    """Ask for the segments that may have to go; None when all have to be looked at instead: one may
+    have to be cut first, or something was copied since the look."""
+    if look.facts is None or may_be_cut(look.facts):
+        return None
+    metadata = work.tier.metadata
+    front = take_front(look.facts, metadata.segments_by_offset(work.partition))
+    overlapping = metadata.overlapping_segments(work.partition)
+    facts = replace(look.facts, being_copied=work.copied_meanwhile())
+    if metadata.changes(work.partition) != look.change:
+        return None
+    return facts_of_front(facts, front, overlapping)
+
+
+def facts_of_all(
+    work: PartitionWork,
+    view: LogView,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    being_copied: frozenset[str],
+    copied: Coverage,
+) -> RetentionFacts | None:
+    """None while where the log starts or how far it is committed is unknown."""
+    start_offset, high_watermark = view.log_start_offset, view.log.high_watermark
+    if start_offset is None or high_watermark is None or view.log.lineage is None:
+        return None
+    highest = copied.highest
+    return RetentionFacts(
+        segments=segments,
+        lineage=view.log.lineage,
+        leader_epoch=work.leader_epoch,
+        log_start_offset=start_offset,
+        high_watermark=max(high_watermark, view.stable.value or 0),
+        highest_remote_offset=-1 if highest is None else highest,
+        local_segments=_local_segments(view),
+        now_ms=work.tier.clock.now_ms(),
+        retention_ms=view.topic.retention_ms,
+        retention_bytes=view.topic.retention_bytes,
+        being_copied=being_copied,
+        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
+    )
+
+
+def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
+    """Return what retention would delete of a led partition now; None while that is unknown."""
+    view = work.log.view()
+    if view is None or view.log.lineage is None or not work.tier.metadata.is_ready(work.partition):
+        return None
+    lineage = view.log.lineage
+    facts = facts_from_front(work, look_at_archive(work, view, lineage))
+    if facts is None:
+        segments = work.tier.metadata.list(work.partition)
+        copied = work.copied_offsets(segments, lineage)
+        facts = facts_of_all(work, view, segments, frozenset(), copied)
+    return None if facts is None else plan_of(work, facts)
+
+
+def plan_of(work: PartitionWork, facts: RetentionFacts) -> PlannedDeletion:
+    """What would be deleted, copies that ended just now included, of how much."""
+    outline = work.tier.metadata.outline(work.partition)
+    size_of = work.tier.metadata.remote_log_size
+    return planned_deletion(
+        work.partition,
+        outline.segment_count - len(outline.unfinished),
+        sum(size_of(work.partition, epoch) for epoch in outline.epochs),
+        decide_retention(replace(facts, being_copied=frozenset())),
+    )
+
+
+def _outline_facts(
+    work: PartitionWork, view: LogView, look: Look, being_copied: frozenset[str]
+) -> OutlineFacts | None:
+    lineage, start_offset = view.log.lineage, view.log_start_offset
+    if start_offset is None or view.log.high_watermark is None:
+        return None
+    if lineage is None or not lineage.entries:
+        return None
+    metadata, highest = work.tier.metadata, look.copied.highest
+    earliest, latest = lineage.entries[0].epoch, lineage.entries[-1].epoch
+    highest_offsets = {
+        epoch: metadata.highest_offset_for_epoch(work.partition, epoch)
+        for epoch in look.outline.epochs
+        if earliest <= epoch < latest
+    }
+    return OutlineFacts(
+        outline=look.outline,
+        lineage=lineage,
+        leader_epoch=work.leader_epoch,
+        log_start_offset=start_offset,
+        high_watermark=max(view.log.high_watermark, view.stable.value or 0),
+        remote_bytes=look.remote_bytes,
+        highest_remote_offset=-1 if highest is None else highest,
+        local_segments=_local_segments(view),
+        highest_offsets={
+            epoch: offset for epoch, offset in highest_offsets.items() if offset is not None
+        },
+        unreferenced=_unreferenced(work, look.outline, earliest),
+        now_ms=work.tier.clock.now_ms(),
+        retention_ms=view.topic.retention_ms,
+        retention_bytes=view.topic.retention_bytes,
+        being_copied=being_copied,
+        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
+    )
+
+
+def _unreferenced(
+    work: PartitionWork, outline: ArchiveOutline, earliest: int
+) -> list[RemoteLogSegmentMetadata]:
+    """The segments that end in an epoch from before the lineage."""
+    return [
+        one
+        for epoch in outline.epochs
+        if epoch < earliest
+        for one in work.tier.metadata.list(work.partition, epoch)
+        if one.leader_epochs[-1][0] < earliest
+    ]
+
+
+def _local_segments(view: LogView) -> list[LocalSegment]:
+    return [LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments]

@@ -1,0 +1,171 @@
+"""What of a partition's remote log has expired, without a look at all of its segments (KIP-852).
+
+The size comes from `remote_log_size`, and the segments from the front, the oldest first, up to the
+first one that stays by every rule. The decision about these few is that of `decide_retention` about
+all: pure functions, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.lineage import ranges_in_lineage
+from tierlog.remote.metadata.manager import ArchiveOutline, RemoteLogSegmentMetadata
+from tierlog.tiering.retention import (
+    LocalSegment,
+    RetentionFacts,
+    local_only_bytes,
+    size_in_lineage,
+    written_ms,
+)
+
+__all__ = ["OutlineFacts", "expires_nothing", "facts_of_front", "may_be_cut", "take_front"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlineFacts:
+    """What questions tell whose cost does not grow with the segments; the rest as `RetentionFacts`.
+
+    ``remote_bytes``: the sum of `remote_log_size` over the lineage. ``highest_offsets``: by epoch
+    of the outline and the lineage. ``unreferenced``: the segments that end in an epoch from before
+    the lineage.
+    """
+
+    outline: ArchiveOutline
+    lineage: LeaderEpochs
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    remote_bytes: int
+    highest_remote_offset: int | None
+    local_segments: Sequence[LocalSegment] | None
+    highest_offsets: Mapping[int, int]
+    unreferenced: Sequence[RemoteLogSegmentMetadata]
+    now_ms: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    being_copied: frozenset[str] = frozenset()
+    clock_trusted: bool = True
+
+    def local_only_bytes(self) -> int | None:
+        """Bytes of local segments above the remote log, None for unknown."""
+        return local_only_bytes(
+            self.local_segments, self.highest_remote_offset, self.log_start_offset
+        )
+
+
+def expires_nothing(facts: OutlineFacts) -> bool:
+    """Whether nothing is to be deleted or cut now; False also when only the segments can tell."""
+    outline, first = facts.outline, facts.outline.first
+    if any(one.segment_id.id not in facts.being_copied for one in outline.unfinished):
+        return False
+    if outline.epochs and outline.epochs[-1] > facts.leader_epoch:
+        return False
+    if facts.unreferenced or may_be_cut(facts):
+        return False
+    if first is None:
+        return True
+    ranges = ranges_in_lineage(first, facts.lineage)
+    if not ranges or ranges[-1][1] < facts.log_start_offset:
+        return False
+    if facts.retention_ms is not None and (
+        not facts.clock_trusted or written_ms(first) < facts.now_ms - facts.retention_ms
+    ):
+        return False
+    if facts.retention_bytes is None:
+        return True
+    local_bytes = facts.local_only_bytes()
+    if local_bytes is None:
+        return False
+    # Segments that overlap count twice in the sum: it is never too low.
+    size_bytes = facts.remote_bytes + local_bytes
+    return size_bytes - size_in_lineage(first, ranges) < facts.retention_bytes
+
+
+def may_be_cut(facts: OutlineFacts) -> bool:
+    """Whether segments may reach beyond the end that the lineage gives one of their epochs."""
+    entries = facts.lineage.entries
+    if not entries:
+        return True
+    end_offsets = {one.epoch: after.start_offset for one, after in pairwise(entries)}
+    for epoch in facts.outline.epochs:
+        if entries[0].epoch <= epoch < entries[-1].epoch:
+            end_offset = end_offsets.get(epoch)
+            if end_offset is None or end_offset <= facts.highest_offsets.get(epoch, -1):
+                return True
+    return False
+
+
+def take_front(
+    facts: OutlineFacts, segments: Iterable[RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    """Those of the finished `segments`, given by start offset, that may have to go, and the first
+    one that stays: all behind it stay, too, except where they overlap.
+
+    Asks for no segment more. Nothing may have to be cut (`may_be_cut`).
+    """
+    front: list[RemoteLogSegmentMetadata] = []
+    epochs = {entry.epoch for entry in facts.lineage}
+    left_bytes = facts.remote_bytes + (facts.local_only_bytes() or 0)
+    by_time = facts.retention_ms is not None and facts.clock_trusted
+    by_size = facts.retention_bytes is not None and facts.local_only_bytes() is not None
+    cutoff_ms, limit_bytes = facts.now_ms - (facts.retention_ms or 0), facts.retention_bytes or 0
+    # Segments up to here are not served in the order of their start offsets, or not whole: which
+    # of them goes first is seen only when all are known.
+    unsure_to = expired_to = facts.log_start_offset - 1
+    for segment in segments:
+        front.append(segment)
+        left_bytes -= _counted_bytes(segment, epochs)
+        ranges = ranges_in_lineage(segment, facts.lineage)
+        whole = ranges == [(segment.start_offset, segment.end_offset)]
+        if segment.start_offset <= unsure_to or not whole:
+            unsure_to = max(unsure_to, ranges[-1][1] if ranges else -1)
+            continue
+        if by_time and segment.end_offset > expired_to:
+            by_time, expired_to = written_ms(segment) < cutoff_ms, segment.end_offset
+        by_size = by_size and left_bytes >= limit_bytes
+        if not (by_time or by_size) or segment.start_offset >= facts.high_watermark:
+            break
+    return front
+
+
+def facts_of_front(
+    facts: OutlineFacts,
+    front: Sequence[RemoteLogSegmentMetadata],
+    overlapping: Sequence[RemoteLogSegmentMetadata],
+) -> RetentionFacts:
+    """What `decide_retention` has to know: what `take_front` gave, the finished segments that
+    overlap, and those that go whatever their offsets."""
+    finished = {one.segment_id.id: one for one in (*overlapping, *front)}
+    others = (*facts.outline.unfinished, *facts.unreferenced)
+    known = finished | {one.segment_id.id: one for one in others}
+    epochs = {entry.epoch for entry in facts.lineage}
+    counted_bytes = sum(_counted_bytes(one, epochs) for one in finished.values())
+    return RetentionFacts(
+        segments=sorted(
+            known.values(), key=lambda one: (one.start_offset, one.end_offset, one.segment_id.id)
+        ),
+        rest_bytes=facts.remote_bytes - counted_bytes,
+        latest_epoch=facts.outline.epochs[-1] if facts.outline.epochs else -1,
+        lineage=facts.lineage,
+        leader_epoch=facts.leader_epoch,
+        log_start_offset=facts.log_start_offset,
+        high_watermark=facts.high_watermark,
+        highest_remote_offset=facts.highest_remote_offset,
+        local_segments=facts.local_segments,
+        now_ms=facts.now_ms,
+        retention_ms=facts.retention_ms,
+        retention_bytes=facts.retention_bytes,
+        being_copied=facts.being_copied,
+        clock_trusted=facts.clock_trusted,
+    )
+
+
+def _counted_bytes(segment: RemoteLogSegmentMetadata, epochs: set[int]) -> int:
+    """What the segment adds to the sum of `remote_log_size` over `epochs`."""
+    return sum(
+        size_bytes for epoch, size_bytes in segment.served_size_per_epoch() if epoch in epochs
+    )
