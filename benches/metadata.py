@@ -30,10 +30,11 @@ OFFSETS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """So many partitions with so many segments each, a new leader after each 500."""
+    """So many partitions with so many segments each, a new leader after each 500 or as said."""
 
     partitions: int
     segments: int
+    epoch_segments: int = EPOCH_SEGMENTS
 
     @property
     def name(self) -> str:
@@ -43,6 +44,10 @@ class Store:
     def total(self) -> int:
         return self.partitions * self.segments
 
+    @property
+    def last_epoch(self) -> int:
+        return (self.segments - 1) // self.epoch_segments
+
     def partition(self, number: int) -> TopicIdPartition:
         topic_id = kafka_uuid(hashlib.sha256(b"orders").digest()[:16])
         return TopicIdPartition(topic_id=topic_id, topic="orders", partition=number)
@@ -50,8 +55,8 @@ class Store:
     def segment(self, partition: int, number: int) -> RemoteLogSegmentMetadata:
         which = partition * self.segments + number
         name = hashlib.sha256(b"%d" % which).digest()
-        epoch, size_bytes = number // EPOCH_SEGMENTS, (1 << 30) - which % 1_000
-        first_offset = epoch * EPOCH_SEGMENTS * OFFSETS
+        epoch, size_bytes = number // self.epoch_segments, (1 << 30) - which % 1_000
+        first_offset = epoch * self.epoch_segments * OFFSETS
         return RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(
                 topic_id_partition=self.partition(partition), id=kafka_uuid(name[:16])
@@ -70,7 +75,10 @@ class Store:
 
     def path(self, corpora: Corpora) -> Path:
         """The store, written unless an earlier run did."""
-        name = f"metadata-{SCHEMA_VERSION}-{self.partitions}x{self.segments}.sqlite"
+        shape = f"{self.partitions}x{self.segments}"
+        if self.epoch_segments != EPOCH_SEGMENTS:
+            shape += f"by{self.epoch_segments}"
+        name = f"metadata-{SCHEMA_VERSION}-{shape}.sqlite"
         path = corpora.directory / name
         if not path.exists():
             draft = path.with_suffix(".draft")

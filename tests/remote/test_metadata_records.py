@@ -19,6 +19,7 @@ from tierlog.remote.metadata.manager import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata.records import (
     MetadataRecord,
     RemoteLogMetadata,
@@ -102,6 +103,24 @@ def kafka_says(lines: list[str]) -> list[str]:
 def test_bytes_are_kafkas(event: RemoteLogMetadata, value: str) -> None:
     assert encode_record(MetadataRecord(event)).hex() == value
     assert decode_record(bytes.fromhex(value)) == MetadataRecord(event)
+
+
+@pytest.mark.parametrize(
+    ("lineage", "size_bytes"),
+    [((0, 1, 2), 100_500), ((1, 2), 100_500), ((2,), 100_500), ((2, 3), 100_500), ((3, 4), 0)],
+)
+def test_kafkas_segment_counts_whole_for_its_last_epoch(
+    lineage: tuple[int, ...], size_bytes: int
+) -> None:
+    """Kafka's record does not say how many bytes each epoch has."""
+    added, finished = (decode_record(bytes.fromhex(VECTORS[row][1])).event for row in (0, 2))
+    assert isinstance(added, RemoteLogSegmentMetadata)
+    assert isinstance(finished, RemoteLogSegmentMetadataUpdate)
+    manager = InMemoryRemoteLogMetadataManager()
+    manager.add(added)
+    manager.update(finished)
+    assert added.bytes_per_epoch is None
+    assert sum(manager.remote_log_size(PARTITION, epoch) for epoch in lineage) == size_bytes
 
 
 @pytest.mark.parametrize(("event", "value"), VECTORS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from tests.tiering.hosts import GoldenLog
 from tests.tiering.test_manager import Node, rolled
 from tests.tiering.test_retention import World, overlaps, st_world
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
-from tierlog.metrics.snapshot import RemoteLog
+from tierlog.metrics.server import start_metrics_server
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata.partition import PartitionMetadata
@@ -57,9 +58,7 @@ class CountedMetadata(InMemoryRemoteLogMetadataManager):
         self.segments += len(found)
         return found
 
-    def segments_by_offset(
-        self, partition: TopicIdPartition
-    ) -> Iterator[RemoteLogSegmentMetadata]:
+    def segments_by_offset(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         for segment in super().segments_by_offset(partition):
             self.segments += 1
             yield segment
@@ -211,15 +210,32 @@ def test_the_size_is_absent_while_the_metadata_has_no_answer(node: Node, tmp_pat
     log = GoldenLog(tmp_path, "epochs-0")
     node.lead(log)
     node.manager.run_until_idle()
-    assert isinstance(node.manager.metrics.snapshot().total_sums.remote_log, RemoteLog)
-    counted(node).ready = False
     expire(node)
-    sums = node.manager.metrics.snapshot().total_sums
-    assert sums.remote_log is None
-    assert sums.delete_lag is None
-    counted(node).ready = True
-    expire(node)
-    assert isinstance(node.manager.metrics.snapshot().total_sums.remote_log, RemoteLog)
+    total = sum(one.segment_size_bytes for one in node.metadata.list(log.partition))
+    with start_metrics_server(node.manager.metrics, "127.0.0.1") as server:
+        assert scraped(server.port) == {f"{name} {total:.1f}" for name in SIZES}
+        counted(node).ready = False
+        expire(node)
+        assert scraped(server.port) == set()
+        sums = node.manager.metrics.snapshot().total_sums
+        assert sums.remote_log is None
+        assert sums.delete_lag is None
+        counted(node).ready = True
+        expire(node)
+        assert scraped(server.port) == {f"{name} {total:.1f}" for name in SIZES}
+
+
+SIZES = (
+    "kafka_server_brokertopicmetrics_remotelogsizebytes",
+    'tierlog_topic_remotelogsizebytes{topic="epochs"}',
+)
+
+
+def scraped(port: int) -> set[str]:
+    """The sizes that the metrics endpoint shows."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {line for line in lines if "remotelogsizebytes" in line and not line.startswith("#")}
 
 
 def cut(world: World) -> World:
