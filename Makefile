@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test quick check bench proofs models spark-versions reliability fmt lock clean build
+.PHONY: help demo test quick check prose-sample bench proofs models spark-versions reliability fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ check: build $(STAMPS)/test $(STAMPS)/check  ## formats, lints, types, layers
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest tierlog._core tierlog._hot --mypy-config-file pyproject.toml --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 	$(BIN)/lint-imports
+
+prose-sample: build $(STAMPS)/test  ## sentences drawn at random, to be judged (COUNT=100 SEED=1)
+	$(BIN)/python -m tests.prose --count $(or $(COUNT),100) --seed $(or $(SEED),1)
 
 bench: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## ours against the peers, in the same run
 	$(BIN)/python -m benches
