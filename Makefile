@@ -36,7 +36,7 @@ test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)
 # What starts a JVM or a server, builds wheels or times something is left to `make test`.
 SLOW_FOLDERS := integration kafka_tools packaging reliability settings spark test_benches.py
 
-quick: build $(STAMPS)/test  ## the tests that a developer runs every few minutes
+quick: build $(STAMPS)/test $(STAMPS)/check  ## the tests that a developer runs every few minutes
 	cargo test --locked --quiet -p tierlog-core --lib
 	QUICK=1 $(BIN)/python -m pytest -q $(WORKERS) -m 'not integration and not packaging' $(addprefix --ignore=tests/,$(SLOW_FOLDERS))
 
