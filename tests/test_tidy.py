@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 RUST_FUNCTION = re.compile(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)")
+CYTHON_FUNCTION = re.compile(r"( *)(?:def|cdef|cpdef) [^(=]*?(\w+)\(")
+CYTHON = (".pyx", ".pxi", ".pxd")
 THIS_FILE = "tests/test_tidy.py"
 
 # Where looking at the clock, sleeping or chance is the job.
@@ -41,15 +43,34 @@ def rust_functions(source: str) -> list[tuple[str, int]]:
     found = []
     lines = source.splitlines()
     for start, line in enumerate(lines):
-        match = re.match(
-            r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |extern \"C\" )*fn (\w+)", line
-        )
+        match = RUST_FUNCTION.match(line)
         if match is None:
             continue
         for end in range(start, len(lines)):
             if lines[end].startswith(match[1] + "}") or lines[end].rstrip().endswith(("{}", ";")):
                 found.append((match[2], end - start + 1))
                 break
+    return found
+
+
+def cython_functions(source: str) -> list[tuple[str, int]]:
+    """Name and length in lines of every function, which ends where its indentation does."""
+    found = []
+    lines = [*source.splitlines(), "end"]
+    for start, line in enumerate(lines):
+        match = CYTHON_FUNCTION.match(line)
+        if match is None:
+            continue
+        body = start
+        while (text := "\n".join(lines[start : body + 1])).count("(") > text.count(")"):
+            body += 1
+        if not text.split("#")[0].rstrip().endswith(":"):
+            continue  # A declaration.
+        inner = match[1] + " "
+        ends = (
+            n for n in range(body + 1, len(lines)) if lines[n] and not lines[n].startswith(inner)
+        )
+        found.append((match[2], len("\n".join(lines[start : next(ends)]).rstrip().splitlines())))
     return found
 
 
@@ -63,13 +84,14 @@ def python_functions(source: str) -> list[tuple[str, int]]:
 
 def test_files_and_functions_fit() -> None:
     too_long = []
-    for name in tracked(".py", ".rs", ".pyx"):
+    for name in tracked(".py", ".rs", *CYTHON):
         source = text_of(name)
         length = source.count("\n")
         if length > MAX_FILE_LINES:
             too_long.append(f"{name}: {length} lines")
         functions = rust_functions(source) if name.endswith(".rs") else []
         functions += python_functions(source) if name.endswith(".py") else []
+        functions += cython_functions(source) if name.endswith(CYTHON) else []
         too_long += [
             f"{name}: {function} has {lines} lines"
             for function, lines in functions
@@ -81,10 +103,10 @@ def test_files_and_functions_fit() -> None:
 @pytest.mark.parametrize(
     ("suffixes", "pattern", "allowed"),
     [
-        ((".py", ".rs", ".pyx"), r"\b(TODO|FIXME|XXX|HACK)\b", (THIS_FILE,)),
-        ((".py",), r"NotImplementedError", (THIS_FILE,)),
-        ((".py",), r"\btime\.(time|monotonic|sleep|perf_counter)\(", CLOCK_OWNERS),
-        ((".py",), r"\b(random\.|uuid4\()", CHANCE_OWNERS),
+        ((".py", ".rs", *CYTHON), r"\b(TODO|FIXME|XXX|HACK)\b", (THIS_FILE,)),
+        ((".py", *CYTHON), r"NotImplementedError", (THIS_FILE,)),
+        ((".py", *CYTHON), r"\btime\.(time|monotonic|sleep|perf_counter)\(", CLOCK_OWNERS),
+        ((".py", *CYTHON), r"\b(random\.|uuid4\()", CHANCE_OWNERS),
         ((".rs",), r"\b(Instant|SystemTime)::now", ("rust/core/benches/",)),
         (
             (".py",),
