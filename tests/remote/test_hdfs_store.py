@@ -356,7 +356,7 @@ class TestDeadlines:
             before = threading.active_count()
             for _ in range(60):
                 took_ms(lambda: store.head("k"))
-            with pytest.raises(RemoteStorageError, match="32 earlier calls still wait"):
+            with pytest.raises(RemoteStorageError, match="32 earlier calls still have no answer"):
                 store.head("k")
             assert threading.active_count() <= before + 32
         # The NameNode has gone for good: those who waited for it end.
@@ -594,7 +594,7 @@ for _ in range(20):
         assert done.stderr == ""
 
     @pytest.mark.parametrize(
-        ("error", "failure", "passing", "text"),
+        ("error", "failure", "retriable", "text"),
         [
             (FileNotFoundError("no x\n\tat a.b"), Failure.ABSENT, False, "no x"),
             (FileExistsError("x"), Failure.EXISTS, False, "x"),
@@ -630,9 +630,9 @@ for _ in range(20):
         ],
         ids=lambda value: str(value)[:20],
     )
-    def test_errors(self, error: Exception, failure: Failure, passing: bool, text: str) -> None:
+    def test_errors(self, error: Exception, failure: Failure, retriable: bool, text: str) -> None:
         found = hdfs_client._call_failed(error)
-        assert (found.failure, found.passing, found.text) == (failure, passing, text)
+        assert (found.failure, found.retriable, found.text) == (failure, retriable, text)
 
 
 class TestPartitions:

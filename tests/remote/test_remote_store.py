@@ -167,7 +167,7 @@ class TestLocalStoreOnly:
         return LocalStore(root)
 
     def test_a_missing_root_is_not_an_empty_store(self, root: Path) -> None:
-        with pytest.raises(RemoteResourceNotFoundError, match="folder itself is missing"):
+        with pytest.raises(RemoteResourceNotFoundError, match="store's folder is missing"):
             list(LocalStore(root).list())
         with pytest.raises(RemoteResourceNotFoundError):
             LocalStore(root).head("k")
@@ -392,7 +392,7 @@ class TestObstoreErrors:
     @pytest.mark.parametrize("kind", list(obstore_store._ERROR_RETRIABLE), ids=lambda k: k.__name__)
     def test_mapping(self, kind: type[Exception]) -> None:
         store = ObstoreStore(None, "s3://bucket/p", secrets=["hush-hush"])  # type: ignore[arg-type]
-        with pytest.raises(RemoteStorageError) as caught, store._errors("some/key"):
+        with pytest.raises(RemoteStorageError) as caught, store._storage_errors("some/key"):
             raise kind("PUT http://h/x?X-Amz-Signature=abc with hush-hush\n\nDebug source:\nhush")
         assert str(caught.value) == "s3://bucket/p: some/key: PUT http://h/x?... with ***"
         assert caught.value.retriable is obstore_store._ERROR_RETRIABLE[kind]
@@ -401,7 +401,7 @@ class TestObstoreErrors:
     def test_secrets_of_the_environment_are_masked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
         store = ObstoreStore(None, "s3://bucket/p")  # type: ignore[arg-type]
-        with pytest.raises(RemoteStorageError, match=r"x \*\*\* y"), store._errors("k"):
+        with pytest.raises(RemoteStorageError, match=r"x \*\*\* y"), store._storage_errors("k"):
             raise obstore_errors.GenericError("x canary-token y")
 
 

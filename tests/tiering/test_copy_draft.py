@@ -205,7 +205,7 @@ def test_only_what_was_written_to_its_end_is_put(store: LocalStore, tmp_path: Pa
     draft = store.draft(KEY, 3)
     assert draft is not None
     os.write(draft.fileno(), b"abc")
-    with pytest.raises(ValueError, match="nothing was written"):
+    with pytest.raises(ValueError, match="expected a call of wrote"):
         draft.put()
     draft.close()
     draft.close()
@@ -273,7 +273,9 @@ def nowhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         # What an old kernel makes of it: a folder, opened for writing.
         monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     else:
-        monkeypatch.setattr("tierlog.remote.store.local_draft._link_to", lambda _: "/proc/none")
+        monkeypatch.setattr(
+            "tierlog.remote.store.local_draft._descriptor_path", lambda _: "/proc/none"
+        )
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -63,8 +63,8 @@ KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         ((), {}, "no-such-bucket", 1, "there is no such bucket: create it or correct the URL"),
         ((), {KEYS[1]: "wrong"}, "", 1, "the secret key is wrong: check AWS_SECRET_ACCESS_KEY"),
         ((), {KEYS[0]: "wrong"}, "", 1, "the access key is unknown: check AWS_ACCESS_KEY_ID"),
-        (("AWS_ALLOW_HTTP",), {}, "", 2, "go on without encryption, set AWS_ALLOW_HTTP=true"),
-        (KEYS, {"AWS_PROFILE": "none"}, "", 2, "found 'none'; there are: plain"),
+        (("AWS_ALLOW_HTTP",), {}, "", 2, "connect without encryption, set AWS_ALLOW_HTTP=true"),
+        (KEYS, {"AWS_PROFILE": "none"}, "", 2, "found 'none'; the profiles are: plain"),
     ],
 )
 def test_one_clear_line(

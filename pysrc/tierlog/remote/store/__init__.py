@@ -1,1 +1,1 @@
-"""The object store seam and its stores: files, S3, GCS and Azure, HDFS."""
+"""The `ObjectStore` protocol and its stores: local files, S3, GCS, Azure, HDFS and memory."""

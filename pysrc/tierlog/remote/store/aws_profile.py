@@ -1,7 +1,7 @@
-"""Credentials, region and endpoint of a profile in `~/.aws/credentials` and `~/.aws/config`.
+"""Read credentials, region and endpoint from `~/.aws/credentials` and `~/.aws/config`.
 
-obstore reads the environment, and asks AWS where the environment has nothing; it does not know
-these files. As with the AWS command line, keys of the environment win over those of a profile.
+obstore reads only the environment and AWS's own services; it does not read these files. As with
+the AWS command line, credentials in the environment win over those of a profile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tierlog.log.files import printable
 
 __all__ = ["profile_options"]
 
-# Credentials of the environment, of any kind: then a profile has nothing to add.
+# When one of these variables is set, the environment has credentials and the profile's are unused.
 _OTHER_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -29,8 +29,8 @@ _CREDENTIALS = {
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "token",
 }
-# An option, its key in a profile, and the variables that win over it.
-_PLACES = (
+# Name of the option, its key in a profile, and the variables that win over the profile.
+_OPTIONS = (
     ("region", "region", ("AWS_REGION", "AWS_DEFAULT_REGION")),
     ("endpoint", "endpoint_url", ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")),
 )
@@ -38,19 +38,19 @@ _NEEDS_AWS = ("credential_process", "role_arn", "sso_session", "sso_start_url")
 
 
 def profile_options(environ: Mapping[str, str], given: Iterable[str]) -> dict[str, str]:
-    """Options for obstore from the profile `AWS_PROFILE`, or the default one if there is one.
+    """Return options for obstore from the profile `AWS_PROFILE`, or from the default profile.
 
-    ``given`` are the names of options that the caller has set. ConfigError for a profile that is
-    missing, or whose credentials only the AWS command line can get.
+    ``given`` are the names of options that the caller has set. Raises ConfigError when the profile
+    is missing, or when only the AWS command line can get its credentials.
     """
     plain = {name.lower().removeprefix("aws_") for name in given}
     name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
-    profiles = _profiles(environ)
+    profiles = _read_profiles(environ)
     if name and name not in profiles:
         known = ", ".join(sorted(map(printable, profiles))) or "none"
         raise ConfigError(
             f"AWS_PROFILE: expected a profile of ~/.aws/credentials or ~/.aws/config, found "
-            f"{printable(name)!r}; there are: {known}"
+            f"{printable(name)!r}; the profiles are: {known}"
         )
     profile = profiles.get(name or "default", {})
     options = {}
@@ -62,31 +62,31 @@ def profile_options(environ: Mapping[str, str], given: Iterable[str]) -> dict[st
                 f'eval "$(aws configure export-credentials --profile {printable(name)} '
                 '--format env)" first'
             )
-    for option, key, variables in _PLACES:
+    for option, key, variables in _OPTIONS:
         if key in profile and option not in plain and not any(map(environ.get, variables)):
             options[option] = profile[key]
     return options
 
 
-def _profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Every profile of both files; keys of the credentials file win."""
+def _read_profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the keys of every profile in both files; the credentials file wins."""
     home = environ.get("HOME", "")
     config = environ.get("AWS_CONFIG_FILE") or os.path.join(home, ".aws", "config")
     file = environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.join(home, ".aws", "credentials")
     profiles: dict[str, dict[str, str]] = {}
     for path, prefix in ((config, "profile "), (file, "")):
-        for section, keys in _sections(path).items():
+        for section, keys in _read_sections(path).items():
             if section == "default" or section.startswith(prefix):
                 profiles.setdefault(section.removeprefix(prefix).strip(), {}).update(keys)
     return profiles
 
 
-def _sections(path: str) -> dict[str, dict[str, str]]:
+def _read_sections(path: str) -> dict[str, dict[str, str]]:
     parser = ConfigParser(interpolation=None, default_section="\0", strict=False)
     try:
         parser.read(path, encoding="utf-8")
     except (ConfigParserError, UnicodeDecodeError) as error:
-        # The message of a parser quotes the line, which may be a secret.
+        # A parser's message quotes the line, which may hold a secret.
         raise ConfigError(
             f"{printable(path)}: expected sections of key = value lines, found a "
             f"{type(error).__name__}; compare the file with what `aws configure` writes"

@@ -1,4 +1,4 @@
-"""Native libraries with threads of their own do not survive a fork; this says so in time."""
+"""Refuse to use a native library after a fork: its threads do not exist in the child process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["ForkGuard"]
 
 
 class ForkGuard:
-    """Remembers that this process inherited a library in use, whose threads are gone."""
+    """Raises ConfigError when a forked child uses a library that its parent had already used."""
 
     def __init__(self, library: str, harm: str) -> None:
         self._library = library
         self._harm = harm
         self._used = False
         self._broken = False
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._mark_broken)
 
-    def _forked(self) -> None:
+    def _mark_broken(self) -> None:
         self._broken = self._broken or self._used
 
     def enter(self, url: str) -> None:
-        """Before each use. ConfigError in a child of a process that had used the library."""
+        """Record a use. Raises ConfigError in a child of a process that had used the library."""
         if self._broken:
             raise ConfigError(
                 f"{url}: this process was forked from one that had used {self._library}, and "

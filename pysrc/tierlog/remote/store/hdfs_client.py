@@ -1,17 +1,16 @@
-"""hdfs-native under a deadline: its calls run in threads that can be left behind.
+"""Calls of hdfs-native with a deadline, each in a worker thread that can be abandoned.
 
-hdfs-native waits for a silent NameNode for ever. Whoever calls it through here waits for a worker
-thread, so long and no longer, and then goes on without it. A client whose answer did not come is
-put aside, since it would go on asking the dead connection; the next call opens a new one. Calls
-that still wait in vain are counted, and beyond a few no new ones begin until some have ended: a
-NameNode that accepts and never answers costs some threads, not one per attempt.
+hdfs-native waits for a silent NameNode without limit. Here the caller waits for a worker thread
+until the deadline and then continues without it. A client whose call timed out is replaced, since
+it would keep asking the dead connection; the next call opens a new one. Abandoned calls that have
+not ended are counted, and above a limit no new call begins: a NameNode that accepts connections and
+never answers costs a bounded number of threads, not one per attempt.
 
-Not its coroutines, although those may be cancelled: they are polled inside the interpreter, and
-when a connection breaks while a call begins, hdfs-native's listener and the interpreter wait for
-each other for good. Nor its file objects: they close themselves, and so wait, when they are let go.
+hdfs-native's coroutines can be cancelled, but are not used: they are polled inside the interpreter,
+and when a connection breaks while a call begins, hdfs-native's listener and the interpreter
+deadlock. Its file objects are not used either: their destructors close them, which can block.
 
-What a call that was left behind had sent may still be carried out later. `HdfsStore` is built so
-that this does no harm.
+An abandoned call may still take effect later. `HdfsStore` is built so that this does no harm.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ from tierlog.remote.store.fork_guard import ForkGuard
 __all__ = ["CallFailedError", "Failure", "HdfsClient", "HdfsConnection", "HdfsOptions"]
 
 _MAX_TEXT = 300
-# Calls to one cluster that were left behind and have not ended.
+# Limit of abandoned calls to one cluster that have not ended.
 _MAX_STUCK = 32
-# And such as nobody waits for: what they would have done is left for later.
+# Limit of background calls to one cluster; above it, background work is postponed.
 _MAX_BACKGROUND = 8
 _MAX_IDLE_WORKERS = 32
-# How long a process that ends waits for calls that are under way.
+# How long the end of the process waits for active calls.
 _GRACE_S = 2.0
-# The end of a client waits for its threads, and one of them may be looking up a name.
+# Closing a client waits for its threads, and one of them may be resolving a host name.
 _QUIET_MS = 60_000
 _MAX_SOCKET_TIMEOUT_MS = 60_000
 
 _FAILED = re.compile(r"(\w+)(?:\((.*))?", re.DOTALL)
 _REMOTE = re.compile(r'"([\w.$]+)", "(.*)', re.DOTALL)
-# Where a message goes on with a stack trace, a list of machines or the next line.
+# Where a message continues with a stack trace, a list of machines or the next line.
 _TAIL = re.compile(r'\\n|\n|: \[|"\)*$')
 
-# By the class that the NameNode or hdfs-native names; everything else may pass.
-_NOT_PASSING = frozenset(
+# Classes of errors, as the NameNode or hdfs-native names them, that a retry cannot cure.
+_PERMANENT = frozenset(
     {
         "AccessControlException",
         "AuthorizationException",
@@ -82,32 +81,32 @@ _Result = TypeVar("_Result")
 
 
 class Failure(Enum):
-    """How a call ended that brought no answer."""
+    """How a call failed."""
 
     ABSENT = "there is no such file"
-    EXISTS = "there is such a file"
-    REFUSED = "the answer was no; nothing has changed"
-    LOST = "the connection broke; what was asked for may have happened"
-    SILENT = "no answer in time; what was asked for may still happen"
+    EXISTS = "the file exists already"
+    REFUSED = "the call was refused; nothing has changed"
+    LOST = "the connection broke; the call may have taken effect"
+    SILENT = "no answer in time; the call may still take effect"
 
 
 class CallFailedError(Exception):
     """A call of hdfs-native failed; never leaves the store."""
 
-    def __init__(self, failure: Failure, text: str, *, passing: bool = False) -> None:
+    def __init__(self, failure: Failure, text: str, *, retriable: bool = False) -> None:
         super().__init__(text)
         self.failure = failure
         self.text = text
-        self.passing = passing
+        self.retriable = retriable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsOptions:
-    """What `open_store` takes for `hdfs://`. Only the first one is ours.
+    """The options of `open_store` for `hdfs://`. Only ``timeout_s`` is tierlog's own.
 
-    ``timeout_s`` bounds each wait for HDFS. ``config`` are Hadoop's settings over those of the
+    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings, which win over the
     files in ``config_dir`` (or where ``HADOOP_CONF_DIR`` and ``HADOOP_HOME`` point to).
-    ``replication`` and ``block_size_bytes`` of new files are the cluster's unless given.
+    ``replication`` and ``block_size_bytes`` of new files default to the cluster's.
     """
 
     timeout_s: float = 30.0
@@ -120,10 +119,10 @@ class HdfsOptions:
     block_size_bytes: int | None = None
 
     def settings(self, *, single: bool) -> dict[str, str]:
-        """`config` over what our deadline asks for; `single` if there is just one NameNode.
+        """Return `config` plus the settings that the deadline needs; `single` means one NameNode.
 
-        Several are tried in any order, so that a new client may find another one than that which
-        kept silent. The long pauses are left to our own attempts.
+        Several NameNodes are tried in random order, so a new client may find a responsive one.
+        Failover inside hdfs-native pauses only briefly: tierlog's own attempts take longer pauses.
         """
         socket_timeout_ms = min(_MAX_SOCKET_TIMEOUT_MS, max(1, int(self.timeout_s * 1000) // 3))
         return {
@@ -136,7 +135,7 @@ class HdfsOptions:
         }
 
     def client_fields(self) -> tuple[object, ...]:
-        """What two clients of one cluster may differ in."""
+        """Return the options that need a client of their own when they differ."""
         return (
             tuple(sorted(self.settings(single=True).items())),
             self.config_dir,
@@ -147,7 +146,7 @@ class HdfsOptions:
 
 
 class HdfsClient:
-    """A client of hdfs-native for as long as somebody can use it."""
+    """A hdfs-native client that is kept for `_QUIET_MS` after its last user dropped it."""
 
     __slots__ = ("_ended", "_now_ms", "native")
 
@@ -161,7 +160,7 @@ class HdfsClient:
 
 
 class _Clusters:
-    """The clients of this process, one per cluster at a time, and how many calls are stuck."""
+    """The clients of this process, one per cluster and options, and the counts of stuck calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -170,7 +169,7 @@ class _Clusters:
         self._ended: deque[tuple[int, Any]] = deque()
 
     def client(self, kind: object, opened: Callable[[], Any]) -> HdfsClient:
-        """The one of that kind, or a new one."""
+        """Return the client of that kind, or open one."""
         with self._lock:
             client = self._clients.get(kind)
             if client is None:
@@ -180,8 +179,8 @@ class _Clusters:
                 self._ended.popleft()
         return client
 
-    def put_aside(self, kind: object, client: HdfsClient) -> None:
-        """Nobody gets this client any more; whoever holds it may go on with it."""
+    def drop_client(self, kind: object, client: HdfsClient) -> None:
+        """Stop handing out this client; callers that hold it may continue to use it."""
         with self._lock:
             if self._clients.get(kind) is client:
                 del self._clients[kind]
@@ -195,7 +194,7 @@ class _Clusters:
 
 
 class _Call(Future[_Result]):
-    """One call in a worker. When nobody waits for it any more, it is left behind."""
+    """One call in a worker. Its caller can abandon it."""
 
     def __init__(self, work: Callable[[], _Result], kind: object) -> None:
         super().__init__()
@@ -212,17 +211,17 @@ class _Call(Future[_Result]):
                 _clusters.count_stuck(self._kind, 1)
 
     def run(self) -> None:
-        """In the worker; an outcome, whatever it is, is for those who still wait."""
+        """Execute the call in the worker; the result reaches only a caller that still waits."""
         result, error = None, None
         try:
             result = self._work()
-        except BaseException as caught:  # noqa: BLE001 - who waits is told
+        except BaseException as caught:  # noqa: BLE001 - the caller gets it from the future
             error = caught
         with self._guard:
             self._ended = True
             if self.left_behind:
                 _clusters.count_stuck(self._kind, -1)
-        # What the work holds, a client not least, ends with it.
+        # Objects that the call holds, above all a client, are released before it reports its end.
         del self._work
         if error is not None:
             self.set_exception(error)
@@ -231,7 +230,7 @@ class _Call(Future[_Result]):
 
 
 class _Workers:
-    """Daemon threads, as many as there are calls at the same time; idle ones are used again."""
+    """Daemon threads, one for each concurrent call; idle threads are reused."""
 
     def __init__(self) -> None:
         self._idle: deque[SimpleQueue[_Call[Any]]] = deque()
@@ -241,7 +240,7 @@ class _Workers:
     def start(self, call: _Call[Any]) -> None:
         if not self._registered:
             self._registered = True
-            atexit.register(self._calm)
+            atexit.register(self._wait_for_calls)
         self._running.add(call)
         call.add_done_callback(self._running.discard)
         try:
@@ -260,8 +259,8 @@ class _Workers:
                 return
             self._idle.append(calls)
 
-    def _calm(self) -> None:
-        """The process ends: what can end does so before the interpreter goes away beneath it."""
+    def _wait_for_calls(self) -> None:
+        """Let active calls end before the interpreter shuts down; they run native code."""
         wait(list(self._running), timeout=_GRACE_S)
 
 
@@ -271,12 +270,12 @@ _workers = _Workers()
 
 
 class HdfsConnection:
-    """A cluster as hdfs-native reaches it; `call` is the only way in."""
+    """Connection to a cluster through hdfs-native; `call` is the only way to use it."""
 
     def __init__(self, url: str, options: HdfsOptions) -> None:
         """`url` names the cluster alone, ``hdfs://host:port`` or ``hdfs://nameservice``.
 
-        ConfigError when hdfs-native is missing or refuses the settings; nothing is asked yet.
+        Raises ConfigError when hdfs-native is missing or refuses the settings. Sends no request.
         """
         self.url = url
         self._options = options
@@ -288,13 +287,13 @@ class HdfsConnection:
                 f"{url}: hdfs:// stores need the extra 'hdfs': pip install 'tierlog[hdfs]'"
             ) from error
         self._native = hdfs_native
-        # Refuses bad settings here rather than in the first call. Not kept: a fork may follow.
-        self._opened()
+        # Bad settings are refused here, not in the first call. Not kept: a fork may follow.
+        self._open_native_client()
 
     def client(self) -> HdfsClient:
-        """The client that calls go through until one of them has waited in vain."""
+        """Return the client for new calls; a call that timed out replaces it."""
         _fork_guard.enter(self.url)
-        return _clusters.client(self._kind, self._opened)
+        return _clusters.client(self._kind, self._open_native_client)
 
     def call(
         self,
@@ -304,15 +303,15 @@ class HdfsConnection:
         client: HdfsClient | None = None,
         late: Callable[[Any], object] | None = None,
     ) -> _Result:
-        """The result of `step(client)`, on the current client unless given.
+        """Return the result of `step(client)`, on the current client unless one is given.
 
-        CallFailedError for everything that goes wrong, at the latest when time is up. Should
-        `step` end after that, `late(client)` follows it.
+        Raises CallFailedError for every failure, and after the timeout. When `step` ends after
+        the timeout, `late(client)` is called.
         """
         stuck = _clusters.stuck(self._kind)
         if stuck >= _MAX_STUCK:
             raise CallFailedError(
-                Failure.SILENT, f"{stuck} earlier calls still wait for an answer", passing=True
+                Failure.SILENT, f"{stuck} earlier calls still have no answer", retriable=True
             )
         used = self.client() if client is None else client
         waits_s = self._options.timeout_s if timeout_s is None else timeout_s
@@ -330,9 +329,9 @@ class HdfsConnection:
             return call.result(waits_s)
         except TimeoutError:
             call.leave_behind()
-            _clusters.put_aside(self._kind, used)
+            _clusters.drop_client(self._kind, used)
             raise CallFailedError(
-                Failure.SILENT, f"no answer within {waits_s:g} s", passing=True
+                Failure.SILENT, f"no answer within {waits_s:g} s", retriable=True
             ) from None
         except (OSError, RuntimeError) as error:
             raise _call_failed(error) from None
@@ -340,16 +339,16 @@ class HdfsConnection:
             call.leave_behind()
             if type(error).__module__ != "pyo3_runtime":
                 raise
-            # A panic in hdfs-native; it derives from BaseException only.
-            _clusters.put_aside(self._kind, used)
+            # A panic in hdfs-native derives from BaseException only.
+            _clusters.drop_client(self._kind, used)
             raise CallFailedError(
-                Failure.LOST, f"hdfs-native stopped: {_first_line(str(error))}", passing=True
+                Failure.LOST, f"hdfs-native panicked: {_first_line(str(error))}", retriable=True
             ) from None
 
     def attempt(self, step: Callable[[Any], object]) -> bool:
-        """Run `step` for its effect; nobody waits for it or hears how it ended.
+        """Start `step` in the background; its result and its errors are ignored.
 
-        False when too many such calls are under way, and nothing was done.
+        Returns False, without starting it, when too many such calls are active.
         """
         background = ("background", self._kind)
         if _clusters.stuck(background) >= _MAX_BACKGROUND:
@@ -361,7 +360,7 @@ class HdfsConnection:
         return True
 
     def write_options(self) -> Any:
-        """For a new file, which must not exist."""
+        """Return the options for a new file, which must not exist."""
         return self._native.WriteOptions(
             block_size=self._options.block_size_bytes,
             replication=self._options.replication,
@@ -369,7 +368,7 @@ class HdfsConnection:
             create_parent=True,
         )
 
-    def _opened(self) -> Any:
+    def _open_native_client(self) -> Any:
         options = self._options
         single = ":" in self.url.rpartition("]")[2].removeprefix("hdfs://")
         try:
@@ -390,7 +389,7 @@ class HdfsConnection:
 
 
 def _call_failed(error: Exception) -> CallFailedError:
-    """What hdfs-native's exception says about the call."""
+    """Convert an exception of hdfs-native to a CallFailedError."""
     text = str(error)
     if isinstance(error, FileNotFoundError):
         return CallFailedError(Failure.ABSENT, _first_line(text))
@@ -399,20 +398,20 @@ def _call_failed(error: Exception) -> CallFailedError:
     if isinstance(error, OSError):
         refused = isinstance(error, IsADirectoryError)
         return CallFailedError(
-            Failure.REFUSED if refused else Failure.LOST, _first_line(text), passing=not refused
+            Failure.REFUSED if refused else Failure.LOST, _first_line(text), retriable=not refused
         )
-    # A RuntimeError carries the name and the fields of hdfs-native's own error as Rust prints them.
+    # A RuntimeError's text is the name and the fields of hdfs-native's error as Rust prints them.
     found = _FAILED.match(text)
     kind, detail = (found[1], found[2] or "") if found else ("", text)
     remote = _REMOTE.match(detail) if kind in ("RPCError", "FatalRPCError") else None
     if remote is not None:
         kind, detail = re.split(r"[.$]", remote[1])[-1], remote[2]
     if kind in _UNDECIDED:
-        return CallFailedError(Failure.LOST, _first_line(f"{kind}: {detail}"), passing=True)
+        return CallFailedError(Failure.LOST, _first_line(f"{kind}: {detail}"), retriable=True)
     return CallFailedError(
         Failure.REFUSED,
         _first_line(f"{kind}: {detail.lstrip(chr(34))}".removesuffix(": ")),
-        passing=found is not None and kind not in _NOT_PASSING and _NOT_A_FILE not in detail,
+        retriable=found is not None and kind not in _PERMANENT and _NOT_A_FILE not in detail,
     )
 
 

@@ -1,24 +1,21 @@
 """`hdfs://` store: one file per object beneath a folder, through hdfs-native (the extra ``hdfs``).
 
-A put writes a hidden name in the object's own folder (``.tierlog-<random>.tmp``), closes the file
-and renames it. Closed, it is as durable as HDFS makes it: every DataNode of the pipeline has said
-that it has the bytes (on its disk at once only with the cluster's ``dfs.datanode.synconclose``).
-HDFS renames at once or not at all, and refuses a name that is taken: of several writers one wins,
-and a reader sees all of an object or nothing. When the answer to a rename is lost, the store looks
-where the file is, and takes the hidden name away, so that a rename on its way finds nothing. A
-crash can leave a hidden file behind; listings pass over it, and the next store that writes into
-that folder removes those older than a day.
+A put writes a hidden file in the object's own folder (``.tierlog-<random>.tmp``), closes it and
+renames it. A closed file is as durable as HDFS makes it: every DataNode of the pipeline has
+acknowledged the bytes (on its disk only with the cluster's ``dfs.datanode.synconclose``). A rename
+in HDFS is atomic and refuses a name that exists: one of several writers wins, and a reader sees the
+whole object or nothing. When the answer to a rename is lost, the store checks where the file is and
+deletes the hidden file, so that a delayed rename fails. A crash can leave a hidden file; listings
+skip it, and the next store that writes into that folder removes those older than a day.
 
-No wait for HDFS is longer than ``timeout_s``, whatever became of the NameNode. Calls that may be
-repeated are, a few times, while errors are of the passing kind.
+No wait for HDFS is longer than ``timeout_s``, whatever the NameNode does. Idempotent calls are
+retried a few times when their error may pass.
 
-Names that HDFS keeps for itself (a colon, ``.snapshot``, ``.reserved``) are percent-encoded; the
-keys of segments and markers have no such characters and lie there as they are. Folders that become
-empty stay.
+Names that HDFS reserves (a colon, ``.snapshot``, ``.reserved``) are percent-encoded; the keys of
+segments and markers contain none and stay unchanged. Empty folders stay.
 
-A store may be pickled; the copy opens its own connections from the URL, the options given here and
-the Hadoop settings of its machine. A process that was forked from one that had used HDFS is
-refused.
+A store may be pickled; the copy opens its own connections from the URL, the given options and the
+Hadoop settings of its machine. A process forked from one that had used HDFS is refused.
 """
 
 from __future__ import annotations
@@ -62,14 +59,14 @@ if TYPE_CHECKING:
 
 __all__ = ["HdfsStore", "open_hdfs_store"]
 
-# hdfs-native copies what it is given; a piece of this size is worth the way to a worker.
-_PIECE_BYTES = 1 << 20
+# hdfs-native copies its input; a chunk of this size outweighs the cost of a worker thread.
+_CHUNK_BYTES = 1 << 20
 _LIST_PAGE = 1_000
 _ATTEMPTS = 6
 _FIRST_PAUSE_MS = 100
 _LEFTOVER_MS = 24 * 3_600_000
-# How long a put that failed for a reason of its own waits for its hidden file to be removed.
-_TIDY_S = 2.0
+# How long a put that failed waits for the removal of its hidden file.
+_REMOVE_S = 2.0
 _RESERVED = (".snapshot", ".reserved")
 _ENCODED = re.compile("[%:]")
 _Result = TypeVar("_Result")
@@ -77,7 +74,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """An object on its way: an open file of a hidden name, and the client it was opened with."""
+    """An object being written: an open hidden file, and the client that opened it."""
 
     client: HdfsClient
     file: Any
@@ -95,14 +92,14 @@ class HdfsStore(ObjectStore):
         clock: Clock | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`url` is ``hdfs://host:port/folder``, or names a service of the Hadoop settings."""
+        """`url` is ``hdfs://host:port/folder``, or uses a name service of the Hadoop settings."""
         self._options = options or HdfsOptions()
         self._clock = clock or SystemClock()
         self._random_bytes = random_bytes
         cluster, self._root = _split(url)
         self._url = cluster + quote(self._root)
         self._connection = HdfsConnection(cluster, self._options)
-        self._swept: set[str] = set()
+        self._cleaned_folders: set[str] = set()
 
     def __repr__(self) -> str:
         return f"HdfsStore({self._url!r})"
@@ -130,8 +127,8 @@ class HdfsStore(ObjectStore):
             asked = min(size_bytes, length - start_position)
             return length, reader.read_range(start_position, asked) if asked > 0 else b""
 
-        with self._errors(key):
-            length, data = self._retried(read)
+        with self._storage_errors(key):
+            length, data = self._call_with_retries(read)
         if start_position >= length:
             raise storage_error(
                 f"{self._url}: read of {key} from position {start_position}, but it has "
@@ -147,10 +144,10 @@ class HdfsStore(ObjectStore):
 
     def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
-        with self._errors(key):
-            status = self._retried(lambda client: client.get_file_info(path))
+        with self._storage_errors(key):
+            status = self._call_with_retries(lambda client: client.get_file_info(path))
         if status.isdir:
-            raise not_found(self._url, key, "there is a folder of that name")
+            raise not_found(self._url, key, "the name belongs to a folder")
         return _object_info(key, status)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -159,7 +156,7 @@ class HdfsStore(ObjectStore):
         while folders:
             base = folders.pop()
             for status in self._entries(base):
-                key = _key(base, status.path.rpartition("/")[2])
+                key = _decode_key(base, status.path.rpartition("/")[2])
                 if key is None:
                     continue
                 if status.isdir:
@@ -169,34 +166,36 @@ class HdfsStore(ObjectStore):
 
     def folders(self) -> Iterable[str]:
         keys = (
-            _key("", status.path.rpartition("/")[2]) for status in self._entries("") if status.isdir
+            _decode_key("", status.path.rpartition("/")[2])
+            for status in self._entries("")
+            if status.isdir
         )
         return [key for key in keys if key is not None]
 
     def _entries(self, folder: str) -> Iterator[Any]:
-        """What lies directly in `folder`, a page at a time; nothing if there is no such folder."""
-        path = f"{self._root}/{_names(folder)}".rstrip("/") or "/"
+        """Yield the direct entries of `folder`, page by page; none if the folder is missing."""
+        path = f"{self._root}/{_encode_key(folder)}".rstrip("/") or "/"
         seen: set[str] = set()
         listing: Any = None
 
         def page(client: Any) -> list[Any]:
             nonlocal listing
-            going_on, listing = listing or client.list_status(path, False), None
+            entries, listing = listing or client.list_status(path, False), None
             found = []
-            for status in going_on:
-                # A listing begun anew, after a failure, brings again what is known.
+            for status in entries:
+                # After a failure the listing starts again and repeats earlier entries.
                 if status.path == path or status.path in seen:
                     continue
                 found.append(status)
                 if len(found) == _LIST_PAGE:
-                    listing = going_on
+                    listing = entries
                     break
             return found
 
         while True:
             try:
-                with self._errors(f"list {folder}".rstrip()):
-                    found = self._retried(page)
+                with self._storage_errors(f"list {folder}".rstrip()):
+                    found = self._call_with_retries(page)
             except RemoteResourceNotFoundError:
                 return
             seen.update(status.path for status in found)
@@ -219,11 +218,11 @@ class HdfsStore(ObjectStore):
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
         path = self._path(key)
-        pieces = _pieces(counted(chunks, size_bytes, key))
+        pieces = _join_chunks(counted(chunks, size_bytes, key))
         first = next(pieces, b"")
-        with self._errors(key, put=True):
-            writing = self._again(lambda: self._begin(path, first))
-            stored = self._write(path, writing, pieces, size_bytes, overwrite=overwrite)
+        with self._storage_errors(key, put=True):
+            writing = self._retry(lambda: self._begin_file(path, first))
+            stored = self._write_and_publish(path, writing, pieces, size_bytes, overwrite=overwrite)
         if not stored:
             raise already_exists(self._url, key)
 
@@ -232,18 +231,18 @@ class HdfsStore(ObjectStore):
         view = memoryview(data).cast("B")
 
         def put() -> bool:
-            pieces = _pieces([view])
-            writing = self._begin(path, next(pieces, b""))
-            return self._write(path, writing, pieces, len(view), overwrite=overwrite)
+            pieces = _join_chunks([view])
+            writing = self._begin_file(path, next(pieces, b""))
+            return self._write_and_publish(path, writing, pieces, len(view), overwrite=overwrite)
 
-        with self._errors(key, put=True):
-            return self._again(put)
+        with self._storage_errors(key, put=True):
+            return self._retry(put)
 
-    def _begin(self, path: str, first: bytes) -> _Writing:
-        """Open a hidden file beside `path` and write the first piece.
+    def _begin_file(self, path: str, first: bytes) -> _Writing:
+        """Create a hidden file beside `path` and write the first chunk.
 
-        That opens the way to the DataNodes, so one that is gone shows here, where a new file may
-        find others.
+        The first write connects to the DataNodes. When one of them is gone, it fails here, and a
+        retry creates a file that may get others.
         """
         folder = path.rpartition("/")[0]
         name = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
@@ -256,14 +255,14 @@ class HdfsStore(ObjectStore):
             return file
 
         client = self._connection.client()
-        with self._hidden(temporary):
+        with self._removed_on_failure(temporary):
             file = self._connection.call(
                 begin, client=client, late=lambda native: native.delete(temporary, False)
             )
-        self._sweep(folder)
+        self._remove_leftovers(folder)
         return _Writing(client=client, file=file, temporary=temporary)
 
-    def _write(
+    def _write_and_publish(
         self,
         path: str,
         writing: _Writing,
@@ -272,21 +271,21 @@ class HdfsStore(ObjectStore):
         *,
         overwrite: bool,
     ) -> bool:
-        """Write the rest and publish; False when the name is taken and must stay.
+        """Write the rest and publish; False when the name exists and must stay.
 
-        What `pieces` raises comes out unchanged.
+        Exceptions of the iterator `pieces` propagate unchanged.
         """
-        with self._hidden(writing.temporary):
+        with self._removed_on_failure(writing.temporary):
             for piece in pieces:
                 self._write_piece(writing, piece)
-            self._close(writing, size_bytes)
+            self._close_checked(writing, size_bytes)
         return self._publish(writing.temporary, path, size_bytes, overwrite=overwrite)
 
     def _write_piece(self, writing: _Writing, piece: bytes) -> None:
         self._connection.call(lambda _: writing.file.write(piece), client=writing.client)
 
-    def _close(self, writing: _Writing, size_bytes: int) -> None:
-        """HDFS also renames files that are still open: only a closed one of its size goes on."""
+    def _close_checked(self, writing: _Writing, size_bytes: int) -> None:
+        """Close the file and check its size: HDFS would also rename a file that is still open."""
 
         def close(client: Any) -> int:
             writing.file.close()
@@ -296,13 +295,13 @@ class HdfsStore(ObjectStore):
         length = self._connection.call(close, client=writing.client)
         if length != size_bytes:
             raise CallFailedError(
-                Failure.REFUSED, f"{length} bytes arrived instead of {size_bytes}", passing=True
+                Failure.REFUSED, f"{length} bytes arrived instead of {size_bytes}", retriable=True
             )
 
     def _publish(self, temporary: str, path: str, size_bytes: int, *, overwrite: bool) -> bool:
         half_s = self._options.timeout_s / 2
         try:
-            with self._hidden(temporary, unless=(Failure.LOST, Failure.SILENT)):
+            with self._removed_on_failure(temporary, unless=(Failure.LOST, Failure.SILENT)):
                 self._connection.call(
                     lambda client: client.rename(temporary, path, overwrite),
                     timeout_s=half_s,
@@ -312,23 +311,25 @@ class HdfsStore(ObjectStore):
                 return False
             if error.failure in (Failure.ABSENT, Failure.REFUSED):
                 raise
-            self._settle(temporary, path, size_bytes, error)
+            self._settle_rename(temporary, path, size_bytes, error)
         return True
 
-    def _settle(self, temporary: str, path: str, size_bytes: int, lost: CallFailedError) -> None:
-        """After a rename without an answer: has it happened? If not, make sure that it will not.
+    def _settle_rename(
+        self, temporary: str, path: str, size_bytes: int, lost: CallFailedError
+    ) -> None:
+        """Find out whether a rename without an answer has happened; if not, prevent it.
 
-        CallFailedError when it has not, or when nobody can tell.
+        Raises CallFailedError when it has not happened, or when that cannot be found out.
         """
         half_s = self._options.timeout_s / 2
         unknown = CallFailedError(
             Failure.SILENT,
-            f"stored or not is unknown ({lost.text}); the same put again will tell",
-            passing=True,
+            f"unknown whether the object is stored ({lost.text}); repeat the put to find out",
+            retriable=True,
         )
         try:
-            if self._status(temporary, half_s) is None:
-                stored = self._status(path, half_s)
+            if self._find_status(temporary, half_s) is None:
+                stored = self._find_status(path, half_s)
                 if stored is not None and stored.length == size_bytes:
                     return
                 raise unknown
@@ -338,11 +339,13 @@ class HdfsStore(ObjectStore):
         except CallFailedError:
             raise unknown from None
         if removed:
-            raise CallFailedError(Failure.REFUSED, f"not stored ({lost.text})", passing=True)
+            raise CallFailedError(Failure.REFUSED, f"not stored ({lost.text})", retriable=True)
 
-    def _status(self, path: str, within_s: float) -> Any:
+    def _find_status(self, path: str, within_s: float) -> Any:
         try:
-            return self._retried(lambda client: client.get_file_info(path), within_s=within_s)
+            return self._call_with_retries(
+                lambda client: client.get_file_info(path), within_s=within_s
+            )
         except CallFailedError as error:
             if error.failure is Failure.ABSENT:
                 return None
@@ -350,46 +353,48 @@ class HdfsStore(ObjectStore):
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with self._errors(key):
-            self._retried(lambda client: client.delete(path, False))
+        with self._storage_errors(key):
+            self._call_with_retries(lambda client: client.delete(path, False))
 
     # -- hidden files
 
     @contextmanager
-    def _hidden(self, temporary: str, *, unless: tuple[Failure, ...] = ()) -> Iterator[None]:
-        """Removes the hidden file when what is done with it fails, but for some failures."""
+    def _removed_on_failure(
+        self, temporary: str, *, unless: tuple[Failure, ...] = ()
+    ) -> Iterator[None]:
+        """Remove the hidden file when the body fails, except for the failures in `unless`."""
         try:
             yield
         except BaseException as error:
             failure = error.failure if isinstance(error, CallFailedError) else None
             if failure not in unless:
-                self._remove(temporary, silent=failure is Failure.SILENT)
+                self._remove_hidden_file(temporary, silent=failure is Failure.SILENT)
             raise
 
-    def _remove(self, temporary: str, *, silent: bool) -> None:
-        """Best effort; a NameNode that has just kept `silent` is not waited for once more."""
+    def _remove_hidden_file(self, temporary: str, *, silent: bool) -> None:
+        """Delete a hidden file, best effort; in the background after a NameNode was `silent`."""
         if silent:
             self._connection.attempt(lambda client: client.delete(temporary, False))
             return
         with suppress(CallFailedError):
             self._connection.call(
                 lambda client: client.delete(temporary, False),
-                timeout_s=min(_TIDY_S, self._options.timeout_s),
+                timeout_s=min(_REMOVE_S, self._options.timeout_s),
             )
 
-    def _sweep(self, folder: str) -> None:
-        """Once per folder, in the background: what crashed writers left there long ago."""
-        if folder in self._swept:
+    def _remove_leftovers(self, folder: str) -> None:
+        """Remove old hidden files of crashed writers in the background, once per folder."""
+        if folder in self._cleaned_folders:
             return
-        self._swept.add(folder)
+        self._cleaned_folders.add(folder)
 
         def sweep(client: Any) -> None:
-            # By the NameNode's clock, whatever ours says: a file was made here just now.
+            # Ages by the NameNode's clock, not ours: a put has just changed this folder.
             changed_ms = client.get_file_info(folder or "/").modification_time
             oldest_ms = changed_ms - _LEFTOVER_MS
             for seen, status in enumerate(client.list_status(folder or "/", False)):
                 name = status.path.rpartition("/")[2]
-                # Names come in order, and these stand before those of segments.
+                # Entries come sorted by name, and hidden files before segments.
                 if seen > _LIST_PAGE or (
                     name.isascii() and name[: len(TEMPORARY_PREFIX)] > TEMPORARY_PREFIX
                 ):
@@ -399,15 +404,17 @@ class HdfsStore(ObjectStore):
                     client.delete(status.path, False)
 
         if not self._connection.attempt(sweep):
-            self._swept.discard(folder)
+            self._cleaned_folders.discard(folder)
 
     # -- calls and errors
 
     def _path(self, key: str) -> str:
-        return f"{self._root}/{_names(check_key(key))}"
+        return f"{self._root}/{_encode_key(check_key(key))}"
 
-    def _retried(self, step: Callable[[Any], _Result], *, within_s: float | None = None) -> _Result:
-        """The result of a call that may be repeated, all attempts within the deadline."""
+    def _call_with_retries(
+        self, step: Callable[[Any], _Result], *, within_s: float | None = None
+    ) -> _Result:
+        """Return the result of an idempotent call; all its attempts share the deadline."""
         total_s = self._options.timeout_s if within_s is None else within_s
         ends_ms = self._clock.monotonic_ms() + int(total_s * 1000)
 
@@ -415,10 +422,10 @@ class HdfsStore(ObjectStore):
             left_ms = max(1, ends_ms - self._clock.monotonic_ms())
             return self._connection.call(step, timeout_s=left_ms / 1000)
 
-        return self._again(attempt, ends_ms=ends_ms)
+        return self._retry(attempt, ends_ms=ends_ms)
 
-    def _again(self, attempt: Callable[[], _Result], *, ends_ms: int | None = None) -> _Result:
-        """`attempt`, a few times while it fails for passing reasons, but not out of silence."""
+    def _retry(self, attempt: Callable[[], _Result], *, ends_ms: int | None = None) -> _Result:
+        """Repeat `attempt` a few times while its error may pass, but not after a timeout."""
         if ends_ms is None:
             ends_ms = self._clock.monotonic_ms() + int(self._options.timeout_s * 1000)
         for number in count(1):
@@ -427,21 +434,21 @@ class HdfsStore(ObjectStore):
             except CallFailedError as error:
                 pause_ms = self._pause_ms(number)
                 enough = number == _ATTEMPTS or self._clock.monotonic_ms() + pause_ms >= ends_ms
-                if enough or not error.passing or error.failure is Failure.SILENT:
+                if enough or not error.retriable or error.failure is Failure.SILENT:
                     raise
             self._clock.sleep(pause_ms)
         raise AssertionError("unreachable")
 
     def _pause_ms(self, number: int) -> int:
-        """Twice as long each time, and by chance up to half of it shorter."""
+        """Return the pause before the next attempt: doubled each time, minus up to half of it."""
         longest_ms = _FIRST_PAUSE_MS << (number - 1)
         return longest_ms - longest_ms * self._random_bytes(1)[0] // 512
 
     @contextmanager
-    def _errors(self, what: str, *, put: bool = False) -> Iterator[None]:
-        """The one place where failed calls become storage errors; `what` is the key or the call.
+    def _storage_errors(self, what: str, *, put: bool = False) -> Iterator[None]:
+        """Convert failed calls into storage errors; `what` is the key or the call.
 
-        What a `put` misses is its own half-written file, which a new attempt makes again.
+        When a `put` misses a file, it is its own half-written one, and a retry writes it again.
         """
         try:
             yield
@@ -450,19 +457,19 @@ class HdfsStore(ObjectStore):
             if absent and not put:
                 raise not_found(self._url, what, error.text) from None
             raise storage_error(
-                f"{self._url}: {what}: {error.text}", retriable=absent or error.passing
+                f"{self._url}: {what}: {error.text}", retriable=absent or error.retriable
             ) from None
 
 
 def open_hdfs_store(url: str, options: Mapping[str, Any]) -> HdfsStore:
-    """A store on HDFS; `options` are the fields of `HdfsOptions`.
+    """Open a store on HDFS; `options` are the fields of `HdfsOptions`.
 
-    ConfigError for an option or URL that cannot be, and when hdfs-native is not installed.
+    Raises ConfigError for an invalid option or URL, and when hdfs-native is not installed.
     """
     known = [field.name for field in dataclasses.fields(HdfsOptions)]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        raise ConfigError(f"{url}: unknown options {unknown}; an hdfs: store knows {known}")
+        raise ConfigError(f"{url}: unknown options {unknown}; expected some of {known}")
     wanted = HdfsOptions(**options)
     if not isinstance(wanted.timeout_s, int | float) or not 0 < wanted.timeout_s < float("inf"):
         raise ConfigError(f"{url}: timeout_s must be a number of seconds above 0")
@@ -470,7 +477,7 @@ def open_hdfs_store(url: str, options: Mapping[str, Any]) -> HdfsStore:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """The cluster's URL and the store's folder in it, without a slash at its end."""
+    """Return the cluster's URL and the store's folder without a trailing slash."""
     parts = urlsplit(url)
     folder = unquote(parts.path).strip("/")
     try:
@@ -478,42 +485,44 @@ def _split(url: str) -> tuple[str, str]:
     except ValueError as error:
         raise ConfigError(f"{url}: {error}") from None
     if ":" in folder or any(name in _RESERVED for name in folder.split("/")):
-        raise ConfigError(f"{url}: HDFS has no folders with a colon, nor {' or '.join(_RESERVED)}")
+        raise ConfigError(
+            f"{url}: an HDFS folder cannot contain a colon or be named {' or '.join(_RESERVED)}"
+        )
     return f"hdfs://{parts.netloc}", f"/{folder}" if folder else ""
 
 
-def _names(key: str) -> str:
-    """The file's name for a key: what HDFS keeps for itself is percent-encoded."""
-    return "/".join(_name(component) for component in key.split("/"))
+def _encode_key(key: str) -> str:
+    """Return the file path for a key; names that HDFS reserves are percent-encoded."""
+    return "/".join(_encode_component(component) for component in key.split("/"))
 
 
-def _name(component: str) -> str:
+def _encode_component(component: str) -> str:
     if component in _RESERVED:
         return "%2E" + component[1:]
     return _ENCODED.sub(lambda found: f"%{ord(found[0]):02X}", component)
 
 
-def _key(folder: str, name: str) -> str | None:
-    """The key of a listed name in `folder`; None if no key has that name.
+def _decode_key(folder: str, name: str) -> str | None:
+    """Return the key of the entry `name` in `folder`; None if it is the name of no key.
 
-    Others may write there, and half-written files show.
+    The folder may hold files of other programs, and half-written files.
     """
     try:
         component = unquote(name, errors="strict")
         key = check_key(f"{folder}/{component}" if folder else component)
     except ValueError:
         return None
-    return key if _name(component) == name else None
+    return key if _encode_component(component) == name else None
 
 
-def _pieces(chunks: Iterable[Buffer]) -> Iterator[bytes]:
-    """The same bytes in pieces of one size, but for the last."""
+def _join_chunks(chunks: Iterable[Buffer]) -> Iterator[bytes]:
+    """Yield the same bytes in chunks of `_CHUNK_BYTES`; the last one may be shorter."""
     held: list[memoryview] = []
     size_bytes = 0
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
-        while size_bytes + len(view) >= _PIECE_BYTES:
-            rest = _PIECE_BYTES - size_bytes
+        while size_bytes + len(view) >= _CHUNK_BYTES:
+            rest = _CHUNK_BYTES - size_bytes
             yield b"".join(chain(held, [view[:rest]]))
             view, held, size_bytes = view[rest:], [], 0
         if len(view):

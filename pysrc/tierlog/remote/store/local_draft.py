@@ -1,7 +1,7 @@
 """Objects of a `file://` store that are written while their bytes are read elsewhere.
 
-A draft is a file without a name (``O_TMPFILE``): nobody can see it, and whatever ends the process
-ends it too. It gets its name when it is durable.
+A draft is a file without a name (``O_TMPFILE``). It is invisible, and the kernel removes it when
+the process ends. `put` makes it durable and then gives it its name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tierlog.remote.store.object_store import already_exists, storage_error
 __all__ = ["LocalDraft", "link_nameless", "open_nameless"]
 
 _FLAGS = os.O_WRONLY | os.O_CLOEXEC
-# What the call says where the kernel or the file system knows no files without a name.
-_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
+# Errors of `open` when the kernel or the file system has no files without a name.
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
-# What the system's rules say when they keep such a file from getting a name; a full disk or a
-# folder that somebody removed is another matter.
+# Errors when security rules of the system forbid to give such a file a name. A full disk or a
+# removed folder fails in other ways.
 _FORBIDDEN = frozenset(
     {
         errno.EPERM,
@@ -36,43 +36,42 @@ _FORBIDDEN = frozenset(
 
 
 def open_nameless(folder: int, *, names_known: bool = False) -> int | None:
-    """A new file in an open folder, without a name; None where it could not be had or named.
-    ``names_known``: another one was had just now, so that it can be named."""
+    """Open a new file without a name in an open folder; None where the system cannot name it.
+    ``names_known`` says that another one was opened just now, so the check can be skipped."""
     flags = getattr(os, "O_TMPFILE", None)
     if flags is None:
         return None
     try:
         descriptor = os.open(".", flags | _FLAGS, 0o666, dir_fd=folder)
     except OSError as error:
-        if error.errno in _UNKNOWN:
+        if error.errno in _UNSUPPORTED:
             return None
         raise
-    if not names_known and not os.path.exists(_link_to(descriptor)):
+    if not names_known and not os.path.exists(_descriptor_path(descriptor)):
         os.close(descriptor)
         return None
     return descriptor
 
 
 def link_nameless(descriptor: int, name: str, folder: int) -> bool:
-    """Gives such a file its name in `folder`; False when that is taken, and stays."""
+    """Give the file its `name` in `folder`; False when another file has that name."""
     try:
-        # The link is the kernel's own, to the open file; with a folder given it is followed.
-        os.link(_link_to(descriptor), name, dst_dir_fd=folder, follow_symlinks=True)
+        # The kernel's own link leads to the open file; `dst_dir_fd` makes Python follow it.
+        os.link(_descriptor_path(descriptor), name, dst_dir_fd=folder, follow_symlinks=True)
     except FileExistsError:
         return False
     return True
 
 
-def _link_to(descriptor: int) -> str:
+def _descriptor_path(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
 class LocalDraft:
-    """The object `key` of a store, not there yet; a context manager that leaves nothing behind
-    unless it was `put`. ``url`` is the store's.
+    """Draft of the object `key` in the store at ``url``; see `Draft`. A context manager.
 
-    Takes the open `folder` and `descriptor` over. ``failed`` puts an error into the store's words;
-    ``unnamed`` is called when the system would not give the file a name.
+    It closes the open `folder` and `descriptor`. ``failed`` makes the store's error of an OSError;
+    ``unnamed`` is called when the system refuses to give the file a name.
     """
 
     def __init__(
@@ -108,33 +107,33 @@ class LocalDraft:
 
     @property
     def name(self) -> str:
-        """What an OSError that came from this file carries."""
+        """File name in an OSError of this file."""
         return f"{self._url}/{self.key}"
 
     @property
     def holds(self) -> tuple[int, int] | None:
-        """Size and CRC-32C of what was written, once `wrote` has told."""
+        """Size and CRC-32C of the written bytes; None until `wrote` was called."""
         return self._holds
 
     def fileno(self) -> int:
-        """The descriptor to write through; ClosedError after close."""
+        """Return the descriptor to write through; ClosedError after close."""
         if self._descriptor < 0:
             raise ClosedError(f"{self.name}: this draft is closed")
         return self._descriptor
 
     def wrote(self, size_bytes: int, crc32c: int) -> None:
-        """All of it is written: so many bytes with that CRC-32C."""
+        """Record that all bytes are written, with their size and CRC-32C."""
         self._holds = (size_bytes, crc32c)
 
     def failed(self, error: OSError) -> RemoteStorageError:
-        """A failed write, in the words of the store."""
+        """Return the store's error for a failed write."""
         return self._failed(self.key, error)
 
     def put(self) -> None:
-        """The whole object is there, durably, or RemoteStorageError; never replaces one."""
+        """Make the object visible and durable, or raise RemoteStorageError; never replaces one."""
         descriptor = self.fileno()
         if self._holds is None:
-            raise ValueError(f"{self.name}: nothing was written yet")
+            raise ValueError(f"{self.name}: expected a call of wrote before put, found none")
         size_bytes, _ = self._holds
         try:
             os.fsync(descriptor)
@@ -158,7 +157,7 @@ class LocalDraft:
         os.fsync(self._folder)
 
     def close(self) -> None:
-        """What was not put is gone; a second call does nothing."""
+        """Discard the draft unless it was put; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

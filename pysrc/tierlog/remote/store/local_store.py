@@ -1,13 +1,12 @@
 """`file://` store: one file per object beneath a root folder.
 
-Reads are `pread` on descriptors that stay open for a second. Writes go to a hidden name in the
-object's own folder (``.tierlog-<hash of the name>.tmp``), are fsynced, then renamed, and the
-folder is fsynced: a reader sees all of an object or nothing, also after a power cut. A crash can
-leave a hidden file behind; listings pass over it, it may be deleted at any time, and deleting the
-object that it was to become removes it too.
+Reads are `pread` on descriptors that stay open for a second. A write goes to a hidden file in the
+object's own folder (``.tierlog-<hash of the name>.tmp``) and fsyncs it, renames it, then fsyncs
+the folder: a reader sees the whole object or nothing, also after a power cut. A crash can leave a
+hidden file. Listings skip it, it may be deleted at any time, and deleting its object deletes it.
 
-No path component is ever followed through a symbolic link, so nothing outside the root can be
-reached, whatever the key says. Folders that become empty stay.
+No path component is followed through a symbolic link, so no key reaches a file outside the root.
+Empty folders stay.
 
 A store may be pickled; the copy opens its own files.
 """
@@ -53,8 +52,8 @@ __all__ = ["LocalStore"]
 _MAX_OPEN_FILES = 128
 _OPEN_MS = 1_000
 _WRITEBACK_BYTES = 8 << 20
-# The page cache serves a file best when it was written in pieces of at least this size; with much
-# larger ones the kernel looks for pages of that size, which can take four times as long.
+# The page cache serves a file best when it was written in chunks of at least this size. With much
+# larger chunks the kernel looks for pages of that size, which can take four times as long.
 _WRITE_BYTES = 256 << 10
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -63,8 +62,8 @@ _SYNC_FILE_RANGE_WRITE = 2
 _RENAME_NOREPLACE = 1
 
 
-def _hint(name: str, *argument_types: type) -> Callable[..., object]:
-    """A call of the C library that we could do without; nothing where there is none."""
+def _libc_function(name: str, *argument_types: type) -> Callable[..., object]:
+    """Return an optional function of the C library; a function without effect if it is missing."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return lambda *_arguments: None
@@ -72,16 +71,16 @@ def _hint(name: str, *argument_types: type) -> Callable[..., object]:
     return cast("Callable[..., object]", function)
 
 
-# Makes the disk busy while the next bytes are read and checksummed, so that the fsync at the end
-# finds little left to do: 1 GiB takes 0.37 instead of 0.56 s.
-_sync_file_range = _hint(
+# Starts writing to disk while the next bytes are read and checksummed, so that the final fsync
+# has little left to do: 1 GiB takes 0.37 instead of 0.56 s.
+_sync_file_range = _libc_function(
     "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
 )
-# Blocks in one piece before the first byte: 1 GiB takes 0.30 instead of 0.35 s. Where a file
-# system cannot, or is full, the writes say so themselves.
-_fallocate = _hint("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-# A rename that never replaces: one step, where a link and an unlink are two to be killed between.
-_renameat2 = _hint(
+# Reserves consecutive blocks before the first byte: 1 GiB takes 0.30 instead of 0.35 s. When it
+# fails (file system without support, full disk), the writes that follow report the error.
+_fallocate = _libc_function("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+# A rename that never replaces. A link plus an unlink could be interrupted in between.
+_renameat2 = _libc_function(
     "renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
 )
 
@@ -102,7 +101,7 @@ class LocalStore(ObjectStore):
         now_ms = None if clock is None else clock.monotonic_ms
         self._open_files = OpenFiles(max_open_files, _OPEN_MS, now_ms)
         self._durable_folders: set[str] = set()
-        self._names_drafts = True
+        self._can_draft = True
 
     def __repr__(self) -> str:
         return f"LocalStore({self._root!r})"
@@ -128,30 +127,30 @@ class LocalStore(ObjectStore):
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         if start_position < 0 or size_bytes <= 0:
             check_range(start_position, size_bytes)
-        file = self._file_of(key)
+        file = self._find_file(key)
         try:
-            data = _read(file.fileno(), start_position, size_bytes)
+            data = _read_range(file.fileno(), start_position, size_bytes)
         except OSError as error:
-            raise self._failed(key, error) from error
+            raise self._to_storage_error(key, error) from error
         if not data:
-            raise self._past_the_end(key, file, start_position)
+            raise self._past_end_error(key, file, start_position)
         return data
 
     @property
     def open_files(self) -> OpenFiles | None:
-        """See `ObjectStore`; None for a subclass that reads in a way of its own, which nothing must
-        pass by."""
+        """See `ObjectStore`; None for a subclass with its own `get_range`, which must see every
+        read."""
         return self._open_files if type(self).get_range is LocalStore.get_range else None
 
     def open_file(self, key: str) -> ReadFile | None:
-        """See `ObjectStore`; not to be kept."""
-        return None if self.open_files is None else self._file_of(key)
+        """See `ObjectStore`; the caller must not keep the file."""
+        return None if self.open_files is None else self._find_file(key)
 
-    def _file_of(self, key: str) -> ReadFile:
+    def _find_file(self, key: str) -> ReadFile:
         file = self._open_files.get(key)
         return self._open_for_reading(key) if file is None else file
 
-    def _past_the_end(self, key: str, file: ReadFile, position: int) -> RemoteStorageError:
+    def _past_end_error(self, key: str, file: ReadFile, position: int) -> RemoteStorageError:
         size_bytes = os.fstat(file.fileno()).st_size
         return storage_error(
             f"{self.url}: read of {key} from position {position}, but it has {size_bytes} bytes",
@@ -160,7 +159,7 @@ class LocalStore(ObjectStore):
 
     def _open_for_reading(self, key: str) -> ReadFile:
         *folders, name = check_key(key).split("/")
-        with self._errors(key), self._folder(folders) as folder:
+        with self._storage_errors(key), self._opened_folder(folders) as folder:
             descriptor = os.open(name, _FILE_FLAGS, dir_fd=folder)
             try:
                 file = ReadFile(descriptor)
@@ -173,25 +172,30 @@ class LocalStore(ObjectStore):
 
     def head(self, key: str) -> ObjectInfo:
         *folders, name = check_key(key).split("/")
-        with self._errors(key), self._folder(folders) as folder:
+        with self._storage_errors(key), self._opened_folder(folders) as folder:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
-            raise not_found(self.url, key, "there is something else of that name")
+            raise not_found(self.url, key, "the name belongs to something that is not a file")
         return _object_info(key, status)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         base = check_prefix(prefix)
         if not os.path.isdir(self._root):
-            raise not_found(self.url, prefix or "at all", "the folder itself is missing")
-        # Looking the folder up one component at a time keeps links out; then fwalk goes down.
+            raise not_found(self.url, prefix or "at all", "the store's folder is missing")
+        # Opening the folder one component at a time refuses links; then fwalk descends.
         try:
-            with self._errors(base), self._folder(base.split("/") if base else []) as folder:
+            with (
+                self._storage_errors(base),
+                self._opened_folder(base.split("/") if base else []) as folder,
+            ):
                 yield from self._walk(folder, base)
         except RemoteResourceNotFoundError:
             return
 
     def _walk(self, folder: int, base: str) -> Iterator[ObjectInfo]:
-        for path, folders, names, descriptor in os.fwalk(".", dir_fd=folder, onerror=_unless_gone):
+        for path, folders, names, descriptor in os.fwalk(
+            ".", dir_fd=folder, onerror=_raise_unless_missing
+        ):
             folders.sort()
             relative = os.path.normpath(os.path.join(base, path))
             for name in sorted(names):
@@ -202,7 +206,7 @@ class LocalStore(ObjectStore):
 
     def folders(self) -> Iterable[str]:
         try:
-            with self._errors("the folder"), os.scandir(self._root) as entries:
+            with self._storage_errors("the folder"), os.scandir(self._root) as entries:
                 return [one.name for one in entries if one.is_dir(follow_symlinks=False)]
         except RemoteResourceNotFoundError:
             return []
@@ -211,7 +215,7 @@ class LocalStore(ObjectStore):
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
         size_bytes = memoryview(data).nbytes
-        stored = self._put(key, _slices(data), size_bytes, overwrite=overwrite)
+        stored = self._put(key, _slice_chunks(data), size_bytes, overwrite=overwrite)
         if not stored and not holds_exactly(self, key, data):
             raise already_exists(self.url, key)
 
@@ -222,14 +226,14 @@ class LocalStore(ObjectStore):
             raise already_exists(self.url, key)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        return self._put(key, _slices(data), memoryview(data).nbytes, overwrite=False)
+        return self._put(key, _slice_chunks(data), memoryview(data).nbytes, overwrite=False)
 
     def put_all_if_absent(self, objects: Mapping[str, Buffer]) -> dict[str, bool]:
-        """`put_if_absent` of many small objects in a fraction of the time: they go to the disk
-        together, several syncs at a time, and each folder is synced once. None of them has its name
-        before it is durable. When this raises, some are there and others are not.
+        """Call `put_if_absent` for many small objects in a fraction of the time: they are synced
+        together, several at a time, and each folder is synced once. No object gets its name before
+        it is durable. After an exception some objects exist and others do not.
         """
-        # What is at work, for an error; a context for each call would take as long as the calls.
+        # The key for an error message; a context manager per call would cost as much as the calls.
         at_work = ""
         try:
             with ExitStack() as stack:
@@ -238,39 +242,39 @@ class LocalStore(ObjectStore):
                 for at_work, data in objects.items():
                     place = check_key(at_work).rpartition("/")[0]
                     if place not in folders:
-                        self._add_folders(place, folders, stack)
+                        self._open_folders(place, folders, stack)
                     descriptor = None
-                    if self._names_drafts:
+                    if self._can_draft:
                         descriptor = open_nameless(folders[place], names_known=bool(written))
                     if descriptor is None:
                         return {key: self.put_if_absent(key, data) for key, data in objects.items()}
                     stack.callback(os.close, descriptor)
                     written[at_work] = descriptor
                     _write_all(descriptor, data)
-                    # A sync finds blocks given out already: one commit of the file system serves
-                    # all of them, where else each would wait for one of its own.
+                    # Start writing now: the sync then finds the blocks allocated, and one commit
+                    # of the file system serves all files instead of one commit each.
                     _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
-                self._sync(written)
+                self._sync_all(written)
                 stored: dict[str, bool] = {}
                 for at_work, descriptor in written.items():
                     place, _, name = at_work.rpartition("/")
                     stored[at_work] = link_nameless(descriptor, name, folders[place])
                 places = {key.rpartition("/")[0] for key in objects}
                 new = places | (folders.keys() - self._durable_folders)
-                self._sync({path: folders[path] for path in new})
+                self._sync_all({path: folders[path] for path in new})
         except OSError as error:
-            raise self._failed(at_work, error) from error
+            raise self._to_storage_error(at_work, error) from error
         self._durable_folders.update(new)
         return stored
 
-    def _sync(self, files: dict[str, int]) -> None:
+    def _sync_all(self, files: dict[str, int]) -> None:
         try:
             sync_files(files)
         except OSError as error:
-            raise self._failed(error.filename, error) from error
+            raise self._to_storage_error(error.filename, error) from error
 
-    def _add_folders(self, place: str, folders: dict[str, int], stack: ExitStack) -> None:
-        """Opens a folder and all above it, from the root down; makes those that are missing."""
+    def _open_folders(self, place: str, folders: dict[str, int], stack: ExitStack) -> None:
+        """Open a folder and its parents from the root down, creating those that are missing."""
         names = place.split("/") if place else []
         if "" not in folders:
             if "" not in self._durable_folders:
@@ -291,48 +295,48 @@ class LocalStore(ObjectStore):
     def _put(self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool) -> bool:
         *folders, name = check_key(key).split("/")
         with self._folder_for_writing(key, folders) as folder:
-            with self._errors(key):
-                temporary, descriptor = self._create(name, folder)
+            with self._storage_errors(key):
+                temporary, descriptor = self._create_hidden_file(name, folder)
             published = False
             try:
                 if size_bytes >= _WRITEBACK_BYTES:
                     _fallocate(descriptor, 0, 0, size_bytes)
-                self._write(key, descriptor, counted(chunks, size_bytes, key))
-                with self._errors(key):
+                self._write_chunks(key, descriptor, counted(chunks, size_bytes, key))
+                with self._storage_errors(key):
                     os.fsync(descriptor)
                     published = _publish(temporary, name, folder, overwrite=overwrite)
                 return published
             finally:
                 os.close(descriptor)
                 if not published:
-                    # Once published, the hidden name may be somebody else's already.
+                    # Once published, another writer may already use the hidden name.
                     with suppress(FileNotFoundError):
                         os.unlink(temporary, dir_fd=folder)
                 self._open_files.forget(key)
 
     def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
-        """A file for the object `key` of about that size, to be written by whoever reads its
-        bytes; None where the file system has no files without a name, or would not name one."""
+        """Return a draft of the object `key` of about `size_bytes`; None where the file system has
+        no files without a name, or cannot name them later."""
         *folders, _ = check_key(key).split("/")
-        if not self._names_drafts:
+        if not self._can_draft:
             return None
-        with self._folder_for_writing(key, folders) as folder, self._errors(key):
+        with self._folder_for_writing(key, folders) as folder, self._storage_errors(key):
             descriptor = open_nameless(folder)
             if descriptor is None:
                 return None
             if size_bytes >= _WRITEBACK_BYTES:
                 _fallocate(descriptor, 0, 0, size_bytes)
             return LocalDraft(
-                self.url, key, os.dup(folder), descriptor, self._failed, self._no_more_drafts
+                self.url, key, os.dup(folder), descriptor, self._to_storage_error, self._stop_drafts
             )
 
-    def _no_more_drafts(self) -> None:
-        # Security rules of the system may forbid it, now and later.
-        self._names_drafts = False
+    def _stop_drafts(self) -> None:
+        # Security rules of the system forbid it; they will also forbid the next one.
+        self._can_draft = False
 
-    def _create(self, name: str, folder: int) -> tuple[str, int]:
-        """Hidden name and descriptor of a new file. Another name than usual while somebody else
-        writes that object, or died while writing it."""
+    def _create_hidden_file(self, name: str, folder: int) -> tuple[str, int]:
+        """Create a hidden file; return its name and descriptor. Uses a random name when another
+        process writes that object, or died while it wrote it."""
         temporary = _temporary_name(name)
         try:
             return temporary, os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
@@ -340,10 +344,10 @@ class LocalStore(ObjectStore):
             temporary = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
             return temporary, os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
 
-    def _write(self, key: str, descriptor: int, chunks: Iterable[Buffer]) -> None:
+    def _write_chunks(self, key: str, descriptor: int, chunks: Iterable[Buffer]) -> None:
         position = submitted = 0
         for chunk in chunks:
-            with self._errors(key):
+            with self._storage_errors(key):
                 position += _write_all(descriptor, chunk)
             if position - submitted >= _WRITEBACK_BYTES:
                 length = position - submitted
@@ -351,7 +355,7 @@ class LocalStore(ObjectStore):
                 submitted = position
 
     def _make_folders(self, folders: Sequence[str]) -> None:
-        """Create what is missing from the root down, each one durable before the next."""
+        """Create the missing folders from the root down, each durable before the next."""
         if "" not in self._durable_folders:
             _make_durable_root(self._root)
             self._durable_folders.add("")
@@ -359,7 +363,7 @@ class LocalStore(ObjectStore):
             path = "/".join(folders[:depth])
             if path in self._durable_folders:
                 continue
-            with self._folder(folders[: depth - 1]) as parent:
+            with self._opened_folder(folders[: depth - 1]) as parent:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=parent)
                 os.fsync(parent)
@@ -367,12 +371,12 @@ class LocalStore(ObjectStore):
 
     @contextmanager
     def _folder_for_writing(self, key: str, folders: Sequence[str]) -> Iterator[int]:
-        with self._errors(key):
+        with self._storage_errors(key):
             try:
                 self._make_folders(folders)
                 folder = self._open_folder(folders)
             except FileNotFoundError:
-                # Somebody removed a folder this store had made: make them all again.
+                # A folder that this store had made was removed: make all of them again.
                 self._durable_folders.clear()
                 self._make_folders(folders)
                 folder = self._open_folder(folders)
@@ -385,7 +389,7 @@ class LocalStore(ObjectStore):
         *folders, name = check_key(key).split("/")
         self._open_files.forget(key)
         try:
-            with self._errors(key), self._folder(folders) as folder:
+            with self._storage_errors(key), self._opened_folder(folders) as folder:
                 with suppress(FileNotFoundError):
                     os.unlink(_temporary_name(name), dir_fd=folder)
                 os.unlink(name, dir_fd=folder)
@@ -396,7 +400,7 @@ class LocalStore(ObjectStore):
     # -- folders and errors
 
     def _open_folder(self, folders: Sequence[str]) -> int:
-        # The root may be a link, that is its owner's choice; nothing below it is followed.
+        # The owner may have made the root a link; below the root no link is followed.
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in folders:
             try:
@@ -407,7 +411,7 @@ class LocalStore(ObjectStore):
         return descriptor
 
     @contextmanager
-    def _folder(self, folders: Sequence[str]) -> Iterator[int]:
+    def _opened_folder(self, folders: Sequence[str]) -> Iterator[int]:
         descriptor = self._open_folder(folders)
         try:
             yield descriptor
@@ -415,14 +419,14 @@ class LocalStore(ObjectStore):
             os.close(descriptor)
 
     @contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
-        """The one place where operating system errors become storage errors."""
+    def _storage_errors(self, key: str) -> Iterator[None]:
+        """Convert operating system errors into storage errors; the only place that does."""
         try:
             yield
         except OSError as error:
-            raise self._failed(key, error) from error
+            raise self._to_storage_error(key, error) from error
 
-    def _failed(self, key: str, error: OSError) -> RemoteStorageError:
+    def _to_storage_error(self, key: str, error: OSError) -> RemoteStorageError:
         if error.errno == errno.ENOENT:
             return not_found(self.url, key)
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
@@ -434,8 +438,8 @@ class LocalStore(ObjectStore):
         return storage_error(f"{self.url}: {key}: {error.strerror} (errno {error.errno})")
 
 
-def _read(descriptor: int, start_position: int, size_bytes: int) -> bytes | memoryview:
-    """A large read is first cut to what the file holds."""
+def _read_range(descriptor: int, start_position: int, size_bytes: int) -> bytes | memoryview:
+    """Read up to `size_bytes`; a large request is cut to the file's end before memory is taken."""
     if size_bytes >= LARGE_READ_BYTES:
         size_bytes = max(0, min(size_bytes, os.fstat(descriptor).st_size - start_position))
     if size_bytes < LARGE_READ_BYTES:
@@ -443,7 +447,7 @@ def _read(descriptor: int, start_position: int, size_bytes: int) -> bytes | memo
     return memoryview(read_slab(descriptor, start_position, size_bytes))
 
 
-def _slices(data: Buffer) -> Iterator[memoryview]:
+def _slice_chunks(data: Buffer) -> Iterator[memoryview]:
     view = memoryview(data).cast("B")
     for position in range(0, len(view), _WRITE_BYTES):
         yield view[position : position + _WRITE_BYTES]
@@ -458,26 +462,26 @@ def _write_all(descriptor: int, chunk: Buffer) -> int:
 
 
 def _temporary_name(name: str) -> str:
-    """The hidden name under which the object `name` is written."""
+    """Return the hidden name under which the object `name` is written."""
     digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     return f"{TEMPORARY_PREFIX}{digest}{TEMPORARY_SUFFIX}"
 
 
 def rename_new(source: str, target: str, folder: int) -> None:
-    """Rename within a folder; FileExistsError when `target` is taken, also by another process."""
+    """Rename within a folder; FileExistsError when `target` exists, also when created meanwhile."""
     ctypes.set_errno(0)
     if _renameat2(folder, os.fsencode(source), folder, os.fsencode(target), _RENAME_NOREPLACE) == 0:
         return
     number = ctypes.get_errno()
     if number not in (0, errno.EINVAL, errno.ENOSYS):
         raise OSError(number, os.strerror(number), target)
-    # Neither C library nor file system can: a link fails where a rename would replace.
+    # Neither the C library nor the file system supports it. A link fails if `target` exists.
     os.link(source, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     os.unlink(source, dir_fd=folder)
 
 
 def _publish(temporary: str, name: str, folder: int, *, overwrite: bool) -> bool:
-    """Give the finished file its name; False when that is taken and must stay."""
+    """Give the finished file its name; False when the name exists and must stay."""
     if overwrite:
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     else:
@@ -504,13 +508,13 @@ def _make_durable_root(root: str) -> None:
             os.close(parent)
 
 
-def _unless_gone(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if error.errno != errno.ENOENT:
         raise error
 
 
 def _regular_file(key: str, name: str, folder: int) -> ObjectInfo | None:
-    """The object of that name, or None for what is none: links, pipes, half-written objects."""
+    """Return the named object, or None for anything else: links, pipes, half-written objects."""
     try:
         check_key(key)
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -1,9 +1,9 @@
-"""The object store seam: what tierlog asks of a store, and the rules every store keeps.
+"""The `ObjectStore` protocol: the calls that tierlog makes to a store, and their rules.
 
-A key is relative to the store's URL. Keys are never reused, so no store caches what an object
-was; a put makes the whole object visible at once or nothing of it.
+A key is relative to the store's URL. Keys are never reused, so stores need no cache invalidation.
+A put makes the whole object visible at once, or nothing of it.
 
-What a store is not: a file system. There is no rename, no append, and a listing may lag.
+A store is not a file system: it has no rename and no append, and its listings may lag behind.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ __all__ = [
 
 MAX_KEY_BYTES = 1024
 MAX_COMPONENT_BYTES = 255
-# Half-written objects of a file store carry such a name; no key may look like one.
+# File stores give half-written objects such a name; no key may look like one.
 TEMPORARY_PREFIX = ".tierlog-"
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
 _FOLDER_OBJECTS = 1_000
-# From here on what is read comes in memory that goes from one read to the next (`_core.read_slab`),
-# not in the allocator's: of what glibc takes back from so large a read, its arenas keep a lot.
+# Reads of at least this size use a buffer pool (`_core.read_slab`) instead of the allocator: after
+# such large reads, glibc's arenas keep much of the freed memory.
 LARGE_READ_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object as a store reports it. ``etag`` changes when the bytes do; None if unknown.
+    """One object as a store reports it. ``etag`` changes with the bytes; None when unknown.
 
-    In a listing ``size_bytes`` is -1 for an object that is made only when it is read.
+    In a listing ``size_bytes`` is -1 for an object that the store creates only when it is read.
     """
 
     key: str
@@ -72,32 +72,33 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """A flat set of immutable objects under one URL.
 
-    Every call may raise RemoteStorageError (``retriable`` says whether to try again); a key
-    that no store could hold is a ValueError.
+    Every call may raise RemoteStorageError, whose ``retriable`` says whether to try again. A key
+    that no store can hold is a ValueError.
 
-    A store of another package subclasses it and is found by the scheme of its URLs: an entry point
-    of the group ``tierlog.object_stores``, named as the scheme, is called with the URL. What is not
-    abstract here has a default that suits every store. `tierlog.testing.StoreConformance` tests it.
+    A store of another package subclasses this class. tierlog finds it by the scheme of its URLs: it
+    calls the entry point of that name in the group ``tierlog.object_stores`` with the URL. Methods
+    that are not abstract have a default for every store. `tierlog.testing.StoreConformance` tests
+    a store.
     """
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the store is, without credentials."""
+        """URL of the store, without credentials."""
         ...
 
     @property
     @abstractmethod
     def is_local(self) -> bool:
-        """Whether this machine itself has the objects; else a server sends them, and can do so
-        while the reader is at what he has got."""
+        """Whether this machine holds the objects. A remote store can send the next bytes while the
+        reader works on the previous ones."""
         ...
 
     @abstractmethod
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
-        """Store `data` durably. Without `overwrite`, other bytes already there are an error.
+        """Store `data` durably. Without `overwrite`, an object with other bytes is an error.
 
-        The same bytes already there are none: an earlier try may have lost only its answer.
+        An object with the same bytes is not: an earlier attempt may have lost only its answer.
         """
         ...
 
@@ -107,137 +108,135 @@ class ObjectStore(Protocol):
     ) -> None:
         """Store exactly `size_bytes` from `chunks` durably, with bounded memory.
 
-        A chunk must not change once handed over. Whatever the iterator raises comes out
-        unchanged, and then nothing of the object is visible: an iterator that checks the bytes
-        it hands out decides about the object. After any other failure all of it is there or
-        nothing.
+        A chunk must not change after it was handed over. Exceptions of the iterator propagate
+        unchanged, and then nothing of the object is visible: an iterator can check the bytes that
+        it hands out and reject the object. After any other failure the object is whole or absent.
         """
         ...
 
     @abstractmethod
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        """Store `data` unless the key exists; of several callers exactly one gets True."""
+        """Store `data` unless the key exists; exactly one of several callers gets True."""
         ...
 
     @abstractmethod
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
-        """Bytes from `start_position` on, at most `size_bytes`; fewer only at the end.
+        """Return at most `size_bytes` from `start_position` on; fewer only at the end.
 
-        A start at or past the end is a RemoteStorageError, a missing object a
-        RemoteResourceNotFoundError.
+        Raises RemoteStorageError for a start at or past the end, RemoteResourceNotFoundError for a
+        missing object.
         """
         ...
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Size and etag; RemoteResourceNotFoundError when there is no such object."""
+        """Return size and etag; RemoteResourceNotFoundError when the object does not exist."""
         ...
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below the folder `prefix` (all for ``""``), page by page, in any order."""
+        """Yield every object below the folder `prefix` (all for ``""``) in pages, in any order."""
         ...
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object; one that is not there counts as removed."""
+        """Remove the object; removing a missing object succeeds."""
         ...
 
     def folders(self) -> Iterable[str]:
-        """The names of the folders at the top, in any order: what a person may have meant.
+        """Return the names of the top folders in any order, to suggest one to the user.
 
-        This default takes them from the first objects of a listing, so it may miss some.
+        This default reads the first objects of a listing, so it may miss some folders.
         """
         first = islice(self.list(), _FOLDER_OBJECTS)
         return {info.key.partition("/")[0] for info in first if "/" in info.key}
 
     def draft(self, key: str, size_bytes: int) -> Draft | None:
-        """Return a draft of the object `key` of about that size; None when the store takes none.
+        """Return a draft of the object `key` of about `size_bytes`; None without support for it.
 
-        A store that stands before another one may only hand its drafts on when it does nothing to
-        what is written.
+        A store that wraps another one may pass on its drafts only if it stores bytes unchanged.
         """
         return None
 
     @property
     def open_files(self) -> OpenFiles | None:
-        """The files that `open_file` keeps open; None when objects are no files here."""
+        """The files that `open_file` keeps open; None when objects are not local files."""
         return None
 
     def open_file(self, key: str) -> ReadFile | None:
-        """Return the file that is the object, for a read that begins now; None as above."""
+        """Return the object's open file for one read; None when objects are not local files."""
         return None
 
 
 class Draft(Protocol):
-    """An object on its way, which somebody writes through its descriptor while reading the bytes.
+    """An object that the caller writes through a descriptor while it reads the bytes elsewhere.
 
-    Nobody can see it, and nothing of it is left behind, also by a crash, unless it is put.
+    It stays invisible until `put`. Without a `put` it vanishes, also in a crash.
     """
 
     @property
     def key(self) -> str:
-        """What it will be."""
+        """Key of the object that `put` makes."""
         ...
 
     @property
     def name(self) -> str:
-        """What an OSError that came from writing it carries."""
+        """File name in an OSError that a failed write raises."""
         ...
 
     @property
     def holds(self) -> tuple[int, int] | None:
-        """Size and CRC-32C of what was written; None until that is known."""
+        """Size and CRC-32C of the written bytes; None until `wrote` was called."""
         ...
 
     def fileno(self) -> int:
-        """The descriptor to write through."""
+        """Return the descriptor to write through."""
         ...
 
     def wrote(self, size_bytes: int, crc32c: int) -> None:
-        """All of it is written."""
+        """Record that all bytes are written, with their size and CRC-32C."""
         ...
 
     def failed(self, error: OSError) -> RemoteStorageError:
-        """A failed write, in the words of the store."""
+        """Return the store's error for a failed write."""
         ...
 
     def put(self) -> None:
-        """Makes it the object, durably, as `ObjectStore.put_stream` does without `overwrite`."""
+        """Make it the object, durably, as `ObjectStore.put_stream` does without `overwrite`."""
         ...
 
     def close(self) -> None:
-        """Drops what was not put."""
+        """Discard the draft unless it was put."""
         ...
 
 
 def storage_error(message: str, *, retriable: bool = True) -> RemoteStorageError:
-    """A RemoteStorageError that says whether trying again makes sense."""
+    """Return a RemoteStorageError that says whether trying again makes sense."""
     error = RemoteStorageError(message)
     error.retriable = retriable
     return error
 
 
 def not_found(url: str, key: str, detail: str = "") -> RemoteResourceNotFoundError:
-    """The error for an object that is not there."""
+    """Return the error for an object that does not exist."""
     return RemoteResourceNotFoundError(
         f"{url}: no object {key}" + (f" ({detail})" if detail else "")
     )
 
 
 def already_exists(url: str, key: str) -> RemoteStorageError:
-    """The error of a put that would have replaced an object."""
+    """Return the error for a put that would have replaced an object."""
     return storage_error(
         f"{url}: object {key} exists already; keys are never reused", retriable=False
     )
 
 
 def check_key(key: str) -> str:
-    """`key` itself when every store can hold it, else ValueError.
+    """Return `key` when every store can hold it, else raise ValueError.
 
-    Refused: empty, absolute or ``..`` paths, empty or ``.`` components, control characters, text
-    that is not in Unicode normal form C, components above 255 and keys above 1,024 bytes, and
-    the names a file store gives to half-written objects.
+    Refused are empty and absolute paths, the components ``""``, ``.`` and ``..``, control
+    characters, text that is not in Unicode normal form C, components above 255 bytes, keys above
+    1,024 bytes, and the names that a file store gives to half-written objects.
     """
     try:
         encoded = key.encode("utf-8")
@@ -268,7 +267,7 @@ def _check_component(component: str, key: str) -> None:
 
 
 def check_prefix(prefix: str) -> str:
-    """A folder to list, without its trailing slash; ``""`` is everything. ValueError as keys."""
+    """Return a folder to list, without its trailing slash; ``""`` lists everything."""
     folder = prefix.removesuffix("/")
     return check_key(folder) if folder else _refuse_slash(prefix)
 
@@ -280,7 +279,7 @@ def _refuse_slash(prefix: str) -> str:
 
 
 def holds_exactly(store: ObjectStore, key: str, data: Buffer) -> bool:
-    """Whether there is such an object and it has just these bytes."""
+    """Return whether the object exists and consists of exactly these bytes."""
     expected = memoryview(data)
     try:
         if store.head(key).size_bytes != expected.nbytes:
@@ -291,25 +290,28 @@ def holds_exactly(store: ObjectStore, key: str, data: Buffer) -> bool:
 
 
 def check_range(start_position: int, size_bytes: int) -> None:
-    """ValueError unless the range holds at least one byte."""
+    """Raise ValueError unless the range holds at least one byte."""
     if start_position < 0 or size_bytes <= 0:
-        raise ValueError(f"no such range: {size_bytes} bytes from position {start_position}")
+        raise ValueError(
+            f"a range needs a position of at least 0 and 1 byte or more, not {size_bytes} bytes "
+            f"from position {start_position}"
+        )
 
 
 def counted(chunks: Iterable[Buffer], size_bytes: int, key: str) -> Iterator[Buffer]:
-    """The chunks, and ValueError unless they add up to `size_bytes`."""
+    """Yield the chunks; ValueError unless their sizes add up to `size_bytes`."""
     total = 0
     for chunk in chunks:
         total += memoryview(chunk).nbytes
         if total > size_bytes:
-            raise ValueError(f"{key}: more than the announced {size_bytes} bytes")
+            raise ValueError(f"{key}: got more than the announced {size_bytes} bytes")
         yield chunk
     if total != size_bytes:
-        raise ValueError(f"{key}: {total} bytes instead of the announced {size_bytes}")
+        raise ValueError(f"{key}: got {total} bytes instead of the announced {size_bytes}")
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """Read-only descriptor of a regular file; OSError for symbolic links, pipes and the like."""
+    """Open a regular file read-only; OSError for a symbolic link, a pipe or another file type."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -321,9 +323,9 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 def file_chunks(
     descriptor: int, size_bytes: int, *, chunk_bytes: int = _CHUNK_BYTES
 ) -> Iterator[bytes]:
-    """The first `size_bytes` of an open file in order, a fresh buffer each time.
+    """Yield the first `size_bytes` of an open file in order, each chunk in a new buffer.
 
-    Ends early when the file does; the descriptor's own position is neither used nor moved.
+    Ends early when the file does. Neither uses nor moves the descriptor's own position.
     """
     position = 0
     while position < size_bytes:

@@ -1,15 +1,15 @@
 """Cloud and in-memory stores, through obstore: `s3://`, `gs://`, `az://` and `memory:///`.
 
-Large objects go up in parts, a few at a time, so the memory in flight is bounded; a failure
-between parts aborts the upload. Small ones go up in one conditional request.
+Large objects are uploaded in parts, a few at a time, so memory is bounded; a failure between parts
+aborts the upload. Small objects take one conditional request.
 
-Errors and `repr` never show credentials: of obstore's messages only the first line is kept,
-without query strings and without any value that is configured as a secret.
+Errors and `repr` never show credentials: only the first line of obstore's message is kept, without
+query strings and without any value that is configured as a secret.
 
-A cloud store may be pickled: the copy opens its own connections from the URL and the options
-given here, which then include any credentials given as options. obstore does not survive a fork
-of a process that has used it (the child would hang for ever), so opening a store in such a child
-is refused: use the spawn or forkserver start method, or open stores only in the children.
+A cloud store may be pickled: the copy opens its own connections from the URL and the given options,
+so a pickle contains credentials that were given as options. obstore hangs in a child that was
+forked after its first use, so such a child may not open stores: use the spawn or forkserver
+start method, or open stores only in the children.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ObstoreStore", "open_cloud_store", "open_memory_store"]
 
-# Four parts in flight, one being filled and one held by the caller stay below 64 MiB.
+# Four parts in flight, one being filled and one that the caller holds stay below 64 MiB.
 _PART_BYTES = 8 << 20
 _PARTS_IN_FLIGHT = 4
 _LIST_PAGE = 1_000
-# Pieces of a large read: few enough calls, and small enough to be in the cache when copied.
+# Chunk of a large read: large enough for few calls, small enough to stay in the CPU cache.
 _PIECE_BYTES = 256 << 10
 _MAX_MESSAGE = 400
 
@@ -77,7 +77,7 @@ _ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
     obstore_errors.NotModifiedError: False,
     obstore_errors.UnknownConfigurationKeyError: False,
 }
-# What a part of obstore's message means to a user, and what to do.
+# Replacements for obstore's messages: what failed, and what to do.
 _NO_CREDENTIALS = {
     "s3": "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
     "or put them into ~/.aws/credentials",
@@ -86,10 +86,10 @@ _NO_CREDENTIALS = {
     "az": "no credentials found: set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or "
     "AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or AZURE_USE_AZURE_CLI=true",
 }
-# Where a cloud gives credentials to its own machines; asked when nothing else is set.
+# Address of a cloud machine's own credentials; obstore asks it when nothing else is set.
 _METADATA_SERVICE = "//169.254.169.254/"
 _DENIED = "access is denied: the credentials need rights on this bucket"
-# The answer to a HEAD request has no body that says more.
+# The response to a HEAD request has no body with details.
 _DENIED_WITHOUT_WORDS = "403 Forbidden:"
 _NOT_IMPLEMENTED = (
     "the store does not implement this request: tierlog needs conditional puts (If-None-Match: *), "
@@ -109,7 +109,7 @@ _fork_guard = ForkGuard("an object store", "would hang")
 
 
 class ObstoreStore(ObjectStore):
-    """An obstore store behind the `ObjectStore` seam; made by `open_store`."""
+    """An obstore store as `ObjectStore`; created by `open_store`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class ObstoreStore(ObjectStore):
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._reopen is None:
-            raise TypeError(f"{self._url} lives in this process only and cannot be pickled")
+            raise TypeError(f"{self._url} exists in this process only and cannot be pickled")
         return self._reopen, ()
 
     @property
@@ -141,7 +141,7 @@ class ObstoreStore(ObjectStore):
 
     @property
     def is_local(self) -> bool:
-        # What cannot be opened anew lives in this process.
+        # Only a store in memory cannot be reopened.
         return self._reopen is None
 
     # -- reading
@@ -149,7 +149,7 @@ class ObstoreStore(ObjectStore):
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         check_range(start_position, size_bytes)
         end_position = start_position + size_bytes
-        with self._errors(check_key(key)):
+        with self._storage_errors(check_key(key)):
             if size_bytes < LARGE_READ_BYTES:
                 data = memoryview(
                     obstore.get_range(self._store, key, start=start_position, end=end_position)
@@ -158,42 +158,42 @@ class ObstoreStore(ObjectStore):
                 data = self._get_large(key, start_position, end_position)
         if not 0 < len(data) <= size_bytes:
             raise storage_error(
-                f"{self._url}: {key}: asked for {size_bytes} bytes from position "
+                f"{self._url}: {key}: expected 1 to {size_bytes} bytes from position "
                 f"{start_position}, the store sent {len(data)}"
             )
         return data
 
     def _get_large(self, key: str, start_position: int, end_position: int) -> memoryview:
-        """The same bytes in memory that is handed on: obstore's own is the allocator's."""
+        """Read into the buffer pool: obstore's own buffers come from the allocator."""
         found = obstore.get(self._store, key, options={"range": (start_position, end_position)})
         first, last = found.range
         chunks = found.stream(min_chunk_size=_PIECE_BYTES)
         return memoryview(join_slab(chunks, min(last - first, end_position - start_position)))
 
     def head(self, key: str) -> ObjectInfo:
-        with self._errors(check_key(key)):
+        with self._storage_errors(check_key(key)):
             return _object_info(obstore.head(self._store, key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix)
-        with self._errors(f"list {folder}".rstrip()):
+        with self._storage_errors(f"list {folder}".rstrip()):
             pages = obstore.list(self._store, folder or None, chunk_size=_LIST_PAGE)
         while True:
-            with self._errors(f"list {folder}".rstrip()):
+            with self._storage_errors(f"list {folder}".rstrip()):
                 page = next(pages, None)
             if page is None:
                 return
             yield from (_object_info(meta) for meta in page if _is_key(meta["path"]))
 
     def folders(self) -> Iterable[str]:
-        with self._errors("list the folders"):
+        with self._storage_errors("list the folders"):
             found = obstore.list_with_delimiter(self._store)["common_prefixes"]
         return [name for name in found if _is_key(name)]
 
     # -- writing
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
-        with self._errors(check_key(key)):
+        with self._storage_errors(check_key(key)):
             try:
                 obstore.put(
                     self._store,
@@ -216,13 +216,13 @@ class ObstoreStore(ObjectStore):
         if size_bytes <= _PART_BYTES:
             self.put_bytes(key, b"".join(checked), overwrite=overwrite)
             return
-        # Stores know no conditional upload in parts. Keys carry a fresh uuid, so looking first
-        # only has to catch a mistake, not a race.
+        # Multipart uploads cannot be conditional. Keys contain a fresh uuid, so this check only
+        # has to catch a mistake, not a race.
         if not overwrite and self._exists(key):
             raise already_exists(self._url, key)
         source = _Source(checked)
         try:
-            with self._errors(key, is_one_request=False):
+            with self._storage_errors(key, is_one_request=False):
                 obstore.put(
                     self._store,
                     key,
@@ -237,7 +237,7 @@ class ObstoreStore(ObjectStore):
             raise
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        with self._errors(check_key(key)):
+        with self._storage_errors(check_key(key)):
             try:
                 obstore.put(self._store, key, bytes(data), mode="create", use_multipart=False)
             except obstore_errors.AlreadyExistsError:
@@ -245,14 +245,14 @@ class ObstoreStore(ObjectStore):
         return True
 
     def delete(self, key: str) -> None:
-        with self._errors(check_key(key)):
+        with self._storage_errors(check_key(key)):
             try:
                 obstore.delete(self._store, key)
             except FileNotFoundError:
                 return
 
     def _exists(self, key: str) -> bool:
-        with self._errors(key):
+        with self._storage_errors(key):
             try:
                 obstore.head(self._store, key)
             except FileNotFoundError:
@@ -262,8 +262,8 @@ class ObstoreStore(ObjectStore):
     # -- errors
 
     @contextmanager
-    def _errors(self, what: str, *, is_one_request: bool = True) -> Iterator[None]:
-        """The one place where obstore's exceptions become ours; `what` is the key or the call."""
+    def _storage_errors(self, what: str, *, is_one_request: bool = True) -> Iterator[None]:
+        """Convert obstore's exceptions into tierlog's; `what` is the key or the call."""
         _fork_guard.enter(self._url)
         asked = f"{self._url} ({what}{self._deadline})"
         try:
@@ -272,29 +272,29 @@ class ObstoreStore(ObjectStore):
         except TierlogError:
             raise
         except FileNotFoundError as error:
-            raise not_found(self._url, what, self._clean(error)) from None
+            raise not_found(self._url, what, self._hide_secrets(error)) from None
         except (obstore_errors.BaseError, ValueError) as error:
-            raise self._failed(what, error) from None
+            raise self._to_storage_error(what, error) from None
 
-    def _failed(self, what: str, error: Exception) -> RemoteStorageError:
+    def _to_storage_error(self, what: str, error: Exception) -> RemoteStorageError:
         text = str(error)
         if _METADATA_SERVICE in text:
             return storage_error(f"{self._url}: {_NO_CREDENTIALS[self._url.partition(':')[0]]}")
-        cause = next((said for mark, said in _CAUSES.items() if mark in text), "")
+        cause = next((advice for code, advice in _CAUSES.items() if code in text), "")
         if cause:
             return storage_error(f"{self._url}: {cause}", retriable=False)
-        told = self._clean(error)
-        if told.endswith(_DENIED_WITHOUT_WORDS):
-            told = _DENIED
+        message = self._hide_secrets(error)
+        if message.endswith(_DENIED_WITHOUT_WORDS):
+            message = _DENIED
         retriable = _ERROR_RETRIABLE.get(type(error), False)
-        return storage_error(f"{self._url}: {what}: {told}", retriable=retriable)
+        return storage_error(f"{self._url}: {what}: {message}", retriable=retriable)
 
-    def _clean(self, error: Exception) -> str:
-        return clean_message(str(error), chain(self._secrets, _secrets_of(os.environ)))
+    def _hide_secrets(self, error: Exception) -> str:
+        return clean_message(str(error), chain(self._secrets, _find_secrets(os.environ)))
 
 
 def clean_message(message: str, secrets: Iterable[str]) -> str:
-    """One short line without obstore's debug dump, query strings and secret values."""
+    """Return one short line without obstore's debug dump, query strings and secret values."""
     line = " ".join(message.split("\n\nDebug source", 1)[0].split())
     line = _QUERY.sub("?...", line)
     for secret in secrets:
@@ -302,14 +302,14 @@ def clean_message(message: str, secrets: Iterable[str]) -> str:
     return line if len(line) <= _MAX_MESSAGE else line[:_MAX_MESSAGE] + "..."
 
 
-def _secrets_of(settings: Mapping[str, object]) -> Iterator[str]:
+def _find_secrets(settings: Mapping[str, object]) -> Iterator[str]:
     for name, value in settings.items():
         if isinstance(value, str) and len(value) >= 4 and _SECRET_NAME.search(name):
             yield value
 
 
 class _Source:
-    """The caller's chunks on their way through obstore, and what they raised there."""
+    """The caller's chunks as obstore reads them, and the exception that they raised."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:
         self._chunks = chunks
@@ -324,7 +324,7 @@ class _Source:
 
 
 def _is_key(path: str) -> bool:
-    """Whether a listed name could be ours; buckets are shared with others."""
+    """Return whether a listed name can be a tierlog key; other programs may share the bucket."""
     try:
         check_key(path)
     except ValueError:
@@ -348,7 +348,7 @@ _memory_lock = threading.Lock()
 
 
 def open_memory_store(url: str) -> ObstoreStore:
-    """The store of that URL in this process: everybody who names it gets the same one."""
+    """Return the store of that URL in this process; equal URLs give the same store."""
     _fork_guard.enter(url)
     with _memory_lock:
         if url not in _memory_stores:
@@ -367,7 +367,7 @@ class _Reopen:
         return open_cloud_store(self._url, self._options)
 
 
-# The environment variables that obstore reads begin so; the part behind it is the option's name.
+# Prefix of the environment variables that obstore reads; the rest of the name is the option.
 _ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _CLIENT_OPTIONS = frozenset(
     {
@@ -397,24 +397,24 @@ _RETRY_OPTIONS = frozenset({"backoff", "max_retries", "retry_timeout"})
 
 
 def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
-    """A store on S3, GCS or Azure. `options` are obstore's (``endpoint``, ``region``,
-    ``access_key_id``, ``client_options``, ``retry_config`` ...); what is not given comes from
-    the provider's environment variables, and for S3 from the profile in ``~/.aws``.
+    """Open a store on S3, GCS or Azure. `options` are obstore's (``endpoint``, ``region``,
+    ``access_key_id``, ``client_options``, ``retry_config`` ...). Missing ones come from the
+    provider's environment variables, and for S3 from the profile in ``~/.aws``.
 
     Every call has a deadline: 60 s per request and 60 s of retries, unless the options say
-    otherwise. ConfigError for an option or URL that obstore refuses.
+    otherwise. Raises ConfigError for an option or URL that obstore refuses.
     """
     _fork_guard.enter(url)
     added = profile_options(os.environ, options) if url.startswith("s3:") else {}
-    secrets = (*_secrets_of(options), *_secrets_of(added))
-    settings = _settings(url, {**added, **options})
+    secrets = (*_find_secrets(options), *_find_secrets(added))
+    settings = _merge_settings(url, {**added, **options})
     _check_encryption(url, settings)
     _check_conditional_put(url, settings)
     from_url: Callable[..., obstore_stores.ObjectStore] = obstore_stores.from_url
     try:
         store = from_url(url, **settings)
     except (obstore_errors.BaseError, ValueError, TypeError) as error:
-        known = chain(secrets, _secrets_of(os.environ))
+        known = chain(secrets, _find_secrets(os.environ))
         raise ConfigError(f"{url}: {clean_message(str(error), known)}") from None
     timeout = settings["client_options"]["timeout"]
     reopen = _Reopen(url, options)
@@ -425,10 +425,10 @@ _ENDPOINTS = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3", "BASE_URL", "STORAG
 
 
 def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
-    """ConfigError for an endpoint without encryption that was not allowed explicitly."""
-    prefix = _prefix(url)
+    """Raise ConfigError for an endpoint without encryption unless it is allowed explicitly."""
+    prefix = _variable_prefix(url)
     names = [prefix + name for name in _ENDPOINTS]
-    # An option has the name of its variable, in lower case and with or without the prefix.
+    # An option has its variable's name in lower case, with or without the prefix.
     options = [option for name in names for option in (name, name.removeprefix(prefix))]
     places = [(name.lower(), settings.get(name.lower())) for name in options]
     places += [(name, os.environ.get(name)) for name in names]
@@ -437,56 +437,56 @@ def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
         if str(endpoint or "").lower().startswith("http://") and not allowed:
             raise ConfigError(
                 f"{url}: expected an https:// endpoint, found {name} = {printable(str(endpoint))}; "
-                f"to go on without encryption, set {prefix}ALLOW_HTTP=true"
+                f"to connect without encryption, set {prefix}ALLOW_HTTP=true"
             )
 
 
 def _check_conditional_put(url: str, settings: Mapping[str, Any]) -> None:
-    """ConfigError when the puts that tierlog needs are switched off; else each put would fail."""
+    """Raise ConfigError when conditional puts are disabled; tierlog's puts would all fail."""
     names = ("conditional_put", "aws_conditional_put")
     found = [settings.get(name) for name in names] + [os.environ.get("AWS_CONDITIONAL_PUT")]
     if url.startswith("s3:") and "disabled" in found:
         raise ConfigError(
             f"{url}: expected conditional puts, which tierlog needs, found AWS_CONDITIONAL_PUT = "
-            "disabled; take the setting away"
+            "disabled; remove the setting"
         )
 
 
-def _settings(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` over the environment's client options over our deadlines."""
+def _merge_settings(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge `options`, the environment's client options and the default deadlines."""
     for name in options:
-        plain = name.lower().removeprefix(_prefix(url).lower())
+        plain = name.lower().removeprefix(_variable_prefix(url).lower())
         # obstore panics on these at the top level instead of refusing them.
         if plain in _CLIENT_OPTIONS or plain == "config":
-            raise ConfigError(f"{url}: {name} belongs into client_options")
+            raise ConfigError(f"{url}: {name} belongs in client_options")
     client = {"timeout": timedelta(seconds=60), "connect_timeout": timedelta(seconds=5)}
     retry = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
     return {
         **options,
         "client_options": {
             **client,
-            **_client_options_of_the_environment(url),
-            **_table(url, options, "client_options", _CLIENT_OPTIONS),
+            **_environment_client_options(url),
+            **_option_table(url, options, "client_options", _CLIENT_OPTIONS),
         },
-        "retry_config": {**retry, **_table(url, options, "retry_config", _RETRY_OPTIONS)},
+        "retry_config": {**retry, **_option_table(url, options, "retry_config", _RETRY_OPTIONS)},
     }
 
 
-def _prefix(url: str) -> str:
+def _variable_prefix(url: str) -> str:
     return _ENVIRONMENT[url.partition(":")[0]]
 
 
-def _client_options_of_the_environment(url: str) -> dict[str, str]:
-    """Given any client options, obstore no longer reads these variables itself."""
-    prefix = _prefix(url)
+def _environment_client_options(url: str) -> dict[str, str]:
+    """Read them here: obstore ignores these variables when any client option is given."""
+    prefix = _variable_prefix(url)
     names = {name: os.environ.get(prefix + name.upper()) for name in _CLIENT_OPTIONS}
     return {name: value for name, value in names.items() if value is not None}
 
 
-def _table(
+def _option_table(
     url: str, options: Mapping[str, Any], name: str, known: frozenset[str]
 ) -> Mapping[str, Any]:
     table = options.get(name, {})
     if not isinstance(table, Mapping) or not known.issuperset(table):
-        raise ConfigError(f"{url}: {name} is a table with some of {sorted(known)}")
+        raise ConfigError(f"{url}: expected a dict {name} with some of {sorted(known)}")
     return table

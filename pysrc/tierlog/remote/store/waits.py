@@ -1,4 +1,4 @@
-"""Requests to stores that are not answered yet, so that a command can say that it waits."""
+"""Requests to stores without an answer yet, so that a command can report that it waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["StoreWait", "StoreWaits", "store_waits"]
 
 
 class StoreWait(NamedTuple):
-    """A request without an answer: since when by the monotonic clock, and what is asked."""
+    """An unanswered request: its start by the monotonic clock, and a description."""
 
     since_ms: int
     what: str
@@ -28,7 +28,7 @@ class StoreWaits:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """While inside, this thread waits for an answer."""
+        """Record that this thread waits for an answer while the context is open."""
         thread = threading.get_ident()
         self._waits[thread] = StoreWait(self._clock.monotonic_ms(), what)
         try:
@@ -37,7 +37,7 @@ class StoreWaits:
             self._waits.pop(thread, None)
 
     def find_longer_than(self, least_ms: int) -> list[StoreWait]:
-        """The requests that have waited for at least so long."""
+        """Return the requests that have waited for at least `least_ms`."""
         latest_ms = self._clock.monotonic_ms() - least_ms
         return [wait for wait in list(self._waits.values()) if wait.since_ms <= latest_ms]
 
