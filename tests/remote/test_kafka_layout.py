@@ -132,7 +132,7 @@ def test_every_record_of_every_log(
 def test_runs_begin_where_batches_do(
     golden: tuple[Path, list[PartitionLog]], monkeypatch: pytest.MonkeyPatch, run_bytes: int
 ) -> None:
-    monkeypatch.setattr(kafka_layout, "_RUN_BYTES", run_bytes)
+    monkeypatch.setattr(kafka_layout, "_ENTRY_BYTES", run_bytes)
     store = open_store(kafka_url(golden[0]))
     storage = ObjectStorageManager(store)
     runs = 0
@@ -160,7 +160,7 @@ def test_reads_from_any_offset_and_time(
     tmp_path: Path,
     run_bytes: int,
 ) -> None:
-    monkeypatch.setattr(kafka_layout, "_RUN_BYTES", run_bytes)
+    monkeypatch.setattr(kafka_layout, "_ENTRY_BYTES", run_bytes)
     url = kafka_url(golden[0])
     storage = ObjectStorageManager(open_store(url))
     with RemoteIndexCache(storage, tmp_path / "cache") as cache:
@@ -222,7 +222,7 @@ def test_a_last_file_that_is_just_being_written(damaged: Path) -> None:
     assert problem.reason is ProblemReason.LOG_WITHOUT_INDEXES
     store = open_store(kafka_url(damaged))
     path.write_bytes(data[:-1])
-    with pytest.raises(CorruptDataError, match="verify names every such object"):
+    with pytest.raises(CorruptDataError, match="verify to list all such objects"):
         list(list_segments(store))
     path.write_bytes(data)
     assert len(list(list_segments(store))) == len(list(damaged.rglob("*.log")))
@@ -287,7 +287,7 @@ def test_files_that_do_not_fit_together_are_named(
         store.get_range(problem.key, 0, 1)
     assert raised.value.path is not None
     assert raised.value.path.endswith(named)
-    with pytest.raises(CorruptDataError, match="tierlog verify names every such object"):
+    with pytest.raises(CorruptDataError, match="run tierlog verify to list all such objects"):
         next(tierlog.read(kafka_url(damaged), "epochs", 0))
 
 
@@ -325,7 +325,7 @@ def test_it_is_never_written_to(damaged: Path) -> None:
         lambda: store.delete(key),
         lambda: ObjectStorageManager(store).delete_log_segment_data(first),
     ):
-        with pytest.raises(RemoteStorageError, match="only read") as raised:
+        with pytest.raises(RemoteStorageError, match="read-only") as raised:
             write()
         assert not raised.value.retriable
     assert tree(damaged) == before

@@ -198,7 +198,7 @@ class TestClusterMarker:
 
     @pytest.mark.parametrize("cluster_id", ["", "line\nbreak", "\x1b[2J"])
     def test_no_cluster_id(self, store: ObjectStore, cluster_id: str) -> None:
-        with pytest.raises(ConfigError, match="not a cluster id"):
+        with pytest.raises(ConfigError, match="expected a printable cluster id"):
             claim_cluster(store, cluster_id)
 
     @pytest.mark.parametrize(

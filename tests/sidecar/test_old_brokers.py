@@ -204,5 +204,5 @@ def test_a_segment_with_too_large_indexes_is_refused_alone(
     refused = [row for row in rows if row["outcome"] == "refused"]
     assert [row["base_offset"] for row in refused] == [largest]
     assert refused[0]["reason"] == "indexes_too_large"
-    assert "its indexes take" in refused[0]["text"]
+    assert "the indexes take" in refused[0]["text"]
     assert [row["outcome"] for row in rows].count("copied") == 2

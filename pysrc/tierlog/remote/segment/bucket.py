@@ -1,8 +1,8 @@
-"""What a bucket says by itself: its segments, found by listing and reading headers only.
+"""List the segments of a store without other metadata, from the listing and object headers.
 
-A segment is there when both of its objects are, its `.indexes` header is sound, names the key it
-lies under, and the `.log` object has the size it announces. Everything else is a `Problem`, so
-that nothing in a bucket is passed over in silence.
+A segment is complete when both objects exist, its `.indexes` header is valid and names the key
+of the object, and the `.log` object has the size that it states. Every other object is reported
+as a `Problem`, so nothing in a store is ignored silently.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Result = TypeVar("_Result")
 
 
 class ProblemReason(StrEnum):
-    """What is wrong with an object."""
+    """Kinds of findings about one object."""
 
     FOREIGN_OBJECT = "foreign_object"
     LOG_WITHOUT_INDEXES = "log_without_indexes"
@@ -73,7 +73,7 @@ class ProblemReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One object that is not what it should be."""
+    """A finding about one object: what was expected and what was found."""
 
     key: str
     reason: ProblemReason
@@ -82,7 +82,7 @@ class Problem:
 
     @property
     def hides_segment(self) -> bool:
-        """Whether this may be all that is seen of a finished segment."""
+        """Whether the object may belong to a finished segment that cannot be read."""
         harmless = (ProblemReason.FOREIGN_OBJECT, ProblemReason.LOG_WITHOUT_INDEXES)
         return self.reason not in harmless
 
@@ -91,7 +91,7 @@ class Problem:
 
 
 class DescribedIndexes(NamedTuple):
-    """What the first request to an `.indexes` object brings: what it says, and its first bytes."""
+    """Result of the first request to an `.indexes` object: description, header, first bytes."""
 
     description: SegmentDescription
     header: IndexesHeader
@@ -106,18 +106,19 @@ def describe_segments(
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> Iterator[SegmentDescription]:
-    """Every complete segment below the folder `prefix`, in the order of the listing.
+    """Yield every complete segment below the folder `prefix`, in the order of the listing.
 
-    One small request per segment, `parallel_reads` at a time; segments whose key is not `wanted`
-    are passed over without one. `on_problem` is told of all other objects. Without it, a segment
-    that is there and cannot be described is a CorruptDataError (RemoteStorageError, if it vanished
-    between listing and reading). A store that fails is an error: what could not be read is not
-    "nothing".
+    Makes one small request per segment, `parallel_reads` at a time, and none for keys that
+    `wanted` rejects. All other objects go to `on_problem`. Without it, a segment that exists but
+    cannot be described raises CorruptDataError (RemoteStorageError if it vanished between listing
+    and reading). A failing store is an error: unreadable is not the same as absent.
     """
     report = on_problem or (lambda problem: refuse_hidden(store, problem))
     objects = store.list(prefix) if prefix else list_objects(store)
-    pairs = _pairs(objects, wanted or _any, report)
-    for outcome in _in_parallel(lambda pair: describe_indexes(store, *pair), pairs, parallel_reads):
+    pairs = _pair_objects(objects, wanted or _accept_all, report)
+    for outcome in _map_in_parallel(
+        lambda pair: describe_indexes(store, *pair), pairs, parallel_reads
+    ):
         if isinstance(outcome, Problem):
             report(outcome)
         else:
@@ -125,8 +126,8 @@ def describe_segments(
 
 
 def list_objects(store: ObjectStore) -> Iterator[ObjectInfo]:
-    """Every object of the store. A listing that lags, or an error page taken for one, looks like
-    an empty store; but then it lacks the cluster marker, too, which is easily asked for."""
+    """Yield every object of the store. A listing that lags, or an error page in its place, can look
+    like an empty store; it then lacks the cluster marker as well, which `head` can find."""
     seen = False
     for info in store.list():
         seen = seen or info.key == CLUSTER_KEY
@@ -137,8 +138,8 @@ def list_objects(store: ObjectStore) -> Iterator[ObjectInfo]:
         except RemoteResourceNotFoundError:
             return
         raise storage_error(
-            f"{store.url}: the listing lacks {CLUSTER_KEY}, which is there: it lags behind or is "
-            "not one; try again"
+            f"{store.url}: the listing lacks {CLUSTER_KEY}, which exists: the listing lags behind "
+            "or is incomplete; try again"
         )
 
 
@@ -150,7 +151,7 @@ def list_segments(
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """As `describe_segments`, the metadata alone; every segment is COPY_SEGMENT_FINISHED."""
+    """Yield the metadata that `describe_segments` finds; the state is COPY_SEGMENT_FINISHED."""
     for description in describe_segments(
         store, prefix, wanted=wanted, on_problem=on_problem, parallel_reads=parallel_reads
     ):
@@ -172,7 +173,7 @@ def bucket_metadata(
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> InMemoryRemoteLogMetadataManager:
-    """A metadata manager that knows what the bucket holds now; changes to it stay in memory."""
+    """Return a metadata manager with the bucket's present segments; changes stay in memory."""
     manager = InMemoryRemoteLogMetadataManager(ready=False)
     manager.load(
         list_segments(
@@ -184,7 +185,7 @@ def bucket_metadata(
 
 
 def refuse_hidden(store: ObjectStore, problem: Problem) -> None:
-    """Raise for an object that hides a finished segment, which must not look absent."""
+    """Raise when the object hides a finished segment, so that it does not look absent."""
     if not problem.hides_segment:
         return
     path = f"{store.url}/{problem.key}"
@@ -196,20 +197,20 @@ def refuse_hidden(store: ObjectStore, problem: Problem) -> None:
         position=0,
         expected=problem.expected,
         found=problem.found,
-        hint="tierlog verify names every such object",
+        hint="run tierlog verify to list all such objects",
     )
 
 
-def _any(_key: ObjectKey) -> bool:
+def _accept_all(_key: ObjectKey) -> bool:
     return True
 
 
-def _pairs(
+def _pair_objects(
     objects: Iterable[ObjectInfo],
     wanted: Callable[[ObjectKey], bool],
     report: Callable[[Problem], None],
 ) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
-    """(`.log`, `.indexes`) of each segment that has both; holds only those that wait for one."""
+    """Yield (`.log`, `.indexes`) of complete segments; keeps only objects without their other."""
     waiting: dict[str, tuple[str, ObjectInfo]] = {}
     for info in objects:
         try:
@@ -230,7 +231,7 @@ def _pairs(
 
 
 def foreign_object(info: ObjectInfo) -> Problem:
-    """An object that is none of a segment's."""
+    """Return the finding for an object that belongs to no segment."""
     return Problem(
         key=info.key,
         reason=ProblemReason.FOREIGN_OBJECT,
@@ -240,7 +241,7 @@ def foreign_object(info: ObjectInfo) -> Problem:
 
 
 def lonely_object(info: ObjectInfo) -> Problem:
-    """One of the two objects of a segment, where the other is missing."""
+    """Return the finding for an object whose segment lacks the other object."""
     if info.key.endswith(INDEXES_SUFFIX):
         reason, missing = ProblemReason.INDEXES_WITHOUT_LOG, LOG_SUFFIX
     else:
@@ -249,14 +250,15 @@ def lonely_object(info: ObjectInfo) -> Problem:
         key=info.key,
         reason=reason,
         expected=f"a {missing} object beside it",
-        found=f"none (a copy under way, or an orphan of {info.size_bytes} bytes)",
+        found=f"none (an unfinished copy, or an orphan of {info.size_bytes} bytes)",
     )
 
 
 def describe_indexes(
     store: ObjectStore, log: ObjectInfo, indexes: ObjectInfo
 ) -> DescribedIndexes | Problem:
-    """The segment of two objects by its own words, or why it is none. One request."""
+    """Describe a segment from the header of its `.indexes` object, or return the finding. Makes
+    one request."""
     try:
         header, first = read_indexes_header(store, indexes.key, indexes.size_bytes)
         sections = read_sections(store, indexes.key, header, first, [IndexKind.METADATA])
@@ -268,7 +270,7 @@ def describe_indexes(
             key=indexes.key,
             reason=ProblemReason.MISSING,
             expected="the object that was listed",
-            found="none, it was deleted meanwhile",
+            found="none, it was deleted after the listing",
         )
     metadata = description.metadata
     if indexes_key(metadata) != indexes.key:
@@ -279,7 +281,7 @@ def describe_indexes(
 
 
 def corrupt_indexes(key: str, error: CorruptDataError) -> Problem:
-    """An `.indexes` object that cannot be read."""
+    """Return the finding for an `.indexes` object that cannot be read."""
     return Problem(
         key=key,
         reason=ProblemReason.CORRUPT_INDEXES,
@@ -289,7 +291,7 @@ def corrupt_indexes(key: str, error: CorruptDataError) -> Problem:
 
 
 def wrong_key(key: str, found: RemoteLogSegmentMetadata) -> Problem:
-    """An `.indexes` object that describes another segment than its key says."""
+    """Return the finding for an `.indexes` object that describes another segment than its key."""
     return Problem(
         key=key,
         reason=ProblemReason.WRONG_KEY,
@@ -299,7 +301,7 @@ def wrong_key(key: str, found: RemoteLogSegmentMetadata) -> Problem:
 
 
 def wrong_size(info: ObjectInfo, expected_bytes: int) -> Problem:
-    """An object of another size than was written down."""
+    """Return the finding for an object whose size is not the recorded one."""
     return Problem(
         key=info.key,
         reason=ProblemReason.WRONG_SIZE,
@@ -308,10 +310,10 @@ def wrong_size(info: ObjectInfo, expected_bytes: int) -> Problem:
     )
 
 
-def _in_parallel(
+def _map_in_parallel(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[_Result]:
-    """`function` of every item, in order, with at most a few items taken ahead."""
+    """Yield `function` of every item in order; starts at most a few items ahead."""
     with ThreadPoolExecutor(workers, thread_name_prefix="tierlog-list") as pool:
         running: deque[Future[_Result]] = deque()
         for item in items:

@@ -1,16 +1,16 @@
-"""Claims: which leader a partition has, for sidecars that share nothing but the store.
+"""Claims tell sidecars that share only a store which broker leads a partition.
 
     claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>      UTF-8 JSON, for people
 
-A leader writes its claim before its first copy, and lists the claims of the partition before it
-commits a segment and after: a claim of a later epoch by another broker deposes it. Order decides,
-no clock: a leader that claimed before the list is found by it. A segment that the later leader may
-have learned of stays. So the store's listing has to show what was written before it began, as S3,
-GCS, Azure, HDFS and local file systems do.
+A leader writes its claim before its first copy. Before and after it commits a segment, it lists the
+claims of the partition: a claim of a later epoch by another broker deposes it. The order of writes
+decides, not a clock: a claim that was written before a list began is in that list. A segment that
+the later leader may already have found stays. The store's listing must therefore be consistent
+with earlier writes, as on S3, GCS, Azure, HDFS and local file systems.
 
-A broker never deposes itself: what it claimed under another epoch, with a state directory that was
-lost since, holds for it. Equal epochs of two brokers are not told apart either; Kafka gives an
-epoch to one broker.
+A broker never deposes itself: it ignores its own claims under other epochs, which it may have
+written before its state directory was lost. Claims of two brokers under the same epoch are not
+ordered; Kafka gives an epoch to one broker only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _VERSION = 1
 
 
 def claims_folder(partition: TopicIdPartition) -> str:
-    """The folder of all claims of `partition`, with its trailing slash."""
+    """Return the folder of all claims of `partition`, with its trailing slash."""
     return f"{CLAIMS_PREFIX}{partition.topic_id}-{partition.partition}/"
 
 
 class StoreClaims:
-    """The claims of one broker in one store. Any thread."""
+    """The claims of one broker in one store. Thread-safe."""
 
     def __init__(self, store: ObjectStore, *, broker_id: int, clock: Clock) -> None:
         self._store = store
@@ -45,9 +45,9 @@ class StoreClaims:
         self._clock = clock
 
     def claim(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        """Depose all earlier leaders; whether another broker was one. May be repeated.
+        """Depose all earlier leaders; return whether another broker led before. May be repeated.
 
-        FencedLeaderError when a later leader is known."""
+        Raises FencedLeaderError when a later leader has a claim."""
         self.require(partition, leader_epoch)
         claim = {
             "format_version": _VERSION,
@@ -61,8 +61,8 @@ class StoreClaims:
         return self.require(partition, leader_epoch)
 
     def require(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        """FencedLeaderError when another broker has claimed the partition under a later epoch;
-        whether one has under an earlier epoch."""
+        """Raise FencedLeaderError when another broker has a claim of a later epoch; return
+        whether one has a claim of an earlier epoch."""
         folder, was_led_by_others = claims_folder(partition), False
         for info in self._store.list(folder):
             match = _NAME.fullmatch(info.key.removeprefix(folder))
@@ -80,22 +80,22 @@ class StoreClaims:
     def require_or_keep(
         self, segment_id: RemoteLogSegmentId, leader_epoch: int, start_offset: int, end_offset: int
     ) -> None:
-        """As `require`, for a segment whose objects are both stored: it has to go on error.
+        """Check as `require` does, for a segment whose objects are stored: on error, delete it.
 
-        A later leader that has learned of the segment does not copy its records. So a deposed
-        leader takes the segment back only when other segments in the store hold all its offsets.
+        A later leader that has found the segment does not copy its records. So a deposed leader
+        must delete it (FencedLeaderError) only when other segments in the store hold its offsets.
         """
         partition = segment_id.topic_id_partition
         try:
             self.require(partition, leader_epoch)
         except FencedLeaderError:
-            if self._others_hold(segment_id, start_offset, end_offset):
+            if self._others_hold_offsets(segment_id, start_offset, end_offset):
                 raise
 
-    def _others_hold(
+    def _others_hold_offsets(
         self, segment_id: RemoteLogSegmentId, start_offset: int, end_offset: int
     ) -> bool:
-        """Whether other segments hold all these offsets; False while the store does not say."""
+        """Return whether other segments hold all these offsets; False when the store fails."""
         prefix = partition_prefix(segment_id.topic_id_partition)
         try:
             others = sorted(

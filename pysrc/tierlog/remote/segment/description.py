@@ -1,26 +1,26 @@
-"""The JSON form of what never changes about a remote segment.
+"""Encode and decode the immutable part of a segment's metadata as JSON.
 
-It stands in every `.indexes` object and in the SQLite metadata store: UTF-8, keys sorted, no
-blanks, numbers are integers.
+Every `.indexes` object and the SQLite metadata store contain it: UTF-8, keys sorted, no blanks,
+numbers are integers.
 
 | Key | Value |
 |---|---|
 | ``format_version`` | 1 |
 | ``topic``, ``topic_id``, ``partition`` | name, 22-character Kafka uuid, number |
-| ``topic_id_derived`` | true where the cluster gave the topic no id; else left out |
+| ``topic_id_derived`` | true when the cluster has no id for the topic; otherwise absent |
 | ``segment_id`` | 22-character Kafka uuid |
 | ``start_offset``, ``end_offset`` | both inclusive |
 | ``max_timestamp_ms`` | largest record timestamp |
 | ``leader_epochs`` | ``[[epoch, first offset], ...]`` ascending |
 | ``bytes_per_epoch`` | ``[[epoch, bytes], ...]`` ascending, or null |
 | ``log_size_bytes``, ``log_crc32c`` | of the `.log` object; the checksum may be null |
-| ``broker_id``, ``created_ms`` | who copied it, and when the copy started |
+| ``broker_id``, ``created_ms`` | broker that copied it, and when the copy started |
 | ``txn_index_empty`` | true, false |
 | ``record_count``, ``batch_count`` | of the `.log` object, -1 when unknown |
 | ``cluster_id`` | text, ``""`` when unknown |
-| ``gap_start_offset`` | first offset right before it that was deleted uncopied; only if any was |
+| ``gap_start_offset`` | start of a gap of deleted, uncopied offsets before this segment; if any |
 
-Unknown keys are ignored; a key twice, another type or another version is an error.
+Unknown keys are ignored. A repeated key, a wrong type or another version is an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentDescription:
-    """A segment's metadata and what else its `.indexes` object says about it."""
+    """A segment's metadata and the other facts in its `.indexes` object."""
 
     metadata: RemoteLogSegmentMetadata
     record_count: int = -1
@@ -55,7 +55,7 @@ class SegmentDescription:
 
 
 def encode_segment(description: SegmentDescription) -> bytes:
-    """The JSON text; state and custom metadata, which change, are not part of it."""
+    """Return the JSON text; it leaves out state and custom metadata, because they change."""
     metadata = description.metadata
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
@@ -93,10 +93,10 @@ def decode_segment(
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
     changes: Mapping[str, Any] | None = None,
 ) -> SegmentDescription:
-    """The description in `data`, which lies at `position` of `path` and may be anything.
+    """Decode the untrusted description in `data`, which is at byte `position` of the file `path`.
 
-    `state` and `changes` (fields of RemoteLogSegmentMetadata, known from elsewhere) come on top.
-    CorruptDataError for whatever does not describe a segment.
+    `state` and `changes` (fields of RemoteLogSegmentMetadata from another source) are applied to
+    it. Raises CorruptDataError when `data` does not describe a segment.
     """
     try:
         fields = _DECODER.decode(data.decode("utf-8"))
@@ -114,7 +114,7 @@ def decode_segment(
 
 
 class _Fields(dict[str, Any]):
-    """A decoded JSON object whose values have not been looked at yet. Errors are ValueErrors."""
+    """A decoded JSON object; its methods check the values and raise ValueError."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise ValueError(f"{name} is missing")
@@ -123,7 +123,9 @@ class _Fields(dict[str, Any]):
         version = self.integer("format_version")
         if version != FORMAT_VERSION:
             raise ValueError(f"format version {version}")
-        partition = _partition(self.text("topic_id"), self.text("topic"), self.integer("partition"))
+        partition = _shared_partition(
+            self.text("topic_id"), self.text("topic"), self.integer("partition")
+        )
         values: dict[str, Any] = {
             "segment_id": RemoteLogSegmentId(
                 topic_id_partition=partition, id=self.text("segment_id")
@@ -135,7 +137,7 @@ class _Fields(dict[str, Any]):
             "event_timestamp_ms": self.integer("created_ms"),
             "segment_size_bytes": self.integer("log_size_bytes"),
             "leader_epochs": self.pairs("leader_epochs"),
-            "txn_index_empty": self.truth("txn_index_empty"),
+            "txn_index_empty": self.boolean("txn_index_empty"),
             "bytes_per_epoch": self._or_null("bytes_per_epoch", self.pairs),
             "log_crc32c": self._or_null("log_crc32c", self.integer),
         }
@@ -156,10 +158,10 @@ class _Fields(dict[str, Any]):
     def text(self, name: str) -> str:
         value = self[name]
         if not isinstance(value, str):
-            raise ValueError(f"{name} is no text")
+            raise ValueError(f"{name} is not text")
         return value
 
-    def truth(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         value = self[name]
         if not isinstance(value, bool):
             raise ValueError(f"{name} is neither true nor false")
@@ -168,7 +170,7 @@ class _Fields(dict[str, Any]):
     def pairs(self, name: str) -> tuple[tuple[int, int], ...]:
         value = self[name]
         if not isinstance(value, list):
-            raise ValueError(f"{name} is no list")
+            raise ValueError(f"{name} is not a list")
         return tuple(_pair(entry, name) for entry in value)
 
     def _or_null(self, name: str, read: Callable[[str], _Value]) -> _Value | None:
@@ -176,14 +178,14 @@ class _Fields(dict[str, Any]):
 
 
 @lru_cache(maxsize=4096)
-def _partition(topic_id: str, topic: str, number: int) -> TopicIdPartition:
-    """One object per partition, however many of its segments are read."""
+def _shared_partition(topic_id: str, topic: str, number: int) -> TopicIdPartition:
+    """Return one shared object per partition, to save memory when many segments are decoded."""
     return TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
 
 
 def _integer(value: object, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} is no integer")
+        raise ValueError(f"{name} is not an integer")
     if not _MIN_INT64 <= value <= _MAX_INT64:
         raise ValueError(f"{name} does not fit 64 bits")
     return value
@@ -191,21 +193,23 @@ def _integer(value: object, name: str) -> int:
 
 def _pair(entry: object, name: str) -> tuple[int, int]:
     if not isinstance(entry, list) or len(entry) != 2:
-        raise ValueError(f"{name} holds something else than pairs")
+        raise ValueError(f"{name} has an entry that is not a pair")
     return _integer(entry[0], name), _integer(entry[1], name)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> _Fields:
+def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> _Fields:
     fields = _Fields(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key occurs twice")
     return fields
 
 
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
-# Made once: what the module's functions make for every call takes as long as the decoding.
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+# Built once: json.dumps and json.loads build one per call, which costs as much as the decoding.
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_refuse_repeated_keys, parse_constant=_refuse_constant
+)
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)

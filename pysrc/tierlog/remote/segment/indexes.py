@@ -1,4 +1,4 @@
-"""The `.indexes` object: everything about one segment except its records, in one object.
+"""The `.indexes` object: all indexes and metadata of one segment in one object.
 
 All integers big-endian. Written once, never changed.
 
@@ -9,7 +9,7 @@ All integers big-endian. Written once, never changed.
 | 10 | section count n | i16 | 1 to 64 |
 | 12 | section table | n x 24 bytes | below |
 | 12 + 24 n | header checksum | u32 | CRC-32C of bytes 0 to 12 + 24 n |
-| 16 + 24 n | sections | | back to back, in the order of the table, to the end of the object |
+| 16 + 24 n | sections | | contiguous, in the order of the table, up to the end of the object |
 
 One row of the section table:
 
@@ -29,12 +29,12 @@ One row of the section table:
 | 4 | transaction index | as Kafka's `.txnindex`; empty when there are no aborted transactions |
 | 5 | producer snapshot | as Kafka's `.snapshot` at the next segment's base offset |
 | 6 | leader epochs | text of Kafka's leader-epoch-checkpoint, the lineage up to the end offset |
-| 7 | remoteLogIndex | entries back to back, no trailer |
-| 8 | batch checksums | u32 each: the checksum field of the first batch, then of those that the
-    offset index points at |
+| 7 | remoteLogIndex | contiguous entries, no trailer |
+| 8 | batch checksums | u32 each: the checksum field of the first batch, then of the batches that
+    the offset index points at |
 
-A reader passes over kinds it does not know. Header and metadata nearly always lie within the
-first 16 KiB, so a bucket is listed with one small ranged GET per segment.
+A reader skips unknown kinds. Header and metadata nearly always fit into the first 16 KiB, so a
+listing of the segments makes one small ranged GET per segment.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ __all__ = [
 
 MAGIC = b"TIERIDX\n"
 VERSION = 2
-# Without batch checksums: older objects, and those made of the files of Kafka's own tier.
+# Objects without batch checksums: older ones, and those made from files of Kafka's own tier.
 _VERSION_1 = 1
 FIRST_READ_BYTES = 16 << 10
-# Kafka's own limit for one index file is 10 MiB by default; no reader has to load more than this.
+# Kafka limits one index file to 10 MiB by default; no reader has to load more than this.
 MAX_INDEXES_BYTES = 256 << 20
 # Parsed JSON takes about fifty times its size. A segment with 60,000 leader epochs still fits.
 MAX_METADATA_BYTES = 4 << 20
@@ -84,7 +84,7 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class IndexKind(IntEnum):
-    """The sections this version knows, with their numbers in the table."""
+    """The known sections, with their numbers in the table."""
 
     METADATA = 1
     OFFSET = 2
@@ -100,7 +100,7 @@ _OF_VERSION_1 = frozenset(IndexKind) - {IndexKind.METADATA, IndexKind.BATCH_CHEC
 
 
 class Section(NamedTuple):
-    """Where a section lies; positions and sizes in bytes."""
+    """One row of the section table; position and size in bytes."""
 
     kind: int
     crc32c: int
@@ -118,39 +118,41 @@ class Section(NamedTuple):
 
 
 class IndexesTooLargeError(TierlogError):
-    """The indexes of a segment take more bytes than a reader would load."""
+    """The indexes of a segment exceed what a reader can load."""
 
 
 def _require_fit(sections: Mapping[IndexKind, Buffer]) -> None:
-    """IndexesTooLargeError before anything of that size is made."""
+    """Raise IndexesTooLargeError before memory of that size is taken."""
     sizes = {kind: memoryview(data).nbytes for kind, data in sections.items()}
     size_bytes = sum(sizes.values())
     if size_bytes > _MAX_OTHER_BYTES:
         largest = max(sizes, key=lambda kind: sizes[kind])
         name = largest.name.lower().replace("_", " ")
         raise IndexesTooLargeError(
-            f"its indexes take {size_bytes:,} bytes: expected at most "
+            f"the indexes take {size_bytes:,} bytes: expected at most "
             f"{_MAX_OTHER_BYTES:,} (the {name} alone takes "
             f"{sizes[largest]:,})"
         )
 
 
 def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind, Buffer]) -> bytes:
-    """The whole object. `sections` holds every kind but METADATA, which is made here.
+    """Encode the object. `sections` holds every kind except METADATA, which is encoded here.
 
-    Without BATCH_CHECKSUM the object has version 1: readers cannot tell its `.log` object from one
-    of the same size, offsets and timestamps. ValueError when another section is missing, when
-    METADATA is given, IndexesTooLargeError when the object would exceed `MAX_INDEXES_BYTES`.
+    Without BATCH_CHECKSUM the object has version 1: readers cannot distinguish its `.log` object
+    from another one with the same size, offsets and timestamps. Raises ValueError when another
+    section is missing or METADATA is given, IndexesTooLargeError above `MAX_INDEXES_BYTES`.
     """
     has_checksums = IndexKind.BATCH_CHECKSUM in sections
     if sections.keys() - {IndexKind.BATCH_CHECKSUM} != _OF_VERSION_1:
         wrong = sorted(kind.name for kind in _OF_VERSION_1 ^ sections.keys())
-        raise ValueError(f"{description.metadata.segment_id}: sections missing or unasked: {wrong}")
+        raise ValueError(
+            f"{description.metadata.segment_id}: sections missing or unexpected: {wrong}"
+        )
     _require_fit(sections)
     metadata = encode_segment(description)
     if len(metadata) > MAX_METADATA_BYTES:
         raise IndexesTooLargeError(
-            f"its metadata take {len(metadata):,} bytes: expected at most {MAX_METADATA_BYTES:,}"
+            f"the metadata take {len(metadata):,} bytes: expected at most {MAX_METADATA_BYTES:,}"
         )
     contents = [(IndexKind.METADATA, metadata)]
     contents += [(kind, bytes(sections[kind])) for kind in sorted(sections)]
@@ -165,24 +167,24 @@ def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexesHeader:
-    """The checked section table of the object `path`."""
+    """The verified section table of the object `path`."""
 
     path: str
     sections: tuple[Section, ...]
 
     @property
     def object_size_bytes(self) -> int:
-        """The size the whole object must have."""
+        """Size of the object according to its header."""
         return self.sections[-1].end_position
 
     @classmethod
     def parse(
         cls, data: Buffer, *, path: str, object_size_bytes: int | None = None
     ) -> IndexesHeader:
-        """The header in `data`, the first bytes of an object (16 KiB are always enough).
+        """Parse the header from `data`, the first bytes of an object (16 KiB are always enough).
 
-        `object_size_bytes` is what the store says, None if not asked. CorruptDataError for
-        anything but a sound header whose sections fill the object exactly.
+        `object_size_bytes` is the size that the store reports, None when unknown. Raises
+        CorruptDataError unless the header is valid and its sections fill the object exactly.
         """
         view = memoryview(data).cast("B")
         count = _section_count(view, path)
@@ -200,26 +202,24 @@ class IndexesHeader:
         return cls(path=path, sections=sections)
 
     def section(self, kind: IndexKind) -> Section:
-        """Where that section lies. CorruptDataError when the object has none."""
+        """Return the row of that section; CorruptDataError when the object has none."""
         for section in self.sections:
             if section.kind == kind:
                 return section
-        raise _corrupt(
-            self.path, _START.size, "missing_section", f"a section {kind.name}", "none of that kind"
-        )
+        raise _corrupt(self.path, _START.size, "missing_section", f"a section {kind.name}", "none")
 
     @property
     def kinds(self) -> tuple[IndexKind, ...]:
-        """The kinds that an object of its version has: version 1 has no BATCH_CHECKSUM."""
+        """The kinds that this object's version has; version 1 has no BATCH_CHECKSUM."""
         last = IndexKind.BATCH_CHECKSUM
         has_last = any(section.kind == last for section in self.sections)
         return tuple(kind for kind in IndexKind if has_last or kind is not last)
 
     def checked(self, kind: IndexKind, data: Buffer) -> memoryview:
-        """`data` itself when it is that section, byte for byte, else CorruptDataError."""
-        return self._checked(self.section(kind), data)
+        """Return `data` when its size and checksum are that section's, else CorruptDataError."""
+        return self._check_bytes(self.section(kind), data)
 
-    def _checked(self, section: Section, data: Buffer) -> memoryview:
+    def _check_bytes(self, section: Section, data: Buffer) -> memoryview:
         view = memoryview(data).cast("B")
         if len(view) != section.size_bytes:
             raise _corrupt(
@@ -241,29 +241,29 @@ class IndexesHeader:
         return view
 
     def check_all(self, data: Buffer) -> None:
-        """CorruptDataError unless `data`, the whole object, holds every section as it was written,
-        also those of kinds that this version does not know."""
+        """Compare every checksum of the object `data`, also of unknown sections; CorruptDataError
+        for a difference."""
         view = memoryview(data).cast("B")
         for section in self.sections:
-            self._checked(section, view[section.position : section.end_position])
+            self._check_bytes(section, view[section.position : section.end_position])
 
     def read_section(self, kind: IndexKind, data: Buffer, data_position: int = 0) -> memoryview:
-        """The checked section out of `data`, which begins at `data_position` of the object."""
+        """Return a verified section of `data`, which starts at `data_position` of the object."""
         section = self.section(kind)
         start = section.position - data_position
         if start < 0:
-            raise ValueError(f"{kind.name} starts before the bytes given")
+            raise ValueError(f"{kind.name} starts before byte {data_position}, the start of data")
         return self.checked(kind, memoryview(data).cast("B")[start : start + section.size_bytes])
 
     def description(self, metadata_section: Buffer) -> SegmentDescription:
-        """What the metadata section says. CorruptDataError when it is damaged."""
+        """Decode the metadata section; CorruptDataError when it is damaged."""
         view = self.checked(IndexKind.METADATA, metadata_section)
         position = self.section(IndexKind.METADATA).position
         return decode_segment(bytes(view), path=self.path, position=position)
 
 
 def verify_indexes(data: Buffer, *, path: str) -> tuple[IndexesHeader, SegmentDescription]:
-    """Header and description of a whole object, once every checksum in it has been compared."""
+    """Compare every checksum of an `.indexes` object; return its header and description."""
     view = memoryview(data).cast("B")
     header = IndexesHeader.parse(view, path=path, object_size_bytes=len(view))
     header.check_all(view)
@@ -275,9 +275,9 @@ def verify_indexes(data: Buffer, *, path: str) -> tuple[IndexesHeader, SegmentDe
 def read_indexes_header(
     store: ObjectStore, key: str, object_size_bytes: int | None = None
 ) -> tuple[IndexesHeader, Buffer]:
-    """The header of an `.indexes` object and the first 16 KiB it was read from, in one request.
+    """Return the header of an `.indexes` object and its first 16 KiB, in one request.
 
-    `object_size_bytes` is what a listing says, None if none was asked."""
+    `object_size_bytes` comes from a listing; None, or -1, when unknown."""
     path = f"{store.url}/{key}"
     if object_size_bytes == -1:
         object_size_bytes = None
@@ -290,7 +290,7 @@ def read_indexes_header(
 def read_sections(
     store: ObjectStore, key: str, header: IndexesHeader, first: Buffer, kinds: Iterable[IndexKind]
 ) -> dict[IndexKind, memoryview]:
-    """Those sections, checked; at most one request for what `first` does not hold."""
+    """Return the sections `kinds`, verified; at most one request for bytes beyond `first`."""
     first_bytes = memoryview(first).nbytes
     wanted = {kind: header.section(kind) for kind in kinds}
     later = {
@@ -341,7 +341,7 @@ def _read_table(view: memoryview, count: int, path: str) -> tuple[Section, ...]:
 def _check_table(
     sections: tuple[Section, ...], end_position: int, object_size_bytes: int | None, path: str
 ) -> None:
-    """Sections follow each other without gap or overlap, from the header to the object's end."""
+    """Check that sections are contiguous from the header to the end of the object."""
     kinds = [section.kind for section in sections]
     if kinds[0] != IndexKind.METADATA or len(set(kinds)) != len(kinds):
         expected = "the metadata section first, each kind once"

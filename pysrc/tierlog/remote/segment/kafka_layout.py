@@ -1,4 +1,4 @@
-"""Kafka's own plain layout, read as if it were ours: what its LocalTieredStorage wrote.
+"""Read-only store over the layout of Kafka's LocalTieredStorage, with the keys of `layout`.
 
     <topic>-<partition>-<topicId>/<base offset, 20 digits>-<segmentId>.log         Kafka's bytes
                                   ....index ....timeindex                          Kafka's files
@@ -6,14 +6,14 @@
                                   ....leader_epoch_checkpoint
                                   ....snapshot                                     written last
 
-The URL of such a store is ``kafka+`` and that of the folder ``kafka-tiered-storage``, wherever it
-lies: ``kafka+file:///...``, ``kafka+s3://...``. Its keys are those of `layout`, so whatever reads
-a store of ours reads this one; it is never written to.
+The URL of such a store is ``kafka+`` plus the URL of the folder ``kafka-tiered-storage``:
+``kafka+file:///...``, ``kafka+s3://...``. Its keys are those of `layout`, so every reader of a
+tierlog store can read it. It is never written to.
 
-An `.indexes` object is made when it is asked for, out of Kafka's files and a few small pieces of
-the log: what they do not say, the last offset above all, stands in the batches behind the last
-entry of the offset index. Files that do not fit together are a CorruptDataError; a segment that
-lacks one of them is shown without `.indexes`, as a copy that did not end.
+An `.indexes` object is built on request from Kafka's files and a few small ranges of the log. The
+files lack some fields, above all the last offset; they come from the batches after the last entry
+of the offset index. Inconsistent files raise CorruptDataError. A segment that lacks a file is
+listed without `.indexes`, like an unfinished copy.
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ _SUFFIXES = _NEEDED | {_ABORTS}
 
 # Six times Kafka's default for the largest index file.
 _MAX_FILE_BYTES = 64 << 20
-# Each run of the remote log index costs one small read; readers go on from run to run.
-_RUN_BYTES = 4 << 20
+# Each entry of the remoteLogIndex costs one small read here; a reader walks within an entry.
+_ENTRY_BYTES = 4 << 20
 _TAIL_BYTES = 64 << 10
-# Of the batch that begins a run: base offset, length, epoch, magic, CRC, attributes, delta and
-# base timestamp (formats, magic 2).
+# Start of the first batch of an entry: base offset, length, leader epoch, magic, CRC, attributes,
+# last offset delta and base timestamp (docs/FORMATS.md, magic 2).
 _BATCH_START = struct.Struct(">qiibIhiq")
-_KEPT_BYTES = 32 << 20
+_MAX_CACHED_BYTES = 32 << 20
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of one segment beside its `.log`, as Kafka wrote them."""
+    """The parsed files of one segment other than its `.log`."""
 
     offsets: OffsetIndex
     times: TimeIndex
@@ -104,13 +104,13 @@ class _Files:
 
 
 class KafkaLayoutStore(ObjectStore):
-    """What `inner` holds, under our keys. Any thread, if that one may be used by any."""
+    """The objects of `inner` under tierlog's keys. Thread-safe if `inner` is."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._kept_bytes = 0
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
+        self._cached_bytes = 0
 
     def __repr__(self) -> str:
         return f"KafkaLayoutStore({self._inner!r})"
@@ -130,10 +130,10 @@ class KafkaLayoutStore(ObjectStore):
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         check_range(start_position, size_bytes)
-        wanted = self._parsed(key)
+        wanted = self._parse_segment_key(key)
         if wanted.suffix == LOG_SUFFIX:
-            return self._inner.get_range(_their_key(wanted), start_position, size_bytes)
-        data = self._indexes(wanted)
+            return self._inner.get_range(_kafka_key(wanted), start_position, size_bytes)
+        data = self._find_indexes(wanted)
         if start_position >= len(data):
             raise storage_error(
                 f"{self.url}: read of {key} from position {start_position}, but it has "
@@ -143,9 +143,11 @@ class KafkaLayoutStore(ObjectStore):
         return data[start_position : start_position + size_bytes]
 
     def head(self, key: str) -> ObjectInfo:
-        wanted = self._parsed(key)
-        log = self._inner.head(_their_key(wanted))
-        size_bytes = log.size_bytes if wanted.suffix == LOG_SUFFIX else len(self._indexes(wanted))
+        wanted = self._parse_segment_key(key)
+        log = self._inner.head(_kafka_key(wanted))
+        size_bytes = (
+            log.size_bytes if wanted.suffix == LOG_SUFFIX else len(self._find_indexes(wanted))
+        )
         return ObjectInfo(
             key=key,
             size_bytes=size_bytes,
@@ -158,12 +160,12 @@ class KafkaLayoutStore(ObjectStore):
         beneath = folder + "/" if folder else ""
         waiting: dict[str, dict[str, ObjectInfo]] = {}
         for info in self._inner.list():
-            ours = _our_key(info.key)
+            ours = _parse_kafka_key(info.key)
             if ours is None:
                 if info.key.startswith(beneath):
                     yield info
                 continue
-            # The last file of a copy that goes on is empty for a moment.
+            # An unfinished copy may show its last file while it is still empty.
             if not str(ours).startswith(beneath) or (
                 ours.suffix == _PRODUCERS and not info.size_bytes
             ):
@@ -171,13 +173,13 @@ class KafkaLayoutStore(ObjectStore):
             found = waiting.setdefault(ours.stem, {})
             found[ours.suffix] = info
             if ours.suffix in _NEEDED and found.keys() >= _NEEDED:
-                yield from _shown(ours.stem, found)
+                yield from _tierlog_objects(ours.stem, found)
         for stem, found in waiting.items():
             if not found.keys() >= _NEEDED:
-                yield from _shown(stem, found)
+                yield from _tierlog_objects(stem, found)
 
-    def _parsed(self, key: str) -> ObjectKey:
-        """The segment's object; RemoteResourceNotFoundError for whatever else might be asked."""
+    def _parse_segment_key(self, key: str) -> ObjectKey:
+        """Return the parsed key; RemoteResourceNotFoundError for a key of no segment object."""
         try:
             return parse_key(key)
         except ValueError:
@@ -185,35 +187,35 @@ class KafkaLayoutStore(ObjectStore):
 
     # -- an `.indexes` object
 
-    def _indexes(self, wanted: ObjectKey) -> bytes:
+    def _find_indexes(self, wanted: ObjectKey) -> bytes:
         with self._lock:
-            data = self._kept.get(wanted.stem)
+            data = self._cache.get(wanted.stem)
             if data is not None:
-                self._kept.move_to_end(wanted.stem)
+                self._cache.move_to_end(wanted.stem)
                 return data
-        data = self._make(wanted)
+        data = self._build_indexes(wanted)
         with self._lock:
-            if wanted.stem not in self._kept:
-                self._kept[wanted.stem] = data
-                self._kept_bytes += len(data)
-            while self._kept_bytes > _KEPT_BYTES:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= len(dropped)
+            if wanted.stem not in self._cache:
+                self._cache[wanted.stem] = data
+                self._cached_bytes += len(data)
+            while self._cached_bytes > _MAX_CACHED_BYTES:
+                _, dropped = self._cache.popitem(last=False)
+                self._cached_bytes -= len(dropped)
         return data
 
-    def _make(self, wanted: ObjectKey) -> bytes:
-        log = self._inner.head(_their_key(wanted))
-        files = self._files(wanted)
+    def _build_indexes(self, wanted: ObjectKey) -> bytes:
+        log = self._inner.head(_kafka_key(wanted))
+        files = self._read_files(wanted)
         positions = files.offsets.position
         if len(positions) and int(positions[-1]) >= log.size_bytes:
             expected = f"positions in the {log.size_bytes} bytes of the log"
             raise self._bad_entry(wanted, expected, f"position {int(positions[-1])}")
         last_position = int(positions[-1]) if len(positions) else 0
-        end_offset, max_timestamp_ms = self._tail(log, last_position)
+        end_offset, max_timestamp_ms = self._scan_tail(log, last_position)
         if len(files.times.timestamp_ms):
             max_timestamp_ms = max(max_timestamp_ms, int(files.times.timestamp_ms[-1]))
         try:
-            metadata = self._metadata(wanted, log, files, end_offset, max_timestamp_ms)
+            metadata = self._make_metadata(wanted, log, files, end_offset, max_timestamp_ms)
         except ValueError as error:
             raise CorruptDataError(
                 reason="bad_segment",
@@ -228,16 +230,16 @@ class KafkaLayoutStore(ObjectStore):
             IndexKind.TRANSACTION: files.aborts,
             IndexKind.PRODUCER_SNAPSHOT: files.producers,
             IndexKind.LEADER_EPOCH: files.lineage.encode(),
-            IndexKind.REMOTE_LOG: self._runs(wanted, metadata, files),
+            IndexKind.REMOTE_LOG: self._encode_log_index(wanted, metadata, files),
         }
         return encode_indexes(SegmentDescription(metadata=metadata), sections)
 
-    def _files(self, wanted: ObjectKey) -> _Files:
+    def _read_files(self, wanted: ObjectKey) -> _Files:
         def read(suffix: str, parse: Callable[[bytes], _Value]) -> _Value:
             try:
-                return parse(self._read(wanted, suffix))
+                return parse(self._read_file(wanted, suffix))
             except CorruptDataError as error:
-                path = f"{self._inner.url}/{_their_key(wanted, suffix)}"
+                path = f"{self._inner.url}/{_kafka_key(wanted, suffix)}"
                 raise error.located(path) from None
 
         base_offset = wanted.base_offset
@@ -249,9 +251,9 @@ class KafkaLayoutStore(ObjectStore):
             lineage=read(_EPOCHS, parse_leader_epochs),
         )
 
-    def _read(self, wanted: ObjectKey, suffix: str) -> bytes:
-        """A whole file. Of all of them only the transaction index may be missing."""
-        key = _their_key(wanted, suffix)
+    def _read_file(self, wanted: ObjectKey, suffix: str) -> bytes:
+        """Read a file; only the transaction index may be missing."""
+        key = _kafka_key(wanted, suffix)
         try:
             size_bytes = self._inner.head(key).size_bytes
         except RemoteResourceNotFoundError:
@@ -268,7 +270,7 @@ class KafkaLayoutStore(ObjectStore):
             )
         return bytes(self._inner.get_range(key, 0, size_bytes)) if size_bytes else b""
 
-    def _metadata(
+    def _make_metadata(
         self,
         wanted: ObjectKey,
         log: ObjectInfo,
@@ -280,7 +282,7 @@ class KafkaLayoutStore(ObjectStore):
             topic_id=wanted.topic_id, topic=wanted.topic_label, partition=wanted.partition
         )
         epochs = files.lineage.clipped(wanted.base_offset, end_offset + 1).entries
-        # A lineage begins inside of the segment when records before that were deleted.
+        # The lineage may begin inside the segment, when earlier records were deleted.
         starts = [wanted.base_offset, *(entry.start_offset for entry in epochs[1:])]
         return RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=wanted.segment_id),
@@ -297,14 +299,14 @@ class KafkaLayoutStore(ObjectStore):
             txn_index_empty=not files.aborts,
         )
 
-    def _tail(self, log: ObjectInfo, position: int) -> tuple[int, int]:
-        """Last offset and largest timestamp of the batches from `position` to the end.
+    def _scan_tail(self, log: ObjectInfo, position: int) -> tuple[int, int]:
+        """Return last offset and largest timestamp of the batches from `position` to the end.
 
-        A log that ends in the middle of a batch is one that is still being copied."""
+        A log that ends inside a batch is still being copied, which is a CorruptDataError."""
         end_offset = max_timestamp_ms = -1
-        window_bytes = _TAIL_BYTES
+        chunk_bytes = _TAIL_BYTES
         while position < log.size_bytes:
-            size_bytes = min(window_bytes, log.size_bytes - position)
+            size_bytes = min(chunk_bytes, log.size_bytes - position)
             table = scan_segment(self._inner.get_range(log.key, position, size_bytes))
             at_end = position + size_bytes == log.size_bytes
             cut = table.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
@@ -315,25 +317,27 @@ class KafkaLayoutStore(ObjectStore):
                     position=position + table.stop_position,
                     expected=table.stop_expected,
                     found=table.stop_found,
-                    hint="a copy that goes on, or one that did not end",
+                    hint="the copy is unfinished; read it again later",
                 )
             if len(table):
                 end_offset = int(table.last_offset[-1])
                 max_timestamp_ms = max(max_timestamp_ms, int(table.max_timestamp_ms.max()))
-                position, window_bytes = position + table.stop_position, _TAIL_BYTES
+                position, chunk_bytes = position + table.stop_position, _TAIL_BYTES
             else:
-                # One batch is larger than the window.
-                window_bytes *= 4
+                # The batch is larger than the chunk.
+                chunk_bytes *= 4
         return end_offset, max_timestamp_ms
 
-    def _runs(self, wanted: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files) -> bytes:
-        """The remoteLogIndex: runs that begin where the offset index says that a batch does."""
-        starts = _run_starts(files.offsets.position.tolist())
+    def _encode_log_index(
+        self, wanted: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files
+    ) -> bytes:
+        """Encode the remoteLogIndex; its entries start at batches of the offset index."""
+        starts = _entry_starts(files.offsets.position.tolist())
         first_offsets, first_timestamps_ms = [], []
         for position in starts:
-            base_offset, magic, timestamp_ms = self._batch_start(wanted, position)
+            base_offset, magic, timestamp_ms = self._read_batch_start(wanted, position)
             if magic != 2:
-                # The headers of older batches do not say where a run begins: one run for all.
+                # Headers of older batches do not hold the base offset: use one entry for all.
                 starts, first_offsets, first_timestamps_ms = [0], [wanted.base_offset], [-1]
                 break
             first_offsets.append(base_offset)
@@ -347,14 +351,14 @@ class KafkaLayoutStore(ObjectStore):
             first_offsets,
             last_offsets,
             first_timestamps_ms,
-            _latest(files.times, last_offsets, metadata.max_timestamp_ms),
+            _timestamp_bounds(files.times, last_offsets, metadata.max_timestamp_ms),
             np.diff([*starts, metadata.segment_size_bytes]),
             [encode_rdi(metadata, start) for start in starts],
         )
 
-    def _batch_start(self, wanted: ObjectKey, position: int) -> tuple[int, int, int]:
-        """Base offset, magic and base timestamp of the batch at `position`."""
-        data = bytes(self._inner.get_range(_their_key(wanted), position, _BATCH_START.size))
+    def _read_batch_start(self, wanted: ObjectKey, position: int) -> tuple[int, int, int]:
+        """Return base offset, magic and base timestamp of the batch at `position`."""
+        data = bytes(self._inner.get_range(_kafka_key(wanted), position, _BATCH_START.size))
         if len(data) < _BATCH_START.size:
             return -1, -1, -1
         base_offset, _, _, magic, _, _, _, timestamp_ms = _BATCH_START.unpack(data)
@@ -363,31 +367,32 @@ class KafkaLayoutStore(ObjectStore):
     def _bad_entry(self, wanted: ObjectKey, expected: str, found: str) -> CorruptDataError:
         return CorruptDataError(
             reason="bad_position",
-            path=f"{self._inner.url}/{_their_key(wanted, _OFFSETS)}",
+            path=f"{self._inner.url}/{_kafka_key(wanted, _OFFSETS)}",
             position=0,
             expected=f"an offset index with {expected}",
             found=found,
         )
 
-    # -- writing, which never happens
+    # -- writing is refused
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
-        raise self._read_only(key)
+        raise self._read_only_error(key)
 
     def put_stream(
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
-        raise self._read_only(key)
+        raise self._read_only_error(key)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        raise self._read_only(key)
+        raise self._read_only_error(key)
 
     def delete(self, key: str) -> None:
-        raise self._read_only(key)
+        raise self._read_only_error(key)
 
-    def _read_only(self, key: str) -> RemoteStorageError:
+    def _read_only_error(self, key: str) -> RemoteStorageError:
         return storage_error(
-            f"{self.url}: {key}: Kafka's own layout is only read; give a store of tierlog's own",
+            f"{self.url}: {key}: a store in Kafka's own layout is read-only; write to a store of "
+            "tierlog's own",
             retriable=False,
         )
 
@@ -397,15 +402,15 @@ def _checked_snapshot(data: bytes) -> bytes:
     return data
 
 
-def _their_key(wanted: ObjectKey, suffix: str = LOG_SUFFIX) -> str:
+def _kafka_key(wanted: ObjectKey, suffix: str = LOG_SUFFIX) -> str:
     return (
         f"{wanted.topic_label}-{wanted.partition}-{wanted.topic_id}/"
         f"{wanted.base_offset:020d}-{wanted.segment_id}{suffix}"
     )
 
 
-def _our_key(key: str) -> ObjectKey | None:
-    """What one of Kafka's files belongs to, with its own suffix; None for any other name."""
+def _parse_kafka_key(key: str) -> ObjectKey | None:
+    """Parse the name of a file in Kafka's layout, keeping its suffix; None for another name."""
     match = _NAME.fullmatch(key)
     if match is None or match["suffix"] not in _SUFFIXES:
         return None
@@ -419,9 +424,9 @@ def _our_key(key: str) -> ObjectKey | None:
     )
 
 
-def _shown(stem: str, found: dict[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """The objects of ours that the files of a segment stand for, once all are there or no more
-    come. Half of a segment is one object without the other."""
+def _tierlog_objects(stem: str, found: dict[str, ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield the tierlog objects of one segment, once all files were listed or the listing ended.
+    An incomplete segment yields one of the two objects."""
     complete = found.keys() >= _NEEDED
     info = found.get(LOG_SUFFIX)
     if info is not None:
@@ -440,17 +445,20 @@ def _renamed(info: ObjectInfo, key: str, size_bytes: int) -> ObjectInfo:
     )
 
 
-def _run_starts(positions: Iterable[int]) -> list[int]:
+def _entry_starts(positions: Iterable[int]) -> list[int]:
     starts = [0]
     for position in positions:
-        if position - starts[-1] >= _RUN_BYTES:
+        if position - starts[-1] >= _ENTRY_BYTES:
             starts.append(position)
     return starts
 
 
-def _latest(times: TimeIndex, last_offsets: Iterable[int], max_timestamp_ms: int) -> list[int]:
-    """No record up to each of these offsets is later: records later than an entry of the time
-    index come behind that entry's offset, so the first entry at or past an offset bounds it."""
+def _timestamp_bounds(
+    times: TimeIndex, last_offsets: Iterable[int], max_timestamp_ms: int
+) -> list[int]:
+    """Return upper bounds of the timestamps up to each of these offsets. Records with a larger
+    timestamp than a time index entry follow its offset, so the first entry at or past an offset
+    is a bound."""
     rows = np.searchsorted(times.offset, list(last_offsets), side="left")
     bounds = [*times.timestamp_ms.tolist(), max_timestamp_ms]
     return [bounds[row] for row in rows.tolist()]

@@ -1,20 +1,20 @@
-"""Where things lie in a store: object keys, the cluster marker and RDIs.
+"""Layout of a store: object keys, the cluster marker and RDIs.
 
     <topic>-<topicId>/<partition>/<base offset, 20 digits>-<segmentId>.log       Kafka's bytes
     <topic>-<topicId>/<partition>/<base offset, 20 digits>-<segmentId>.indexes   see `indexes`
-    cluster.json                                                                 whose store it is
+    cluster.json                                                                 the cluster marker
     claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>           see `claims`
     topic-ids/<topic>-<derived id>.derived, .adopted                             see `topic_ids`
 
 All keys are relative to the store's URL. Ids are 22-character Kafka uuids, which may start with
-``-``; digits are ASCII. The topic name is a label for people, the id decides: of names above 232
-characters only the first 232 stand in the key, since a file name has room for 255 bytes.
+``-``; digits are ASCII. The id identifies the topic; the topic name is a label for people. Of names
+above 232 characters the key has only the first 232, because a file name has at most 255 bytes.
 
 `cluster.json` is UTF-8 JSON, ``{"cluster_id": text, "format_version": 1}``, and is created with
 if-none-match: two clusters never share a prefix.
 
-An RDI is the UTF-8 text ``<object key>:<byte position>`` inside a remoteLogIndex entry: untrusted
-input, which never names a bucket or endpoint and has to stay beneath its own partition.
+An RDI is the UTF-8 text ``<object key>:<byte position>`` in a remoteLogIndex entry. It is untrusted
+input: it never names a bucket or endpoint, and its key must be below its own partition.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ObjectKey:
 
     @property
     def stem(self) -> str:
-        """The key without its suffix: one per segment."""
+        """The key without its suffix; both objects of a segment share it."""
         return (
             f"{self.topic_label}-{self.topic_id}/{self.partition}/"
             f"{self.base_offset:020d}-{self.segment_id}"
@@ -111,27 +111,27 @@ class ObjectKey:
 
 
 def partition_prefix(partition: TopicIdPartition) -> str:
-    """The folder of all objects of `partition`, with its trailing slash."""
+    """Return the folder of all objects of `partition`, with its trailing slash."""
     return f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/"
 
 
 def topic_prefix(topic: str, topic_id: str) -> str:
-    """The folder of all objects of a topic, with its trailing slash."""
+    """Return the folder of all objects of a topic, with its trailing slash."""
     return f"{topic[:MAX_TOPIC_LABEL]}-{topic_id}/"
 
 
 def log_key(metadata: RemoteLogSegmentMetadata) -> str:
-    """Key of the segment's `.log` object."""
+    """Return the key of the segment's `.log` object."""
     return _stem(metadata) + LOG_SUFFIX
 
 
 def log_key_of(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
-    """`log_key` of a segment of which no more is known yet."""
+    """Return `log_key` for a segment without metadata."""
     return _stem_of(segment_id, start_offset) + LOG_SUFFIX
 
 
 def indexes_key(metadata: RemoteLogSegmentMetadata) -> str:
-    """Key of the segment's `.indexes` object."""
+    """Return the key of the segment's `.indexes` object."""
     return _stem(metadata) + INDEXES_SUFFIX
 
 
@@ -144,7 +144,7 @@ def _stem_of(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
 
 
 def parse_key(key: str) -> ObjectKey:
-    """The parts of a segment object's key; ValueError for any other key."""
+    """Return the parts of a segment object's key; ValueError for any other key."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise ValueError(f"not the key of a segment object: {key[:200]!r}")
@@ -156,7 +156,7 @@ def parse_key(key: str) -> ObjectKey:
         segment_id=match["segment_id"],
         suffix=match["suffix"],
     )
-    # Refuses names and ids that no partition has, so that only our own keys parse.
+    # Refuses names and ids that no partition has, so that only keys of tierlog parse.
     check_kafka_uuid(parsed.segment_id)
     TopicIdPartition(
         topic_id=parsed.topic_id,
@@ -169,7 +169,7 @@ def parse_key(key: str) -> ObjectKey:
 
 
 def is_segment_key(key: str) -> bool:
-    """Whether `parse_key` takes it."""
+    """Return whether `parse_key` accepts the key."""
     try:
         parse_key(key)
     except ValueError:
@@ -178,7 +178,7 @@ def is_segment_key(key: str) -> bool:
 
 
 def is_marker(key: str) -> bool:
-    """Whether the object says something about the store and holds no segment."""
+    """Return whether the object records a fact about the store instead of a segment."""
     if key == CLUSTER_KEY or _TOPIC_ID_MARKER.fullmatch(key) is not None:
         return True
     return _CLAIM.fullmatch(key) is not None
@@ -188,22 +188,25 @@ def is_marker(key: str) -> bool:
 
 
 def encode_rdi(metadata: RemoteLogSegmentMetadata, position: int) -> bytes:
-    """The RDI of the batch at byte `position` of the segment's `.log` object."""
+    """Return the RDI of the batch at byte `position` of the segment's `.log` object."""
     if not 0 <= position < metadata.segment_size_bytes:
-        raise ValueError(f"{metadata.segment_id}: no byte {position} in it")
+        raise ValueError(
+            f"{metadata.segment_id}: expected a position below {metadata.segment_size_bytes}, "
+            f"found {position}"
+        )
     return f"{log_key(metadata)}:{position}".encode("ascii")
 
 
 def parse_rdi(rdi: bytes, partition: TopicIdPartition) -> tuple[ObjectKey, int]:
-    """Key of the `.log` object and byte position in it, from bytes nobody vouches for.
+    """Return the key of the `.log` object and the byte position in it, from untrusted bytes.
 
-    CorruptDataError unless the text is one this module could have written for `partition`.
+    CorruptDataError unless `encode_rdi` could have written them for `partition`.
     """
-    problem = "1 to 1,024 bytes"
+    expected = "1 to 1,024 bytes"
     if 1 <= len(rdi) <= MAX_RDI_BYTES:
         text = bytes(rdi).decode("ascii", errors="replace")
         name, _, position = text.rpartition(":")
-        problem = f"<key beneath {partition_prefix(partition)}>.log:<byte position>"
+        expected = f"<key beneath {partition_prefix(partition)}>.log:<byte position>"
         if name.startswith(partition_prefix(partition)) and _POSITION.fullmatch(position):
             key = _log_key_or_none(name)
             if key is not None and int(position) <= _MAX_INT64:
@@ -211,22 +214,22 @@ def parse_rdi(rdi: bytes, partition: TopicIdPartition) -> tuple[ObjectKey, int]:
     raise CorruptDataError(
         reason="bad_rdi",
         position=0,
-        expected=problem,
+        expected=expected,
         found=f"{len(rdi)} bytes {bytes(rdi[:80])!r}",
     )
 
 
 def is_foreign_data_id(data_id: bytes) -> bool:
-    """Return whether a remote data id has a scheme (``hdfs://...:0``). It then belongs to another
-    storage manager, which alone knows what it means; tierlog's own are keys without a scheme."""
+    """Return whether a remote data id has a scheme (``hdfs://...:0``). Such an id belongs to
+    another storage manager, which alone can interpret it; tierlog's own ids have no scheme."""
     return b"://" in bytes(data_id)
 
 
 def split_data_id(data_id: bytes, partition: TopicIdPartition) -> tuple[str, int]:
-    """Return what a remote data id names and the byte position in it.
+    """Return the object name and the byte position in a remote data id.
 
-    Those of other storage managers pass as they are. CorruptDataError for one that is tierlog's and
-    not of `partition`.
+    The names of other storage managers are not checked. CorruptDataError for an id of tierlog that
+    is not of `partition`.
     """
     if not is_foreign_data_id(data_id):
         key, position = parse_rdi(data_id, partition)
@@ -252,11 +255,11 @@ def _log_key_or_none(name: str) -> ObjectKey | None:
 def claim_cluster(store: ObjectStore, cluster_id: str) -> None:
     """Mark `store` as the one of `cluster_id`; may be repeated.
 
-    ConfigError when it belongs to another cluster, CorruptDataError when the marker there cannot
+    ConfigError when it belongs to another cluster, CorruptDataError when the existing marker cannot
     be read.
     """
     if not cluster_id or not cluster_id.isprintable():
-        raise ConfigError(f"not a cluster id: {cluster_id[:80]!r}")
+        raise ConfigError(f"expected a printable cluster id, found {cluster_id[:80]!r}")
     marker = {"cluster_id": cluster_id, "format_version": _MARKER_VERSION}
     text = json.dumps(marker, sort_keys=True).encode("utf-8")
     if store.put_if_absent(CLUSTER_KEY, text):
@@ -270,9 +273,9 @@ def claim_cluster(store: ObjectStore, cluster_id: str) -> None:
 
 
 def cluster_of(store: ObjectStore) -> str:
-    """The id of the cluster that `store` belongs to.
+    """Return the id of the cluster that `store` belongs to.
 
-    RemoteResourceNotFoundError when nobody claimed it, CorruptDataError for a damaged marker.
+    RemoteResourceNotFoundError when it has no marker, CorruptDataError for a damaged one.
     """
     path = f"{store.url}/{CLUSTER_KEY}"
     size_bytes = store.head(CLUSTER_KEY).size_bytes

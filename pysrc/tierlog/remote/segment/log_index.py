@@ -1,14 +1,13 @@
-"""The remoteLogIndex: where runs of log data lie in remote storage (formats section 9).
+"""The remoteLogIndex: positions of log data in remote storage (section 9 of docs/FORMATS.md).
 
-    data = encode_remote_log_index(first_offset, last_offset, ..., rdi)      columns in, bytes out
-    entries = decode_remote_log_index(data)                                  and back, verified
+    data = encode_remote_log_index(first_offset, last_offset, ..., rdi)      columns to bytes
+    entries = decode_remote_log_index(data)                                  bytes to columns
     row = lookup_offset(entries, 4711)                                       None past the end
 
-An entry points at a run of whole batches. Its offsets are Kafka offsets, inclusive; timestamps are
-milliseconds, -1 for none, the last one the largest of the run; ``data_length`` counts bytes of log
-data; ``rdi`` says where they lie and is untrusted input (see `layout`).
-
-Not here: writing the index files of a node, and what an rdi means.
+An entry points at consecutive whole batches. Its offsets are Kafka offsets, inclusive; timestamps
+are milliseconds, -1 for none, and the last one is the largest of its batches. ``data_length`` is
+the size of the batches in bytes. ``rdi`` names the object and position; it is untrusted input
+(see `layout`).
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ _RDI = having("a sequence of bytes", "__len__", "__getitem__")
 
 
 class RdiColumn(Sequence[bytes]):
-    """One rdi per row, where they lie: ``data[start[i] : start[i] + length[i]]``.
+    """One rdi per row, as ranges of one buffer: ``data[start[i] : start[i] + length[i]]``.
 
-    ``start`` and ``length`` are int64 arrays. Indexing gives bytes; the whole column goes into
-    `encode_remote_log_index` without becoming Python objects.
+    ``start`` and ``length`` are int64 arrays. Indexing returns bytes. `encode_remote_log_index`
+    takes the whole column without making Python objects.
     """
 
     __slots__ = ("data", "length", "start")
@@ -89,16 +88,16 @@ class RemoteLogIndexEntries:
 
     ==================  ======  ================================================================
     position            int64   byte position of the entry
-    first_offset        int64   first Kafka offset of the run
+    first_offset        int64   first Kafka offset of the entry's batches
     last_offset         int64   last one, inclusive; ascends strictly
-    first_timestamp_ms  int64   timestamp of the run's first batch
-    last_timestamp_ms   int64   largest one; in entries of others only a hint
-    data_length         int32   bytes of log data
+    first_timestamp_ms  int64   timestamp of the entry's first batch
+    last_timestamp_ms   int64   largest timestamp; only a hint when another program wrote it
+    data_length         int32   size of the batches in bytes
     rdi                 bytes   `RdiColumn`
     ==================  ======  ================================================================
 
-    ``valid_length`` is the size of all entries in bytes, ``has_trailer`` whether a trailer follows
-    them, ``torn`` what was left out by a reader that recovers, else None.
+    ``valid_length`` is the size of all entries in bytes, ``has_trailer`` tells whether a trailer
+    follows, ``torn`` describes an incomplete last entry that ``recover`` left out, else None.
     """
 
     position: Int64Column
@@ -145,7 +144,7 @@ class RemoteLogIndexEntries:
 
     @property
     def rdi(self) -> RdiColumn:
-        """The rdi of each entry; where they lie is worked out when first asked for."""
+        """The rdi of each entry; computed on first use."""
         if self._rdi is None:
             ends = np.append(self.position, self.valid_length)[1:]
             start = self.position + FIXED_BYTES
@@ -160,15 +159,15 @@ class RemoteLogIndexEntries:
         return f"RemoteLogIndexEntries({len(self)} entries, offsets {offsets})"
 
     def lookup_offset(self, target_offset: int) -> int | None:
-        """Row of the first entry whose last offset reaches an offset; None past the end."""
+        """Return the row of the first entry with last offset >= `target_offset`, else None."""
         row = self._native.lookup_offset(target_offset)
         return None if row < 0 else row
 
     def lookup_timestamp(self, target_ms: int) -> int | None:
-        """Row of the first entry whose last timestamp reaches a time; None when none does.
+        """Return the row of the first entry with last timestamp >= `target_ms`, else None.
 
-        The record may lie in an earlier row when the entries are of a writer that did not store
-        the largest timestamp of each run.
+        The record may be in an earlier row when the writer did not store the largest timestamp of
+        each entry.
         """
         row = self._native.lookup_timestamp(target_ms)
         return None if row < 0 else row
@@ -178,12 +177,12 @@ class RemoteLogIndexEntries:
 def decode_remote_log_index(
     data: Buffer, *, recover: bool = False, path: str | None = None
 ) -> RemoteLogIndexEntries:
-    """Reads and verifies a whole remoteLogIndex, with or without its 8-byte trailer.
+    """Decode and verify a remoteLogIndex, with or without its 8-byte trailer.
 
-    ``data`` is any C-contiguous buffer; a writable one is copied first. Every entry is checked:
-    magic, both lengths, CRC-32, possible values, ascending last offsets. One bad byte makes the
-    file suspect and raises ``CorruptDataError`` with the position of the entry (and ``path``).
-    With ``recover``, an append that was cut off at the very end is left out and reported in
+    ``data`` is any C-contiguous buffer; a writable one is copied first. Checks every entry: magic,
+    both lengths, CRC-32, valid values, ascending last offsets. One bad byte raises
+    ``CorruptDataError`` with the position of the entry (and ``path``), since the rest cannot be
+    trusted either. With ``recover``, an incomplete last entry is left out and reported in
     ``.torn`` instead. Releases the interpreter lock.
     """
     view = memoryview(data)
@@ -213,12 +212,13 @@ def encode_remote_log_index(
     data_length: IntColumn,
     rdi: Sequence[bytes],
 ) -> bytes:
-    """Encodes one entry per row, back to back, without a trailer.
+    """Encode one entry per row, contiguous, without a trailer.
 
-    The first five are int arrays (or sequences of int) of one length, ``rdi`` a sequence of as
-    many ``bytes`` of at most 32,721 each, or an `RdiColumn`. ``ValueError`` names the row of the
-    first value that no entry can hold: 0 <= first offset <= last offset, last offsets that ascend
-    strictly, 1 <= data length < 2^31; timestamps are any int64. Releases the interpreter lock.
+    The first five arguments are int arrays (or sequences of int) of one length. ``rdi`` is a
+    sequence of as many ``bytes`` of at most 32,721 each, or an `RdiColumn`. ``ValueError`` names
+    the row of the first invalid value. Valid: 0 <= first offset <= last offset, last offsets that
+    ascend strictly, 1 <= data length < 2^31; timestamps are any int64. Releases the interpreter
+    lock.
     """
     columns = (
         _int64("first_offset", first_offset),
@@ -234,14 +234,14 @@ def encode_remote_log_index(
 
 
 def _int64(name: str, values: IntColumn) -> Int64Column:
-    """A column as int64; ValueError where a value does not fit, never a wrap or a rounding."""
+    """Convert a column to int64; ValueError for a value that does not fit or is not whole."""
     array = np.asarray(values)
     if array.dtype == np.int64:
         return np.ascontiguousarray(array)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
-        # What numpy makes of Python integers that need more than one 64-bit type.
+        # numpy makes floats of Python integers that need more than one 64-bit type.
         array = np.asarray(values, dtype=object)
     if not np.can_cast(array.dtype, np.int64, "safe"):
         _check_whole(name, array)
@@ -260,11 +260,11 @@ def _check_whole(name: str, array: npt.NDArray[Any]) -> None:
 
 
 def group_batches(table: BatchTable, key: str, *, group_bytes: int = DEFAULT_GROUP_BYTES) -> bytes:
-    """The remoteLogIndex of a segment whose bytes are the object ``key``, from its scanned batches.
+    """Encode the remoteLogIndex of a segment stored as the object ``key``, from scanned batches.
 
-    One entry per run of at least ``group_bytes`` (the last one of what is left), never splitting a
-    batch. The rdi is ``<key>:<byte position>``; the first timestamp is the first batch's base
-    timestamp, the last one the run's largest. ``ValueError`` when batches do not lie back to back.
+    Each entry covers whole batches of at least ``group_bytes`` (the last one may be smaller). The
+    rdi is ``<key>:<byte position>``; the first timestamp is the first batch's base timestamp, the
+    last one the largest of the batches. Raises ``ValueError`` when batches are not contiguous.
     """
     return _core.encode_batch_runs(
         table.position,
@@ -279,54 +279,54 @@ def group_batches(table: BatchTable, key: str, *, group_bytes: int = DEFAULT_GRO
 
 
 def encode_remote_offset_index(entries: RemoteLogIndexEntries, base_offset: int) -> bytes:
-    """The remoteOffsetIndex of entries: (last offset - base, byte position), 8 bytes each.
+    """Encode the remoteOffsetIndex of entries: (last offset - base, byte position), 8 bytes each.
 
-    ``ValueError``-free for any index below 2 GiB whose offsets lie within 2^31 of the base;
-    ``CorruptDataError`` beyond.
+    Raises ``CorruptDataError`` when the remoteLogIndex reaches 2 GiB, or an offset is 2^31 or more
+    above the base.
     """
     return _core.encode_offset_index(entries.last_offset, entries.position, base_offset)
 
 
 def encode_remote_time_index(entries: RemoteLogIndexEntries, base_offset: int) -> bytes:
-    """The remoteTimeIndex of entries: (last timestamp, last offset - base), 12 bytes for each entry
-    whose timestamp passes all before it."""
+    """Encode the remoteTimeIndex of entries: (last timestamp, last offset - base), 12 bytes for
+    each entry whose timestamp is larger than all before it."""
     return _core.encode_time_index(entries.last_timestamp_ms, entries.last_offset, base_offset)
 
 
 def read_remote_offset_index(data: Buffer, base_offset: int) -> tuple[Int64Column, Int64Column]:
-    """(last offset, byte position in the remoteLogIndex) columns of a remoteOffsetIndex.
+    """Return the columns (last offset, byte position in the remoteLogIndex) of a remoteOffsetIndex.
 
-    ``CorruptDataError`` unless both ascend strictly and nothing follows them.
+    ``CorruptDataError`` unless both ascend strictly and no bytes follow them.
     """
     offset, position, _length = _core.parse_offset_index(data, base_offset, "empty")
     return np.asarray(offset), np.asarray(position)
 
 
 def read_remote_time_index(data: Buffer, base_offset: int) -> tuple[Int64Column, Int64Column]:
-    """(timestamp in ms, last offset) columns of a remoteTimeIndex.
+    """Return the columns (timestamp in ms, last offset) of a remoteTimeIndex.
 
-    ``CorruptDataError`` unless timestamps ascend strictly, offsets do not descend and nothing
-    follows them.
+    ``CorruptDataError`` unless timestamps ascend strictly, offsets do not descend and no bytes
+    follow them.
     """
     timestamp_ms, offset, _length = _core.parse_time_index(data, base_offset, "empty")
     return np.asarray(timestamp_ms), np.asarray(offset)
 
 
 def lookup_offset(entries: RemoteLogIndexEntries | Buffer, target_offset: int) -> int | None:
-    """Row of the entry that holds an offset or what follows it; None past the end.
+    """Return the row of the first entry with last offset >= `target_offset`, else None.
 
-    Bytes are verified as a whole first: decode once for more than one look-up, or use
+    Bytes are decoded and verified on each call: decode once for several look-ups, or use
     ``tierlog._hot.CachedIndex`` on a request path.
     """
-    return _decoded(entries).lookup_offset(target_offset)
+    return _to_entries(entries).lookup_offset(target_offset)
 
 
 def lookup_timestamp(entries: RemoteLogIndexEntries | Buffer, target_ms: int) -> int | None:
-    """Row of the first entry whose last timestamp reaches a time; None when none does."""
-    return _decoded(entries).lookup_timestamp(target_ms)
+    """Return the row of the first entry with last timestamp >= `target_ms`, else None."""
+    return _to_entries(entries).lookup_timestamp(target_ms)
 
 
-def _decoded(entries: RemoteLogIndexEntries | Buffer) -> RemoteLogIndexEntries:
+def _to_entries(entries: RemoteLogIndexEntries | Buffer) -> RemoteLogIndexEntries:
     if isinstance(entries, RemoteLogIndexEntries):
         return entries
     return decode_remote_log_index(entries)

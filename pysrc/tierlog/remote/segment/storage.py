@@ -1,9 +1,9 @@
-"""Segments into the remote tier, and parts of them out again.
+"""Copy segments to the remote tier and fetch ranges of them.
 
 `RemoteStorageManager` is KIP-405's interface of that name. `ObjectStorageManager` implements it
-over an object store, with the layout of `layout` and `indexes`: a segment is its `.log` object and
-its `.indexes` object, written in this order and removed in the opposite one, so an `.indexes`
-object always stands for a whole segment.
+over an object store with the formats of `layout` and `indexes`. A segment has a `.log` object and
+an `.indexes` object, written in this order and removed in reverse, so an `.indexes` object always
+means a complete segment.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ _CHECK_CHUNK_BYTES = 4 << 20
 
 
 class RemoteStorageManager(Protocol):
-    """KIP-405's interface of that name: where the bytes of segments are, and how they get there.
+    """KIP-405's interface of that name: stores the bytes of segments and returns them.
 
-    The log is Kafka's own bytes. The indexes are one object of tierlog's (`indexes`), which a
-    manager stores and gives back as it is. Calls are blocking and come from any thread; each may
-    raise RemoteStorageError (``retriable`` says whether to try again), and a missing segment is a
+    The log consists of Kafka's own bytes. The indexes are one object of tierlog (`indexes`), which
+    a manager stores and returns unchanged. Calls block and come from any thread. Each may raise
+    RemoteStorageError, whose ``retriable`` says whether to try again; a missing segment raises
     RemoteResourceNotFoundError.
 
-    A manager of another package subclasses this and implements what is abstract; the rest follows
-    from that. It is named by ``remote.log.storage.manager.class.name``: an entry point of the group
-    ``tierlog.storage_managers``, or ``module:Class``. It is made without arguments and configured
-    before its first call. `tierlog.testing.StorageConformance` tests it.
+    A manager of another package subclasses this and implements the abstract methods. The setting
+    ``remote.log.storage.manager.class.name`` names it: an entry point of the group
+    ``tierlog.storage_managers``, or ``module:Class``. It is created without arguments and
+    configured before its first call. `tierlog.testing.StorageConformance` tests it.
     """
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Take the settings of the manager's own prefix, without the prefix, and besides
+        """Accept the settings below the manager's prefix, without the prefix, plus
         ``tierlog.store.url``."""
         return
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the segments are, without credentials, for messages."""
+        """Location of the segments, without credentials, for messages."""
 
     @property
     def store(self) -> ObjectStore | None:
-        """The store that has the segments under tierlog's own keys (`layout`), so that it can be
-        listed; None when only the metadata says what there is."""
+        """The store that holds the segments under tierlog's own keys (`layout`), so it can be
+        listed; None when only the metadata manager lists segments."""
         return None
 
     @property
@@ -90,11 +90,11 @@ class RemoteStorageManager(Protocol):
 
     @property
     def open_files(self) -> OpenFiles | None:
-        """The files that `open_file` keeps open; None when segments are no files here."""
+        """The files that `open_file` keeps open; None when segments are not local files."""
         return None
 
     def open_file(self, key: str) -> ReadFile | None:
-        """Return the file that is the `.log` object `key`; None when there are no files."""
+        """Return the open file of the `.log` object `key`; None when it is not a local file."""
         return None
 
     # -- writing
@@ -102,8 +102,8 @@ class RemoteStorageManager(Protocol):
     def draft_log_segment_data(
         self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
     ) -> Draft | None:
-        """Return a draft of the log for `copy_log_segment_data`: the scan of the segment writes it
-        on the way, so that the segment is read once. None when the manager takes no drafts."""
+        """Return a draft of the log for `copy_log_segment_data`. The scan of the segment writes it,
+        so the segment is read only once. None when the manager does not support drafts."""
         return None
 
     @abstractmethod
@@ -115,17 +115,17 @@ class RemoteStorageManager(Protocol):
         *,
         before_chunk: Callable[[int], None] | None = None,
     ) -> bytes | None:
-        """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
-        it), then `indexes`. Return custom metadata, which later calls find in the metadata.
+        """Store the segment: the file `log` (a path, an open descriptor, or a draft with its
+        bytes), then `indexes`. Return custom metadata, which later calls find in `metadata`.
 
-        `before_chunk` is told the size of each piece before it goes, and may block or raise to
-        pace or stop the upload. CorruptDataError when the file is not what `metadata` says. Nothing
-        is cleaned up here: the caller that gets an error decides when to delete.
+        `before_chunk` gets the size of each chunk before it is sent, and may block or raise to
+        slow down or stop the upload. CorruptDataError when the file does not match `metadata`.
+        After an error nothing is removed: the caller decides when to delete.
         """
 
     @abstractmethod
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove the segment; may be repeated, also after a failure half way."""
+        """Remove the segment; may be repeated, also after it failed half way."""
 
     # -- reading
 
@@ -138,18 +138,18 @@ class RemoteStorageManager(Protocol):
     ) -> Buffer:
         """Return bytes [`start_position`, `end_position`) of the log, in one request.
 
-        The end is exclusive (Kafka's is inclusive), cut to the segment's size, and the segment's
-        end when None. Exactly those bytes come back, or a RemoteStorageError.
+        The end is exclusive (Kafka's is inclusive), and at most the segment's size; None means
+        the segment's end. Returns exactly these bytes, or raises RemoteStorageError.
         """
 
     @abstractmethod
     def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
-        """Return the indexes as `copy_log_segment_data` got them, in one request."""
+        """Return the indexes as `copy_log_segment_data` received them, in one request."""
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
     ) -> dict[IndexKind, memoryview]:
-        """Return the sections `kinds` (all when None) of the indexes, checksums compared.
+        """Return the sections `kinds` (all when None) of the indexes, with verified checksums.
 
         CorruptDataError when they are damaged or belong to another segment.
         """
@@ -160,9 +160,9 @@ class RemoteStorageManager(Protocol):
     def fetch_whole_indexes(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
-        """Return header, segment and bytes of the indexes, in one request.
+        """Return header, metadata and bytes of the indexes, in one request.
 
-        Every checksum is compared. CorruptDataError when the indexes are damaged or belong to
+        Compares every checksum. CorruptDataError when the indexes are damaged or belong to
         another segment.
         """
         data = self.fetch_index_object(metadata)
@@ -179,7 +179,7 @@ class RemoteStorageManager(Protocol):
         return encode_rdi(metadata, position)
 
     def resolve_data_id(self, data_id: bytes, metadata: RemoteLogSegmentMetadata) -> int:
-        """Return the byte position in that segment which a remote data id means. The id is
+        """Return the byte position in that segment which a remote data id names. The id is
         untrusted: CorruptDataError unless `encode_data_id` could have made it for the segment."""
         key, position = parse_rdi(data_id, metadata.topic_id_partition)
         if str(key) != log_key(metadata):
@@ -196,10 +196,10 @@ class RemoteStorageManager(Protocol):
     def verify(
         self, metadata: RemoteLogSegmentMetadata, *, deep: bool = False
     ) -> tuple[Problem, ...]:
-        """Return what is wrong with the stored segment; nothing when all is well.
+        """Return findings about the stored segment; empty when it is intact.
 
-        With `deep` every byte is read and compared. A store that does not answer is an error, not
-        a problem.
+        With `deep`, reads and compares every byte. A store that does not answer is an error, not
+        a finding.
         """
         name, expected = str(metadata.segment_id), metadata.log_crc32c
         try:
@@ -218,17 +218,16 @@ class RemoteStorageManager(Protocol):
     def verify_copy(
         self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
     ) -> tuple[Problem, ...]:
-        """As `verify`, right after a copy of a segment with these indexes."""
+        """Verify a segment right after its copy with these indexes; see `verify`."""
         return self.verify(metadata)
 
     def close(self) -> None:
-        """Release the resources of the manager; may be called again."""
+        """Release the manager's resources; may be called again."""
         return
 
 
 class ObjectStorageManager(RemoteStorageManager):
-    """The segments of one object store, as `.log` and `.indexes` objects under the keys of
-    `layout`."""
+    """Segments in one object store, as `.log` and `.indexes` objects under the keys of `layout`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -262,21 +261,17 @@ class ObjectStorageManager(RemoteStorageManager):
         *,
         before_chunk: Callable[[int], None] | None = None,
     ) -> bytes | None:
-        """Store the segment: the file `log` (a path, an open descriptor, or a draft that holds
-        it), then `indexes`.
+        """See `RemoteStorageManager`.
 
-        The bytes are checksummed on their way and the object only appears when size and CRC-32C
-        are those of `metadata`: CorruptDataError when the file has changed since it was scanned.
-        A draft's were checksummed when it was written.
-        `before_chunk` is told the size of each piece before it goes, and may block or raise to
-        pace or stop the upload. Nothing is cleaned up here: whoever gets an error decides when
-        to `delete_log_segment_data`.
+        The bytes are checksummed during the upload, and the object becomes visible only when size
+        and CRC-32C equal those of `metadata`: CorruptDataError when the file has changed since its
+        scan. The bytes of a draft were checksummed when it was written.
         """
         if metadata.log_crc32c is None:
-            raise ValueError(f"{metadata.segment_id}: no checksum to compare the copy with")
+            raise ValueError(f"{metadata.segment_id}: expected a log checksum, found none")
         _check_indexes(metadata, indexes)
         if isinstance(log, int | str | os.PathLike):
-            with _opened(log) as (descriptor, path):
+            with _opened_log(log) as (descriptor, path):
                 chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
                 self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
         else:
@@ -299,17 +294,13 @@ class ObjectStorageManager(RemoteStorageManager):
         start_position: int,
         end_position: int | None = None,
     ) -> Buffer:
-        """Bytes [`start_position`, `end_position`) of the `.log` object, in one request.
-
-        The end is exclusive (Kafka's is inclusive), cut to the segment's size, and the segment's
-        end when None. Exactly those bytes come back, or a RemoteStorageError.
-        """
+        """See `RemoteStorageManager`."""
         size_bytes = metadata.segment_size_bytes
         end = size_bytes if end_position is None else min(end_position, size_bytes)
         if not 0 <= start_position < end:
             raise ValueError(
-                f"{metadata.segment_id}: no bytes {start_position} to {end_position} in "
-                f"{size_bytes}"
+                f"{metadata.segment_id}: expected a range within {size_bytes} bytes, got "
+                f"{start_position} to {end_position}"
             )
         key = log_key(metadata)
         data = self._store.get_range(key, start_position, end - start_position)
@@ -323,25 +314,24 @@ class ObjectStorageManager(RemoteStorageManager):
 
     @property
     def is_local(self) -> bool:
-        """Whether objects are read without a server: see `ObjectStore`."""
+        """See `RemoteStorageManager`."""
         return self._store.is_local
 
     @property
     def open_files(self) -> OpenFiles | None:
-        """What `open_file` has open still; None when the store has no files."""
+        """See `RemoteStorageManager`."""
         return self._store.open_files
 
     def open_file(self, key: str) -> ReadFile | None:
-        """The file that an object is, for a read that begins now; None when the store has none."""
+        """See `RemoteStorageManager`; the caller must not keep the file."""
         return self._store.open_file(key)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, kinds: Iterable[IndexKind] | None = None
     ) -> dict[IndexKind, memoryview]:
-        """The sections `kinds` (all when None) of the `.indexes` object, checksums compared.
+        """See `RemoteStorageManager`.
 
-        One request when they lie within its first 16 KiB, else two. CorruptDataError when they
-        are damaged or belong to another segment.
+        Takes one request when the sections are within the first 16 KiB, else two.
         """
         key = indexes_key(metadata)
         header, first = read_indexes_header(self._store, key)
@@ -353,17 +343,13 @@ class ObjectStorageManager(RemoteStorageManager):
 
     def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
         """See `RemoteStorageManager`."""
-        # A request ends where the object does; how long it must be stands in its header.
+        # The store returns fewer bytes when the object ends; the header states the object's size.
         return self._store.get_range(indexes_key(metadata), 0, MAX_INDEXES_BYTES)
 
     def fetch_whole_indexes(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
-        """The `.indexes` object as it is stored, its header and its segment, in one request.
-
-        Every checksum is compared. CorruptDataError when it is damaged or belongs to another
-        segment.
-        """
+        """See `RemoteStorageManager`."""
         key = indexes_key(metadata)
         data = self.fetch_index_object(metadata)
         header, description = verify_indexes(data, path=f"{self._store.url}/{key}")
@@ -375,22 +361,22 @@ class ObjectStorageManager(RemoteStorageManager):
     def verify(
         self, metadata: RemoteLogSegmentMetadata, *, deep: bool = False
     ) -> tuple[Problem, ...]:
-        """What is wrong with the segment's two objects; nothing when all is well.
+        """Return findings about the segment's two objects; empty when they are intact.
 
-        Sizes, the `.indexes` header and its description; with `deep` also every checksum, for
-        which all bytes are read. A store that does not answer is an error, not a problem.
+        Compares sizes, the `.indexes` header and its description; with `deep` every checksum,
+        which reads all bytes. A store that does not answer is an error, not a finding.
         """
         return (*self._verify_log(metadata, deep), *self._verify_indexes(metadata, deep))
 
     def verify_copy(
         self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
     ) -> tuple[Problem, ...]:
-        """As `verify`, right after a copy: what the `.indexes` object begins with is compared with
-        what was stored, and not decoded once more."""
+        """Verify right after a copy: compares the first bytes of the `.indexes` object with
+        `indexes` instead of decoding them again."""
         return (*self._verify_log(metadata, deep=False), *self._compare_indexes(metadata, indexes))
 
     def _verify_log(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
-        info = self._head(log_key(metadata))
+        info = self._find_object(log_key(metadata))
         if isinstance(info, Problem):
             yield info
         elif info.size_bytes != metadata.segment_size_bytes:
@@ -401,7 +387,7 @@ class ObjectStorageManager(RemoteStorageManager):
                 yield _wrong_checksum(info.key, metadata.log_crc32c, computed)
 
     def _verify_indexes(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
-        info = self._head(indexes_key(metadata))
+        info = self._find_object(indexes_key(metadata))
         if isinstance(info, Problem):
             yield info
             return
@@ -420,7 +406,7 @@ class ObjectStorageManager(RemoteStorageManager):
         self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
     ) -> Iterator[Problem]:
         stored = memoryview(indexes).cast("B")
-        info = self._head(indexes_key(metadata))
+        info = self._find_object(indexes_key(metadata))
         if isinstance(info, Problem):
             yield info
         elif info.size_bytes != stored.nbytes:
@@ -431,7 +417,7 @@ class ObjectStorageManager(RemoteStorageManager):
             if memoryview(found).cast("B") != expected:
                 yield _wrong_checksum(info.key, crc32c(expected), crc32c(found))
 
-    def _head(self, key: str) -> ObjectInfo | Problem:
+    def _find_object(self, key: str) -> ObjectInfo | Problem:
         try:
             return self._store.head(key)
         except RemoteResourceNotFoundError:
@@ -450,7 +436,7 @@ def log_checksum(storage: RemoteStorageManager, metadata: RemoteLogSegmentMetada
 
 
 def missing_object(key: str, error: RemoteResourceNotFoundError) -> Problem:
-    """Return the problem of an object that is not there."""
+    """Return the finding for a missing object."""
     return Problem(key=key, reason=ProblemReason.MISSING, expected="an object", found=str(error))
 
 
@@ -464,29 +450,29 @@ def _wrong_checksum(key: str, expected: int, found: int) -> Problem:
 
 
 def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
-    """The last look at what is about to be stored: whole, sound and of this segment."""
+    """Last check before storing: the indexes are complete, valid and of this segment."""
     header, description = verify_indexes(indexes, path=f"indexes of {metadata.segment_id}")
     for kind in header.kinds:
         header.section(kind)
     if not _same_segment(description.metadata, metadata):
-        raise ValueError(f"{metadata.segment_id}: the indexes given describe another segment")
+        raise ValueError(f"{metadata.segment_id}: these indexes describe another segment")
 
 
 def check_same_segment(
     header: IndexesHeader, described: RemoteLogSegmentMetadata, asked: RemoteLogSegmentMetadata
 ) -> None:
-    """CorruptDataError unless the indexes of `header` describe the segment asked for."""
+    """Raise CorruptDataError unless the indexes of `header` describe the requested segment."""
     if not _same_segment(described, asked):
         raise CorruptDataError(
             reason="wrong_segment",
             path=header.path,
             position=header.section(IndexKind.METADATA).position,
-            expected=f"a description of {_described(asked)}",
-            found=f"one of {_described(described)}",
+            expected=f"a description of {_describe(asked)}",
+            found=f"one of {_describe(described)}",
         )
 
 
-def _described(metadata: RemoteLogSegmentMetadata) -> str:
+def _describe(metadata: RemoteLogSegmentMetadata) -> str:
     return (
         f"{metadata.segment_id} with offsets {metadata.start_offset} to {metadata.end_offset} "
         f"in {metadata.segment_size_bytes} bytes"
@@ -504,8 +490,8 @@ def _same_segment(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata
 
 
 @contextmanager
-def _opened(log: int | str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Descriptor and name of the file to copy; a caller's own descriptor stays open."""
+def _opened_log(log: int | str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Yield descriptor and name of the file to copy; a caller's own descriptor stays open."""
     if isinstance(log, int):
         yield log, f"descriptor {log}"
         return
@@ -522,11 +508,13 @@ def _verified_chunks(
     metadata: RemoteLogSegmentMetadata,
     before_chunk: Callable[[int], None] | None,
 ) -> Iterator[bytes]:
-    """The file piece by piece; CorruptDataError unless it is, to the end, what was scanned."""
+    """Yield the file in chunks; CorruptDataError unless size and checksum match the scan's."""
     size_bytes = metadata.segment_size_bytes
     file_size = os.fstat(descriptor).st_size
     if file_size != size_bytes:
-        raise _changed(path, min(file_size, size_bytes), f"{size_bytes} bytes", f"{file_size}")
+        raise _changed_error(
+            path, min(file_size, size_bytes), f"{size_bytes} bytes", f"{file_size}"
+        )
     checksum = sent = 0
     for chunk in file_chunks(descriptor, size_bytes):
         if before_chunk is not None:
@@ -535,9 +523,9 @@ def _verified_chunks(
         sent += len(chunk)
         yield chunk
     if sent != size_bytes:
-        raise _changed(path, sent, f"{size_bytes} bytes", "end of file")
+        raise _changed_error(path, sent, f"{size_bytes} bytes", "end of file")
     if checksum != metadata.log_crc32c:
-        raise _changed(path, 0, f"CRC-32C {metadata.log_crc32c:#010x}", f"{checksum:#010x}")
+        raise _changed_error(path, 0, f"CRC-32C {metadata.log_crc32c:#010x}", f"{checksum:#010x}")
 
 
 def _put_draft(
@@ -556,12 +544,12 @@ def _put_draft(
     draft.put()
 
 
-def _changed(path: str, position: int, expected: str, found: str) -> CorruptDataError:
+def _changed_error(path: str, position: int, expected: str, found: str) -> CorruptDataError:
     return CorruptDataError(
         reason="changed_during_copy",
         path=path,
         position=position,
         expected=expected,
         found=found,
-        hint="the file is not the one that was scanned; scan and copy it again",
+        hint="the file changed since it was scanned; scan and copy it again",
     )

@@ -1,15 +1,15 @@
-"""Archives of topics that had no id when they were copied, and the ids that they got since.
+"""Archives of topics without an id: their derived ids, and the ids that topics got later.
 
-Brokers up to 2.7 give topics no ids. Such a topic is archived under an id derived from the cluster
-id and its name (`tierlog.types.derived_topic_id`), and stays there: when the cluster gives the
-topic an id, the archive goes on under the derived one. Two small objects say so:
+Brokers up to 2.7 give topics no ids. tierlog archives such a topic under an id that it derives from
+the cluster id and the topic name (`tierlog.types.derived_topic_id`). When the cluster later gives
+the topic an id, the archive keeps the derived one. Two small objects record this:
 
-    topic-ids/<topic>-<derived id>.derived      this topic is archived under a derived id
-    topic-ids/<topic>-<derived id>.adopted      and these are the records of the topic of that id
+    topic-ids/<topic>-<derived id>.derived      the topic is archived under this derived id
+    topic-ids/<topic>-<derived id>.adopted      the topic's own id, which it got later
 
-Both are UTF-8 JSON, ``{"format_version": 1, "topic": text}`` and, in the second, ``"topic_id"``.
-They are created with if-none-match and never change: a topic that is made again under the same name
-gets another id and so an archive of its own.
+Both are UTF-8 JSON, ``{"format_version": 1, "topic": text}``; the second also has ``"topic_id"``.
+They are created with if-none-match and never change: a topic that is recreated under the same name
+gets another id and so its own archive.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _UUID_LENGTH = 22
 
 
 class StoredTopicIds:
-    """The derived ids of one store, as `load` found them. One thread.
+    """The derived ids of one store, as of the last `load`. Not thread-safe.
 
-    ``adopted``: the topic's own id by the derived one.
+    ``adopted`` maps a derived id to the topic's own id.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -41,7 +41,7 @@ class StoredTopicIds:
         self.adopted: dict[str, str] = {}
 
     def load(self) -> None:
-        """List the store; read what is new. RemoteStorageError when it does not answer."""
+        """List the store and read new objects. Raises RemoteStorageError when the store fails."""
         for info in self._store.list(TOPIC_IDS_PREFIX):
             if not is_marker(info.key):
                 continue
@@ -49,26 +49,26 @@ class StoredTopicIds:
             derived_id = name[-_UUID_LENGTH:]
             self.derived.add(derived_id)
             if f".{suffix}" == _ADOPTED and derived_id not in self.adopted:
-                self.adopted[derived_id] = self._read(info.key, info.size_bytes)
+                self.adopted[derived_id] = self._read_adopted_id(info.key, info.size_bytes)
 
     def mark_derived(self, topic: str, derived_id: str) -> None:
-        """Say that the topic is archived under a derived id; may be repeated."""
+        """Record that the topic is archived under a derived id; may be repeated."""
         if derived_id not in self.derived:
-            self._store.put_if_absent(_key(topic, derived_id, _DERIVED), _text(topic=topic))
+            self._store.put_if_absent(_key(topic, derived_id, _DERIVED), _encode_json(topic=topic))
             self.derived.add(derived_id)
 
     def adopt(self, topic: str, derived_id: str, topic_id: str) -> str:
-        """Say that the archive is of the topic of `topic_id`, and return the id that is said: of
-        several sidecars the first decides."""
+        """Record that the archive belongs to the topic `topic_id`; return the recorded id. When
+        several sidecars try, the first one decides."""
         key = _key(topic, derived_id, _ADOPTED)
-        if self._store.put_if_absent(key, _text(topic=topic, topic_id=topic_id)):
+        if self._store.put_if_absent(key, _encode_json(topic=topic, topic_id=topic_id)):
             self.adopted[derived_id] = topic_id
         else:
-            self.adopted[derived_id] = self._read(key, self._store.head(key).size_bytes)
+            self.adopted[derived_id] = self._read_adopted_id(key, self._store.head(key).size_bytes)
         return self.adopted[derived_id]
 
-    def _read(self, key: str, size_bytes: int) -> str:
-        """The topic's own id in an ``.adopted`` object."""
+    def _read_adopted_id(self, key: str, size_bytes: int) -> str:
+        """Return the topic's own id from an ``.adopted`` object."""
         try:
             if not 0 < size_bytes <= _MAX_BYTES:
                 raise ValueError(f"{size_bytes} bytes")
@@ -83,12 +83,12 @@ class StoredTopicIds:
                 position=0,
                 expected=f"JSON with topic, topic_id and format_version {_VERSION}",
                 found=str(error),
-                hint="remove the object if the topic of that name was never made anew",
+                hint="remove the object if the topic of that name was never recreated",
             ) from None
 
 
 def adopted_topic_ids(store: ObjectStore) -> dict[str, str]:
-    """The ids that topics got after they were archived, by the ids they are archived under."""
+    """Return the ids that archived topics got later, by the derived ids of their archives."""
     stored = StoredTopicIds(store)
     stored.load()
     return stored.adopted
@@ -98,5 +98,5 @@ def _key(topic: str, derived_id: str, suffix: str) -> str:
     return f"{TOPIC_IDS_PREFIX}{topic[:MAX_TOPIC_LABEL]}-{derived_id}{suffix}"
 
 
-def _text(**fields: str) -> bytes:
+def _encode_json(**fields: str) -> bytes:
     return json.dumps({"format_version": _VERSION, **fields}, sort_keys=True).encode("utf-8")
