@@ -79,7 +79,7 @@ class HeldManager(TopicBasedRemoteLogMetadataManager):
         self.release()
         super().close()
 
-    def _follow(self) -> None:
+    def _read_topic(self) -> None:
         consume = self._client.consume
 
         def when_allowed(records: int, timeout_s: float) -> list[Any]:
@@ -89,7 +89,7 @@ class HeldManager(TopicBasedRemoteLogMetadataManager):
             return consume(records, timeout_s)
 
         self._client.consume = when_allowed  # type: ignore[method-assign]
-        super()._follow()
+        super()._read_topic()
 
 
 def opened_as(kind: type[Manager], broker: KafkaBroker, topic: str, **settings: Any) -> Manager:

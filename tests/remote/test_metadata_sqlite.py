@@ -367,7 +367,7 @@ def test_nothing_more_is_written_after_a_failure(path: Path) -> None:
     manager._file.connection.execute("DROP TABLE segment")
     with pytest.raises(RemoteMetadataError, match="change not stored: no such table"):
         move(manager, first, FINISHED)
-    with pytest.raises(RemoteMetadataError, match="closed for changes after no such table"):
+    with pytest.raises(RemoteMetadataError, match="changes are refused after no such table"):
         manager.add(second)
     assert [known.state for known in manager.list(PARTITION)] == [STARTED]
     manager.close()

@@ -192,13 +192,13 @@ def test_killed_half_way_version_2_is_as_it_was(old: Path, rows: int) -> None:
         "import os, signal, sys\n"
         "from tierlog.remote.metadata import schema\n"
         "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
-        "left, sealed = int(sys.argv[2]), schema._sealed\n"
+        "left, sealed = int(sys.argv[2]), schema._with_checksum\n"
         "def dying(*values):\n"
         "    global left\n"
         "    left -= 1\n"
         "    if not left: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return sealed(*values)\n"
-        "schema._sealed = dying\n"
+        "schema._with_checksum = dying\n"
         "SqliteRemoteLogMetadataManager(sys.argv[1])\n"
     )
     command = [sys.executable, "-c", script, str(old), str(rows)]

@@ -72,7 +72,7 @@ def test_a_claim_is_on_the_topic(
 ) -> None:
     old.claim_leadership(PARTITION, 3)
     wait_until(lambda: new.leader_epoch(PARTITION) == 3, 30, what="the claim")
-    with pytest.raises(FencedLeaderError, match="leader epoch 2 is over, 3 owns"):
+    with pytest.raises(FencedLeaderError, match="leader epoch 2 is over, epoch 3 owns"):
         new.claim_leadership(PARTITION, 2)
     new.claim_leadership(PARTITION, 4)
     for _ in range(3):

@@ -280,7 +280,7 @@ def test_segments_of_another_partition_are_refused(tmp_path: Path) -> None:
         lambda: files.rebuild([other], fetcher()),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="is not of"):
+        with pytest.raises(ValueError, match="does not belong to"):
             call()
 
 

@@ -212,7 +212,7 @@ def test_an_entry_left_out_is_missed_wherever_a_piece_of_the_file_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are verified piece by piece, and as a whole all the same."""
-    monkeypatch.setattr(remote_index_file, "_WINDOW_BYTES", 32 << 10)
+    monkeypatch.setattr(remote_index_file, "_CHUNK_BYTES", 32 << 10)
     source = tiered(0, 4_999)
     model = written(tmp_path, [source], rotate_bytes=1 << 20)
     open_files(tmp_path)

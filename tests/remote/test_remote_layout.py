@@ -111,7 +111,7 @@ class TestRdi:
         assert rdi == f"{log_key(metadata)}:4999".encode()
         key, position = parse_rdi(rdi, PARTITION)
         assert (str(key), position) == (log_key(metadata), 4_999)
-        with pytest.raises(ValueError, match="no byte 5000"):
+        with pytest.raises(ValueError, match="found 5000"):
             encode_rdi(metadata, 5_000)
 
     @pytest.mark.parametrize(

@@ -122,9 +122,9 @@ class FencingConformance:
     def test_an_illegal_event_claims_nothing(self, manager: RemoteLogMetadataManager) -> None:
         manager.add(segment("a", 0, 9), leader_epoch=1)
         before = visible(manager)
-        with pytest.raises(RemoteMetadataError, match="nobody added"):
+        with pytest.raises(RemoteMetadataError, match="never added"):
             move(manager, segment("b", 10, 19), FINISHED, leader_epoch=2)
-        with pytest.raises(RemoteMetadataError, match="no way"):
+        with pytest.raises(RemoteMetadataError, match="cannot go from"):
             delete_partition(manager, DELETION_STARTED, leader_epoch=2)
         assert visible(manager) == before
 
@@ -189,12 +189,12 @@ class FencingConformance:
     def test_a_cut_may_come_with_a_new_state(self, manager: RemoteLogMetadataManager) -> None:
         metadata = segment("a", 0, 49)
         manager.add(metadata)
-        with pytest.raises(ValueError, match="never updated to"):
+        with pytest.raises(ValueError, match="an update to COPY_SEGMENT_STARTED"):
             cut(manager, metadata, 30, STARTED)
         cut(manager, metadata, 30)
         assert [found_at(manager, offset) for offset in (29, 30)] == [uuid_of("a"), None]
         assert manager.highest_offset_for_epoch(PARTITION, 0) == 29
-        with pytest.raises(RemoteMetadataError, match="no way from"):
+        with pytest.raises(RemoteMetadataError, match="cannot go from"):
             cut(manager, metadata, 20, GONE)
         assert found_at(manager, 25) == uuid_of("a")
 
@@ -316,7 +316,7 @@ class FencingConformance:
             done = target is DELETION_FINISHED
             assert manager.partition_delete_state(PARTITION) is (None if done else target)
         else:
-            with pytest.raises(RemoteMetadataError, match=f"no way from .* to {target.name}"):
+            with pytest.raises(RemoteMetadataError, match=f"cannot go from .* to {target.name}"):
                 delete_partition(manager, target)
             assert visible(manager) == before
 
@@ -375,7 +375,7 @@ class EmbeddedConformance:
             manager.advance_log_start_offset(PARTITION, offset)
             assert manager.log_start_offset(PARTITION) == expected
         assert manager.log_start_offset(OTHER) is None
-        with pytest.raises(ValueError, match="log start offset -1"):
+        with pytest.raises(ValueError, match="log start offset, found -1"):
             manager.advance_log_start_offset(PARTITION, -1)
         before = manager.changes(PARTITION)
         manager.advance_log_start_offset(PARTITION, 9)

@@ -782,9 +782,9 @@ def test_what_is_too_large_to_keep_is_fetched_again_each_time(
 def test_the_memory_of_what_has_left_is_bounded() -> None:
     evictions = Evictions()
     for number in range(MAX_REMEMBERED + 1):
-        evictions.left(number, "size")
-    evictions.left(1, "expired")
-    evictions.left("another", "size")
+        evictions.record_eviction(number, "size")
+    evictions.record_eviction(1, "expired")
+    evictions.record_eviction("another", "size")
     for key in (0, 2, 1, 1):
-        evictions.fetched(key, 10)
+        evictions.record_fetch(key, 10)
     assert evictions.counts() == (40, {"size": 0, "expired": 10}), "0 and 2 are forgotten"

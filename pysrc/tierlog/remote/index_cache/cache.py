@@ -1,26 +1,25 @@
-"""The index files of remote segments, kept on the local disk and verified (Kafka's
+"""Index cache: verified `.indexes` objects of remote segments on the local disk (Kafka's
 ``RemoteIndexCache``, KIP-405).
 
     with RemoteIndexCache(storage, "/var/lib/tierlog/remote-log-index-cache").start() as cache:
         entry = cache.get(metadata)                     one request the first time, then none
         offset, position = entry.lookup_offset(4711)
 
-An entry is one segment's `.indexes` object: fetched in one request, every checksum compared,
-written beside the others (`index_cache_dir` has the names) and mapped. It goes
+An entry is one segment's `.indexes` object. It is fetched in one request, every checksum is
+compared, and it is written to a file (`directory` describes the names) and mapped. An entry is
+removed
 
-* when entries together exceed ``total_size_bytes``: the least recently used first, at once;
-* when nobody used it for ``ttl_ms``: by `sweep`, which the thread of `start` calls, so that the
-  indexes of segments which another node deleted disappear without anybody asking for them;
+* when all entries exceed ``total_size_bytes``: the least recently used one, at once;
+* when it was not used for ``ttl_ms``: by `sweep`, which the thread of `start` calls, so the indexes
+  of segments that another node deleted disappear although they are not requested any more;
 * when its segment or its partition is removed here.
 
-Its file goes when the last reader lets go of it; a reader never notices. What a process leaves
-behind, the next one takes over: complete files count from its start on, and their checksums are
-compared when they are first used. A damaged file is fetched again.
+Its file is deleted when the last reader releases it, so readers never notice a removal. The files
+of a process stay for the next one: complete files count from its start, and their checksums are
+compared on first use. A damaged file is fetched again.
 
-When the disk does not take a file (full, read-only, gone) the indexes are handed out from memory
-and not kept, so each use is a request to the store; the next one tries the disk again.
-
-Not here: deciding which segment to read, and the records themselves.
+When the disk rejects a file (full, read-only, gone), the cache returns the indexes from memory and
+does not keep them, so each use makes a request; the next use tries the disk again.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ __all__ = ["RemoteIndexCache", "RemoteIndexCacheStats"]
 _TOTAL_SIZE_BYTES = 1 << 30
 _TTL_MS = 900_000
 _SWEEP_INTERVAL_MS = 30_000
-# No bound is larger, and an entry of more bytes than the bound is handed out but not kept.
+# Weight of an entry that is returned but not kept: more than any bound.
 _MAX_TOTAL_SIZE_BYTES = 2**62
 _NOT_KEPT = _MAX_TOTAL_SIZE_BYTES + 1
 
 
 class _Listener:
-    """What is done when an entry leaves; it does not hold the cache, which holds it."""
+    """Handles the removal of entries. It has no reference to the cache, which refers to it."""
 
     def __init__(
         self,
@@ -76,8 +75,8 @@ class _Listener:
         self.adopted = self.damaged = self.disk_errors = 0
 
     def __call__(self, key: Key, entry: RemoteIndexEntry, cause: str) -> None:
-        self.evictions.left(key, cause)
-        # An entry without a file was never in the cache; a closed cache keeps its files.
+        self.evictions.record_eviction(key, cause)
+        # An entry without a file was never kept; a closed cache keeps its files.
         if entry.file is None or cause == "closed":
             return
         try:
@@ -90,37 +89,37 @@ class _Listener:
         try:
             file.retire()
         except OSError as error:
-            self.disk_error(error)
+            self.count_disk_error(error)
 
-    def disk_error(self, error: Exception) -> None:
+    def count_disk_error(self, error: Exception) -> None:
         with self._lock:
             self.disk_errors += 1
         self._report(error)
 
-    def damage(self, error: Exception) -> None:
+    def count_damage(self, error: Exception) -> None:
         with self._lock:
             self.damaged += 1
         self._report(error)
 
     def _report(self, error: Exception) -> None:
         if self._on_disk_error is not None:
-            # Whoever keeps the error must not keep, by its frames, the entry and its file.
+            # A stored error must not keep the entry and its file alive through its frames.
             error.__context__ = None
             self._on_disk_error(error.with_traceback(None))
 
 
 class RemoteIndexCache:
-    """Indexes of remote segments of one store, bounded in bytes and in time. Any thread.
+    """Indexes of remote segments of one store, bounded in bytes and in time. Thread-safe.
 
-    `directory` belongs to this cache alone: another cache that wants it gets a ConfigError.
+    `directory` belongs to this cache alone: a second cache over it raises ConfigError.
     `total_size_bytes` and `ttl_ms` are ``remote.log.index.file.cache.total.size.bytes`` and
-    ``remote.log.index.file.cache.ttl.ms``; a TTL of -1 or 0 is none. Time is `clock`'s
-    monotonic one. `on_removal` is told segment and cause (``size``, ``expired``, ``explicit``,
-    ``replaced``) before the entry's file is given up, `on_disk_error` what went wrong with a local
-    file although readers get their answers; both run on the thread that found out, hold up no other
-    segment and should not raise.
+    ``remote.log.index.file.cache.ttl.ms``; a TTL of -1 or 0 disables expiration. `clock` provides
+    monotonic time. `on_removal` gets segment and cause (``size``, ``expired``, ``explicit``,
+    ``replaced``) before the entry's file is released, `on_disk_error` every failure of a local
+    file, even when readers still get an answer. Both run on the thread that noticed, block no other
+    segment, and should not raise.
 
-    A forked child cannot use its parent's cache (ClosedError) and never touches its files.
+    A forked child cannot use its parent's cache (ClosedError) and never changes its files.
     """
 
     def __init__(
@@ -146,13 +145,13 @@ class RemoteIndexCache:
         self._listener = _Listener(on_removal, on_disk_error)
         now_ms = (clock or SystemClock()).now_ms()
         self._directory = IndexCacheDir(directory, first_generation=now_ms)
-        # Also when the cache is dropped without a close, and at interpreter exit.
-        self._shut = weakref.finalize(self, _shut, self._directory, self._closing)
-        # For look-ups without detour; the keys are those of `Place`.
+        # Runs also when the cache is dropped without a close, and at interpreter exit.
+        self._release = weakref.finalize(self, _release, self._directory, self._closing)
+        # For look-ups without this object; see `_cache_key` for the keys.
         self.table = self._cache = IndexCache(
             self._total_size_bytes, ttl_ms, clock, self._listener, record_stats
         )
-        self._adopt()
+        self._adopt_files()
 
     def __repr__(self) -> str:
         return f"RemoteIndexCache({self._directory.path!r}, {self._storage!r})"
@@ -168,43 +167,43 @@ class RemoteIndexCache:
     def get(
         self, metadata: RemoteLogSegmentMetadata, *, timeout_ms: int | None = None
     ) -> RemoteIndexEntry:
-        """The verified indexes of that segment, from here or else from the store.
+        """Return the verified indexes of that segment, from the cache or else from the store.
 
-        Of several callers that miss one segment one asks the store, once, and all get its answer
-        or its error; the next caller after a failure tries again. `timeout_ms` bounds waiting for
-        another caller's request: TimeoutError. CorruptDataError when the object in the store is
-        damaged or describes another segment than `metadata`, RemoteStorageError when it cannot be
-        had, ClosedError after `close`.
+        Of several callers that miss one segment, one asks the store, and all get its result or its
+        error; the next caller after a failure tries again. `timeout_ms` bounds the wait for another
+        caller's request: TimeoutError. CorruptDataError when the object in the store is damaged or
+        describes another segment than `metadata`, RemoteStorageError when the store fails,
+        ClosedError after `close`.
         """
         self._check_usable()
-        key = _key(metadata.segment_id)
+        key = _cache_key(metadata.segment_id)
         while True:
             load = _Load(self._load, metadata)
             entry: RemoteIndexEntry = self._cache.get_or_load(key, load, timeout_ms)
             if load.entry is not None and load.entry.file is not None and key not in self._cache:
-                # Removed while it was loaded: its file must not outlive its readers.
+                # Removed during the load: delete its file after its last reader.
                 self._listener.retire(load.entry.file)
             if entry.verified or self._verify(key, entry):
                 entry.check_segment(metadata)
                 return entry
 
     def find(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry | None:
-        """The same, if it is here and was verified before: no request, no look at the disk."""
-        entry: RemoteIndexEntry | None = self._cache.get(_key(metadata.segment_id))
+        """Return the entry if it is cached and verified, else None; makes no request."""
+        entry: RemoteIndexEntry | None = self._cache.get(_cache_key(metadata.segment_id))
         if entry is None or not entry.verified:
             return None
         entry.check_segment(metadata)
         return entry
 
     def lookup_offset(self, metadata: RemoteLogSegmentMetadata, target_offset: int) -> int:
-        """Position in the `.log` object from which to scan for an offset (0 to its size)."""
+        """Return the position in the `.log` object from which to scan for `target_offset`."""
         return self.get(metadata).lookup_offset(target_offset)[1]
 
     def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, target_ms: int, start_offset: int
     ) -> int:
-        """Position in the `.log` object from which to scan for the first record of a time or
-        later, at or past `start_offset`."""
+        """Return the position in the `.log` object from which to scan for the first record at or
+        after `target_ms`, at or past `start_offset`."""
         entry = self.get(metadata)
         _timestamp_ms, offset = entry.lookup_timestamp(target_ms)
         return entry.lookup_offset(max(offset, start_offset))[1]
@@ -213,52 +212,52 @@ class RemoteIndexCache:
         return len(self._cache)
 
     def __contains__(self, segment_id: RemoteLogSegmentId) -> bool:
-        return _key(segment_id) in self._cache
+        return _cache_key(segment_id) in self._cache
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all entries; files that only readers still hold are not among them."""
+        """Bytes of all entries, without removed files that readers still hold."""
         return self._cache.weight_bytes
 
     # -- removing
 
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Forget that segment, also one being loaded right now. Whether there was an entry."""
+        """Remove that segment, also during its load; return whether it had an entry."""
         self._check_usable()
-        return self._cache.remove(_key(segment_id))
+        return self._cache.remove(_cache_key(segment_id))
 
     def remove_partition(self, partition: TopicIdPartition) -> int:
-        """Forget every segment of that partition; how many entries there were."""
+        """Remove every segment of that partition; return the number of entries."""
         self._check_usable()
         wanted = (partition.topic_id, partition.partition)
         return self._cache.remove_if(lambda key: key[:2] == wanted)
 
     def sweep(self) -> int:
-        """Remove what has expired, without waiting for anybody to ask; how many that were."""
+        """Remove expired entries; return their number."""
         self._check_usable()
         return self._cache.sweep()
 
     def resize(self, total_size_bytes: int) -> None:
-        """Another bound, from now on: what no longer fits goes at once."""
+        """Change the bound; entries beyond a smaller one are removed at once."""
         self._check_usable()
         _check_total_size(total_size_bytes)
         self._total_size_bytes = min(total_size_bytes, _MAX_TOTAL_SIZE_BYTES)
         self._cache.resize(self._total_size_bytes)
 
     def set_ttl(self, ttl_ms: int) -> None:
-        """Another time to live, from now on and for all entries; -1 or 0 for none."""
+        """Change the time to live of all entries; -1 or 0 disables it."""
         self._check_usable()
         _check_ttl(ttl_ms)
         self._cache.set_ttl(ttl_ms)
 
     def start(self, interval_ms: int = _SWEEP_INTERVAL_MS) -> Self:
-        """Sweep every so many milliseconds of real time, on a thread that ends with `close`."""
+        """Sweep every `interval_ms` of real time, on a thread that ends with `close`."""
         self._check_usable()
         if interval_ms < 1:
             raise ValueError(f"interval_ms must be at least 1, not {interval_ms}")
         if self._sweeper is None:
             self._sweeper = threading.Thread(
-                target=_sweep,
+                target=_run_sweeper,
                 args=(weakref.ref(self), self._closing, interval_ms / 1000),
                 name="remote-index-cache-sweeper",
                 daemon=True,
@@ -267,12 +266,12 @@ class RemoteIndexCache:
         return self
 
     def close(self) -> None:
-        """Let go of all entries. Their files stay for the next start. May be repeated.
+        """Release all entries; their files stay for the next start. May be repeated.
 
-        Entries that readers hold stay good. Who waits for a load gets ClosedError.
+        Entries that readers hold stay usable. Callers that wait for a load get ClosedError.
         """
-        # First, so that the files of the entries that now go stay.
-        self._shut()
+        # First, so that the files of the entries released below stay.
+        self._release()
         if self._forks != forks.count:
             return
         self._cache.close()
@@ -281,7 +280,7 @@ class RemoteIndexCache:
             sweeper.join()
 
     def stats(self) -> RemoteIndexCacheStats:
-        """Counts for metrics."""
+        """Return the counts for metrics."""
         found = self._cache.stats()
         fetched_bytes, refetched_bytes = self._listener.evictions.counts()
         return RemoteIndexCacheStats(
@@ -311,16 +310,16 @@ class RemoteIndexCache:
     def _load(self, metadata: RemoteLogSegmentMetadata) -> tuple[RemoteIndexEntry, int]:
         header, described, data = self._storage.fetch_whole_indexes(metadata)
         size_bytes = header.object_size_bytes
-        self._listener.evictions.fetched(_key(metadata.segment_id), size_bytes)
+        self._listener.evictions.record_fetch(_cache_key(metadata.segment_id), size_bytes)
         if size_bytes <= self._total_size_bytes:
             try:
-                return self._stored(header, described, data), size_bytes
+                return self._store_entry(header, described, data), size_bytes
             except (OSError, CorruptDataError, ConfigError) as error:
-                self._listener.disk_error(error)
+                self._listener.count_disk_error(error)
         entry = RemoteIndexEntry(described, size_bytes, header=header, data=data)
         return entry, _NOT_KEPT
 
-    def _stored(
+    def _store_entry(
         self, header: IndexesHeader, described: RemoteLogSegmentMetadata, data: Buffer
     ) -> RemoteIndexEntry:
         file = self._directory.write(described, data)
@@ -331,7 +330,7 @@ class RemoteIndexCache:
                 reason="bad_crc",
                 path=file.path,
                 position=0,
-                expected=f"what was written, with checksum {expected:#010x}",
+                expected=f"the written bytes with checksum {expected:#010x}",
                 found=f"{found:#010x}",
             )
         return RemoteIndexEntry(
@@ -339,12 +338,12 @@ class RemoteIndexCache:
         )
 
     def _verify(self, key: Key, entry: RemoteIndexEntry) -> bool:
-        """Whether an entry of an earlier run is good; if not, it is out of the way."""
+        """Verify an entry of an earlier process; return False after removing a damaged one."""
         try:
             entry.verify()
         except (CorruptDataError, OSError) as error:
             if entry.give_up(lambda: self._remove_entry(key, entry)):
-                self._listener.damage(error)
+                self._listener.count_damage(error)
             return False
         return True
 
@@ -352,19 +351,19 @@ class RemoteIndexCache:
         if self._cache.get(key) is entry:
             self._cache.remove(key)
 
-    def _adopt(self) -> None:
-        """Take over what an earlier run left; without a disk, start without."""
+    def _adopt_files(self) -> None:
+        """Add the entries of an earlier process; without a usable disk, start empty."""
         try:
             self._directory.open()
-            found = self._directory.adopt(self._listener.damage)
+            found = self._directory.adopt(self._listener.count_damage)
         except (FileExistsError, NotADirectoryError):
             raise
         except OSError as error:
-            self._listener.disk_error(error)
+            self._listener.count_disk_error(error)
             return
         for one in found:
             entry = RemoteIndexEntry(one.metadata, one.file.size_bytes, file=one.file)
-            self._cache.put(_key(one.metadata.segment_id), entry, entry.size_bytes)
+            self._cache.put(_cache_key(one.metadata.segment_id), entry, entry.size_bytes)
         self._listener.adopted = len(found)
 
     def _check_usable(self) -> None:
@@ -375,7 +374,7 @@ class RemoteIndexCache:
 
 
 class _Load:
-    """A loader that remembers what it has loaded."""
+    """A loader that keeps its last result."""
 
     __slots__ = ("_load", "_metadata", "entry")
 
@@ -388,25 +387,25 @@ class _Load:
         self._metadata = metadata
         self.entry: RemoteIndexEntry | None = None
 
-    def __call__(self, _key: Key) -> tuple[RemoteIndexEntry, int]:
+    def __call__(self, _cache_key: Key) -> tuple[RemoteIndexEntry, int]:
         self.entry, size_bytes = self._load(self._metadata)
         return self.entry, size_bytes
 
 
-def _key(segment_id: RemoteLogSegmentId) -> Key:
+def _cache_key(segment_id: RemoteLogSegmentId) -> Key:
     partition = segment_id.topic_id_partition
     return partition.topic_id, partition.partition, segment_id.id
 
 
-def _shut(directory: IndexCacheDir, closing: threading.Event) -> None:
+def _release(directory: IndexCacheDir, closing: threading.Event) -> None:
     directory.close()
     closing.set()
 
 
-def _sweep(
+def _run_sweeper(
     owner: weakref.ref[RemoteIndexCache], closing: threading.Event, interval_seconds: float
 ) -> None:
-    """The thread of `start`; it does not keep the cache alive."""
+    """Sweep until closed, in the thread of `start`; does not keep the cache alive."""
     while not closing.wait(interval_seconds):
         cache = owner()
         if cache is None:

@@ -1,15 +1,15 @@
-"""The folder of the index cache: one file per segment, each the whole `.indexes` object as stored.
+"""The folder of the index cache: one file per segment, a copy of its `.indexes` object.
 
     <start offset>_<segment uuid>.<generation>.indexes            in use
     <start offset>_<segment uuid>.<generation>.indexes.tmp        being written
-    <start offset>_<segment uuid>.<generation>.indexes.deleted    given up, perhaps still read
+    <start offset>_<segment uuid>.<generation>.indexes.deleted    retired, perhaps still read
     .lock                                                         held by the process that uses it
 
-Offset and generation are decimal without leading zeros. A generation is used once: a file loaded
-again has another path, so removing an old one late never hits a new one. Other names in the
-folder, and whatever is not a regular file, are left alone.
+Offset and generation are decimal without leading zeros. A generation is used only once: a file that
+is loaded again gets another path, so a late removal of the old one never hits the new one. Other
+names in the folder, and everything that is not a regular file, are left alone.
 
-Nothing is fsynced: what a crash leaves half-written does not pass its checksums.
+Files are not fsynced: a file that a crash left incomplete fails its checksums.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = ["CachedFileName", "FoundFile", "IndexCacheDir", "IndexFile", "forks"]
 LOCK_NAME = ".lock"
 TEMPORARY_SUFFIX = ".tmp"
 DELETED_SUFFIX = ".deleted"
-# Below this a file is read: a page of a mapping is never smaller than 4 KiB, and a process may
-# have 65,530 mappings.
+# Smaller files are read, not mapped: a mapping takes at least one page of 4 KiB, and a process has
+# at most 65,530 mappings.
 MIN_MAPPED_BYTES = 64 << 10
 _SUFFIX = ".indexes"
 _MAX_INT64 = 2**63 - 1
@@ -53,17 +53,17 @@ _WRITE_BYTES = 1 << 20
 
 
 class _Forks:
-    """How many forks lie between this process and the first one; and what a child must let go."""
+    """Number of forks since the first process, and the locks that a child must release."""
 
     def __init__(self) -> None:
         self.count = 0
         self.locked: weakref.WeakSet[IndexCacheDir] = weakref.WeakSet()
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._after_fork)
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self.count += 1
         for directory in list(self.locked):
-            directory.forked()
+            directory.release_after_fork()
 
 
 forks = _Forks()
@@ -71,7 +71,7 @@ forks = _Forks()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedFileName:
-    """A name as above, parsed; `suffix` is ``""``, ``.tmp`` or ``.deleted``."""
+    """A parsed file name (see above); `suffix` is ``""``, ``.tmp`` or ``.deleted``."""
 
     start_offset: int
     segment_id: str
@@ -84,7 +84,7 @@ class CachedFileName:
 
     @classmethod
     def parse(cls, name: str) -> CachedFileName | None:
-        """The parts of a file's name; None when it is none that this module writes."""
+        """Return the parts of a file name, or None for a name that this module does not write."""
         suffix = next((one for one in (TEMPORARY_SUFFIX, DELETED_SUFFIX) if name.endswith(one)), "")
         stem = name.removesuffix(suffix)
         if not stem.endswith(_SUFFIX):
@@ -108,10 +108,10 @@ class CachedFileName:
 
 
 class IndexFile:
-    """One complete file of the cache, held by the cache, by its readers and by its pages.
+    """One complete file of the cache; referenced by the cache, by readers and by mapped pages.
 
-    When the last of them lets go it is removed: what the cache holds never gets that far. It
-    stays when the cache was closed before, at interpreter exit and in a forked child.
+    It is deleted with the last reference, unless the cache was closed before that, at interpreter
+    exit, and in a forked child.
     """
 
     __slots__ = ("__weakref__", "_directory", "_forks", "_lock", "_path", "_retired", "size_bytes")
@@ -126,13 +126,13 @@ class IndexFile:
 
     @property
     def path(self) -> str:
-        """Where it is now."""
+        """The present path of the file."""
         return self._path
 
     def read(self) -> Buffer:
-        """Its bytes: pages of a large file, a copy of a small one.
+        """Return the file's bytes: mapped pages of a large file, a copy of a small one.
 
-        CorruptDataError when it has another size than before, OSError when it cannot be read.
+        CorruptDataError when its size has changed, OSError when it cannot be read.
         """
         with self._lock:
             descriptor = open_regular_file(self._path)
@@ -153,9 +153,9 @@ class IndexFile:
             os.close(descriptor)
 
     def retire(self) -> None:
-        """It is of no use any more; whoever holds it may go on reading. OSError as `rename`.
+        """Mark the file as removed; readers may continue. OSError when it cannot be renamed.
 
-        Its new name tells a later start so, should this process end before its readers do.
+        Its new name lets a later start delete it, if this process ends before its readers.
         """
         with self._lock:
             if self._retired or self._directory.closed:
@@ -169,25 +169,25 @@ class IndexFile:
         keep = self._directory.closed and not self._retired
         if keep or self._forks != forks.count or sys.is_finalizing():
             return
-        # What cannot be removed now is found by the next start.
+        # If this fails, the next start deletes the file.
         with suppress(OSError):
             os.unlink(self._path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFile:
-    """A complete file of an earlier run; its sections are not verified yet."""
+    """A complete file of an earlier process; its sections are not verified yet."""
 
     file: IndexFile
     metadata: RemoteLogSegmentMetadata
 
 
 class IndexCacheDir:
-    """The files below `path`. Opening it takes its lock; `adopt` tells what is there.
+    """The files in the folder `path`. `open` locks it; `adopt` finds existing files.
 
-    A folder that cannot be used now (no room, no permission, gone) is tried again by the next
-    `write`. ConfigError when another process has it, NotADirectoryError or FileExistsError when
-    it can never be one.
+    A folder that cannot be used now (disk full, no permission, gone) is tried again by the next
+    `write`. ConfigError when another process uses it, NotADirectoryError or FileExistsError when
+    the path cannot become a folder.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, first_generation: int) -> None:
@@ -198,10 +198,10 @@ class IndexCacheDir:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make the folder and lock it. OSError when that cannot be done now."""
+        """Create and lock the folder. OSError when that fails now."""
         os.makedirs(self.path, exist_ok=True)
         lock_path = os.path.join(self.path, LOCK_NAME)
-        # Opened for reading only, so that a read-only disk can be used for what it holds.
+        # Opened for reading only, so that existing files on a read-only disk can be used.
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(lock_path, flags, 0o644)
         try:
@@ -219,56 +219,56 @@ class IndexCacheDir:
         forks.locked.add(self)
 
     def close(self) -> None:
-        """Let go of the folder; its files stay. May be repeated."""
+        """Release the folder; its files stay. May be repeated."""
         with self._lock:
             self.closed = True
             if self._descriptor is not None:
-                # A child on its way to another program may still share the descriptor.
+                # A child between fork and exec may still share the descriptor.
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
                 self._drop_lock()
 
-    def forked(self) -> None:
-        """This process is a child: the folder and its lock are the parent's."""
-        # A lock that a child keeps would outlive its parent; and no thread is left here that
-        # could release this one.
+    def release_after_fork(self) -> None:
+        """Release the folder in a forked child: folder and lock belong to the parent."""
+        # A child's descriptor would keep the lock after the parent's end. The old thread lock may
+        # be held by a thread that does not exist in the child.
         self._lock = threading.Lock()
         self.closed = True
         self._drop_lock()
 
     def _drop_lock(self) -> None:
-        """Close the lock's descriptor here; another process that shares the lock keeps it."""
+        """Close the lock's descriptor; a process that shares the lock keeps it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
-    # -- what an earlier run left
+    # -- files of an earlier process
 
     def adopt(self, on_damage: Callable[[Exception], object]) -> list[FoundFile]:
-        """The newest complete file of each segment, least recently written first.
+        """Return the newest complete file of each segment, the oldest file first.
 
-        Half-written, given up, superseded and damaged files are removed; `on_damage` is told of
-        the damaged ones. OSError when the folder cannot be read.
+        Incomplete, retired, superseded and damaged files are deleted; errors of damaged ones go to
+        `on_damage`. OSError when the folder cannot be read.
         """
         newest: dict[RemoteLogSegmentId, tuple[int, FoundFile]] = {}
-        for name, written_ns in self._names():
+        for name, written_ns in self._list_files():
             path = os.path.join(self.path, str(name))
             if name.suffix:
-                _remove(path)
+                _remove_quietly(path)
                 continue
             try:
-                found = self._examine(path, name)
+                found = self._read_file(path, name)
             except (CorruptDataError, OSError) as error:
-                _remove(path)
+                _remove_quietly(path)
                 on_damage(error)
                 continue
             if found.metadata.segment_id in newest:
-                _remove(path)
+                _remove_quietly(path)
             else:
                 newest[found.metadata.segment_id] = (written_ns, found)
         return [found for _, found in sorted(newest.values(), key=lambda pair: pair[0])]
 
-    def _names(self) -> Iterator[tuple[CachedFileName, int]]:
-        """Our regular files and when they were written (ns), the highest generation first."""
+    def _list_files(self) -> Iterator[tuple[CachedFileName, int]]:
+        """Yield the cache's regular files with their write time (ns), highest generation first."""
         found = []
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -281,8 +281,8 @@ class IndexCacheDir:
                     found.append((name, status.st_mtime_ns))
         return iter(sorted(found, key=lambda pair: pair[0].generation, reverse=True))
 
-    def _examine(self, path: str, name: CachedFileName) -> FoundFile:
-        """Size, header and description of a file; CorruptDataError when they do not fit."""
+    def _read_file(self, path: str, name: CachedFileName) -> FoundFile:
+        """Check size, header and description of a file; CorruptDataError when they disagree."""
         descriptor = open_regular_file(path)
         try:
             size_bytes = os.fstat(descriptor).st_size
@@ -306,32 +306,32 @@ class IndexCacheDir:
     # -- new files
 
     def write(self, metadata: RemoteLogSegmentMetadata, data: Buffer) -> IndexFile:
-        """A new file with those bytes. OSError when the disk does not take them, ClosedError."""
+        """Write a new file. OSError when the disk rejects it, ClosedError after `close`."""
         name = self._next_name(metadata)
         path = os.path.join(self.path, str(name))
         temporary = path + TEMPORARY_SUFFIX
         try:
             descriptor = os.open(temporary, _CREATE_FLAGS, 0o644)
         except FileNotFoundError:
-            # Somebody moved the folder away.
-            self._forget()
+            # The folder was moved away.
+            self._release_lock()
             raise
         try:
             try:
                 _write_all(descriptor, data)
             finally:
-                # Some file systems say only here that there was no room.
+                # Some file systems report a full disk only here.
                 os.close(descriptor)
             return self._publish(temporary, path, memoryview(data).nbytes)
         except BaseException:
-            _remove(temporary)
+            _remove_quietly(temporary)
             raise
 
     def _next_name(self, metadata: RemoteLogSegmentMetadata) -> CachedFileName:
         with self._lock:
             self._check_open()
             if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
-                # Somebody removed the folder; another cache may have made it anew.
+                # The folder was removed; another cache may have created it again.
                 self._drop_lock()
             if self._descriptor is None:
                 self.open()
@@ -344,7 +344,7 @@ class IndexCacheDir:
 
     def _publish(self, temporary: str, path: str, size_bytes: int) -> IndexFile:
         with self._lock:
-            # After a close the folder may be another cache's.
+            # After a close the folder may belong to another cache.
             self._check_open()
             os.rename(temporary, path)
             return IndexFile(self, path, size_bytes)
@@ -353,7 +353,7 @@ class IndexCacheDir:
         if self.closed:
             raise ClosedError(f"{self.path}: the index cache was closed")
 
-    def _forget(self) -> None:
+    def _release_lock(self) -> None:
         with self._lock:
             self._drop_lock()
 
@@ -365,6 +365,6 @@ def _write_all(descriptor: int, data: Buffer) -> None:
         written += os.write(descriptor, view[written : written + _WRITE_BYTES])
 
 
-def _remove(path: str) -> None:
+def _remove_quietly(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)

@@ -1,4 +1,4 @@
-"""The indexes of one remote segment as the index cache hands them out."""
+"""The indexes of one remote segment, as the index cache returns them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["RemoteIndexEntry"]
 
 
 class RemoteIndexEntry:
-    """The verified indexes of one segment: views of its cached file, nothing is copied.
+    """The verified indexes of one segment, as views of its cached file without copies.
 
-    Good for as long as anybody holds it or a view of it, whatever becomes of the cache. Threads
-    may share it. Offsets are Kafka offsets, positions byte positions in the `.log` object.
-    CorruptDataError, naming object or file, when a section is not what its kind says although its
-    checksum is right.
+    Stays usable as long as it or a view of it is referenced, independent of the cache. Threads may
+    share it. Offsets are Kafka offsets, positions are byte positions in the `.log` object.
+    CorruptDataError, naming object or file, when a section with a valid checksum has invalid
+    content.
     """
 
     __slots__ = (
@@ -75,11 +75,11 @@ class RemoteIndexEntry:
 
     @property
     def verified(self) -> bool:
-        """Whether its bytes were looked at; an entry taken over from an earlier run was not yet."""
+        """Whether its checksums were compared; an entry of an earlier process starts unverified."""
         return self._data is not None
 
     def verify(self) -> None:
-        """Compare every checksum of the file, once. CorruptDataError or OSError when it is bad."""
+        """Compare every checksum of the file, once. CorruptDataError or OSError when damaged."""
         with self._lock:
             if self._data is not None or self.file is None:
                 return
@@ -90,7 +90,7 @@ class RemoteIndexEntry:
             self._data = data
 
     def give_up(self, remove: Callable[[], object]) -> bool:
-        """Call `remove` unless that was done before; True for the one caller that did."""
+        """Call `remove` on the first call only; return whether this was the first call."""
         with self._lock:
             if self._given_up:
                 return False
@@ -99,21 +99,21 @@ class RemoteIndexEntry:
             return True
 
     def check_segment(self, asked: RemoteLogSegmentMetadata) -> None:
-        """CorruptDataError unless it describes the segment asked for."""
+        """Raise CorruptDataError unless the entry describes the requested segment."""
         if asked is not self.asked:
-            check_same_segment(self._known_header(), self.metadata, asked)
+            check_same_segment(self._require_header(), self.metadata, asked)
             self.asked = asked
 
     # -- for readers
 
     def section(self, kind: IndexKind) -> memoryview:
-        """The section as it is stored, read-only."""
-        section = self._known_header().section(kind)
+        """Return the section as it is stored, read-only."""
+        section = self._require_header().section(kind)
         assert self._data is not None
         return self._data[section.position : section.end_position]
 
     def lookup_offset(self, target_offset: int) -> tuple[int, int]:
-        """(offset, position) of the largest entry at or below an offset; (start offset, 0) if none.
+        """Return (offset, position) of the largest entry <= `target_offset`, or (start offset, 0).
 
         The batch at that position may end before the target: scan forward from there (Kafka's
         ``OffsetIndex.lookup``).
@@ -123,27 +123,27 @@ class RemoteIndexEntry:
         )
 
     def lookup_upper_bound(self, end_position: int) -> tuple[int, int] | None:
-        """(offset, position) of the first entry at or past a position; None past the last."""
+        """Return (offset, position) of the first entry at or past `end_position`, else None."""
         return _core.lookup_upper_bound(
             self._offset_index(), self.metadata.start_offset, end_position
         )
 
     def lookup_timestamp(self, target_ms: int) -> tuple[int, int]:
-        """(timestamp, offset) of the largest entry at or below a time, else (-1, start offset).
+        """Return (timestamp, offset) of the largest entry <= `target_ms`, or (-1, start offset).
 
-        Records with that timestamp or a later one lie past that offset (Kafka's
+        Records with that timestamp or a later one follow that offset (Kafka's
         ``TimeIndex.lookup``).
         """
         return _core.lookup_time_index(self._time_index(), self.metadata.start_offset, target_ms)
 
     @property
     def segment_index(self) -> _core.SegmentIndex:
-        """Its offset index, batch checksums and bounds: finds and checks the batches of a read."""
+        """Offset index, batch checksums and bounds; finds and checks the batches of a read."""
         found = self.index
         if found is None:
             segment, kind = self.metadata, IndexKind.BATCH_CHECKSUM
             checksums: Buffer = b""
-            if kind in self._known_header().kinds:
+            if kind in self._require_header().kinds:
                 checksums = self.section(kind)
             entries = self._offset_index()
             try:
@@ -155,15 +155,16 @@ class RemoteIndexEntry:
                     segment.segment_size_bytes,
                 )
             except CorruptDataError as error:
-                raise self._located(error, kind) from None
+                raise self._locate_error(error, kind) from None
         return found
 
     def aborted_transactions(
         self, from_offset: int, upper_bound_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """The aborts a reader of [from, upper bound) must know, and whether that is all of them.
+        """Return the aborted transactions of [from, upper bound), and whether they are complete.
 
-        If not, the next segment's go on (Kafka's ``TransactionIndex.collectAbortedTxns``).
+        If incomplete, continue in the next segment (Kafka's
+        ``TransactionIndex.collectAbortedTxns``).
         """
         section = self.section(IndexKind.TRANSACTION)
         try:
@@ -171,19 +172,19 @@ class RemoteIndexEntry:
                 section, self.metadata.start_offset, from_offset, upper_bound_offset
             )
         except CorruptDataError as error:
-            raise self._located(error, IndexKind.TRANSACTION) from None
+            raise self._locate_error(error, IndexKind.TRANSACTION) from None
         return tuple(AbortedTransaction(*entry) for entry in found), complete
 
     @property
     def remote_log_index(self) -> RemoteLogIndexEntries:
-        """Its remoteLogIndex, verified when first asked for."""
+        """The remoteLogIndex, verified on first use."""
         found = self._remote_log_index
         if found is None:
             kind = IndexKind.REMOTE_LOG
             try:
                 found = decode_remote_log_index(self.section(kind))
             except CorruptDataError as error:
-                raise self._located(error, kind) from None
+                raise self._locate_error(error, kind) from None
             self._remote_log_index = found
         return found
 
@@ -191,22 +192,22 @@ class RemoteIndexEntry:
     def leader_epochs(self) -> LeaderEpochs:
         """The lineage up to the segment's end offset."""
         section = self.section(IndexKind.LEADER_EPOCH)
-        return parse_leader_epochs(bytes(section), self._known_header().path)
+        return parse_leader_epochs(bytes(section), self._require_header().path)
 
     def _offset_index(self) -> memoryview:
         found = self._offsets
         if found is None:
-            found = self._offsets = self._checked(IndexKind.OFFSET)
+            found = self._offsets = self._check_order(IndexKind.OFFSET)
         return found
 
     def _time_index(self) -> memoryview:
         found = self._times
         if found is None:
-            found = self._times = self._checked(IndexKind.TIME)
+            found = self._times = self._check_order(IndexKind.TIME)
         return found
 
-    def _checked(self, kind: IndexKind) -> memoryview:
-        """An offset or time index whose entries ascend, without its zero tail."""
+    def _check_order(self, kind: IndexKind) -> memoryview:
+        """Return an offset or time index with verified order, without its zero padding."""
         section = self.section(kind)
         base_offset = self.metadata.start_offset
         try:
@@ -215,11 +216,11 @@ class RemoteIndexEntry:
             else:
                 _first, _second, length = _core.parse_time_index(section, base_offset)
         except CorruptDataError as error:
-            raise self._located(error, kind) from None
+            raise self._locate_error(error, kind) from None
         return section[:length]
 
-    def _located(self, error: CorruptDataError, kind: IndexKind) -> CorruptDataError:
-        header = self._known_header()
+    def _locate_error(self, error: CorruptDataError, kind: IndexKind) -> CorruptDataError:
+        header = self._require_header()
         return CorruptDataError(
             reason=error.reason,
             path=header.path,
@@ -229,7 +230,7 @@ class RemoteIndexEntry:
             hint="rebuild the indexes from the .log object",
         )
 
-    def _known_header(self) -> IndexesHeader:
+    def _require_header(self) -> IndexesHeader:
         if self._header is None:
             raise ValueError(f"{self!r} was not verified")
         return self._header

@@ -1,6 +1,6 @@
-"""What an index cache lets go for want of room or of use, and what of it is fetched again.
+"""Counts the bytes that an index cache fetches again after it evicted them.
 
-Bytes that come twice are what a larger cache, or a longer time to live, would have saved.
+A larger cache, or a longer time to live, would have saved these requests.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Hashable
 
 __all__ = ["Evictions"]
 
-# Causes that the settings of the cache are behind; a segment that was removed for good stays away.
+# Evictions that other settings could avoid; an explicit removal is not one.
 _CAUSES = ("size", "expired")
-# About 3 MB of keys. Of more than these the ones that left first are forgotten.
+# About 3 MB of keys; the oldest ones above this number are dropped.
 MAX_REMEMBERED = 10_000
 
 
 class Evictions:
-    """Counts the bytes that a cache fetches, and those among them that it had before. Any thread.
+    """Counts the bytes that a cache fetches, and how many of them it had before. Thread-safe.
 
-    The last `MAX_REMEMBERED` entries that left are known: what comes again after as many others
-    have left counts as fetched for the first time.
+    Only the last `MAX_REMEMBERED` evicted keys are remembered: an entry that returns after more
+    evictions counts as fetched for the first time.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,8 @@ class Evictions:
         self._fetched_bytes = 0
         self._refetched_bytes = dict.fromkeys(_CAUSES, 0)
 
-    def left(self, key: Hashable, cause: str) -> None:
-        """An entry left the cache, because of ``size`` or as ``expired``; other causes do not
-        count."""
+    def record_eviction(self, key: Hashable, cause: str) -> None:
+        """Record an eviction, with the cause ``size`` or ``expired``; other causes are ignored."""
         if cause not in _CAUSES:
             return
         with self._lock:
@@ -41,8 +40,8 @@ class Evictions:
             if len(self._causes) > MAX_REMEMBERED:
                 self._causes.popitem(last=False)
 
-    def fetched(self, key: Hashable, size_bytes: int) -> None:
-        """So many bytes came from the store for an entry that was not there."""
+    def record_fetch(self, key: Hashable, size_bytes: int) -> None:
+        """Record that an entry of `size_bytes` was fetched from the store."""
         with self._lock:
             self._fetched_bytes += size_bytes
             cause = self._causes.pop(key, None)
@@ -50,6 +49,6 @@ class Evictions:
                 self._refetched_bytes[cause] += size_bytes
 
     def counts(self) -> tuple[int, dict[str, int]]:
-        """Bytes fetched, and those of them fetched again, by the cause for which they had left."""
+        """Return the bytes fetched, and the bytes fetched again by the cause of their eviction."""
         with self._lock:
             return self._fetched_bytes, dict(self._refetched_bytes)

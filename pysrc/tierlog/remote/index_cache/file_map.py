@@ -1,11 +1,11 @@
-"""Files of our own as read-only memory.
+"""Map files that this process owns as read-only memory.
 
-The pages go when the last view of them goes, wherever it is held; no descriptor stays open for
-them, which is what the `mmap` module cannot do before Python 3.13: a cache of thousands of small
-files would use up the process's descriptors.
+The pages are unmapped with their last view, and no descriptor stays open for them. Before Python
+3.13 the `mmap` module keeps one open, so a cache of thousands of small files would exhaust the
+process's descriptors.
 
-Only for files that nobody else writes: whoever cuts a mapped file short kills its reader
-(SIGBUS), and no checksum can help with that.
+Only for files that no other process writes: truncating a mapped file kills its readers (SIGBUS),
+and a checksum cannot prevent that.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_descriptor(descriptor: int, size_bytes: int, owner: object = None) -> memoryview:
-    """The first `size_bytes` (at least 1) of an open file, read-only; it may then be closed.
+    """Map the first `size_bytes` (at least 1) of an open file; the descriptor may then be closed.
 
-    `owner` lives as long as the pages do. OSError when the system has no room for the pages; the
-    file must be that long, which the caller has looked at.
+    `owner` stays alive as long as the pages. OSError when the system cannot map them. The caller
+    has checked that the file is that long.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     pages = (ctypes.c_char * size_bytes).from_address(address)
-    # Views hold `pages`; when it goes, nobody can reach the memory any more. Not at exit: the
-    # process's end unmaps everything, and somebody may still be reading until then.
+    # Views hold `pages`, so the memory is unreachable when it is finalized. Not at exit: the end
+    # of the process unmaps everything, and a thread may still read until then.
     weakref.finalize(pages, _unmap, address, size_bytes, owner).atexit = False
     return memoryview(pages).cast("B").toreadonly()
 

@@ -1,18 +1,16 @@
-"""The folder of a partition's remote index files: names, durable changes, what does not belong.
+"""The folder of a partition's remote index files: names, durable changes, replacing all files.
 
     <index dir>/<topic>-<topicId>/<partition>/
         <base, 20 digits>.remoteLogIndex  .remoteOffsetIndex  .remoteTimeIndex
-        <name>.tmp                 an index on its way to its name
-        rebuilt.tmp/               a rebuild that was not finished: removed
-        rebuilt/                   a finished one: the files beside it are to go, its own to come up
-        rebuilt.moving/            the files beside it are gone, its own are coming up
-        <name>.set-aside-<n>       what bore one of these names without being a regular file
+        <name>.tmp                 a file being written
+        rebuilt.tmp/               an unfinished rebuild: removed
+        rebuilt/                   a finished rebuild: the old files are being removed
+        rebuilt.moving/            the old files are removed; the new ones are being moved up
+        <name>.set-aside-<n>       an entry with one of these names that is not a regular file
 
-Every step of a swap is one rename or one removal and may be repeated, so that a crash anywhere
-leaves all files of the old set or all of the new one, once `settle` has run. Other names are left
+A swap consists of renames and removals that may be repeated. After a crash at any step and a call
+of `recover`, the folder has all files of the old set or all of the new one. Other names are left
 alone.
-
-Not here: what is in the files.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ _WRITE_BYTES = 16 << 20
 
 
 class RemoteIndexKind(StrEnum):
-    """The files of one base offset, by the end of their names. The first one is the truth, the
-    others follow from it."""
+    """The files of one base offset, by their suffix. The first one is authoritative; the others
+    are derived from it."""
 
     LOG = "remoteLogIndex"
     OFFSET = "remoteOffsetIndex"
@@ -59,23 +57,23 @@ _NAME = re.compile(rf"([0-9]{{20}})\.({'|'.join(RemoteIndexKind)})", re.ASCII)
 
 @dataclass(slots=True, kw_only=True)
 class Listing:
-    """The regular files of a folder by base offset, and what had to be set aside there."""
+    """The regular files of a folder by base offset, and the entries that were set aside."""
 
     kinds: dict[int, set[RemoteIndexKind]] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
 
 
 class RemoteIndexDir:
-    """One folder. Not for several threads at once."""
+    """One folder. Not thread-safe."""
 
     def __init__(self, path: str, root: str | None = None) -> None:
         self.path = path
         self._root = path if root is None else root
-        self._made = False
+        self._exists = False
 
     @classmethod
     def of(cls, index_dir: str | os.PathLike[str], partition: TopicIdPartition) -> RemoteIndexDir:
-        """The folder of `partition`; nothing is made yet."""
+        """Return the folder of `partition` without creating it."""
         root = os.path.realpath(os.fspath(index_dir))
         return cls(os.path.join(root, partition_prefix(partition).rstrip("/")), root)
 
@@ -84,9 +82,9 @@ class RemoteIndexDir:
 
     # -- folders
 
-    def make(self) -> None:
-        """The folder and those above it, durable. OSError for a link or a file in their place."""
-        if self._made:
+    def create(self) -> None:
+        """Create the folder and its parents durably. OSError when one is a link or a file."""
+        if self._exists:
             return
         if not os.path.isdir(self._root):
             os.makedirs(self._root, exist_ok=True)
@@ -98,19 +96,19 @@ class RemoteIndexDir:
                 os.mkdir(folder)
             sync_folder(folder)
             sync_folder(os.path.dirname(folder))
-        self._made = True
+        self._exists = True
 
     def sync(self) -> None:
-        """The names in it are durable."""
+        """Make the names in the folder durable."""
         sync_folder(self.path)
 
-    def clear(self) -> None:
-        """Away with all that is ours, and with the folder and the topic's when nothing is left."""
+    def remove_all(self) -> None:
+        """Remove all index files, and the partition's and topic's folders when they are empty."""
         if os.path.lexists(self.path):
-            for _, base_offset, _ in self._files(self.settle()):
+            for _, base_offset, _ in self._list_files(self.recover()):
                 self.remove(base_offset)
             self.sync()
-        self._made = False
+        self._exists = False
         folder = self.path
         while folder != self._root:
             try:
@@ -120,27 +118,27 @@ class RemoteIndexDir:
                 return
             folder = os.path.dirname(folder)
 
-    # -- what is there
+    # -- listing
 
-    def settle(self) -> Listing:
-        """What is there, once a swap that a crash interrupted is finished or taken back."""
+    def recover(self) -> Listing:
+        """Finish or roll back an interrupted swap; return the files."""
         listing = Listing()
-        self._made = False
+        self._exists = False
         if not os.path.lexists(self.path):
             return listing
         sync_folder(os.path.dirname(self.path))
         sync_folder(self.path)
-        self._files(listing)
-        self._settle_swap(listing)
-        for name, base_offset, kind in self._files(listing):
+        self._list_files(listing)
+        self._finish_swap(listing)
+        for name, base_offset, kind in self._list_files(listing):
             if name.endswith(_TEMPORARY):
                 os.unlink(os.path.join(self.path, name))
             else:
                 listing.kinds.setdefault(base_offset, set()).add(kind)
         return listing
 
-    def _files(self, listing: Listing) -> list[tuple[str, int, RemoteIndexKind]]:
-        """The regular files with such names; anything else that has one is set aside."""
+    def _list_files(self, listing: Listing) -> list[tuple[str, int, RemoteIndexKind]]:
+        """Return the regular files with valid names; set aside other entries with such names."""
         with os.scandir(self.path) as found:
             entries = sorted((entry.name, entry.is_file(follow_symlinks=False)) for entry in found)
         files = []
@@ -155,7 +153,7 @@ class RemoteIndexDir:
         return files
 
     def _set_aside(self, name: str) -> str:
-        """Gives what is there another name, whatever it is; that name."""
+        """Rename an entry of any type; return its new path."""
         number = 0
         while True:
             path = os.path.join(self.path, f"{name}.set-aside-{number}")
@@ -168,7 +166,7 @@ class RemoteIndexDir:
 
     @contextmanager
     def opened(self, base_offset: int, kind: RemoteIndexKind, *, create: bool) -> Iterator[int]:
-        """A descriptor to write with; of a new file if `create`, which then must not exist."""
+        """Yield a descriptor for writing; `create` makes a new file, which must not exist."""
         flags = _CREATE_FLAGS if create else os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.file_path(base_offset, kind), flags, 0o644)
         try:
@@ -177,7 +175,7 @@ class RemoteIndexDir:
             os.close(descriptor)
 
     def replace(self, base_offset: int, kind: RemoteIndexKind, data: Buffer) -> None:
-        """A whole index, which appears under its name at once; not synced."""
+        """Replace a file by `data` in one rename; not synced."""
         path = self.file_path(base_offset, kind)
         with suppress(FileNotFoundError):
             os.unlink(path + _TEMPORARY)
@@ -189,7 +187,7 @@ class RemoteIndexDir:
         os.rename(path + _TEMPORARY, path)
 
     def rewrite(self, base_offset: int, size_bytes: int) -> None:
-        """The first bytes of a log once more, in a new file in its place, durable."""
+        """Copy the first bytes of a log to a new file, which replaces it durably."""
         path = self.file_path(base_offset, RemoteIndexKind.LOG)
         with suppress(FileNotFoundError):
             os.unlink(path + _TEMPORARY)
@@ -207,7 +205,7 @@ class RemoteIndexDir:
         self.sync()
 
     def remove(self, base_offset: int) -> None:
-        """All files of a base offset, the log first: without it the others mean nothing."""
+        """Remove all files of a base offset, the log first: the others depend on it."""
         for kind in RemoteIndexKind:
             with suppress(FileNotFoundError):
                 os.unlink(self.file_path(base_offset, kind))
@@ -215,34 +213,34 @@ class RemoteIndexDir:
     # -- the swap
 
     def stage(self) -> RemoteIndexDir:
-        """An empty folder for a new set of files."""
-        self.make()
+        """Create an empty folder for a new set of files."""
+        self.create()
         self._remove_set(_STAGED)
         if os.path.lexists(os.path.join(self.path, _STAGED)):
             self._set_aside(_STAGED)
         staged = RemoteIndexDir(os.path.join(self.path, _STAGED))
         os.mkdir(staged.path)
-        staged._made = True
+        staged._exists = True
         return staged
 
     def unstage(self) -> None:
-        """Away with what `stage` gave."""
+        """Remove the staged folder."""
         self._remove_set(_STAGED)
 
     def commit(self) -> None:
-        """What was staged, synced before, takes the place of all files here."""
+        """Replace all files by the staged ones, which must be synced."""
         os.rename(os.path.join(self.path, _STAGED), os.path.join(self.path, _COMMITTED))
         self.sync()
-        self._settle_swap(Listing())
+        self._finish_swap(Listing())
 
-    def _settle_swap(self, listing: Listing) -> None:
+    def _finish_swap(self, listing: Listing) -> None:
         for name in (_STAGED, _COMMITTED, _MOVING):
             path = os.path.join(self.path, name)
             if os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
                 listing.set_aside.append(self._set_aside(name))
         self._remove_set(_STAGED)
         if os.path.lexists(os.path.join(self.path, _COMMITTED)):
-            for _, base_offset, _ in self._files(listing):
+            for _, base_offset, _ in self._list_files(listing):
                 self.remove(base_offset)
             self.sync()
             os.rename(os.path.join(self.path, _COMMITTED), os.path.join(self.path, _MOVING))
@@ -258,7 +256,7 @@ class RemoteIndexDir:
             self.sync()
 
     def _remove_set(self, name: str) -> None:
-        """A folder of the swap with the files that are ours; it stays when there are others."""
+        """Remove a folder of the swap with its index files; it stays if it has other files."""
         path = os.path.join(self.path, name)
         if not os.path.lexists(path):
             return
@@ -271,7 +269,7 @@ class RemoteIndexDir:
 
 
 def write_all(descriptor: int, data: Buffer, position: int) -> None:
-    """All of `data` at a byte position."""
+    """Write all of `data` at a byte position."""
     view = memoryview(data).cast("B")
     written = 0
     while written < len(view):
@@ -280,7 +278,7 @@ def write_all(descriptor: int, data: Buffer, position: int) -> None:
 
 
 def sync_file(path: str) -> None:
-    """The bytes of a file are durable."""
+    """Make the bytes of a file durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
@@ -289,7 +287,7 @@ def sync_file(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """The names in a folder are durable. OSError when it is a link, or none."""
+    """Make the names in a folder durable. OSError when it is a link or does not exist."""
     descriptor = os.open(path, _DIRECTORY_FLAGS)
     try:
         os.fsync(descriptor)

@@ -1,18 +1,17 @@
-"""One file of a partition's remote log index with its two indexes: what it holds, how it grows, how
-it is read.
+"""One file of a partition's remote log index and its two indexes: format, growth and look-ups.
 
-    <base>.remoteLogIndex     entries back to back, then 8 bytes: the position of the last one, i64
-    <base>.remoteOffsetIndex  of each entry: last offset - base, i32; position of the entry, i32
-    <base>.remoteTimeIndex    of each entry whose last timestamp passes all before it (and -1):
+    <base>.remoteLogIndex     contiguous entries, then 8 bytes: position of the last entry, i64
+    <base>.remoteOffsetIndex  for each entry: last offset - base, i32; position of the entry, i32
+    <base>.remoteTimeIndex    for each entry whose last timestamp is above all before it (and -1):
                               that timestamp, i64; last offset - base, i32
 
-The log is the truth: every byte of it is verified when it is opened, and what a look-up returns is
-verified again. The indexes only say where to begin: a look-up through a wrong one finds that out.
-The trailer is written for others and never needed.
+The log is authoritative: every byte is verified when it is opened, and every entry that a look-up
+returns is verified again. The indexes only tell where to start; a look-up through a wrong index
+detects that. The trailer is written for other readers and never used here.
 
-`RemoteIndexFile` is what is known of such a file; it never changes. What an append makes of it, and
-the bytes that go to the disk for that, is `grown`, a pure function; `scan` runs the same one over a
-file that was found, so both agree to the byte.
+`RemoteIndexFile` is an immutable summary of such a file. The pure function `grow` computes the
+summary after an append and the bytes to write; `scan` uses the same function on an existing file,
+so both agree to the byte.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ __all__ = [
     "TRAILER",
     "Growth",
     "IndexPaths",
-    "LastRun",
+    "LastEntry",
     "RemoteIndexFile",
     "RemoteLogIndexEntry",
     "Scan",
@@ -60,19 +59,19 @@ __all__ = [
     "entry_of",
     "find_offset",
     "find_timestamp",
-    "grown",
-    "is_followed",
+    "grow",
     "read_entries",
     "scan",
+    "starts_new_file",
 ]
 
 TRAILER = struct.Struct(">q")
 MAX_RELATIVE_OFFSET = 2**31 - 1
-# A position has 31 bits.
+# The offset index has 31 bits for a position.
 MAX_FILE_BYTES = 2**31 - 1
-_FIRST_WINDOW_BYTES = 4 << 10
-_WINDOW_BYTES = 4 << 20
-# No entry is longer.
+_FIRST_CHUNK_BYTES = 4 << 10
+_CHUNK_BYTES = 4 << 20
+# Limit of the format.
 _MAX_ENTRY_BYTES = 2**15 - 1
 _FIXED_BYTES = 46
 # <base offset, 20 digits>-<segment id, 22 characters>.log
@@ -81,15 +80,15 @@ OFFSET_SLOT_BYTES = 8
 TIME_SLOT_BYTES = 12
 _BLOCK_SLOTS = 1024
 _NO_TIMESTAMP = -1
-_HINT = "its file is made again from the store"
+_HINT = "the file is rebuilt from the store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogIndexEntry:
-    """A verified entry: where offsets `first_offset` to `last_offset` (inclusive) lie remotely.
+    """A verified entry: the remote position of offsets `first_offset` to `last_offset` (inclusive).
 
-    ``data_length`` bytes from ``log_position`` on of the object ``log_key``, whole batches. The
-    last one may end past `last_offset`: what follows was cut off the log.
+    The object ``log_key`` has ``data_length`` bytes of whole batches from ``log_position`` on. The
+    last batch may end after `last_offset`: later records were truncated.
     """
 
     first_offset: int
@@ -103,8 +102,8 @@ class RemoteLogIndexEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastRun:
-    """The last entry: the `.log` object's key, its run's first byte and the one after the last, its
+class LastEntry:
+    """The last entry: the `.log` object's key, start and end (exclusive) of its bytes, and its
     offsets."""
 
     key: str
@@ -116,8 +115,8 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIndexFile:
-    """A verified file with at least one entry. ``size_bytes`` counts entries, not the trailer;
-    ``max_timestamp_ms`` is -1 when no entry has one."""
+    """A verified file with at least one entry. ``size_bytes`` excludes the trailer;
+    ``max_timestamp_ms`` is -1 when no entry has a timestamp."""
 
     base_offset: int
     last_offset: int
@@ -127,12 +126,12 @@ class RemoteIndexFile:
     last_position: int
     first_timestamp_ms: int
     max_timestamp_ms: int
-    last_run: LastRun
+    last_entry: LastEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPaths:
-    """Where the files of a base offset are; the indexes ``""`` to do without them."""
+    """Paths of the files of a base offset; ``""`` to search without an index."""
 
     log: str
     offset: str = ""
@@ -144,7 +143,7 @@ class IndexPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """A file after an append, and the bytes that follow those already in each of the three."""
+    """A file after an append, and the bytes to append to each of its three files."""
 
     after: RemoteIndexFile
     log: memoryview
@@ -156,7 +155,7 @@ class Growth:
         return TRAILER.pack(self.after.last_position)
 
 
-def is_followed(
+def starts_new_file(
     file: RemoteIndexFile,
     key: str,
     start_offset: int,
@@ -166,14 +165,13 @@ def is_followed(
     rotate_bytes: int,
     rotate_ms: int,
 ) -> bool:
-    """Whether entries of the segment `key`, `size_bytes` of them, go into a new file.
+    """Return whether `size_bytes` of entries of the segment `key` start a new file.
 
-    It depends on nothing but the segments, so the same ones give the same files on every node and
-    after every loss. Time is therefore the records' own, as for retention. A segment that was begun
-    is finished in its file; one that leaves offsets out begins a new one, so that whatever is
-    missing is missing between two files.
+    Depends only on the segments, so all nodes make the same files, also after a loss. Time is
+    therefore the time of the records, as for retention. A segment continues in the file where it
+    began. One that leaves out offsets starts a new file, so gaps are always between files.
     """
-    if file.last_run.key == key:
+    if file.last_entry.key == key:
         return False
     if start_offset > file.last_offset + 1 or file.size_bytes + size_bytes > rotate_bytes:
         return True
@@ -182,15 +180,15 @@ def is_followed(
     return last_timestamp_ms - file.first_timestamp_ms >= rotate_ms
 
 
-def grown(
+def grow(
     before: RemoteIndexFile | None,
     base_offset: int,
     entries: RemoteLogIndexEntries,
     start: int,
     stop: int,
-    last_run: LastRun,
+    last_entry: LastEntry,
 ) -> Growth:
-    """Rows `start` to `stop` (exclusive, at least one) appended to a file, None for a new one."""
+    """Append rows `start` to `stop` (exclusive, at least one) to a file; None for a new file."""
     rows = slice(start, stop)
     ends = int(entries.position[stop]) if stop < len(entries) else entries.valid_length
     begins = int(entries.position[start])
@@ -209,7 +207,7 @@ def grown(
         last_position=int(position[-1]),
         first_timestamp_ms=first_ms,
         max_timestamp_ms=int(highest[-1]),
-        last_run=last_run,
+        last_entry=last_entry,
     )
     return Growth(
         after=after,
@@ -226,24 +224,24 @@ def check_entries(
     entries: RemoteLogIndexEntries,
     partition: TopicIdPartition,
     *,
-    before: LastRun | None = None,
+    before: LastEntry | None = None,
     only_key: str | None = None,
     path: str | None = None,
     at: int = 0,
-) -> LastRun | None:
-    """The last one of them; `before`, the one before the first, when there are none.
+) -> LastEntry | None:
+    """Return the last entry; `before`, the previous one, when there are no entries.
 
     CorruptDataError unless every rdi points below the partition's own prefix (and into the object
-    `only_key`, if given) and the runs of each `.log` object follow each other in it without a gap
-    or a common offset; only an entry that was cut may be followed by itself as it was before. `at`
-    is the byte position of the first entry in the file `path`.
+    `only_key`, if given), and the entries of each `.log` object are contiguous and share no offset.
+    Only a truncated entry may be followed by its original. `at` is the byte position of the first
+    entry in the file `path`.
     """
     if not len(entries):
         return before
     try:
         key, start, continues = _log_positions(entries, partition, before, only_key)
     except CorruptDataError as error:
-        raise _moved(error, path, at) from None
+        raise _shift_error(error, path, at) from None
     end = start + entries.data_length
     first, last = entries.first_offset, entries.last_offset
     if before is not None:
@@ -268,7 +266,7 @@ def check_entries(
             found=f"{entries.rdi[row][-80:]!r}, from offset {first[row]}",
             hint=_HINT,
         )
-    return LastRun(
+    return LastEntry(
         key=key,
         start_position=int(start[-1]),
         end_position=int(end[-1]),
@@ -280,12 +278,12 @@ def check_entries(
 def _log_positions(
     entries: RemoteLogIndexEntries,
     partition: TopicIdPartition,
-    before: LastRun | None,
+    before: LastEntry | None,
     only_key: str | None,
 ) -> tuple[str, Int64Column, npt.NDArray[np.bool_]]:
-    """Key of the last row's `.log` object, each row's position in its own, and whether that is the
-    object of the row before. Keys of one partition have one length, so rows are compared in bulk;
-    a key that is new is parsed."""
+    """Return the key of the last row's `.log` object, each row's position in its object, and
+    whether a row has the same object as the row before. Keys of one partition have the same length,
+    so rows are compared in bulk; only a new key is parsed."""
     rdi = entries.rdi
     key = before.key if before else ""
     key_bytes = len(partition_prefix(partition)) + _KEY_NAME_BYTES
@@ -294,13 +292,13 @@ def _log_positions(
     edges = [0, *(np.flatnonzero(np.diff(rdi.length)) + 1).tolist(), len(entries)]
     for start, stop in pairwise(edges):
         length = int(rdi.length[start])
-        keys, digits = _columns(rdi, start, stop, min(key_bytes + 1, length))
-        # numpy overlooks zeros at the end; the first key of a run is parsed below and has none.
+        keys, digits = _split_rdis(rdi, start, stop, min(key_bytes + 1, length))
+        # numpy ignores zero bytes at the end; the first key of each group is parsed and has none.
         continues[start + 1 : stop] = keys[1:] == keys[:-1]
         for row in (np.flatnonzero(~continues[start:stop]) + start).tolist():
             if is_foreign_data_id(rdi[row]):
                 return _foreign_positions(entries, partition, before, only_key)
-            found, _ = _log_place(entries, row, partition)
+            found, _ = _parse_position(entries, row, partition)
             if only_key is not None and found != only_key:
                 raise _bad_rdi(entries, row, f"{only_key}:<byte position>", found)
             continues[row] = found == key
@@ -315,33 +313,33 @@ def _log_positions(
 def _foreign_positions(
     entries: RemoteLogIndexEntries,
     partition: TopicIdPartition,
-    before: LastRun | None,
+    before: LastEntry | None,
     only_key: str | None,
 ) -> tuple[str, Int64Column, npt.NDArray[np.bool_]]:
-    """The same where ids of other storage managers are among them, one by one. What their positions
-    mean is not known, so that they need not follow each other."""
+    """Return the same, row by row, when data ids of other storage managers occur. Their positions
+    are opaque and need not be contiguous."""
     key = before.key if before else ""
     positions = np.empty(len(entries), dtype=np.int64)
     continues = np.zeros(len(entries), dtype=np.bool_)
     data_ids = list(entries.rdi)
     if only_key is not None and not all(map(is_foreign_data_id, data_ids)):
-        # One segment has ids of one kind.
+        # All ids of a segment must be of one kind.
         row = next(row for row, one in enumerate(data_ids) if is_foreign_data_id(one))
         raise _bad_rdi(entries, row, f"{only_key}:<byte position>", repr(data_ids[row][:80]))
     for row, data_id in enumerate(data_ids):
         if is_foreign_data_id(data_id):
             key, positions[row] = split_data_id(data_id, partition)
             continue
-        found, position = _log_place(entries, row, partition)
+        found, position = _parse_position(entries, row, partition)
         continues[row], positions[row] = found == key, position
         key = found
     return key, positions, continues
 
 
-def _columns(
+def _split_rdis(
     rdi: RdiColumn, start: int, stop: int, key_bytes: int
 ) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.uint8]]:
-    """Rdis of one length, where they lie: their first `key_bytes`, and the rest byte by byte."""
+    """Return views of rdis of one length: their first `key_bytes`, and the rest byte by byte."""
     length = int(rdi.length[start])
     at, step = int(rdi.start[start]), length + _FIXED_BYTES
     keys: npt.NDArray[np.bytes_] = np.ndarray(
@@ -353,10 +351,10 @@ def _columns(
     return keys, digits
 
 
-def _log_place(
+def _parse_position(
     entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition
 ) -> tuple[str, int]:
-    """Key of the `.log` object that a row points into, and the position there."""
+    """Return the key of the `.log` object that a row points into, and the position in it."""
     try:
         log_key, log_position = parse_rdi(entries.rdi[row], partition)
         if log_position <= MAX_FILE_BYTES:
@@ -377,7 +375,7 @@ def _bad_rdi(
 def entry_of(
     entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition
 ) -> RemoteLogIndexEntry:
-    """One row, its rdi checked. CorruptDataError when that points elsewhere."""
+    """Return one row with a checked rdi; CorruptDataError when it leaves the partition."""
     rdi = entries.rdi[row]
     log_key, log_position = split_data_id(rdi, partition)
     return RemoteLogIndexEntry(
@@ -401,25 +399,27 @@ def read_entries(
     position: int,
     end_position: int,
     *,
-    window_bytes: int | None = None,
+    chunk_bytes: int | None = None,
 ) -> Iterator[tuple[int, RemoteLogIndexEntries]]:
-    """(position of its first entry, verified entries), piece by piece, all from one position on.
+    """Yield (position of the first entry, verified entries) for consecutive chunks of a file.
 
-    Pieces begin with `window_bytes`, 4 MiB by default, and grow up to that. CorruptDataError at the
-    first byte up to `end_position` that is not part of a good entry.
+    Chunks start with `chunk_bytes` (4 MiB by default) and grow up to 4 MiB. CorruptDataError at
+    the first byte before `end_position` that does not belong to a valid entry.
     """
     before = -1
-    window_bytes = window_bytes or _WINDOW_BYTES
+    chunk_bytes = chunk_bytes or _CHUNK_BYTES
     while position < end_position:
-        data = os.pread(descriptor, min(window_bytes, end_position - position), position)
+        data = os.pread(descriptor, min(chunk_bytes, end_position - position), position)
         try:
             entries = decode_remote_log_index(data, recover=True)
         except CorruptDataError as error:
-            raise _moved(error, path, position) from None
+            raise _shift_error(error, path, position) from None
         if not len(entries):
-            if window_bytes > _MAX_ENTRY_BYTES or position + len(data) >= end_position:
-                raise _moved(entries.torn or _nothing(end_position - position), path, position)
-            window_bytes = _MAX_ENTRY_BYTES + 1
+            if chunk_bytes > _MAX_ENTRY_BYTES or position + len(data) >= end_position:
+                raise _shift_error(
+                    entries.torn or _truncated_error(end_position - position), path, position
+                )
+            chunk_bytes = _MAX_ENTRY_BYTES + 1
             continue
         if entries.last_offset[0] <= before:
             raise CorruptDataError(
@@ -433,16 +433,16 @@ def read_entries(
         before = int(entries.last_offset[-1])
         yield position, entries
         position += entries.valid_length
-        window_bytes = min(4 * window_bytes, _WINDOW_BYTES)
+        chunk_bytes = min(4 * chunk_bytes, _CHUNK_BYTES)
 
 
-def _nothing(size_bytes: int) -> CorruptDataError:
+def _truncated_error(size_bytes: int) -> CorruptDataError:
     return CorruptDataError(
         reason="truncated", position=0, expected=f"{size_bytes} bytes", found="end of file"
     )
 
 
-def _moved(error: CorruptDataError, path: str | None, by_bytes: int) -> CorruptDataError:
+def _shift_error(error: CorruptDataError, path: str | None, by_bytes: int) -> CorruptDataError:
     return CorruptDataError(
         reason=error.reason,
         path=path,
@@ -455,10 +455,10 @@ def _moved(error: CorruptDataError, path: str | None, by_bytes: int) -> CorruptD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """A file as it was found: its good entries, and the indexes they should have.
+    """Result of scanning a file: its valid entries, and the indexes that they should have.
 
-    ``file`` is None without a single good entry. ``torn`` says why the bytes after the last good
-    entry are none, None if they are the trailer or nothing.
+    ``file`` is None without any valid entry. ``torn`` is the error of the bytes after the last
+    valid entry; None if these are the trailer or absent.
     """
 
     file: RemoteIndexFile | None
@@ -469,9 +469,9 @@ class Scan:
 
 
 def scan(path: str, base_offset: int, partition: TopicIdPartition) -> Scan:
-    """Verifies a whole log file; an append that was cut off at its very end is told apart.
+    """Verify a log file; an incomplete append at its end is reported in ``torn``.
 
-    CorruptDataError for any other damage: then nothing in the file is to be trusted.
+    CorruptDataError for any other damage: then no entry of the file is trusted.
     """
     descriptor = open_regular_file(path)
     try:
@@ -485,25 +485,27 @@ def scan(path: str, base_offset: int, partition: TopicIdPartition) -> Scan:
                 found=f"{size_bytes} bytes",
                 hint=_HINT,
             )
-        return _scan(descriptor, path, base_offset, size_bytes, partition)
+        return _scan_entries(descriptor, path, base_offset, size_bytes, partition)
     finally:
         os.close(descriptor)
 
 
-def _scan(
+def _scan_entries(
     descriptor: int, path: str, base_offset: int, size_bytes: int, partition: TopicIdPartition
 ) -> Scan:
     file: RemoteIndexFile | None = None
-    last_run: LastRun | None = None
+    last_entry: LastEntry | None = None
     offset_index, time_index = [], []
     torn: CorruptDataError | None = None
     has_trailer = False
     try:
         for position, entries in read_entries(descriptor, path, 0, size_bytes):
-            last_run = check_entries(entries, partition, before=last_run, path=path, at=position)
-            assert last_run is not None
+            last_entry = check_entries(
+                entries, partition, before=last_entry, path=path, at=position
+            )
+            assert last_entry is not None
             _check_base(entries, base_offset, path, is_first=file is None)
-            growth = grown(file, base_offset, entries, 0, len(entries), last_run)
+            growth = grow(file, base_offset, entries, 0, len(entries), last_entry)
             file = growth.after
             offset_index.append(growth.offset)
             time_index.append(growth.time)
@@ -526,7 +528,7 @@ def _scan(
 def _check_base(
     entries: RemoteLogIndexEntries, base_offset: int, path: str, *, is_first: bool
 ) -> None:
-    """The name fits the entries: all end at or above it, within 31 bits, the first one holds it."""
+    """Check that the first entry contains the base offset and all end within 31 bits above it."""
     first, last = int(entries.first_offset[0]), int(entries.last_offset[-1])
     holds = not is_first or first <= base_offset <= int(entries.last_offset[0])
     if not holds or last - base_offset > MAX_RELATIVE_OFFSET:
@@ -547,7 +549,7 @@ def _is_trailer(descriptor: int, file: RemoteIndexFile, size_bytes: int) -> bool
 
 
 def _is_torn(descriptor: int, position: int, size_bytes: int) -> bool:
-    """Whether what starts there can be an append that was cut off, as for one entry alone."""
+    """Return whether the bytes from `position` on can be an append that was interrupted."""
     rest = size_bytes - position
     if rest <= _MAX_ENTRY_BYTES + TRAILER.size:
         try:
@@ -556,7 +558,7 @@ def _is_torn(descriptor: int, position: int, size_bytes: int) -> bool:
             return False
         return not len(entries)
     while position < size_bytes:
-        data = os.pread(descriptor, _WINDOW_BYTES, position)
+        data = os.pread(descriptor, _CHUNK_BYTES, position)
         if not data or data.count(0) != len(data):
             return False
         position += len(data)
@@ -571,22 +573,23 @@ _Find = Callable[[RemoteLogIndexEntries], int | None]
 def find_offset(
     paths: IndexPaths, file: RemoteIndexFile, partition: TopicIdPartition, target_offset: int
 ) -> tuple[RemoteLogIndexEntry, bool]:
-    """The first entry whose last offset reaches `target_offset`, which one of the file does.
+    """Return the first entry with last offset >= `target_offset`; the file must have one. Also
+    return whether it answers the look-up.
 
-    And whether it is the answer for that offset: not when it begins later and the one before is of
-    another segment, for then this file does not say what lies between. CorruptDataError when the
-    index or an entry on the way is damaged. ``paths`` without indexes is slow.
+    It does not when it starts later and the previous entry is of another segment: the offsets
+    between are unknown here. CorruptDataError when the index or an entry that was read is damaged.
+    Without an index path, the search is slow.
     """
-    position, floor = 0, None
+    position, found_slot = 0, None
     if paths.offset:
-        floor, position = _floor(
+        found_slot, position = _look_up_slot(
             paths.offset,
             OFFSET_SLOT_BYTES,
             file.entry_count,
             lambda slots: _core.lookup_offset_index(slots, file.base_offset, target_offset - 1),
         )
     found = _walk(paths.log, file, position, lambda entries: entries.lookup_offset(target_offset))
-    _check_floor(paths.offset, position, found.start_last_offset, floor)
+    _check_slot(paths.offset, position, found.start_last_offset, found_slot)
     entry = entry_of(found.entries, found.row, partition)
     if entry.first_offset <= target_offset:
         return entry, True
@@ -597,37 +600,37 @@ def find_offset(
 def find_timestamp(
     paths: IndexPaths, file: RemoteIndexFile, partition: TopicIdPartition, target_ms: int
 ) -> RemoteLogIndexEntry:
-    """The first entry whose last timestamp reaches `target_ms`, which one of the file does.
+    """Return the first entry with last timestamp >= `target_ms`; the file must have one.
 
     CorruptDataError as in `find_offset`.
     """
-    position, floor = 0, (_NO_TIMESTAMP, 0)
+    position, found_slot = 0, (_NO_TIMESTAMP, 0)
     if paths.time:
-        floor = _floor(
+        found_slot = _look_up_slot(
             paths.time,
             TIME_SLOT_BYTES,
             file.time_count,
             lambda slots: _core.lookup_time_index(slots, file.base_offset, target_ms - 1),
         )
-    timestamp_ms, offset = floor
+    timestamp_ms, offset = found_slot
     if timestamp_ms != _NO_TIMESTAMP:
-        at, position = _floor(
+        at, position = _look_up_slot(
             paths.offset,
             OFFSET_SLOT_BYTES,
             file.entry_count,
             lambda slots: _core.lookup_offset_index(slots, file.base_offset, offset),
         )
-        _check_floor(paths.time, 1, at, offset)
+        _check_slot(paths.time, 1, at, offset)
     found = _walk(paths.log, file, position, lambda entries: entries.lookup_timestamp(target_ms))
     if timestamp_ms != _NO_TIMESTAMP:
-        _check_floor(paths.time, 1, found.start_last_offset, offset)
-        _check_floor(paths.time, 1, found.start_last_timestamp_ms, timestamp_ms)
+        _check_slot(paths.time, 1, found.start_last_offset, offset)
+        _check_slot(paths.time, 1, found.start_last_timestamp_ms, timestamp_ms)
     return entry_of(found.entries, found.row, partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Walked:
-    """A row, the rdi before it, and what the entry said that the walk began with."""
+class _WalkResult:
+    """A found row, the rdi before it, and offset and timestamp of the walk's first entry."""
 
     entries: RemoteLogIndexEntries
     row: int
@@ -636,23 +639,23 @@ class _Walked:
     start_last_timestamp_ms: int
 
 
-def _walk(path: str, file: RemoteIndexFile, position: int, find: _Find) -> _Walked:
-    """From an entry's position on to the first entry that `find` finds."""
+def _walk(path: str, file: RemoteIndexFile, position: int, find: _Find) -> _WalkResult:
+    """Walk from an entry's position to the first entry that `find` accepts."""
     descriptor = open_regular_file(path)
-    # A damaged index may say anything.
+    # A damaged index may name any position.
     position = position if 0 <= position < file.size_bytes else file.size_bytes
     try:
         before: bytes | None = None
         start: tuple[int, int] | None = None
-        pieces = read_entries(
-            descriptor, path, position, file.size_bytes, window_bytes=_FIRST_WINDOW_BYTES
+        chunks = read_entries(
+            descriptor, path, position, file.size_bytes, chunk_bytes=_FIRST_CHUNK_BYTES
         )
-        for _, entries in pieces:
+        for _, entries in chunks:
             if start is None:
                 start = int(entries.last_offset[0]), int(entries.last_timestamp_ms[0])
             row = find(entries)
             if row is not None:
-                return _Walked(
+                return _WalkResult(
                     entries=entries,
                     row=row,
                     before=entries.rdi[row - 1] if row else before,
@@ -666,16 +669,16 @@ def _walk(path: str, file: RemoteIndexFile, position: int, find: _Find) -> _Walk
         reason="stale_index",
         path=path,
         position=position,
-        expected="an entry that reaches what was looked for",
+        expected="an entry that reaches the target",
         found="none up to the end",
         hint=_HINT,
     )
 
 
-def _floor(
+def _look_up_slot(
     path: str, slot_bytes: int, count: int, lookup: Callable[[bytes], tuple[int, int]]
 ) -> tuple[int, int]:
-    """What `lookup` finds in the whole index file, of which only a block is read."""
+    """Return the result of `lookup` on an index file, reading only one block of it."""
     descriptor = open_regular_file(path)
     try:
         nothing = lookup(b"")
@@ -692,14 +695,14 @@ def _floor(
         os.close(descriptor)
 
 
-def _check_floor(path: str, position: int, found: int, expected: int | None) -> None:
-    """The entry that an index pointed at is the one it meant; the first one needs no index."""
+def _check_slot(path: str, position: int, found: int, expected: int | None) -> None:
+    """Check that an index pointed at the entry it meant; position 0 needs no index."""
     if position and found != expected:
         raise CorruptDataError(
             reason="stale_index",
             path=path,
             position=0,
-            expected=f"an index of the entries, which say {found}",
+            expected=f"an index that agrees with its entries, which have {found}",
             found=str(expected),
             hint=_HINT,
         )

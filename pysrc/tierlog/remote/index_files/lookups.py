@@ -1,10 +1,10 @@
-"""Look-ups in the remote index files of one partition, by offset and by time; nothing is written.
+"""Look-ups in the remote index files of one partition, by offset and by timestamp; read-only.
 
     view = RemoteIndexView(index_dir, partition)
     entry = view.lookup_offset(4711)
 
-`RemoteIndexFiles` looks up in the files that it writes itself, a `RemoteIndexView` in those that
-another process, or another part of this one, writes.
+`RemoteIndexFiles` searches the files that it writes itself. A `RemoteIndexView` searches files that
+another process, or another object of this one, writes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_VIEWS = 4096
 
 
 class RemoteIndexLookups(ABC):
-    """Finds entries in the row of files that a subclass keeps in `_row`."""
+    """Finds entries in the files that a subclass keeps in `_row`."""
 
     def __init__(self, partition: TopicIdPartition, directory: RemoteIndexDir) -> None:
         self.partition = partition
@@ -51,24 +51,24 @@ class RemoteIndexLookups(ABC):
 
     @property
     def last_offset(self) -> int | None:
-        """The last Kafka offset that an entry covers; None without entries."""
+        """The last Kafka offset of any entry; None without entries."""
         row = self._row
         return row.last_offset if row.files else None
 
     @property
     def path(self) -> str:
-        """The partition's folder."""
+        """Path of the partition's folder."""
         return self._directory.path
 
     def lookup_offset(self, offset: int) -> RemoteLogIndexEntry | None:
-        """The entry that holds `offset`, or the next one of the same segment when it has none such.
+        """Return the entry with `offset`, or the next one of the same segment.
 
-        None when the files do not say where it is: above the last offset, or in a gap. The segment
-        itself, by its metadata, then knows more. CorruptDataError when the files are damaged; the
-        next call that writes drops what is.
+        None when the files have no answer: above the last offset, or in a gap. The segment's own
+        indexes may then have it. CorruptDataError when the files are damaged; the next call that
+        writes removes damaged files.
         """
 
-        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
+        def search(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
             index = bisect_left(row.last_offsets, offset)
             if index == len(row.files) or offset < row.files[index].base_offset:
                 return None
@@ -77,15 +77,15 @@ class RemoteIndexLookups(ABC):
             entry, is_answer = find_offset(paths, file, self.partition, offset)
             return entry if is_answer else None
 
-        return self._look(look)
+        return self._search(search)
 
     def lookup_timestamp(self, timestamp_ms: int) -> RemoteLogIndexEntry | None:
-        """The first entry here whose last timestamp reaches `timestamp_ms`; None when none does.
+        """Return the first entry with last timestamp >= `timestamp_ms`, else None.
 
-        An earlier record may lie in a gap. CorruptDataError as `lookup_offset`.
+        A gap may hide an earlier record. CorruptDataError as in `lookup_offset`.
         """
 
-        def look(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
+        def search(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
             if timestamp_ms < 0:
                 return next(
                     (one for one in self._entries(row) if one.last_timestamp_ms >= timestamp_ms),
@@ -97,10 +97,10 @@ class RemoteIndexLookups(ABC):
                     return find_timestamp(paths, file, self.partition, timestamp_ms)
             return None
 
-        return self._look(look)
+        return self._search(search)
 
     def entries(self) -> Iterator[RemoteLogIndexEntry]:
-        """Every entry in offset order, verified, of the moment of the call."""
+        """Yield every entry in offset order, verified; a snapshot of the time of the call."""
         self._check_open()
         return self._entries(self._row)
 
@@ -127,8 +127,8 @@ class RemoteIndexLookups(ABC):
         return IndexPaths(log=log, offset=offset, time=time) if with_index else IndexPaths(log=log)
 
     @abstractmethod
-    def _look(self, look: Callable[[Row, bool], _T]) -> _T:
-        """Return what `look` finds in the row, with or without the indexes over it."""
+    def _search(self, search: Callable[[Row, bool], _T]) -> _T:
+        """Return the result of `search` on the files, called with or without their indexes."""
 
     def _check_open(self) -> None:
         if self._closed:
@@ -136,34 +136,34 @@ class RemoteIndexLookups(ABC):
 
 
 class RemoteIndexView(RemoteIndexLookups):
-    """The files as they are at each look-up. Any thread.
+    """Index files that others write, in their state at each look-up. Thread-safe.
 
-    Every file is verified when it is first seen and when it has grown. A damaged file is a gap, and
-    so is an append that is not finished: the segment's own indexes then answer.
+    A file is verified when it is new or has grown. A damaged file, or one with an unfinished
+    append, is treated as a gap: the segment's own indexes then answer.
     """
 
     def __init__(self, directory: str | os.PathLike[str], partition: TopicIdPartition) -> None:
         super().__init__(partition, RemoteIndexDir.of(directory, partition))
         self._lock = threading.Lock()
-        # Size, inode and time of each file, and what it held then (None: nothing sound).
+        # Size, inode and mtime of each file, and its verified content (None: damaged).
         self._seen: dict[int, tuple[tuple[int, ...], RemoteIndexFile | None]] = {}
 
     def __repr__(self) -> str:
         return f"RemoteIndexView({self.partition}, {len(self._row.files)} files)"
 
-    def _look(self, look: Callable[[Row, bool], _T]) -> _T:
+    def _search(self, search: Callable[[Row, bool], _T]) -> _T:
         self._check_open()
         self._refresh()
         try:
-            return look(self._row, True)
+            return search(self._row, True)
         except (CorruptDataError, OSError):
-            # The files changed meanwhile, or an index is not that of its log.
+            # The files changed during the look-up, or an index does not match its log.
             self._refresh()
-            return look(self._row, False)
+            return search(self._row, False)
 
     def _refresh(self) -> None:
-        """Read what has changed since the last look."""
-        found = self._listed()
+        """Read the files that changed since the last look-up."""
+        found = self._list_logs()
         if found.keys() == self._seen.keys() and all(
             self._seen[base][0] == state for base, state in found.items()
         ):
@@ -173,7 +173,7 @@ class RemoteIndexView(RemoteIndexLookups):
             self._seen = {
                 base: seen[base]
                 if base in seen and seen[base][0] == state
-                else (state, self._scanned(base))
+                else (state, self._scan_file(base))
                 for base, state in found.items()
             }
             files, last = [], -1
@@ -184,7 +184,7 @@ class RemoteIndexView(RemoteIndexLookups):
                     last = file.last_offset
             self._row = Row.of(files)
 
-    def _listed(self) -> dict[int, tuple[int, ...]]:
+    def _list_logs(self) -> dict[int, tuple[int, ...]]:
         found: dict[int, tuple[int, ...]] = {}
         try:
             with os.scandir(self._directory.path) as entries:
@@ -198,7 +198,7 @@ class RemoteIndexView(RemoteIndexLookups):
             return {}
         return found
 
-    def _scanned(self, base_offset: int) -> RemoteIndexFile | None:
+    def _scan_file(self, base_offset: int) -> RemoteIndexFile | None:
         path = self._directory.file_path(base_offset, RemoteIndexKind.LOG)
         try:
             return scan(path, base_offset, self.partition).file
@@ -209,17 +209,17 @@ class RemoteIndexView(RemoteIndexLookups):
 def index_views(
     directory: str | os.PathLike[str] | None,
 ) -> Callable[[TopicIdPartition], RemoteIndexView] | None:
-    """Return what gives each partition's view of `directory`; None when there is no directory."""
+    """Return a function from partition to its view of `directory`; None without a directory."""
     if directory is None:
         return None
-    known: dict[TopicIdPartition, RemoteIndexView] = {}
+    views: dict[TopicIdPartition, RemoteIndexView] = {}
 
     def view_of(partition: TopicIdPartition) -> RemoteIndexView:
-        view = known.get(partition)
+        view = views.get(partition)
         if view is None:
-            if len(known) >= _MAX_VIEWS:
-                known.clear()
-            view = known[partition] = RemoteIndexView(directory, partition)
+            if len(views) >= _MAX_VIEWS:
+                views.clear()
+            view = views[partition] = RemoteIndexView(directory, partition)
         return view
 
     return view_of

@@ -1,10 +1,8 @@
-"""A partition's row of remote index files on disk: recovered, extended, cut. One thread at a time.
+"""The sequence of a partition's remote index files: recovery, growth, truncation. Not thread-safe.
 
-`Row` is what is known of all files at one moment, in offset order. Between two of them, and before
-the first, may be a gap: offsets that no file covers, because the log has none, because the file was
-lost or damaged, or because the offsets have left the log. The last gap is what is yet to come.
-
-Not here: locks, stores, and which segments are wanted.
+`Row` summarizes all files at one time, in offset order. A gap before or between files is a range of
+offsets without entries: the log has none, the file was lost or damaged, or the offsets have left
+the log. The last gap is the range of future offsets.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ from tierlog.remote.index_files.file import (
     TIME_SLOT_BYTES,
     TRAILER,
     Growth,
-    LastRun,
+    LastEntry,
     RemoteIndexFile,
     Scan,
     check_entries,
-    grown,
-    is_followed,
+    grow,
     read_entries,
     scan,
+    starts_new_file,
 )
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.indexes import MAX_INDEXES_BYTES
@@ -60,8 +58,8 @@ _MAX_INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The files in offset order; ``gaps`` are (last offset before, first offset after), exclusive,
-    the last one without an end."""
+    """The files in offset order; ``gaps`` are (last offset before, first offset after), exclusive;
+    the last gap has no end."""
 
     files: tuple[RemoteIndexFile, ...] = ()
     last_offsets: tuple[int, ...] = ()
@@ -81,24 +79,24 @@ class Row:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of all; -1 without files."""
+        """The last offset of all files; -1 without files."""
         return self.last_offsets[-1] if self.last_offsets else -1
 
     def gaps_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """The gaps that offsets `start_offset` to `end_offset` touch."""
+        """Return the gaps that overlap the offsets `start_offset` to `end_offset`."""
         if len(self.gaps) == 1 and end_offset <= self.gaps[0][0]:
             return []
         return [gap for gap in self.gaps if gap[0] < end_offset and start_offset < gap[1]]
 
     def before(self, last_offset: int) -> RemoteIndexFile | None:
-        """The file that ends with that offset."""
+        """Return the file that ends with `last_offset`, else None."""
         index = bisect_left(self.last_offsets, last_offset)
         if index < len(self.files) and self.files[index].last_offset == last_offset:
             return self.files[index]
         return None
 
     def with_file(self, file: RemoteIndexFile) -> Row:
-        """With that file, in the place of the one with its base offset if there is one."""
+        """Return the row with `file`, which replaces the file of the same base offset."""
         others = [other for other in self.files if other.base_offset != file.base_offset]
         return Row.of(sorted([*others, file], key=lambda one: one.base_offset))
 
@@ -115,11 +113,11 @@ class SegmentEntries:
     entries: RemoteLogIndexEntries
     log_position: int
 
-    def last_run(self, stop: int) -> LastRun:
-        """Where the last one of rows up to `stop` (exclusive) ends."""
+    def last_entry(self, stop: int) -> LastEntry:
+        """Return the last entry of the rows up to `stop` (exclusive)."""
         length = int(self.entries.data_length[:stop].sum(dtype=np.int64))
         end_position = self.log_position + length
-        return LastRun(
+        return LastEntry(
             key=self.key,
             start_position=end_position - int(self.entries.data_length[stop - 1]),
             end_position=end_position,
@@ -129,66 +127,71 @@ class SegmentEntries:
 
 
 def segment_entries(segment: RemoteLogSegmentMetadata, data: Buffer) -> SegmentEntries:
-    """`data`, the remoteLogIndex section of that segment, verified and cut where the segment is.
+    """Verify `data`, the remoteLogIndex section of the segment, and truncate it like the segment.
 
-    An entry that the cut goes through keeps its bytes and ends at the last offset before the cut.
-    CorruptDataError when one byte is wrong or an entry is not one of that segment.
+    An entry that spans the truncation offset keeps its bytes but ends before that offset.
+    CorruptDataError when a byte is wrong or an entry does not belong to that segment.
     """
     path = f"remoteLogIndex of {segment.segment_id}"
     size_bytes = memoryview(data).nbytes
     if size_bytes > MAX_INDEXES_BYTES:
         expected = f"at most {MAX_INDEXES_BYTES} bytes"
-        raise _foreign(path, MAX_INDEXES_BYTES, expected, f"{size_bytes} bytes")
+        raise _wrong_segment(path, MAX_INDEXES_BYTES, expected, f"{size_bytes} bytes")
     entries = decode_remote_log_index(data, path=path)
     if entries.has_trailer:
-        raise _foreign(path, entries.valid_length, "end of entries", "a trailer")
+        raise _wrong_segment(path, entries.valid_length, "end of entries", "a trailer")
     key = log_key(segment)
-    last_run = check_entries(entries, segment.topic_id_partition, path=path, only_key=key)
+    last_entry = check_entries(entries, segment.topic_id_partition, path=path, only_key=key)
     log_position = 0
-    if last_run is not None and is_foreign_data_id(last_run.key.encode(errors="surrogateescape")):
-        key = last_run.key
-        entries = _cut(entries, segment.served_end_offset)
-    elif last_run is not None:
-        log_position = last_run.end_position - int(entries.data_length.sum(dtype=np.int64))
-        _check_range(segment, entries, last_run, path)
-        entries = _cut(entries, segment.served_end_offset)
+    if last_entry is not None and is_foreign_data_id(
+        last_entry.key.encode(errors="surrogateescape")
+    ):
+        key = last_entry.key
+        entries = _truncate_entries(entries, segment.served_end_offset)
+    elif last_entry is not None:
+        log_position = last_entry.end_position - int(entries.data_length.sum(dtype=np.int64))
+        _check_range(segment, entries, last_entry, path)
+        entries = _truncate_entries(entries, segment.served_end_offset)
     return SegmentEntries(
         key=key, start_offset=segment.start_offset, entries=entries, log_position=log_position
     )
 
 
 def _check_range(
-    segment: RemoteLogSegmentMetadata, entries: RemoteLogIndexEntries, last_run: LastRun, path: str
+    segment: RemoteLogSegmentMetadata,
+    entries: RemoteLogIndexEntries,
+    last_entry: LastEntry,
+    path: str,
 ) -> None:
-    first, last = int(entries.first_offset[0]), last_run.last_offset
+    first, last = int(entries.first_offset[0]), last_entry.last_offset
     size_bytes = segment.segment_size_bytes
     if first < segment.start_offset or last > segment.end_offset:
         expected = f"offsets in {segment.start_offset} to {segment.end_offset}"
-        raise _foreign(path, 0, expected, f"{first} to {last}")
-    if last_run.end_position > size_bytes:
-        expected = f"runs within {size_bytes} bytes"
-        raise _foreign(path, 0, expected, f"one up to {last_run.end_position}")
+        raise _wrong_segment(path, 0, expected, f"{first} to {last}")
+    if last_entry.end_position > size_bytes:
+        expected = f"entries within {size_bytes} bytes"
+        raise _wrong_segment(path, 0, expected, f"one up to {last_entry.end_position}")
     if (entries.last_offset - entries.first_offset > MAX_RELATIVE_OFFSET).any():
-        raise _foreign(path, 0, "runs of at most 2^31 offsets", "a longer one")
+        raise _wrong_segment(path, 0, "entries of at most 2^31 offsets", "a longer one")
 
 
-def _foreign(path: str, position: int, expected: str, found: str) -> CorruptDataError:
+def _wrong_segment(path: str, position: int, expected: str, found: str) -> CorruptDataError:
     return CorruptDataError(
         reason="wrong_segment", path=path, position=position, expected=expected, found=found
     )
 
 
-def _cut(entries: RemoteLogIndexEntries, end_offset: int) -> RemoteLogIndexEntries:
-    """What is left up to `end_offset`."""
+def _truncate_entries(entries: RemoteLogIndexEntries, end_offset: int) -> RemoteLogIndexEntries:
+    """Return the entries up to `end_offset`."""
     row = entries.lookup_offset(end_offset + 1)
     if row is None:
         return entries
     kept = bytes(entries.rdi.data[: int(entries.position[row])])
-    return decode_remote_log_index(kept + _shortened(entries, row, end_offset))
+    return decode_remote_log_index(kept + _shorten_entry(entries, row, end_offset))
 
 
-def _shortened(entries: RemoteLogIndexEntries, row: int, end_offset: int) -> bytes:
-    """The entry with an earlier end; nothing if it begins later."""
+def _shorten_entry(entries: RemoteLogIndexEntries, row: int, end_offset: int) -> bytes:
+    """Encode the entry with an earlier end; empty if it starts later."""
     first = int(entries.first_offset[row])
     if first > end_offset:
         return b""
@@ -206,10 +209,10 @@ def _shortened(entries: RemoteLogIndexEntries, row: int, end_offset: int) -> byt
 
 
 class RowWriter:
-    """The files in one folder. `row` is always whole: it changes when the disk has.
+    """Writes the files in one folder. `row` changes after the disk has, so it is always complete.
 
-    ``sync=False`` leaves it to `sync` to make all of it durable. After an OSError nothing is known
-    of the disk: `recover` before anything else.
+    With ``sync=False`` the caller makes everything durable with `sync`. After an OSError the state
+    of the disk is unknown: call `recover` first.
     """
 
     def __init__(
@@ -227,17 +230,17 @@ class RowWriter:
         self._rotate_bytes = rotate_bytes
         self._rotate_ms = rotate_ms
         self._sync = sync
-        # What a failed sync may have left in memory only: reading it back would prove nothing.
+        # After a failed sync these may be only in the page cache, where reading proves nothing.
         self._unsynced: set[int] = set()
 
     # -- recovering
 
     def recover(self) -> list[CorruptDataError]:
-        """Makes of what is in the folder a row of good files; what was wrong there."""
+        """Repair the folder into a row of valid files; return what was wrong."""
         self.row = Row()
-        listing = self.directory.settle()
+        listing = self.directory.recover()
         findings = [
-            _finding("not_a_file", path, "a regular file of that name", "something else, set aside")
+            _finding("not_a_file", path, "a regular file", "another file type, which was set aside")
             for path in listing.set_aside
         ]
         files: list[RemoteIndexFile] = []
@@ -260,8 +263,8 @@ class RowWriter:
     def _recover_file(
         self, base_offset: int, before: int, findings: list[CorruptDataError]
     ) -> RemoteIndexFile | None:
-        """A good file, durable; None when it had to go. `before` is the last offset of the one
-        before it."""
+        """Make a file valid and durable; None when it had to be removed. `before` is the last
+        offset of the file before it."""
         path = self.directory.file_path(base_offset, RemoteIndexKind.LOG)
         try:
             found = scan(path, base_offset, self._partition)
@@ -282,8 +285,8 @@ class RowWriter:
             (RemoteIndexKind.TIME, found.time_index),
         ):
             path = self.directory.file_path(base_offset, kind)
-            if not _holds(path, data):
-                findings.append(_finding("stale_index", path, "an index of its log", "another"))
+            if not _has_content(path, data):
+                findings.append(_finding("stale_index", path, "the index of its log", "another"))
                 self.directory.replace(base_offset, kind, data)
         return found.file
 
@@ -292,7 +295,7 @@ class RowWriter:
         if is_rewritten:
             self.directory.rewrite(file.base_offset, file.size_bytes)
         elif found.has_trailer:
-            # Somebody may have been killed before it was synced.
+            # The process may have died between writing and syncing it.
             sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
             return
         with self.directory.opened(file.base_offset, RemoteIndexKind.LOG, create=False) as log:
@@ -304,45 +307,45 @@ class RowWriter:
     # -- growing
 
     def insert(self, segment: SegmentEntries, gaps: Iterable[tuple[int, int]]) -> int:
-        """Adds the entries that end in one of these gaps of the row; how many those are."""
+        """Add the entries that end in one of these gaps of the row; return their number."""
         added = 0
         for low, high in gaps:
             last_offset = segment.entries.last_offset
             start = int(np.searchsorted(last_offset, low, "right"))
             stop = int(np.searchsorted(last_offset, high, "left"))
-            self._fill(segment, start, stop, low)
+            self._append_rows(segment, start, stop, low)
             added += max(stop - start, 0)
         return added
 
-    def _fill(self, segment: SegmentEntries, start: int, stop: int, low: int) -> None:
-        """Rows `start` to `stop` behind the file that ends at offset `low`."""
+    def _append_rows(self, segment: SegmentEntries, start: int, stop: int, low: int) -> None:
+        """Append rows `start` to `stop` after the file that ends at offset `low`."""
         entries = segment.entries
         before = self.row.before(low)
         while start < stop:
-            if before is not None and self._is_followed(before, segment, start, stop):
+            if before is not None and self._starts_new_file(before, segment, start, stop):
                 before = None
             if before is None:
-                # The files follow each other also where segments overlap.
+                # Base offsets must ascend even when segments overlap.
                 base_offset = max(int(entries.first_offset[start]), low + 1)
             else:
                 base_offset = before.base_offset
             most = base_offset + MAX_RELATIVE_OFFSET
             fitting = min(int(np.searchsorted(entries.last_offset, most, "right")), stop)
             if fitting > start:
-                growth = grown(
-                    before, base_offset, entries, start, fitting, segment.last_run(fitting)
+                growth = grow(
+                    before, base_offset, entries, start, fitting, segment.last_entry(fitting)
                 )
-                self._write(before, growth)
+                self._write_growth(before, growth)
                 self.row = self.row.with_file(growth.after)
                 low, start = growth.after.last_offset, fitting
             before = None
 
-    def _is_followed(
+    def _starts_new_file(
         self, file: RemoteIndexFile, segment: SegmentEntries, start: int, stop: int
     ) -> bool:
         entries = segment.entries
         ends = int(entries.position[stop]) if stop < len(entries) else entries.valid_length
-        return is_followed(
+        return starts_new_file(
             file,
             segment.key,
             segment.start_offset,
@@ -352,13 +355,13 @@ class RowWriter:
             rotate_ms=self._rotate_ms,
         )
 
-    def _write(self, before: RemoteIndexFile | None, growth: Growth) -> None:
+    def _write_growth(self, before: RemoteIndexFile | None, growth: Growth) -> None:
         base_offset, create = growth.after.base_offset, before is None
         size_bytes = before.size_bytes if before else 0
         offset_bytes = OFFSET_SLOT_BYTES * before.entry_count if before else 0
         time_bytes = TIME_SLOT_BYTES * before.time_count if before else 0
         if create:
-            self.directory.make()
+            self.directory.create()
         self._unsynced.add(base_offset)
         with self.directory.opened(base_offset, RemoteIndexKind.LOG, create=create) as log:
             write_all(log, growth.log, size_bytes)
@@ -375,7 +378,7 @@ class RowWriter:
             self._unsynced.discard(base_offset)
 
     def sync(self) -> None:
-        """All files and their names are durable."""
+        """Make all files and their names durable."""
         for file in self.row.files:
             sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
         self.directory.sync()
@@ -384,7 +387,7 @@ class RowWriter:
     # -- shrinking
 
     def drop_below(self, offset: int) -> int:
-        """Whole files that end below `offset` go, the first one first; how many."""
+        """Remove files that end below `offset`, the first one first; return their number."""
         files = self.row.files
         count = bisect_left(self.row.last_offsets, offset)
         if count:
@@ -395,9 +398,9 @@ class RowWriter:
         return count
 
     def truncate_to(self, offset: int) -> int:
-        """Nothing ends at `offset` or above it any more; how many entries went.
+        """Remove entries that end at or above `offset`; return their number.
 
-        The entry that goes on past `offset` keeps its bytes and ends below it.
+        An entry that spans `offset` keeps its bytes but ends before it.
         """
         files = self.row.files
         first = bisect_left(self.row.last_offsets, offset)
@@ -429,7 +432,7 @@ class RowWriter:
                     before = int(entries.last_offset[-1])
                     continue
                 before = int(entries.last_offset[row - 1]) if row else before
-                cut = _shortened(entries, row, offset - 1) if offset - 1 > before else b""
+                cut = _shorten_entry(entries, row, offset - 1) if offset - 1 > before else b""
                 start = position + int(entries.position[row])
                 os.ftruncate(log, start)
                 write_all(log, cut, start)
@@ -442,8 +445,8 @@ def _finding(reason: str, path: str, expected: str, found: str) -> CorruptDataEr
     return CorruptDataError(reason=reason, path=path, position=0, expected=expected, found=found)
 
 
-def _holds(path: str, data: bytes) -> bool:
-    """Whether the file is there and has just these bytes."""
+def _has_content(path: str, data: bytes) -> bool:
+    """Return whether the file exists with exactly these bytes."""
     try:
         descriptor = open_regular_file(path)
     except FileNotFoundError:

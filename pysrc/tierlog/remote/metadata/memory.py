@@ -1,4 +1,4 @@
-"""The metadata manager that keeps everything in memory; the durable one builds on it."""
+"""The metadata manager that keeps everything in memory; base class of the durable one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["InMemoryRemoteLogMetadataManager"]
 
 
 class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
-    """A `RemoteLogMetadataManager` without a disk.
+    """A `RemoteLogMetadataManager` that stores nothing on disk.
 
-    With ``ready=False`` it has to be filled by `load` first and refuses every question until
-    `mark_ready`. A subclass makes changes durable in `_persist`.
+    With ``ready=False`` it must be filled by `load`, and refuses every query until `mark_ready`. A
+    subclass makes changes durable in `_persist`.
     """
 
     def __init__(self, *, ready: bool = True) -> None:
@@ -40,138 +40,140 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
     # -- filling
 
     def load(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Take `segments` as they are, in whatever state; nothing is checked or persisted."""
+        """Add `segments` in their present states, without checking or storing them."""
         with self._lock:
             for metadata in segments:
-                self._partition(metadata.topic_id_partition).put(metadata)
+                self._find_or_add_partition(metadata.topic_id_partition).put(metadata)
             self.change_count.changed()
 
     def mark_ready(self) -> None:
-        """Everything is loaded: from now on what is not here does not exist."""
+        """Declare everything loaded: a segment that is not here does not exist."""
         with self._lock:
             self._ready = True
             self.change_count.changed()
 
     def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
-        """Make `change` durable; what raises here has not happened."""
+        """Make `change` durable; when this raises, the change is not applied."""
 
     # -- events
 
     def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
         with self._lock:
-            known = self._loaded(metadata.topic_id_partition)
-            self._commit(known, known.change_of_add(metadata, leader_epoch))
+            state = self._find_loaded_partition(metadata.topic_id_partition)
+            self._commit(state, state.change_of_add(metadata, leader_epoch))
 
     def update(
         self, update: RemoteLogSegmentMetadataUpdate, *, leader_epoch: int | None = None
     ) -> None:
         with self._lock:
-            known = self._loaded(update.segment_id.topic_id_partition)
-            self._commit(known, known.change_of_update(update, leader_epoch))
+            state = self._find_loaded_partition(update.segment_id.topic_id_partition)
+            self._commit(state, state.change_of_update(update, leader_epoch))
 
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
         with self._lock:
-            known = self._known(partition)
-            self._commit(known, known.change_of_claim(leader_epoch))
+            state = self._find_partition(partition)
+            self._commit(state, state.change_of_claim(leader_epoch))
 
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
     ) -> None:
-        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so that an old
-        leader cannot bring it back."""
+        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so an old
+        leader cannot recreate it."""
         with self._lock:
-            known = self._loaded(metadata.partition)
-            self._commit(known, known.change_of_delete(metadata, leader_epoch))
+            state = self._find_loaded_partition(metadata.partition)
+            self._commit(state, state.change_of_delete(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
-        """The log starts at `offset` from now on; durable when this returns, and never back."""
+        """See `RemoteLogMetadataManager`; durable when this returns."""
         with self._lock:
-            known = self._known(partition)
-            self._commit(known, known.change_of_log_start(offset))
+            state = self._find_partition(partition)
+            self._commit(state, state.change_of_log_start(offset))
 
-    def _commit(self, known: PartitionMetadata, change: PartitionChange | None) -> None:
+    def _commit(self, state: PartitionMetadata, change: PartitionChange | None) -> None:
         if change is not None:
-            self._persist(known.partition, change)
-            self._partitions.setdefault(known.partition, known).apply(change)
+            self._persist(state.partition, change)
+            self._partitions.setdefault(state.partition, state).apply(change)
             self.change_count.changed()
 
-    # -- questions
+    # -- queries
 
     def get(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         with self._lock:
-            return self._loaded(segment_id.topic_id_partition).get(segment_id)
+            return self._find_loaded_partition(segment_id.topic_id_partition).get(segment_id)
 
     def lookup(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         with self._lock:
-            return self._loaded(partition).lookup(epoch, offset)
+            return self._find_loaded_partition(partition).lookup(epoch, offset)
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         with self._lock:
-            return self._loaded(partition).next_segment_with_txn_index(epoch, offset)
+            return self._find_loaded_partition(partition).next_segment_with_txn_index(epoch, offset)
 
     def segments_by_timestamp(
         self, partition: TopicIdPartition, timestamp_ms: int, start_offset: int = 0
     ) -> Iterator[RemoteLogSegmentMetadata]:
         with self._lock:
-            return self._loaded(partition).segments_by_timestamp(timestamp_ms, start_offset)
+            return self._find_loaded_partition(partition).segments_by_timestamp(
+                timestamp_ms, start_offset
+            )
 
     def list(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
         with self._lock:
-            return self._loaded(partition).list(epoch)
+            return self._find_loaded_partition(partition).list(epoch)
 
     def outline(self, partition: TopicIdPartition) -> ArchiveOutline:
         with self._lock:
-            return self._loaded(partition).outline()
+            return self._find_loaded_partition(partition).outline()
 
     def segments_from(
         self, partition: TopicIdPartition, offset: int
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
         with self._lock:
-            return self._loaded(partition).segments_from(offset)
+            return self._find_loaded_partition(partition).segments_from(offset)
 
     def segments_by_offset(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         with self._lock:
-            first = self._loaded(partition).finished_after(None)
-        return self._finished_from(partition, first)
+            first = self._find_loaded_partition(partition).finished_after(None)
+        return self._iterate_finished(partition, first)
 
     def overlapping_segments(
         self, partition: TopicIdPartition
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
         with self._lock:
-            return self._loaded(partition).overlapping_segments()
+            return self._find_loaded_partition(partition).overlapping_segments()
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         with self._lock:
-            return self._known(partition).highest_offset_for_epoch(epoch)
+            return self._find_partition(partition).highest_offset_for_epoch(epoch)
 
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
         with self._lock:
-            return self._known(partition).remote_log_size(epoch)
+            return self._find_partition(partition).remote_log_size(epoch)
 
     def leader_epoch(self, partition: TopicIdPartition) -> int:
         with self._lock:
-            return self._known(partition).leader_epoch
+            return self._find_partition(partition).leader_epoch
 
     def partition_delete_state(
         self, partition: TopicIdPartition
     ) -> RemotePartitionDeleteState | None:
         with self._lock:
-            return self._known(partition).delete_state
+            return self._find_partition(partition).delete_state
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """What `advance_log_start_offset` was last told, None before the first time."""
+        """See `RemoteLogMetadataManager`."""
         with self._lock:
-            return self._known(partition).log_start_offset
+            return self._find_partition(partition).log_start_offset
 
     def changes(self, partition: TopicIdPartition) -> int:
-        # Every read asks this. Without the lock it is the number before a change or after it.
-        return self._known(partition).change_number
+        # Every read calls this. Without the lock it returns the number before or after a change.
+        return self._find_partition(partition).change_number
 
     def partitions(self) -> tuple[TopicIdPartition, ...]:
         with self._lock:
@@ -179,8 +181,8 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             return tuple(
                 sorted(
                     name
-                    for name, known in self._partitions.items()
-                    if known.has_segments() or known.delete_state is not None
+                    for name, state in self._partitions.items()
+                    if state.has_segments() or state.delete_state is not None
                 )
             )
 
@@ -192,7 +194,7 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             self._closed = True
             self.change_count.changed()
 
-    # -- inside
+    # -- internals
 
     def _check_usable(self, partition: TopicIdPartition | None) -> None:
         if self._closed:
@@ -202,26 +204,26 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
                 f"metadata of {partition or 'all partitions'} is not loaded yet; try again"
             )
 
-    def _finished_from(
+    def _iterate_finished(
         self, partition: TopicIdPartition, segment: RemoteLogSegmentMetadata | None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         while segment is not None:
             yield segment
             with self._lock:
-                segment = self._loaded(partition).finished_after(segment)
+                segment = self._find_loaded_partition(partition).finished_after(segment)
 
-    def _known(self, partition: TopicIdPartition) -> PartitionMetadata:
-        """The partition to ask; a name nobody added is one without segments."""
+    def _find_partition(self, partition: TopicIdPartition) -> PartitionMetadata:
+        """Return the partition's metadata; empty for a partition without any."""
         self._check_usable(partition)
-        known = self._partitions.get(partition)
-        return PartitionMetadata(partition, self._change_numbers) if known is None else known
+        state = self._partitions.get(partition)
+        return PartitionMetadata(partition, self._change_numbers) if state is None else state
 
-    def _loaded(self, partition: TopicIdPartition) -> PartitionMetadata:
-        """As `_known`, and its segments may be asked for."""
-        return self._known(partition)
+    def _find_loaded_partition(self, partition: TopicIdPartition) -> PartitionMetadata:
+        """Return the partition's metadata with loaded segments."""
+        return self._find_partition(partition)
 
-    def _partition(self, partition: TopicIdPartition) -> PartitionMetadata:
-        known = self._partitions.get(partition)
-        if known is None:
-            known = self._partitions[partition] = PartitionMetadata(partition, self._change_numbers)
-        return known
+    def _find_or_add_partition(self, partition: TopicIdPartition) -> PartitionMetadata:
+        state = self._partitions.get(partition)
+        if state is None:
+            state = self._partitions[partition] = PartitionMetadata(partition, self._change_numbers)
+        return state

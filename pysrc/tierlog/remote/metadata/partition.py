@@ -1,13 +1,13 @@
-"""What the states of one partition's segments mean: a pure data structure, no locks, no storage.
+"""The segments of one partition and the queries about them: a data structure without locks or I/O.
 
 Kafka keeps, per epoch, an ordered map from start offset to one finished segment
-(``RemoteLogLeaderEpochState``), and thereby loses segments that overlap in the wrong order. Here
-every finished segment stays in its epochs' range lists, so
+(``RemoteLogLeaderEpochState``), and loses segments that overlap in the wrong order. Here every
+finished segment stays in the range lists of its epochs. Therefore:
 
-* of two segments with one start offset the longer one answers, whichever finished last;
-* an offset that the nearest lower segment does not reach is looked for in earlier ones;
-* a segment hidden by another serves again once that one is deleted;
-* an epoch goes when its last segment does. What stays is one number, its highest offset.
+* of two segments with the same start offset, the longer one answers, whichever finished last;
+* an offset past the end of the nearest lower segment is searched in earlier ones;
+* deleting a segment uncovers a segment that it overlapped;
+* an epoch is removed with its last segment, except for one number, its highest offset.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _MAX_OFFSET = 2**63 - 1
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-_PARTITION_GONE = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What one event changes: a durable manager writes it down before `PartitionMetadata.apply`
-    makes it visible. None and ``()`` stand for what stays as it is.
+    """The effect of one event. A durable manager stores it before `PartitionMetadata.apply` makes
+    it visible. None and ``()`` mean no change.
 
-    `segment` is that segment afterwards (DELETE_SEGMENT_FINISHED: forgotten); `highest` holds
-    (epoch, highest offset) pairs, -1 for none any more, and `sizes` (epoch, bytes) pairs.
-    `delete_state` DELETE_PARTITION_FINISHED forgets everything but the leader epoch.
+    `segment` is the segment afterwards (DELETE_SEGMENT_FINISHED: removed). `highest` holds (epoch,
+    highest offset) pairs, -1 for none, and `sizes` (epoch, bytes) pairs. `delete_state`
+    DELETE_PARTITION_FINISHED removes everything except the leader epoch.
     """
 
     segment: RemoteLogSegmentMetadata | None = None
@@ -60,7 +60,7 @@ class PartitionChange:
 
 
 class _Epoch:
-    """One leader epoch: all its known segments, and the ranges of the finished ones."""
+    """One leader epoch: all its segments, and the ranges of the finished ones."""
 
     __slots__ = ("finished", "members", "with_txn_index")
 
@@ -71,7 +71,7 @@ class _Epoch:
 
 
 class _Loading:
-    """What the segments of a partition add up to, by epoch, while they come in."""
+    """Ranges and sizes by epoch, collected while the segments of a partition load."""
 
     __slots__ = ("extents", "finished", "sizes", "with_txn_index")
 
@@ -83,14 +83,14 @@ class _Loading:
 
 
 class PartitionMetadata:
-    """One partition's segments and the answers of `RemoteLogMetadataManager` about them.
+    """One partition's segments, and the answers of `RemoteLogMetadataManager` about them.
 
-    `change_of_...` check an event and say what it changes, None for a repeat; `apply` makes that
-    visible. `add` and `update` do both. `change_number` is another one of `numbers` after every
-    change.
+    The `change_of_...` methods check an event and return its change, None for a repeat; `apply`
+    makes the change visible. `add` and `update` do both. `change_number` takes the next value of
+    `numbers` after every change.
 
-    The segments may be elsewhere for the time being (`is_loaded` is False): what is known of the
-    partition and its epochs as a whole is answered all the same, the rest not to be asked.
+    The segments may be unloaded (`is_loaded` is False). Then only the facts about the partition
+    and its epochs can be queried; queries for segments are not allowed.
     """
 
     def __init__(self, partition: TopicIdPartition, numbers: Iterator[int] | None = None) -> None:
@@ -103,10 +103,10 @@ class PartitionMetadata:
         self._numbers = itertools.count(1) if numbers is None else numbers
         self._segments = Segments()
         self._epochs: dict[int, _Epoch] = {}
-        # The keys of the above in order, None while nobody has asked since one came or went.
+        # The sorted keys of `_epochs`; None after an epoch came or went.
         self._sorted_epochs: tuple[int, ...] | None = None
         self._unfinished: set[str] = set()
-        # The finished segments from first to last offset, cut or not.
+        # Offset ranges of the finished segments, before truncation.
         self._extents = Extents()
         self._sizes: dict[int, int] = {}
         self._highest: dict[int, int] = {}
@@ -123,87 +123,90 @@ class PartitionMetadata:
     def update(
         self, update: RemoteLogSegmentMetadataUpdate, leader_epoch: int | None = None
     ) -> None:
-        """Check and apply a later state."""
+        """Check and apply a new state."""
         self._apply_if_any(self.change_of_update(update, leader_epoch))
 
     def change_of_add(
         self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None
     ) -> PartitionChange | None:
-        """FencedLeaderError for an old epoch, else as `after_add`."""
-        epoch = self._epoch_after(leader_epoch)
+        """Return the change of `add`; FencedLeaderError for an old epoch, else as `after_add`."""
+        epoch = self._check_leader_epoch(leader_epoch)
         self.after_add(metadata)
         is_new = metadata.segment_id.id not in self._segments
-        return self._change(epoch, metadata if is_new else None)
+        return self._make_change(epoch, metadata if is_new else None)
 
     def change_of_update(
         self, update: RemoteLogSegmentMetadataUpdate, leader_epoch: int | None
     ) -> PartitionChange | None:
-        """FencedLeaderError for an old epoch, else as `after_update`."""
-        epoch = self._epoch_after(leader_epoch)
-        return self._change(epoch, self.after_update(update))
+        """Return the change of `update`; FencedLeaderError for an old epoch; see `after_update`."""
+        epoch = self._check_leader_epoch(leader_epoch)
+        return self._make_change(epoch, self.after_update(update))
 
     def change_of_claim(self, leader_epoch: int) -> PartitionChange | None:
-        """FencedLeaderError for an old epoch."""
-        return self._change(self._epoch_after(leader_epoch), None)
+        """Return the change of a claim; FencedLeaderError for an old epoch."""
+        return self._make_change(self._check_leader_epoch(leader_epoch), None)
 
     def change_of_delete(
         self, metadata: RemotePartitionDeleteMetadata, leader_epoch: int | None
     ) -> PartitionChange | None:
-        """FencedLeaderError for an old epoch, RemoteMetadataError for a step left out or back."""
-        epoch = self._epoch_after(leader_epoch)
-        known, target = self.delete_state, metadata.state
-        if target is known or (known is None and target is _PARTITION_GONE and self.is_empty()):
-            return self._change(epoch, None)
-        if target != (0 if known is None else known + 1):
+        """Return the change of a delete step. FencedLeaderError for an old epoch,
+        RemoteMetadataError for a skipped step or a step back."""
+        epoch = self._check_leader_epoch(leader_epoch)
+        current, target = self.delete_state, metadata.state
+        if target is current or (
+            current is None and target is _PARTITION_DELETED and self.is_empty()
+        ):
+            return self._make_change(epoch, None)
+        if target != (0 if current is None else current + 1):
             raise RemoteMetadataError(
-                f"{self.partition}: no way from {'no deletion' if known is None else known.name} "
-                f"to {target.name}"
+                f"{self.partition}: cannot go from "
+                f"{'no deletion' if current is None else current.name} to {target.name}"
             )
         return PartitionChange(leader_epoch=epoch, delete_state=target)
 
     def change_of_log_start(self, offset: int) -> PartitionChange | None:
-        """None unless `offset` is above the one known."""
+        """Return the change; None unless `offset` is above the present log start offset."""
         if not 0 <= offset <= _MAX_OFFSET:
-            raise ValueError(f"{self.partition}: log start offset {offset}")
+            raise ValueError(f"{self.partition}: expected a log start offset, found {offset}")
         if self.log_start_offset is not None and offset <= self.log_start_offset:
             return None
         return PartitionChange(log_start_offset=offset)
 
     def after_add(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """`metadata` itself if it may be added (or is known just so), else RemoteMetadataError."""
+        """Return `metadata` when it may be added or exists unchanged, else RemoteMetadataError."""
         if metadata.state is not _STARTED:
             raise RemoteMetadataError(
                 f"{metadata.segment_id}: a new segment starts as {_STARTED.name}, "
                 f"not as {metadata.state.name}"
             )
-        known = self._segments.get(metadata.segment_id.id)
-        if known is None and self.delete_state is not None:
+        current = self._segments.get(metadata.segment_id.id)
+        if current is None and self.delete_state is not None:
             raise RemoteMetadataError(
                 f"{metadata.segment_id}: its partition is being deleted ({self.delete_state.name})"
             )
-        if known is not None and known != metadata:
+        if current is not None and current != metadata:
             raise RemoteMetadataError(
-                f"{metadata.segment_id}: known already, in {known.state.name}; every copy attempt "
-                "needs an id of its own"
+                f"{metadata.segment_id}: exists already, in {current.state.name}; every copy "
+                "attempt needs a new id"
             )
         return metadata
 
     def after_update(
         self, update: RemoteLogSegmentMetadataUpdate
     ) -> RemoteLogSegmentMetadata | None:
-        """The segment after `update`, None for a repeat; RemoteMetadataError if not allowed."""
-        known = self._segments.get(update.segment_id.id)
-        if known is None:
-            if update.state is _GONE:
+        """Return the segment after `update`, None for a repeat; RemoteMetadataError if illegal."""
+        current = self._segments.get(update.segment_id.id)
+        if current is None:
+            if update.state is _DELETED:
                 return None
             raise RemoteMetadataError(
-                f"{update.segment_id}: {update.state.name} for a segment nobody added"
+                f"{update.segment_id}: {update.state.name} for a segment that was never added"
             )
-        return known.updated(update) if known.is_changed_by(update) else None
+        return current.updated(update) if current.is_changed_by(update) else None
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Take `metadata` as the truth about its segment, in whatever state, without checks."""
-        change = self._change(None, metadata)
+        """Replace the segment's metadata with `metadata`, in any state, without checks."""
+        change = self._make_change(None, metadata)
         if change is not None:
             self.apply(change)
 
@@ -212,9 +215,9 @@ class PartitionMetadata:
         segments: Iterable[RemoteLogSegmentMetadata | PlainSegment],
         read_row: Callable[[Row], RemoteLogSegmentMetadata] | None = None,
     ) -> None:
-        """Take back what `unload` gave up, in any order; ValueError when that is something else.
+        """Load the segments after `unload`, in any order; ValueError when the totals differ.
 
-        The rows of plain segments stay rows, and go through `read_row` when they are asked for.
+        Plain segments stay rows; `read_row` decodes them on first use.
         """
         loading = _Loading()
         self._segments.read_row = read_row
@@ -224,7 +227,7 @@ class PartitionMetadata:
                 continue
             name, epoch, start_offset, end_offset, size_bytes, finished, has_txn_index, row = found
             self._segments.put_row(name, row)
-            self._epoch(epoch).members.add(name)
+            self._find_or_add_epoch(epoch).members.add(name)
             if not finished:
                 self._unfinished.add(name)
             else:
@@ -244,10 +247,10 @@ class PartitionMetadata:
     def _load_segment(self, metadata: RemoteLogSegmentMetadata, loading: _Loading) -> None:
         name = metadata.segment_id.id
         if name in self._segments:
-            raise ValueError(f"{metadata.segment_id} stands there twice")
+            raise ValueError(f"{metadata.segment_id} occurs twice")
         self._segments.put(name, metadata)
         for epoch, _, _ in metadata.epoch_ranges():
-            self._epoch(epoch).members.add(name)
+            self._find_or_add_epoch(epoch).members.add(name)
         if metadata.state is not _FINISHED:
             self._unfinished.add(name)
         else:
@@ -259,7 +262,7 @@ class PartitionMetadata:
             for epoch, size_bytes in metadata.served_size_per_epoch():
                 loading.sizes[epoch] += size_bytes
 
-    def _epoch(self, epoch: int) -> _Epoch:
+    def _find_or_add_epoch(self, epoch: int) -> _Epoch:
         state = self._epochs.get(epoch)
         if state is None:
             state = self._epochs[epoch] = _Epoch()
@@ -275,16 +278,16 @@ class PartitionMetadata:
         for epoch, state in self._epochs.items():
             if state.finished.highest_end(without="") > self._highest.get(epoch, -1):
                 raise ValueError(
-                    f"{self.partition}: segments of epoch {epoch} end after its highest offset"
+                    f"{self.partition}: a segment of epoch {epoch} ends above its highest offset"
                 )
 
     def unload(self) -> None:
-        """Give up the segments but keep the totals, until `load_segments`."""
+        """Drop the segments but keep the totals, until `load_segments`."""
         self.is_loaded = self.is_loaded and len(self._segments) == 0
-        self._forget_segments()
+        self._clear_segments()
 
     def copy(self) -> PartitionMetadata:
-        """Another one that knows the same."""
+        """Return an independent copy."""
         other = PartitionMetadata(self.partition, self._numbers)
         other.change_number, other.leader_epoch = self.change_number, self.leader_epoch
         other.log_start_offset, other.delete_state = self.log_start_offset, self.delete_state
@@ -297,49 +300,50 @@ class PartitionMetadata:
         if change.leader_epoch is not None:
             self.leader_epoch = change.leader_epoch
         if change.segment is not None:
-            self._put(change.segment)
+            self._put_segment(change.segment)
         for epoch, offset in change.highest:
             self.set_highest(epoch, offset)
         for epoch, size_bytes in change.sizes:
             self.set_size(epoch, size_bytes)
         if change.log_start_offset is not None:
             self.log_start_offset = change.log_start_offset
-        if change.delete_state is _PARTITION_GONE:
-            self._forget()
+        if change.delete_state is _PARTITION_DELETED:
+            self._clear()
         elif change.delete_state is not None:
             self.delete_state = change.delete_state
         self.change_number = next(self._numbers)
 
     def set_highest(self, epoch: int, offset: int) -> None:
-        """`offset` is the highest one ever finished in `epoch`; -1: nothing is."""
+        """Set the highest offset ever finished in `epoch`; -1 for none."""
         if offset < 0:
             self._highest.pop(epoch, None)
         else:
             self._highest[epoch] = offset
 
     def set_size(self, epoch: int, size_bytes: int) -> None:
-        """Bytes of the finished segments in `epoch`."""
+        """Set the bytes of the finished segments in `epoch`."""
         if size_bytes:
             self._sizes[epoch] = size_bytes
         else:
             self._sizes.pop(epoch, None)
 
-    def _epoch_after(self, leader_epoch: int | None) -> int | None:
-        """`leader_epoch` if it is news, None if not; FencedLeaderError for one of the past."""
+    def _check_leader_epoch(self, leader_epoch: int | None) -> int | None:
+        """Return `leader_epoch` if it is later than the present one, None if it is the same;
+        FencedLeaderError if it is earlier."""
         if leader_epoch is None:
             return None
         if not 0 <= leader_epoch <= _MAX_EPOCH:
-            raise ValueError(f"{self.partition}: {leader_epoch} is no leader epoch")
+            raise ValueError(f"{self.partition}: expected a leader epoch, found {leader_epoch}")
         if leader_epoch == self.leader_epoch:
             return None
         if leader_epoch < self.leader_epoch:
             raise FencedLeaderError(
-                f"{self.partition}: leader epoch {leader_epoch} is over, {self.leader_epoch} owns "
-                "the partition; nothing was changed"
+                f"{self.partition}: leader epoch {leader_epoch} is over, epoch "
+                f"{self.leader_epoch} owns the partition; nothing was changed"
             )
         return leader_epoch
 
-    def _change(
+    def _make_change(
         self, leader_epoch: int | None, segment: RemoteLogSegmentMetadata | None
     ) -> PartitionChange | None:
         if leader_epoch is None and segment is None:
@@ -349,59 +353,61 @@ class PartitionMetadata:
         return PartitionChange(
             leader_epoch=leader_epoch,
             segment=segment,
-            highest=self._highest_after(segment),
-            sizes=self._sizes_after(segment),
+            highest=self._changed_highest_offsets(segment),
+            sizes=self._changed_sizes(segment),
         )
 
-    def _sizes_after(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
-        """(epoch, bytes) pairs of the sums that are others once `after` is known."""
+    def _changed_sizes(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
+        """Return (epoch, bytes) pairs of the sums that `after` changes."""
         changed: dict[int, int] = {}
-        known = self._segments.get(after.segment_id.id)
-        for sign, metadata in ((-1, known), (1, after)):
+        current = self._segments.get(after.segment_id.id)
+        for sign, metadata in ((-1, current), (1, after)):
             if metadata is not None and metadata.state is _FINISHED:
                 for epoch, size_bytes in metadata.served_size_per_epoch():
                     before = changed.get(epoch, self._sizes.get(epoch, 0))
                     changed[epoch] = before + sign * size_bytes
         return tuple(changed.items())
 
-    def _highest_after(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
-        """(epoch, offset) pairs of the highest offsets that are others once `after` is known."""
+    def _changed_highest_offsets(
+        self, after: RemoteLogSegmentMetadata
+    ) -> tuple[tuple[int, int], ...]:
+        """Return (epoch, offset) pairs of the highest offsets that `after` changes."""
         name, cut = after.segment_id.id, after.truncation_offset
-        known = self._segments.get(name)
+        current = self._segments.get(name)
         changed: dict[int, int] = {}
-        if cut is not None and known is not None and known.truncation_offset != cut:
+        if cut is not None and current is not None and current.truncation_offset != cut:
             first_offsets = dict(after.leader_epochs)
             for epoch, _, end_offset in after.epoch_ranges():
                 if end_offset >= cut and self._highest.get(epoch, -1) >= cut:
                     below = cut - 1 if first_offsets[epoch] < cut else -1
-                    changed[epoch] = max(below, self._highest_served(epoch, without=name))
-        if after.state is _FINISHED and (known is None or known.state is not _FINISHED):
+                    changed[epoch] = max(below, self._highest_served_offset(epoch, without=name))
+        if after.state is _FINISHED and (current is None or current.state is not _FINISHED):
             for epoch, _, end_offset in after.served_epoch_ranges():
                 if end_offset > changed.get(epoch, self._highest.get(epoch, -1)):
                     changed[epoch] = end_offset
         return tuple(changed.items())
 
-    def _highest_served(self, epoch: int, *, without: str) -> int:
+    def _highest_served_offset(self, epoch: int, *, without: str) -> int:
         state = self._epochs.get(epoch)
         return -1 if state is None else state.finished.highest_end(without=without)
 
-    def _put(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def _put_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         name = metadata.segment_id.id
-        known = self._segments.pop(name)
+        current = self._segments.pop(name)
         self._unfinished.discard(name)
-        if known is not None:
-            self._leave_epochs(known)
-        if metadata.state is _GONE:
+        if current is not None:
+            self._remove_ranges(current)
+        if metadata.state is _DELETED:
             return
         self._segments.put(name, metadata)
         for epoch, _, _ in metadata.epoch_ranges():
-            self._epoch(epoch).members.add(name)
+            self._find_or_add_epoch(epoch).members.add(name)
         if metadata.state is _FINISHED:
-            self._serve(metadata)
+            self._add_ranges(metadata)
         else:
             self._unfinished.add(name)
 
-    def _serve(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def _add_ranges(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._extents.add(*_extent(metadata))
         for epoch, start_offset, end_offset in metadata.served_epoch_ranges():
             row = (start_offset, end_offset, metadata.segment_id.id)
@@ -409,26 +415,26 @@ class PartitionMetadata:
             if not metadata.txn_index_empty:
                 self._epochs[epoch].with_txn_index.add(*row)
 
-    def _leave_epochs(self, known: RemoteLogSegmentMetadata) -> None:
-        name = known.segment_id.id
-        if known.state is _FINISHED:
-            self._extents.remove(*_extent(known))
-            for epoch, start_offset, end_offset in known.served_epoch_ranges():
+    def _remove_ranges(self, current: RemoteLogSegmentMetadata) -> None:
+        name = current.segment_id.id
+        if current.state is _FINISHED:
+            self._extents.remove(*_extent(current))
+            for epoch, start_offset, end_offset in current.served_epoch_ranges():
                 self._epochs[epoch].finished.remove(start_offset, end_offset, name)
-                if not known.txn_index_empty:
+                if not current.txn_index_empty:
                     self._epochs[epoch].with_txn_index.remove(start_offset, end_offset, name)
-        for epoch, _, _ in known.epoch_ranges():
+        for epoch, _, _ in current.epoch_ranges():
             self._epochs[epoch].members.discard(name)
             if not self._epochs[epoch].members:
                 del self._epochs[epoch]
                 self._sorted_epochs = None
 
-    def _forget_segments(self) -> None:
+    def _clear_segments(self) -> None:
         self._segments, self._epochs, self._unfinished = Segments(), {}, set()
         self._sorted_epochs, self._extents = None, Extents()
 
-    def _forget(self) -> None:
-        self._forget_segments()
+    def _clear(self) -> None:
+        self._clear_segments()
         self._sizes.clear()
         self._highest.clear()
         self.is_loaded = True
@@ -439,14 +445,14 @@ class PartitionMetadata:
         if change is not None:
             self.apply(change)
 
-    # -- questions; see `RemoteLogMetadataManager`
+    # -- queries; see `RemoteLogMetadataManager`
 
     def has_segments(self) -> bool:
-        """Whether any segment is known, loaded or not."""
+        """Return whether the partition has segments, loaded or not."""
         return len(self._segments) > 0 or not self.is_loaded
 
     def is_empty(self) -> bool:
-        """Whether nothing is known but the leader epoch."""
+        """Return whether the partition has nothing but a leader epoch."""
         nothing_else = self.delete_state is None and self.log_start_offset is None
         return nothing_else and not self.has_segments() and not self._highest
 
@@ -468,7 +474,7 @@ class PartitionMetadata:
     def segments_by_timestamp(
         self, timestamp_ms: int, start_offset: int
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Reads a snapshot: changes after the call do not show."""
+        """Yield from a snapshot: changes after the call are not visible."""
         order: dict[str, None] = {}
         for epoch in sorted(self._epochs):
             order.update(dict.fromkeys(self._epochs[epoch].finished.names()))
@@ -495,11 +501,11 @@ class PartitionMetadata:
         return ArchiveOutline(
             segment_count=len(self._segments),
             epochs=self._sorted_epochs,
-            unfinished=self._in_order(self._unfinished),
-            first=self._first_served(),
+            unfinished=self._sort_segments(self._unfinished),
+            first=self._find_first_served(),
         )
 
-    def _first_served(self) -> RemoteLogSegmentMetadata | None:
+    def _find_first_served(self) -> RemoteLogSegmentMetadata | None:
         first = self.finished_after(None)
         while first is not None and first.served_end_offset < first.start_offset:
             first = self.finished_after(first)
@@ -508,18 +514,18 @@ class PartitionMetadata:
     def finished_after(
         self, segment: RemoteLogSegmentMetadata | None
     ) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that follows `segment` by `segments_by_offset`, or the first one."""
+        """Return the finished segment after `segment` in offset order, or the first one."""
         row = self._extents.next_after(None if segment is None else _extent(segment))
         return None if row is None else self._segments[row[2]]
 
     def overlapping_segments(self) -> tuple[RemoteLogSegmentMetadata, ...]:
-        return self._in_order(self._extents.overlapping())
+        return self._sort_segments(self._extents.overlapping())
 
     def segments_from(self, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
         found = map(self._segments.__getitem__, self._extents.names_from(offset))
         return tuple(one for one in found if one.served_end_offset >= max(offset, one.start_offset))
 
-    def _in_order(self, names: Iterable[str]) -> tuple[RemoteLogSegmentMetadata, ...]:
+    def _sort_segments(self, names: Iterable[str]) -> tuple[RemoteLogSegmentMetadata, ...]:
         return tuple(sorted(map(self._segments.__getitem__, names), key=_extent))
 
     def highest_offset_for_epoch(self, epoch: int) -> int | None:
@@ -529,14 +535,14 @@ class PartitionMetadata:
         return self._sizes.get(epoch, 0)
 
     def totals(self) -> dict[int, tuple[int, int]]:
-        """By epoch, the highest offset (-1 for none) and the bytes of the finished segments."""
+        """Return, by epoch, the highest offset (-1 for none) and the bytes of finished segments."""
         epochs = {**self._highest, **self._sizes}
         return {
             epoch: (self._highest.get(epoch, -1), self._sizes.get(epoch, 0)) for epoch in epochs
         }
 
     def totals_after(self, change: PartitionChange) -> dict[int, tuple[int, int]]:
-        """As `totals`, of the epochs that `change` touches, as they are afterwards."""
+        """Return the totals that `change` leads to, for the epochs that it touches."""
         highest, sizes = dict(change.highest), dict(change.sizes)
         return {
             epoch: (

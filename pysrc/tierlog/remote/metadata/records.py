@@ -1,18 +1,19 @@
-"""The records of Kafka's ``__remote_log_metadata`` topic, byte for byte.
+"""The records of Kafka's ``__remote_log_metadata`` topic, byte-compatible with Kafka.
 
 A value is three unsigned varints (frame version 1, message key, message version 0) and one message
 in Kafka's flexible layout; keys are null (``RemoteLogMetadataSerde``):
 
     0  a segment: `RemoteLogSegmentMetadata`
-    1  a later state of one: `RemoteLogSegmentMetadataUpdate`
-    2  a partition on its way out: `RemotePartitionDeleteMetadata`
+    1  a new state of a segment: `RemoteLogSegmentMetadataUpdate`
+    2  a step of deleting a partition: `RemotePartitionDeleteMetadata`
 
-What only tierlog knows goes into tagged fields of high numbers, which Kafka reads over: a segment's
-bytes per epoch, the checksum of its log and where it was cut off, and the leader epoch of whoever
-wrote the record. Without them the bytes are Kafka's own.
+Fields of tierlog's own are tagged fields with high numbers, which Kafka ignores: a segment's bytes
+per epoch, the checksum of its log, its truncation offset, and the leader epoch of the writer.
+Without them the bytes equal Kafka's.
 
-What Kafka has no record for is a note: the end of the deletion of a segment that never was. Every
-reader forgets it at once, Kafka's with a line in the broker's log; only its tagged fields count.
+A note carries facts for which Kafka has no record: it is the end of the deletion of a segment that
+never existed. All readers ignore the event, Kafka's with a line in the broker's log; only the
+tagged fields count.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ RemoteLogMetadata = (
 FRAME_VERSION = 1
 SEGMENT, SEGMENT_UPDATE, PARTITION_DELETE = 0, 1, 2
 TAG_TXN_INDEX_EMPTY = 0
-# Far above what Kafka gives out, so that a later version of its message does not meet them.
+# Far above Kafka's own tags, so that later versions of its message do not use the same.
 TAG_BYTES_PER_EPOCH = 21_000
 TAG_LOG_CRC32C = 21_001
 TAG_LEADER_EPOCH = 21_002
@@ -63,15 +64,15 @@ NO_SEGMENT = kafka_uuid(bytes(16))
 _INT8, _INT32, _INT64 = struct.Struct(">b"), struct.Struct(">i"), struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
 _EPOCH_SIZE = struct.Struct(">iq")
-# Start and end offset, broker, largest timestamp, time of the event.
+# Start offset, end offset, broker id, largest timestamp, event timestamp.
 _SEGMENT_NUMBERS = struct.Struct(">qqiqq")
 _NO_TAGS = b"\x00"
 _MAX_VARINT_BYTES = 5
 
 
 class MetadataRecord(NamedTuple):
-    """An event, and what a record may tell besides: the leader epoch its writer acted in, and
-    where the partition's log starts (None: it does not say)."""
+    """An event, the leader epoch of its writer, and the partition's log start offset; None when
+    the record does not contain them."""
 
     event: RemoteLogMetadata
     leader_epoch: int | None = None
@@ -79,14 +80,14 @@ class MetadataRecord(NamedTuple):
 
     @property
     def partition(self) -> TopicIdPartition:
-        """The user partition all of it is about."""
+        """The user partition of the event."""
         if isinstance(self.event, RemotePartitionDeleteMetadata):
             return self.event.partition
         return self.event.segment_id.topic_id_partition
 
 
 def note_about(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
-    """The event of a record that changes no segment."""
+    """Return the event of a note: it changes no segment."""
     return RemoteLogSegmentMetadataUpdate(
         segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=NO_SEGMENT),
         event_timestamp_ms=-1,
@@ -96,13 +97,13 @@ def note_about(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """The value of that record. ValueError for a leader epoch or an offset below 0."""
+    """Return the record's value; ValueError for a leader epoch or an offset below 0."""
     event = record.event
     tags: dict[int, bytes] = {}
     if record.leader_epoch is not None:
-        tags[TAG_LEADER_EPOCH] = _INT32.pack(_checked_epoch(record.leader_epoch))
+        tags[TAG_LEADER_EPOCH] = _INT32.pack(_check_epoch(record.leader_epoch))
     if record.log_start_offset is not None:
-        tags[TAG_LOG_START_OFFSET] = _INT64.pack(_checked_offset(record.log_start_offset))
+        tags[TAG_LOG_START_OFFSET] = _INT64.pack(_check_offset(record.log_start_offset))
     if not isinstance(event, RemotePartitionDeleteMetadata) and event.truncation_offset is not None:
         tags[TAG_TRUNCATION_OFFSET] = _INT64.pack(event.truncation_offset)
     if isinstance(event, RemoteLogSegmentMetadata):
@@ -130,10 +131,10 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
-    """What a record tells. `path` names the record in errors.
+    """Decode a record's value. `path` names the record in errors.
 
-    CorruptDataError for anything but one whole message of a known kind and version: what cannot
-    be read must stop a reader, never be passed over.
+    CorruptDataError unless it is exactly one message of a known kind and version: an unreadable
+    record must stop a reader and never be skipped.
     """
     cursor = _Cursor(memoryview(value).cast("B"), path)
     frame_version = cursor.varint("frame version")
@@ -149,15 +150,15 @@ def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
     try:
         record = decode(cursor)
     except ValueError as error:
-        # The values read well and contradict each other, which their own classes find out.
-        raise cursor.error("bad_value", "a sound event", str(error)) from None
-    if cursor.left:
-        raise cursor.error("bad_length", "end of record", f"{cursor.left} more bytes")
+        # The fields are readable but contradict each other; the event's class checks that.
+        raise cursor.error("bad_value", "a valid event", str(error)) from None
+    if cursor.remaining:
+        raise cursor.error("bad_length", "end of record", f"{cursor.remaining} more bytes")
     return record
 
 
 def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
-    """The metadata topic's partition that holds all events of a user partition
+    """Return the metadata topic's partition for all events of a user partition
     (``RemoteLogMetadataTopicPartitioner``). ValueError for a count below 1."""
     if partition_count < 1:
         raise ValueError(f"a topic has at least 1 partition, not {partition_count}")
@@ -171,7 +172,7 @@ def _hash_of_long(value: int) -> int:
 
 
 def _murmur2(data: bytes) -> int:
-    """Kafka's ``Utils.murmur2``, unsigned, of whole 4-byte words."""
+    """Return Kafka's ``Utils.murmur2``, unsigned, of whole 4-byte words."""
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     value = 0x9747B28C ^ len(data)
     for (word,) in struct.iter_unpack("<I", data):
@@ -199,7 +200,7 @@ def _frame(kind: int) -> bytes:
 
 
 def _encode_bytes(data: bytes | None) -> bytes:
-    """Compact and nullable: the length plus one, 0 for none."""
+    """Encode a compact nullable string: the length plus one, 0 for null."""
     return _varint(0) if data is None else _varint(len(data) + 1) + data
 
 
@@ -263,7 +264,7 @@ def _encode_segment(metadata: RemoteLogSegmentMetadata, more_tags: dict[int, byt
 
 
 class _Cursor:
-    """Reads a value from front to back; every length is compared with what is left first."""
+    """Reads a value from front to back; compares every length with the remaining bytes first."""
 
     def __init__(self, view: memoryview, path: str | None) -> None:
         self._view = view
@@ -271,7 +272,7 @@ class _Cursor:
         self._position = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._view) - self._position
 
     def error(self, reason: str, expected: str, found: str) -> CorruptDataError:
@@ -281,12 +282,14 @@ class _Cursor:
             position=self._position,
             expected=expected,
             found=found,
-            hint="the topic may be written by a newer Kafka",
+            hint="a newer Kafka may have written the topic",
         )
 
     def take(self, size_bytes: int, what: str) -> bytes:
-        if size_bytes > self.left:
-            raise self.error("bad_length", f"{size_bytes} bytes of {what}", f"{self.left} left")
+        if size_bytes > self.remaining:
+            raise self.error(
+                "bad_length", f"{size_bytes} bytes of {what}", f"{self.remaining} remaining"
+            )
         start = self._position
         self._position += size_bytes
         return bytes(self._view[start : self._position])
@@ -317,7 +320,7 @@ class _Cursor:
         return kafka_uuid(self.take(16, what))
 
     def tags(self) -> dict[int, bytes]:
-        """Every tagged field, known or not."""
+        """Return every tagged field, also of unknown tags."""
         found: dict[int, bytes] = {}
         last = -1
         for _ in range(self.varint("number of tagged fields")):
@@ -346,8 +349,8 @@ def _decode_segment_id(cursor: _Cursor) -> RemoteLogSegmentId:
 
 def _decode_epochs(cursor: _Cursor) -> tuple[tuple[int, int], ...]:
     count = cursor.varint("number of leader epochs") - 1
-    if count < 0 or count * (_EPOCH_SIZE.size + 1) > cursor.left:
-        raise cursor.error("bad_length", f"{count} leader epochs", f"{cursor.left} bytes")
+    if count < 0 or count * (_EPOCH_SIZE.size + 1) > cursor.remaining:
+        raise cursor.error("bad_length", f"{count} leader epochs", f"{cursor.remaining} bytes")
     entries = []
     for _ in range(count):
         epoch, start_offset = _EPOCH_SIZE.unpack(cursor.take(_EPOCH_SIZE.size, "leader epoch"))
@@ -375,55 +378,57 @@ def _decode_segment(cursor: _Cursor) -> MetadataRecord:
         segment_size_bytes=size_bytes,
         leader_epochs=epochs,
         state=state,
-        txn_index_empty=_flag(tags.get(TAG_TXN_INDEX_EMPTY)),
+        txn_index_empty=_decode_flag(tags.get(TAG_TXN_INDEX_EMPTY)),
         custom_metadata=custom_metadata,
-        bytes_per_epoch=_bytes_per_epoch(tags.get(TAG_BYTES_PER_EPOCH)),
-        log_crc32c=_tagged(_UINT32, tags.get(TAG_LOG_CRC32C), "a checksum"),
-        truncation_offset=_truncation_offset(tags),
+        bytes_per_epoch=_decode_bytes_per_epoch(tags.get(TAG_BYTES_PER_EPOCH)),
+        log_crc32c=_decode_tag(_UINT32, tags.get(TAG_LOG_CRC32C), "a checksum"),
+        truncation_offset=_decode_truncation_offset(tags),
     )
-    return _record(metadata, tags)
+    return _make_record(metadata, tags)
 
 
-def _flag(data: bytes | None) -> bool:
+def _decode_flag(data: bytes | None) -> bool:
     if data is not None and len(data) != 1:
-        raise ValueError(f"a flag of {len(data)} bytes")
+        raise ValueError(f"expected a flag of 1 byte, found {len(data)} bytes")
     return data is not None and data != b"\x00"
 
 
-def _bytes_per_epoch(data: bytes | None) -> tuple[tuple[int, int], ...] | None:
+def _decode_bytes_per_epoch(data: bytes | None) -> tuple[tuple[int, int], ...] | None:
     if data is not None and len(data) % _EPOCH_SIZE.size:
-        raise ValueError(f"bytes per epoch in {len(data)} bytes")
+        raise ValueError(
+            f"expected bytes per epoch in entries of {_EPOCH_SIZE.size} bytes, found {len(data)}"
+        )
     return None if data is None else tuple(_EPOCH_SIZE.iter_unpack(data))
 
 
-def _tagged(layout: struct.Struct, data: bytes | None, what: str) -> int | None:
-    """The number of a tagged field, None where the record has none."""
+def _decode_tag(layout: struct.Struct, data: bytes | None, what: str) -> int | None:
+    """Return the number in a tagged field, None when the record lacks the field."""
     if data is not None and len(data) != layout.size:
-        raise ValueError(f"{what} of {len(data)} bytes")
+        raise ValueError(f"{what}: expected {layout.size} bytes, found {len(data)}")
     return None if data is None else int(layout.unpack(data)[0])
 
 
-def _record(event: RemoteLogMetadata, tags: dict[int, bytes]) -> MetadataRecord:
-    epoch = _tagged(_INT32, tags.get(TAG_LEADER_EPOCH), "a leader epoch")
-    start = _tagged(_INT64, tags.get(TAG_LOG_START_OFFSET), "a log start offset")
+def _make_record(event: RemoteLogMetadata, tags: dict[int, bytes]) -> MetadataRecord:
+    epoch = _decode_tag(_INT32, tags.get(TAG_LEADER_EPOCH), "a leader epoch")
+    start = _decode_tag(_INT64, tags.get(TAG_LOG_START_OFFSET), "a log start offset")
     return MetadataRecord(
         event,
-        None if epoch is None else _checked_epoch(epoch),
-        None if start is None else _checked_offset(start),
+        None if epoch is None else _check_epoch(epoch),
+        None if start is None else _check_offset(start),
     )
 
 
-def _truncation_offset(tags: dict[int, bytes]) -> int | None:
-    return _tagged(_INT64, tags.get(TAG_TRUNCATION_OFFSET), "a truncation offset")
+def _decode_truncation_offset(tags: dict[int, bytes]) -> int | None:
+    return _decode_tag(_INT64, tags.get(TAG_TRUNCATION_OFFSET), "a truncation offset")
 
 
-def _checked_epoch(epoch: int) -> int:
+def _check_epoch(epoch: int) -> int:
     if not 0 <= epoch < 2**31:
         raise ValueError(f"a leader epoch is in 0..2^31-1, not {epoch}")
     return epoch
 
 
-def _checked_offset(offset: int) -> int:
+def _check_offset(offset: int) -> int:
     if not 0 <= offset < 2**63:
         raise ValueError(f"an offset is in 0..2^63-1, not {offset}")
     return offset
@@ -442,9 +447,9 @@ def _decode_update(cursor: _Cursor) -> MetadataRecord:
         broker_id=broker_id,
         state=state,
         custom_metadata=custom_metadata,
-        truncation_offset=_truncation_offset(tags),
+        truncation_offset=_decode_truncation_offset(tags),
     )
-    return _record(update, tags)
+    return _make_record(update, tags)
 
 
 def _decode_delete(cursor: _Cursor) -> MetadataRecord:
@@ -459,7 +464,7 @@ def _decode_delete(cursor: _Cursor) -> MetadataRecord:
         event_timestamp_ms=event_timestamp_ms,
         state=state,
     )
-    return _record(deletion, tags)
+    return _make_record(deletion, tags)
 
 
 _DECODERS: dict[int, Callable[[_Cursor], MetadataRecord]] = {

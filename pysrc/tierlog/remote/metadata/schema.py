@@ -1,22 +1,22 @@
-"""The tables of the SQLite metadata store, and what a row of each of them means.
+"""Tables of the SQLite metadata store; encode and decode their rows.
 
 Schema version 3 (``user_version``; ``application_id`` is the ASCII text ``tlog``) is `SCHEMA`:
 
-| Table | What a row is |
+| Table | Meaning of a row |
 |---|---|
-| ``partition`` | a partition with a segment, a leader, a deletion under way or a log start; \
-``leader_epoch`` -1 for none, ``delete_state`` and ``log_start_offset`` null for none |
-| ``epoch`` | one leader epoch of a partition: the highest offset finished (null for none), which \
-outlives the segments, and the bytes of the finished ones that are still there |
-| ``segment`` | the fields of `RemoteLogSegmentMetadata`. The first leader epoch has columns of \
-its own; ``later_epochs`` holds the others as pairs of a 4-byte epoch and an 8-byte first offset, \
+| ``partition`` | a partition that has a segment, a leader, a deletion or a log start offset; \
+``leader_epoch`` is -1, ``delete_state`` and ``log_start_offset`` are null when unset |
+| ``epoch`` | one leader epoch of a partition: the highest offset ever finished (null for none), \
+which outlives the segments, and the bytes of its finished segments |
+| ``segment`` | the fields of `RemoteLogSegmentMetadata`. The first leader epoch has its own \
+columns; ``later_epochs`` holds the others as pairs of a 4-byte epoch and an 8-byte first offset, \
 ``epoch_sizes`` the bytes per epoch as pairs of 4 and 8 bytes, both big-endian, null for none |
 
 The last value of each row is the checksum of the values before it (`_core.row_checksum`); version 2
-had none.
+has none.
 
-`read_...` turn rows of a file that may be anything into values; a ValueError or TypeError says that
-they are not what they should be.
+The functions `read_...` decode rows of an untrusted file. They raise ValueError or TypeError for
+invalid rows.
 """
 
 from __future__ import annotations
@@ -111,52 +111,52 @@ _PAIR = struct.Struct(">iq")
 _MAX_OFFSET = 2**63 - 1
 _MAX_EPOCH = _MAX_SIZE_BYTES = 2**31 - 1
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
-# Forgotten ones are not kept.
+# Deleted segments and partitions have no rows.
 _STATES = {state.value: state for state in RemoteLogSegmentState if state.value < 3}
 _DELETE_STATES = {state.value: state for state in RemotePartitionDeleteState if state.value < 2}
 
 
 def partition_row(
-    number: int, known: PartitionMetadata, change: PartitionChange = _NO_CHANGE
+    number: int, state: PartitionMetadata, change: PartitionChange = _NO_CHANGE
 ) -> tuple[object, ...]:
-    """For `INSERT_PARTITION`; what is known, as it is after `change`."""
-    name = known.partition
-    log_start_offset = known.log_start_offset
-    return _sealed(
+    """Return the row for `INSERT_PARTITION`: the partition after `change`."""
+    name = state.partition
+    log_start_offset = state.log_start_offset
+    return _with_checksum(
         *(number, name.topic_id, name.topic, name.partition),
-        known.leader_epoch if change.leader_epoch is None else change.leader_epoch,
-        known.delete_state if change.delete_state is None else change.delete_state,
+        state.leader_epoch if change.leader_epoch is None else change.leader_epoch,
+        state.delete_state if change.delete_state is None else change.delete_state,
         log_start_offset if change.log_start_offset is None else change.log_start_offset,
     )
 
 
 def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMetadata]:
-    """Its number in this file, and it; the segments and epochs are elsewhere."""
+    """Return the partition and its number in this file; segments and epochs have own tables."""
     number, topic_id, topic, partition, leader_epoch, delete_state, log_start_offset, _ = row
     _check_between(0, number, _MAX_OFFSET)
-    _check_whole(partition)
+    _check_integer(partition)
     name = TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition)
-    known = PartitionMetadata(name, numbers)
+    state = PartitionMetadata(name, numbers)
     _check_between(NO_EPOCH, leader_epoch, _MAX_EPOCH)
-    known.leader_epoch = leader_epoch
+    state.leader_epoch = leader_epoch
     if delete_state is not None:
-        _check_whole(delete_state)
+        _check_integer(delete_state)
         if delete_state not in _DELETE_STATES:
-            raise ValueError(f"delete state {delete_state} of {known.partition}")
-        known.delete_state = _DELETE_STATES[delete_state]
+            raise ValueError(f"{state.partition}: no delete state has the number {delete_state}")
+        state.delete_state = _DELETE_STATES[delete_state]
     if log_start_offset is not None:
         _check_between(0, log_start_offset, _MAX_OFFSET)
-        known.log_start_offset = log_start_offset
-    return number, known
+        state.log_start_offset = log_start_offset
+    return number, state
 
 
 def epoch_row(number: int, epoch: int, highest_offset: int, size_bytes: int) -> tuple[object, ...]:
-    """For `INSERT_EPOCH`; `number` is the partition's."""
-    return _sealed(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
+    """Return the row for `INSERT_EPOCH`; `number` is the partition's."""
+    return _with_checksum(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
 
 
 def read_epoch(row: Row) -> tuple[int, int, int, int]:
-    """The partition's number, the epoch, its highest offset (-1 for none) and its bytes."""
+    """Return partition number, epoch, highest offset (-1 for none) and bytes."""
     number, epoch, highest_offset, size_bytes, _ = row
     highest_offset = -1 if highest_offset is None else highest_offset
     _check_between(0, epoch, _MAX_EPOCH)
@@ -166,10 +166,10 @@ def read_epoch(row: Row) -> tuple[int, int, int, int]:
 
 
 def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object, ...]:
-    """For `INSERT_SEGMENT`; `number` is the partition's."""
+    """Return the row for `INSERT_SEGMENT`; `number` is the partition's."""
     (first_epoch, first_epoch_offset), *later = metadata.leader_epochs
     sizes = metadata.bytes_per_epoch
-    return _sealed(
+    return _with_checksum(
         *(number, metadata.start_offset, metadata.segment_id.id, metadata.end_offset),
         *(metadata.max_timestamp_ms, metadata.event_timestamp_ms, metadata.broker_id),
         *(metadata.state.value, metadata.segment_size_bytes, first_epoch, first_epoch_offset),
@@ -181,12 +181,12 @@ def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object
 
 
 def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetadata:
-    """The segment of `partition` in a row of `SELECT_SEGMENTS`."""
+    """Decode a segment of `partition` from a row of `SELECT_SEGMENTS`."""
     _, start_offset, segment_id, end_offset, max_timestamp_ms, event_timestamp_ms = row[:6]
     broker_id, state, size_bytes, first_epoch, first_epoch_offset, txn_index_empty = row[6:12]
     log_crc32c, truncation_offset, later_epochs, epoch_sizes, custom_metadata, _ = row[12:]
-    # A sum of integers is an integer; anything else among them makes it something else.
-    _check_whole(
+    # One check for all: the sum is an int only if each summand is one.
+    _check_integer(
         start_offset
         + end_offset
         + max_timestamp_ms
@@ -201,9 +201,9 @@ def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetad
         + (0 if truncation_offset is None else truncation_offset)
     )
     if state not in _STATES or txn_index_empty not in (0, 1):
-        raise ValueError(f"state {state}, txn_index_empty {txn_index_empty} of {segment_id}")
+        raise ValueError(f"{segment_id}: invalid state {state} or txn flag {txn_index_empty}")
     if custom_metadata is not None and not isinstance(custom_metadata, bytes):
-        raise TypeError(f"custom metadata of {segment_id} is no blob")
+        raise TypeError(f"{segment_id}: its custom metadata is not a blob")
     first = (first_epoch, first_epoch_offset)
     return RemoteLogSegmentMetadata(
         segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=segment_id),
@@ -213,11 +213,11 @@ def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetad
         broker_id=broker_id,
         event_timestamp_ms=event_timestamp_ms,
         segment_size_bytes=size_bytes,
-        leader_epochs=(first,) if later_epochs is None else (first, *_pairs(later_epochs)),
+        leader_epochs=(first,) if later_epochs is None else (first, *_unpack_pairs(later_epochs)),
         state=_STATES[state],
         txn_index_empty=txn_index_empty == 1,
         custom_metadata=custom_metadata,
-        bytes_per_epoch=None if epoch_sizes is None else tuple(_pairs(epoch_sizes)),
+        bytes_per_epoch=None if epoch_sizes is None else tuple(_unpack_pairs(epoch_sizes)),
         log_crc32c=log_crc32c,
         truncation_offset=truncation_offset,
     )
@@ -226,8 +226,8 @@ def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetad
 def read_segments(
     partition: TopicIdPartition, rows: Iterator[Row]
 ) -> Iterator[RemoteLogSegmentMetadata | PlainSegment]:
-    """The segments of `partition` in `SELECT_SEGMENTS`; plain ones are looked at only as far as
-    their place, their size and their state go."""
+    """Yield the segments of `partition` from `SELECT_SEGMENTS`. Of plain segments only offsets,
+    size and state are checked here."""
     for row in rows:
         _, start_offset, name, end_offset, _, _, _, state, size_bytes, epoch, epoch_offset, *_ = row
         if (
@@ -247,7 +247,7 @@ def read_segments(
 
 
 def add_checksums(database: sqlite3.Connection) -> None:
-    """Rewrite every table of version 2, within the transaction of the caller."""
+    """Rewrite every table of version 2 within the caller's transaction."""
     inserts = {"partition": INSERT_PARTITION, "epoch": INSERT_EPOCH, "segment": INSERT_SEGMENT}
     for table in inserts:
         database.execute(f"ALTER TABLE {table} RENAME TO {table}_v2")
@@ -255,27 +255,27 @@ def add_checksums(database: sqlite3.Connection) -> None:
         database.execute(statement)
     for table, insert in inserts.items():
         rows = database.execute(f"SELECT * FROM {table}_v2")
-        database.executemany(insert, (_sealed(*row) for row in rows))
+        database.executemany(insert, (_with_checksum(*row) for row in rows))
         database.execute(f"DROP TABLE {table}_v2")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _sealed(*values: object) -> tuple[object, ...]:
-    """A row with its checksum."""
+def _with_checksum(*values: object) -> tuple[object, ...]:
+    """Return a row with its checksum."""
     return *values, _core.row_checksum(values)
 
 
-def _pairs(blob: object) -> Iterator[tuple[int, int]]:
+def _unpack_pairs(blob: object) -> Iterator[tuple[int, int]]:
     if not isinstance(blob, bytes) or len(blob) % _PAIR.size:
-        raise ValueError(f"no blob of whole pairs of {_PAIR.size} bytes")
+        raise ValueError(f"expected a blob of whole {_PAIR.size}-byte pairs")
     return _PAIR.iter_unpack(blob)
 
 
-def _check_whole(number: object) -> None:
+def _check_integer(number: object) -> None:
     if type(number) is not int:
-        raise TypeError(f"a {type(number).__name__} where an integer belongs")
+        raise TypeError(f"expected an integer, found a {type(number).__name__}")
 
 
 def _check_between(lowest: int, number: object, highest: int) -> None:
     if type(number) is not int or not lowest <= number <= highest:
-        raise ValueError(f"{number!r:.40} where a number in {lowest}..{highest} belongs")
+        raise ValueError(f"expected a number in {lowest}..{highest}, found {number!r:.40}")

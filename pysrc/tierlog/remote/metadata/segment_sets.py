@@ -1,4 +1,4 @@
-"""The structures under a partition's metadata: segments by id, and ranges of their offsets."""
+"""Data structures of a partition's metadata: segments by id, and their offset ranges."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 
 __all__ = ["Extents", "PlainSegment", "Ranges", "Row", "Segments"]
 
-# How a store keeps a segment.
+# A segment as its store keeps it.
 Row: TypeAlias = tuple[Any, ...]
-# A segment that is known to be sound, was not cut and has a single epoch, as nearly all: its id,
-# epoch, first and last offset, bytes, whether it is finished, whether it has a transaction index.
+# A segment with valid values, no truncation and one epoch, as nearly all are: id, epoch, first
+# and last offset, bytes, whether it is finished, whether it has a transaction index, and its row.
 PlainSegment: TypeAlias = tuple[str, int, int, int, int, bool, bool, Row]
 
 
@@ -24,10 +24,10 @@ class Ranges:
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, str]] = []
-        # Retention removes the first range again and again. The rows before this index are gone,
-        # so that the others need not move each time.
+        # Retention removes the first range repeatedly. Rows before this index are deleted, so
+        # that a removal need not move all other rows.
         self._first = 0
-        # The longest range ever held: how far below an offset a range that holds it can start.
+        # The longest range ever added bounds how far below an offset a range with it can start.
         self._longest = 0
 
     def add(self, start_offset: int, end_offset: int, name: str) -> None:
@@ -35,7 +35,7 @@ class Ranges:
         self._longest = max(self._longest, end_offset - start_offset)
 
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
-        """As `add` for each of them, in one go, where there are none yet."""
+        """Add all `rows` to an empty set at once."""
         self._rows = sorted(rows)
         self._longest = max((end - start for start, end, _ in self._rows), default=0)
 
@@ -50,7 +50,7 @@ class Ranges:
             self._first = 0
 
     def find(self, offset: int) -> str | None:
-        """The range that holds `offset` and starts last; of several such, the longest."""
+        """Return the range with `offset` that starts last, the longest of several; else None."""
         index = self._first_above(offset) - 1
         while index >= self._first:
             start_offset, end_offset, name = self._rows[index]
@@ -62,7 +62,7 @@ class Ranges:
         return None
 
     def find_or_next(self, offset: int) -> str | None:
-        """As `find`, else the first range that starts after `offset`."""
+        """Return `find`'s result, else the first range that starts after `offset`."""
         found = self.find(offset)
         if found is not None:
             return found
@@ -70,18 +70,18 @@ class Ranges:
         return self._rows[index][2] if index < len(self._rows) else None
 
     def highest_end(self, *, without: str) -> int:
-        """The highest offset of all ranges but those of one segment, -1 without any."""
+        """Return the highest offset of all ranges except one segment's; -1 without any."""
         rows = self._rows[self._first :]
         return max((end for _, end, name in rows if name != without), default=-1)
 
     def next_after(self, row: tuple[int, int, str] | None) -> tuple[int, int, str] | None:
-        """The range that follows `row`, or the first one; None without any."""
+        """Return the range that follows `row`, or the first one; None without any."""
         index = self._first if row is None else bisect_right(self._rows, row, lo=self._first)
         return self._rows[index] if index < len(self._rows) else None
 
     def names_from(self, offset: int) -> list[str]:
-        """Those of the ranges that hold `offset` or begin after it, in order."""
-        # No range that starts further below reaches it.
+        """Return the ranges that contain `offset` or start after it, in order."""
+        # A range that starts further below cannot contain it.
         index = bisect_left(self._rows, (offset - self._longest, -1, ""), lo=self._first)
         return [name for _, end_offset, name in self._rows[index:] if end_offset >= offset]
 
@@ -93,7 +93,7 @@ class Ranges:
 
 
 class Extents(Ranges):
-    """One range of each segment, and which of them share offsets with another one."""
+    """One range per segment, and the set of segments that overlap another one."""
 
     __slots__ = ("_overlapping",)
 
@@ -103,13 +103,13 @@ class Extents(Ranges):
 
     def add(self, start_offset: int, end_offset: int, name: str) -> None:
         super().add(start_offset, end_offset, name)
-        others = self._sharing(start_offset, end_offset, name)
+        others = self._find_overlapping(start_offset, end_offset, name)
         if others:
             self._overlapping.update((name, *(other for _, _, other in others)))
 
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
         super().extend(rows)
-        # Of the ranges so far, the one that reaches furthest overlaps whatever any of them does.
+        # Of the ranges so far, the one with the highest end overlaps whenever any of them does.
         furthest = -1, ""
         for start_offset, end_offset, name in self._rows:
             if start_offset <= furthest[0]:
@@ -121,16 +121,18 @@ class Extents(Ranges):
         if name not in self._overlapping:
             return
         self._overlapping.discard(name)
-        for row in self._sharing(start_offset, end_offset, name):
-            if not self._sharing(*row):
+        for row in self._find_overlapping(start_offset, end_offset, name):
+            if not self._find_overlapping(*row):
                 self._overlapping.discard(row[2])
 
     def overlapping(self) -> list[str]:
-        """Those that share an offset with another one."""
+        """Return the segments that share an offset with another one."""
         return list(self._overlapping)
 
-    def _sharing(self, start_offset: int, end_offset: int, name: str) -> list[tuple[int, int, str]]:
-        """The ranges of others that share offsets with this one."""
+    def _find_overlapping(
+        self, start_offset: int, end_offset: int, name: str
+    ) -> list[tuple[int, int, str]]:
+        """Return the ranges of other segments that share offsets with this one."""
         lowest = (start_offset - self._longest, -1, "")
         index = bisect_left(self._rows, lowest, lo=self._first)
         behind = bisect_left(self._rows, (end_offset + 1, -1, ""), lo=index)
@@ -139,21 +141,21 @@ class Extents(Ranges):
 
 
 class Segments:
-    """Segments by id. Those of a store are rows until somebody asks for them: to make a segment of
-    a row takes several times as long as to read it."""
+    """Segments by id. Those of a store stay rows until their first use, since decoding a row takes
+    several times as long as reading it."""
 
-    __slots__ = ("_known", "_rows", "read_row")
+    __slots__ = ("_decoded", "_rows", "read_row")
 
     def __init__(self) -> None:
         self.read_row: Callable[[Row], RemoteLogSegmentMetadata] | None = None
-        self._known: dict[str, RemoteLogSegmentMetadata] = {}
+        self._decoded: dict[str, RemoteLogSegmentMetadata] = {}
         self._rows: dict[str, Row] = {}
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._rows)
+        return len(self._decoded) + len(self._rows)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._known or name in self._rows
+        return name in self._decoded or name in self._rows
 
     def __getitem__(self, name: str) -> RemoteLogSegmentMetadata:
         found = self.get(name)
@@ -162,10 +164,10 @@ class Segments:
         return found
 
     def get(self, name: str) -> RemoteLogSegmentMetadata | None:
-        found = self._known.get(name)
+        found = self._decoded.get(name)
         if found is None and name in self._rows:
             assert self.read_row is not None
-            found = self._known[name] = self.read_row(self._rows[name])
+            found = self._decoded[name] = self.read_row(self._rows[name])
             del self._rows[name]
         return found
 
@@ -174,24 +176,24 @@ class Segments:
             assert self.read_row is not None
             name, row = self._rows.popitem()
             try:
-                self._known[name] = self.read_row(row)
+                self._decoded[name] = self.read_row(row)
             except BaseException:
                 self._rows[name] = row
                 raise
-        return list(self._known.values())
+        return list(self._decoded.values())
 
     def put(self, name: str, metadata: RemoteLogSegmentMetadata) -> None:
-        self._known[name] = metadata
+        self._decoded[name] = metadata
 
     def put_row(self, name: str, row: Row) -> None:
-        """ValueError for a second one of that name."""
-        if name in self._rows or name in self._known:
-            raise ValueError(f"segment {name} stands there twice")
+        """Add a segment as a row; ValueError when the name exists."""
+        if name in self._rows or name in self._decoded:
+            raise ValueError(f"segment {name} occurs twice")
         self._rows[name] = row
 
     def pop(self, name: str) -> RemoteLogSegmentMetadata | None:
-        """Take it away if it is there."""
+        """Remove and return the segment; None when it does not exist."""
         known = self.get(name)
         if known is not None:
-            del self._known[name]
+            del self._decoded[name]
         return known

@@ -1,10 +1,10 @@
-"""The durable metadata manager: one SQLite file, every change committed before it is visible.
+"""The durable metadata manager: one SQLite file; every change is committed before it is visible.
 
-The file is described in `schema`. What is known of a partition and its epochs as a whole
-(sizes, highest offsets, leader, deletion, log start) is read when the file is opened; the segments
-of a partition are read when one of them is first asked for, and then kept in memory.
+`schema` describes the file. The totals of partitions and epochs (sizes, highest offsets, leader,
+deletion, log start) are read when the file is opened. The segments of a partition are read on their
+first use and then kept in memory.
 
-What a call returned from survives a power cut, and what it raised from has not happened. One
+A change survives a power cut once its call returned; a call that raised changed nothing. Only one
 process at a time may have the file open.
 """
 
@@ -42,9 +42,9 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["SqliteRemoteLogMetadataManager"]
 
-_GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-_PARTITION_GONE = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-# The numbers of the partitions that have segments: one step in the tree for each.
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+# Numbers of the partitions that have segments, with one step in the tree for each of them.
 _SELECT_HELD = """
 WITH RECURSIVE held (number) AS (
     SELECT min(partition_number) FROM segment
@@ -64,12 +64,12 @@ _DELETE_EPOCHS = "DELETE FROM epoch WHERE partition_number = ?"
 class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` in the SQLite file `path`, which is created if missing.
 
-    While more than `max_loaded_segments` (about 1 KB each) are in memory, those of the partitions
-    that were not asked for the longest leave it. A version 2 file is rewritten when it is opened.
+    At most about `max_loaded_segments` (1 KB each) stay in memory: above it, the least recently
+    used partitions are unloaded. A version 2 file is rewritten when it is opened.
 
-    RemoteMetadataError when another process has it open, CorruptDataError when the file is not
-    such a database; for a partition whose rows are damaged, when it is first asked for. Not to be
-    used in a child after a fork.
+    RemoteMetadataError when another process has the file open, CorruptDataError when it is not
+    such a database, or on first use of a partition with damaged rows. A child must not use it
+    after a fork.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     ) -> None:
         super().__init__(ready=False)
         self._max_loaded_segments = max_loaded_segments
-        # How many segments each one had when it was last asked for, the oldest look first.
-        self._in_memory: dict[TopicIdPartition, int] = {}
-        self._in_memory_count = 0
+        # Number of segments of each loaded partition at its last use; least recently used first.
+        self._loaded_sizes: dict[TopicIdPartition, int] = {}
+        self._loaded_count = 0
         self._numbers: dict[TopicIdPartition, int] = {}
         self._last_number = 0
         with ExitStack() as undo:
@@ -94,34 +94,34 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     @property
     def path(self) -> str:
-        """The SQLite file."""
+        """Path of the SQLite file."""
         return self._file.path
 
     @property
     def failure(self) -> str | None:
-        """Why the file takes no changes any more; None while it does."""
+        """Why the file accepts no more changes; None while it does."""
         return self._file.failure
 
     def load(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Take `segments` as they are, in whatever state, in one commit: a rebuild."""
+        """Store `segments` in their present states in one commit, for a rebuild."""
         by_partition: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
         for metadata in segments:
             by_partition.setdefault(metadata.topic_id_partition, []).append(metadata)
         with self._lock:
             self._check_usable(None)
-            taken: dict[PartitionMetadata, int] = {}
+            numbers: dict[PartitionMetadata, int] = {}
             with self._file.transaction() as database:
                 for partition, new in by_partition.items():
-                    known = self._loaded(partition).copy()
-                    number = taken[known] = self._number_of(partition, len(taken))
+                    state = self._find_loaded_partition(partition).copy()
+                    number = numbers[state] = self._number_of(partition, len(numbers))
                     for metadata in new:
-                        _write_segment(database, number, known.get(metadata.segment_id), metadata)
-                        known.put(metadata)
-                    database.execute(INSERT_PARTITION, partition_row(number, known))
-                    _write_totals(database, number, known.totals())
-            for known, number in taken.items():
-                self._partitions[known.partition] = known
-                self._keep_number(known.partition, number)
+                        _write_segment(database, number, state.get(metadata.segment_id), metadata)
+                        state.put(metadata)
+                    database.execute(INSERT_PARTITION, partition_row(number, state))
+                    _write_totals(database, number, state.totals())
+            for state, number in numbers.items():
+                self._partitions[state.partition] = state
+                self._record_number(state.partition, number)
             self.change_count.changed()
 
     def close(self) -> None:
@@ -133,46 +133,46 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     # -- reading
 
     def _load_totals(self) -> None:
-        """Everything but the segments."""
+        """Load everything except the segments."""
         by_number: dict[int, PartitionMetadata] = {}
         try:
             for row in self._file.checked_rows("SELECT * FROM partition"):
-                number, known = read_partition(row, self._change_numbers)
-                by_number[number] = self._partitions[known.partition] = known
-                self._keep_number(known.partition, number)
+                number, state = read_partition(row, self._change_numbers)
+                by_number[number] = self._partitions[state.partition] = state
+                self._record_number(state.partition, number)
             for row in self._file.checked_rows("SELECT * FROM epoch"):
                 number, epoch, highest_offset, size_bytes = read_epoch(row)
-                _of(by_number, number).set_highest(epoch, highest_offset)
-                _of(by_number, number).set_size(epoch, size_bytes)
+                _find_numbered(by_number, number).set_highest(epoch, highest_offset)
+                _find_numbered(by_number, number).set_size(epoch, size_bytes)
                 if size_bytes:
-                    # The rows of its segments may be lost; loading compares them with the sums.
-                    _of(by_number, number).is_loaded = False
+                    # Its segments' rows may be lost, which loading detects by comparing the sums.
+                    _find_numbered(by_number, number).is_loaded = False
             for (number,) in self._file.rows(_SELECT_HELD):
-                _of(by_number, number).is_loaded = False
+                _find_numbered(by_number, number).is_loaded = False
         except (TypeError, ValueError) as error:
             raise self._file.bad_row(error) from None
 
-    def _loaded(self, partition: TopicIdPartition) -> PartitionMetadata:
-        known = self._known(partition)
-        if not known.is_loaded:
-            self._load_segments(known)
-        if known.has_segments() or partition in self._in_memory:
-            self._in_memory_count += len(known) - self._in_memory.pop(partition, 0)
-            self._in_memory[partition] = len(known)
-            self._make_room()
-        return known
+    def _find_loaded_partition(self, partition: TopicIdPartition) -> PartitionMetadata:
+        state = self._find_partition(partition)
+        if not state.is_loaded:
+            self._load_segments(state)
+        if state.has_segments() or partition in self._loaded_sizes:
+            self._loaded_count += len(state) - self._loaded_sizes.pop(partition, 0)
+            self._loaded_sizes[partition] = len(state)
+            self._unload_oldest()
+        return state
 
-    def _load_segments(self, known: PartitionMetadata) -> None:
-        rows = self._file.checked_rows(SELECT_SEGMENTS, self._numbers[known.partition])
+    def _load_segments(self, state: PartitionMetadata) -> None:
+        rows = self._file.checked_rows(SELECT_SEGMENTS, self._numbers[state.partition])
         try:
-            known.load_segments(
-                read_segments(known.partition, rows), partial(self._read_row, known.partition)
+            state.load_segments(
+                read_segments(state.partition, rows), partial(self._read_row, state.partition)
             )
         except (TypeError, ValueError) as error:
             raise self._file.bad_row(error) from None
         finally:
-            if not known.is_loaded:
-                known.unload()
+            if not state.is_loaded:
+                state.unload()
 
     def _read_row(self, partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetadata:
         try:
@@ -180,58 +180,58 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         except (TypeError, ValueError) as error:
             raise self._file.bad_row(error) from None
 
-    def _make_room(self) -> None:
-        """Let go of others than the one asked for last, which is the last one in the dict."""
-        # After a failure nobody knows what a second look at the file would find.
+    def _unload_oldest(self) -> None:
+        """Unload partitions except the most recently used one, which is last in the dict."""
+        # After a failure, segments stay: reading the file again may not give the same rows.
         while (
-            self._in_memory_count > self._max_loaded_segments
-            and len(self._in_memory) > 1
+            self._loaded_count > self._max_loaded_segments
+            and len(self._loaded_sizes) > 1
             and self._file.failure is None
         ):
-            partition = next(iter(self._in_memory))
-            self._in_memory_count -= self._in_memory.pop(partition)
+            partition = next(iter(self._loaded_sizes))
+            self._loaded_count -= self._loaded_sizes.pop(partition)
             self._partitions[partition].unload()
 
     # -- writing
 
     def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
-        known, number = self._known(partition), self._number_of(partition)
+        state, number = self._find_partition(partition), self._number_of(partition)
         with self._file.transaction() as database:
-            if change.delete_state is _PARTITION_GONE:
-                _forget(database, number, known, change)
+            if change.delete_state is _PARTITION_DELETED:
+                _delete_partition(database, number, state, change)
                 return
             is_new = partition not in self._numbers
             if is_new or change.segment is None or change.leader_epoch is not None:
-                database.execute(INSERT_PARTITION, partition_row(number, known, change))
+                database.execute(INSERT_PARTITION, partition_row(number, state, change))
             if change.segment is not None:
-                before = known.get(change.segment.segment_id)
+                before = state.get(change.segment.segment_id)
                 _write_segment(database, number, before, change.segment)
-            _write_totals(database, number, known.totals_after(change))
-        self._keep_number(partition, number)
+            _write_totals(database, number, state.totals_after(change))
+        self._record_number(partition, number)
 
     def _number_of(self, partition: TopicIdPartition, others: int = 0) -> int:
-        """Its number in the file, or one that is free when `others` take one before it."""
+        """Return its number in the file, or a free one, after `others` new partitions."""
         return self._numbers.get(partition, self._last_number + 1 + others)
 
-    def _keep_number(self, partition: TopicIdPartition, number: int) -> None:
+    def _record_number(self, partition: TopicIdPartition, number: int) -> None:
         self._numbers[partition] = number
         self._last_number = max(self._last_number, number)
 
 
-def _of(by_number: dict[int, PartitionMetadata], number: object) -> PartitionMetadata:
+def _find_numbered(by_number: dict[int, PartitionMetadata], number: object) -> PartitionMetadata:
     if not isinstance(number, int) or number not in by_number:
-        raise ValueError(f"a row of partition number {number!r:.40}, which is not in the file")
+        raise ValueError(f"a row of partition number {number!r:.40}, which does not exist")
     return by_number[number]
 
 
-def _forget(
-    database: sqlite3.Connection, number: int, known: PartitionMetadata, change: PartitionChange
+def _delete_partition(
+    database: sqlite3.Connection, number: int, state: PartitionMetadata, change: PartitionChange
 ) -> None:
-    """Take a partition out of the file, but for its leader."""
+    """Delete a partition from the file, except for its leader epoch."""
     database.execute(_DELETE_SEGMENTS, (number,))
     database.execute(_DELETE_EPOCHS, (number,))
-    nothing = PartitionMetadata(known.partition)
-    nothing.leader_epoch = known.leader_epoch
+    nothing = PartitionMetadata(state.partition)
+    nothing.leader_epoch = state.leader_epoch
     database.execute(
         INSERT_PARTITION,
         partition_row(number, nothing, PartitionChange(leader_epoch=change.leader_epoch)),
@@ -244,11 +244,13 @@ def _write_segment(
     before: RemoteLogSegmentMetadata | None,
     after: RemoteLogSegmentMetadata,
 ) -> None:
-    """Only where a segment starts could make its row another one."""
-    if before is not None and (after.state is _GONE or before.start_offset != after.start_offset):
+    """Replace a segment's row; only a new start offset changes its primary key."""
+    if before is not None and (
+        after.state is _DELETED or before.start_offset != after.start_offset
+    ):
         name = before.segment_id.id
         database.execute(_DELETE_SEGMENT, (number, before.start_offset, name))
-    if after.state is not _GONE:
+    if after.state is not _DELETED:
         database.execute(INSERT_SEGMENT, segment_row(number, after))
 
 

@@ -1,34 +1,34 @@
-"""The metadata manager that keeps its segments in a cluster's ``__remote_log_metadata`` topic.
+"""The metadata manager over a cluster's ``__remote_log_metadata`` topic.
 
-Every event is a record; all events of a user partition share one partition of the topic and so have
-one order. A manager reads the topic from its beginning and applies what it reads; what a state does
-not allow is dropped, by every reader alike. A write returns when this manager has read its own
-record back: then it is durable, visible here, and known whether it was accepted or dropped because
-somebody else was faster (Kafka's ``TopicBasedRemoteLogMetadataManager``, which does not tell).
+Every event is a record. All events of a user partition share one partition of the topic, so they
+have one order. A manager reads the topic from its beginning and applies its records; every reader
+drops the same events, those that a state does not allow. A write returns when this manager has read
+its own record back: it is then durable, visible here, and known to be accepted, or dropped because
+another writer was faster (Kafka's ``TopicBasedRemoteLogMetadataManager`` does not report that).
 
-**Fencing** is decided in the order of the topic. A record names the leader epoch of its writer
-(`records`); one that names an earlier epoch than an accepted record before it is dropped
-by every reader, and its writer is told a FencedLeaderError. A claim is a record of its own, which
-Kafka passes over, so the fence stands before the new leader has done anything; and as a claim is
-read back, too, a leader that has claimed knows all that was decided before it. A repeat carries
-the same epoch as the first time: nobody fences himself, and an event told twice counts once.
+**Fencing** follows the order of the topic. A record contains the leader epoch of its writer
+(`records`). Every reader drops a record whose epoch is earlier than that of an accepted record
+before it, and its writer gets a FencedLeaderError. A claim is a record of its own, which Kafka
+ignores, so a new leader fences the others before it does anything else. The claim is also read
+back: a leader that has claimed has read everything decided before. A retry has the same epoch as
+the first attempt, so it does not fence itself, and an event that is written twice counts once.
 
-What is not fenced:
+Not fenced are:
 
 * events without an epoch: those of Kafka's own brokers and of tools;
-* Kafka's own readers: they know no epochs here and apply a dropped event where a segment's state
-  allows it. Only on their side a zombie's segment may seem finished, or seem to go;
-* what a leader was allowed to do before the later claim and does after it: it may still remove the
-  objects of a segment whose deletion was accepted, and an upload that was under way may finish.
-  Nothing refers to that object; it is the orphan that a comparison with the store finds;
-* whoever woke up after the topic itself forgot the later epoch: a topic that drops old records
-  (``retention.ms``; Kafka's default is never) drops claims with them.
+* Kafka's own readers: they do not know these epochs and apply a dropped event where a segment's
+  state allows it. Only for them may a zombie's segment seem finished or deleted;
+* actions that a leader was allowed before the later claim and takes after it: it may still remove
+  the objects of a segment whose deletion was accepted, and an active upload may finish. No
+  metadata refers to that object; a comparison with the store finds it as an orphan;
+* an old leader that acts after the topic dropped the later claim: a topic with a finite
+  ``retention.ms`` (Kafka's default is infinite) drops claims with its other records.
 
-**Deleted partitions** take no event any more: a Kafka broker that has the partition stops reading
-all metadata at the first event after a DELETE_PARTITION_FINISHED. So nothing is written there, and
-what is read there changes nothing.
+**Deleted partitions** accept no events: a Kafka broker that has the partition stops reading all
+metadata at the first event after a DELETE_PARTITION_FINISHED. So this manager writes no such event,
+and ignores those that it reads.
 
-Needs the extra ``kafka``. Kafka's brokers and tierlog may follow and write the same topic.
+Needs the extra ``kafka``. Kafka's brokers and tierlog may read and write the same topic.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ if TYPE_CHECKING:
 __all__ = ["METADATA_TOPIC", "TopicBasedRemoteLogMetadataManager"]
 
 METADATA_TOPIC = "__remote_log_metadata"
-_PARTITION_GONE = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+_PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 _POLL_S = 0.1
 _POLL_RECORDS = 500
-# The reader looks up every `_POLL_S`; for what may hold up the client library nobody waits longer.
+# `close` waits this long for the reader thread, which checks every `_POLL_S` whether to end.
 _CLOSE_S = 4.0
 
 
 class _Write(NamedTuple):
-    """A record on its way: the topic's partition it goes to, and what became of it."""
+    """A record being written: its partition of the topic, and the future of its result."""
 
     number: int
     outcome: Future[None]
@@ -94,15 +94,15 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         with TopicBasedRemoteLogMetadataManager("broker:9092") as metadata:
             metadata.wait_until_ready(timeout_s=30)
 
-    ``bootstrap`` is ``host:port[,host:port]``, ``settings`` what the client library needs besides
-    (security). Until a partition's events up to the end at the start are read, every question about
-    it is a MetadataNotReadyError. A record that cannot be read stops its partition of the topic for
-    good, and every question about what it holds is the CorruptDataError; so do records that were
-    cut off the topic before they were read, with a RemoteMetadataError. ConfigError without the
-    client library, RemoteMetadataError when the cluster or the topic does not answer.
+    ``bootstrap`` is ``host:port[,host:port]``; ``settings`` are further settings of the client
+    library (security). Until a partition's events up to the end at the start are read, its queries
+    raise MetadataNotReadyError. An unreadable record stops its partition of the topic for good, and
+    the queries for that partition raise the CorruptDataError; records that were truncated before
+    they were read have the same effect, with a RemoteMetadataError. ConfigError without the client
+    library, RemoteMetadataError when the cluster or the topic does not answer.
 
-    A write whose answer is late or lost is a retriable RemoteMetadataError although it may have
-    taken effect: repeat the call. What has taken effect meanwhile is a repeat and changes nothing.
+    A write without an answer in time is a retriable RemoteMetadataError, although it may have taken
+    effect: repeat the call. If it has taken effect, the repeat changes nothing.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._fenced_count = 0
         self._failure: RemoteMetadataError | None = None
         self._reader = threading.Thread(
-            target=self._follow, name=f"tierlog-{topic}-reader", daemon=True
+            target=self._read_topic, name=f"tierlog-{topic}-reader", daemon=True
         )
         self._reader.start()
 
@@ -153,15 +153,15 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._write(update.segment_id.topic_id_partition, MetadataRecord(update, leader_epoch))
 
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """See `RemoteLogMetadataManager`. When this returns, every event that any earlier leader
-        may still succeed with has been read."""
+        """See `RemoteLogMetadataManager`. When this returns, every event of earlier leaders that
+        can still be accepted has been read."""
         self._write(partition, MetadataRecord(note_about(partition), leader_epoch))
 
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
     ) -> None:
-        """See `RemoteLogMetadataManager`. A partition that is deleted is so for good: its id comes
-        never again. Every step of deleting it is a repeat then."""
+        """See `RemoteLogMetadataManager`. A partition stays deleted for good, because its id is
+        never used again; further delete steps are repeats."""
         self._write(metadata.partition, MetadataRecord(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
@@ -170,18 +170,18 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     @property
     def dropped_count(self) -> int:
-        """Events read so far that the state of their segment or partition did not allow."""
+        """Number of events read that the state of their segment or partition did not allow."""
         return self._dropped_count
 
     @property
     def fenced_count(self) -> int:
-        """Events read so far of leaders whose epoch was over."""
+        """Number of events read from leaders whose epoch was over."""
         return self._fenced_count
 
     def _write(self, partition: TopicIdPartition, record: MetadataRecord) -> None:
-        """Returns when the event was read back and accepted, or is known already."""
+        """Write an event; return when it was read back and accepted, or when it is a repeat."""
         with self._lock:
-            if self._change(self._known(partition), record) is None:
+            if self._find_change(self._find_partition(partition), record) is None:
                 return
             token = self._writer_id + next(self._write_numbers).to_bytes(8, "big")
             number = metadata_partition(partition, len(self._next_offsets))
@@ -190,63 +190,63 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
         def delivered(error: object, _: object) -> None:
             if error is not None:
-                _settle(outcome, self._unconfirmed(partition, str(error)))
+                _set_outcome(outcome, self._unconfirmed_error(partition, str(error)))
 
         try:
             self._client.produce(number, encode_record(record), token, delivered)
             outcome.result(self._write_timeout_s)
         except TimeoutError:
             late = f"not read back within {self._write_timeout_s:g} s"
-            raise self._unconfirmed(partition, late) from None
+            raise self._unconfirmed_error(partition, late) from None
         finally:
             with self._lock:
                 self._writes.pop(token, None)
 
-    def _unconfirmed(self, partition: TopicIdPartition, reason: str) -> RemoteMetadataError:
+    def _unconfirmed_error(self, partition: TopicIdPartition, reason: str) -> RemoteMetadataError:
         return unavailable(
             f"{self._topic}: a record for {partition} is not confirmed ({reason}); it may still "
-            "take effect, and may be written again"
+            "take effect; writing it again is safe"
         )
 
     # -- following the topic
 
-    def _follow(self) -> None:
-        """The reader thread: everything from the beginning, until closed."""
+    def _read_topic(self) -> None:
+        """Read the topic from its beginning until closed; runs in the reader thread."""
         reason = "its reader ended"
         try:
             while not self._closed:
                 messages = self._client.consume(_POLL_RECORDS, _POLL_S)
                 with self._caught_up:
                     for message in messages:
-                        self._take(message)
+                        self._apply_message(message)
                     self._caught_up.notify_all()
         except self._client.failure as error:
             reason = str(error)
         finally:
-            # Nobody reads on: every question and every write under way has to know.
+            # The reader ends: all queries and active writes must fail from now on.
             with self._caught_up:
                 self._failure = unavailable(f"{self._topic}: no longer followed: {reason}")
                 self.change_count.changed()
-                self._settle_writes(None, self._failure)
+                self._fail_writes(None, self._failure)
                 self._caught_up.notify_all()
             self._client.close_consumer()
 
-    def _take(self, message: Message) -> None:
+    def _apply_message(self, message: Message) -> None:
         number, offset = message.partition(), message.offset()
         if number is None or offset is None or number in self._stopped:
             return
         if message.error() is not None:
-            # What can be repeated the client library repeats by itself.
+            # The client library retries by itself.
             if self._client.is_end(message):
                 self._next_offsets[number] = max(self._next_offsets[number], offset)
-            elif self._client.is_cut_off(message):
-                self._stop(number, self._cut_off(number))
+            elif self._client.is_truncated(message):
+                self._stop_partition(number, self._truncated_error(number))
             return
         path = f"{self._topic}-{number} offset {offset}"
         try:
             record = decode_record(message.value() or b"", path=path)
         except CorruptDataError as error:
-            self._stop(number, error)
+            self._stop_partition(number, error)
             return
         write = self._writes.get(write_token(message))
         outcome = None if write is None else write.outcome
@@ -257,61 +257,63 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                 self._fenced_count += 1
             else:
                 self._dropped_count += 1
-            _settle(outcome, error)
+            _set_outcome(outcome, error)
         else:
-            _settle(outcome, None)
+            _set_outcome(outcome, None)
         self._next_offsets[number] = offset + 1
 
     def _apply(self, record: MetadataRecord) -> None:
-        known = self._partition(record.partition)
-        change = self._change(known, record)
+        state = self._find_or_add_partition(record.partition)
+        change = self._find_change(state, record)
         if change is not None:
-            known.apply(change)
+            state.apply(change)
             self.change_count.changed()
         event = record.event
-        if isinstance(event, RemotePartitionDeleteMetadata) and event.state is _PARTITION_GONE:
+        if isinstance(event, RemotePartitionDeleteMetadata) and event.state is _PARTITION_DELETED:
             self._deleted.add(event.partition)
 
-    def _change(self, known: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
-        """What a record changes, None for nothing; RemoteMetadataError when it may not."""
-        if known.partition not in self._deleted:
-            return _change_of(known, record)
+    def _find_change(
+        self, state: PartitionMetadata, record: MetadataRecord
+    ) -> PartitionChange | None:
+        """Return the change of a record, None for none; RemoteMetadataError when not allowed."""
+        if state.partition not in self._deleted:
+            return _change_of(state, record)
         if isinstance(record.event, RemotePartitionDeleteMetadata):
             return None
-        if _change_of(known, record) is not None:
+        if _change_of(state, record) is not None:
             raise RemoteMetadataError(
-                f"{known.partition} is deleted, and nothing may be told of it any more: Kafka's "
-                "brokers would stop reading"
+                f"{state.partition} is deleted and accepts no more events: Kafka's brokers would "
+                "stop reading metadata"
             )
         return None
 
-    def _stop(self, number: int, error: CorruptDataError | RemoteMetadataError) -> None:
+    def _stop_partition(self, number: int, error: CorruptDataError | RemoteMetadataError) -> None:
         self._stopped[number] = error
         self.change_count.changed()
-        self._settle_writes(number, error)
+        self._fail_writes(number, error)
 
-    def _cut_off(self, number: int) -> RemoteMetadataError:
+    def _truncated_error(self, number: int) -> RemoteMetadataError:
         return RemoteMetadataError(
-            f"{self._topic}-{number}: the records from offset {self._next_offsets[number]} on are "
-            "gone before they were read: the topic was cut or made anew. What the store holds "
-            "tells the segments"
+            f"{self._topic}-{number}: the records from offset {self._next_offsets[number]} on were "
+            "removed before they were read: the topic was truncated or recreated; rebuild the "
+            "metadata from the store"
         )
 
-    def _settle_writes(self, number: int | None, error: Exception) -> None:
-        """Writes under way to that partition of the topic, or all, end with `error`."""
+    def _fail_writes(self, number: int | None, error: Exception) -> None:
+        """Fail the active writes to that partition of the topic, or all of them."""
         for write in self._writes.values():
             if number is None or write.number == number:
-                _settle(write.outcome, error)
+                _set_outcome(write.outcome, error)
 
     # -- readiness
 
     def wait_until_ready(self, *, timeout_s: float) -> None:
-        """Returns when everything is read that the topic held at the start.
+        """Return when all records that the topic had at the start are read.
 
         MetadataNotReadyError after `timeout_s`, CorruptDataError when a record cannot be read.
         """
         with self._caught_up:
-            ready = self._caught_up.wait_for(self._all_read, timeout_s)
+            ready = self._caught_up.wait_for(self._is_all_read, timeout_s)
             self._check_usable(None)
             if not ready:
                 raise MetadataNotReadyError(f"{self._topic}: not read within {timeout_s:g} s")
@@ -325,7 +327,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def _is_read(self, number: int) -> bool:
         return self._next_offsets[number] >= self._client.end_offsets[number]
 
-    def _all_read(self) -> bool:
+    def _is_all_read(self) -> bool:
         ended = self._closed or self._failure is not None or bool(self._stopped)
         return ended or all(map(self._is_read, self._next_offsets))
 
@@ -339,7 +341,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             numbers = [metadata_partition(partition, len(numbers))]
         for number in numbers:
             if number in self._stopped:
-                raise _again(self._stopped[number])
+                raise _copy_error(self._stopped[number])
             if not self._is_read(number):
                 raise MetadataNotReadyError(
                     f"metadata of {partition or 'all partitions'} is not loaded yet: "
@@ -348,37 +350,37 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                 )
 
     def close(self) -> None:
-        """Stops following; writes under way end with a ClosedError, though they may be durable."""
+        """Stop reading; active writes end with a ClosedError, although they may be durable."""
         with self._caught_up:
             self._closed = True
             self.change_count.changed()
-            self._settle_writes(None, ClosedError("the metadata manager is closed"))
+            self._fail_writes(None, ClosedError("the metadata manager is closed"))
             self._caught_up.notify_all()
-        # Never under the lock, which the reader needs to come to its end.
+        # Without the lock, which the reader needs in order to end.
         self._reader.join(_CLOSE_S)
         self._client.close_producer()
 
 
-def _change_of(known: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
-    """What a record changes, as long as its partition is not deleted."""
+def _change_of(state: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
+    """Return the change of a record whose partition is not deleted."""
     event, leader_epoch = record.event, record.leader_epoch
     if record.log_start_offset is not None:
-        return known.change_of_log_start(record.log_start_offset)
+        return state.change_of_log_start(record.log_start_offset)
     if isinstance(event, RemoteLogSegmentMetadata):
-        return known.change_of_add(event, leader_epoch)
+        return state.change_of_add(event, leader_epoch)
     if isinstance(event, RemoteLogSegmentMetadataUpdate):
-        return known.change_of_update(event, leader_epoch)
-    return known.change_of_delete(event, leader_epoch)
+        return state.change_of_update(event, leader_epoch)
+    return state.change_of_delete(event, leader_epoch)
 
 
-def _again(error: CorruptDataError | RemoteMetadataError) -> Exception:
-    """An error of its own for everybody who asks."""
+def _copy_error(error: CorruptDataError | RemoteMetadataError) -> Exception:
+    """Return a new copy of the error for each caller."""
     if isinstance(error, CorruptDataError):
         return error.located(error.path or "")
     return RemoteMetadataError(str(error))
 
 
-def _settle(outcome: Future[None] | None, error: Exception | None) -> None:
+def _set_outcome(outcome: Future[None] | None, error: Exception | None) -> None:
     if outcome is None or outcome.done():
         return
     if error is None:

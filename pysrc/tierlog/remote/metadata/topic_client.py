@@ -1,4 +1,4 @@
-"""The client library under the metadata topic's manager: what it is told, and what it tells.
+"""Producer and consumer of the metadata topic, through the client library confluent-kafka.
 
 Needs the extra ``kafka``.
 """
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MetadataTopicClient", "unavailable", "write_token"]
 
-# Names a write, so that whoever wrote it knows it again; Kafka does not look at headers.
+# Identifies a write, so that its writer recognizes the record; Kafka ignores headers.
 WRITE_HEADER = "tierlog-write"
 
 
 class MetadataTopicClient:
-    """The client library: one producer, one consumer of every partition of the topic."""
+    """One producer, and one consumer of all partitions of the metadata topic."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MetadataTopicClient:
             "client.id": "tierlog-metadata-producer",
             "enable.idempotence": True,
             "linger.ms": 0,
-            # Nothing is sent any more once its writer has given up waiting.
+            # No record is sent after its writer has stopped waiting.
             "message.timeout.ms": max(1, round(write_timeout_s * 1_000)),
             "error_cb": _ignore,
         }
@@ -55,9 +55,9 @@ class MetadataTopicClient:
             "group.id": "tierlog-metadata",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # The beginning is asked for by name; a gap later on must be heard of.
+            # Reading starts at an explicit offset; a later gap must be an error.
             "auto.offset.reset": "error",
-            # Tells where a partition ends, also when its last records are gone.
+            # Reports the end of a partition, even when its last records are gone.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
             "error_cb": _ignore,
@@ -80,7 +80,7 @@ class MetadataTopicClient:
             raise unavailable(f"{bootstrap}: {topic}: {error}") from error
 
     def _end_offsets(self, timeout_s: float) -> dict[int, int]:
-        """The end of every partition now; what lies below it has to be read first."""
+        """Return the present end offset of every partition; readiness needs all records below."""
         from confluent_kafka import TopicPartition
 
         found = self._consumer.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
@@ -90,7 +90,7 @@ class MetadataTopicClient:
         for number in sorted(found.partitions):
             one = TopicPartition(self._topic, number)
             begin, end = self._consumer.get_watermark_offsets(one, timeout=timeout_s)
-            # Below the beginning there is nothing to wait for.
+            # An empty partition has nothing to wait for.
             ends[number] = end if end > begin else 0
         return ends
 
@@ -101,7 +101,7 @@ class MetadataTopicClient:
         token: bytes,
         delivered: Callable[[object, object], None],
     ) -> None:
-        """Hand a record over; `delivered` is called with an error or None. RemoteMetadataError."""
+        """Send a record; `delivered` gets an error or None later. Raises RemoteMetadataError."""
         from confluent_kafka import KafkaException, Producer
 
         try:
@@ -114,25 +114,25 @@ class MetadataTopicClient:
             )
         except (BufferError, KafkaException) as error:
             if isinstance(error, KafkaException) and error.args[0].fatal():
-                # This producer will never write again; the next one begins anew.
+                # This producer can never write again; replace it.
                 self._producer = Producer(self._producer_settings)
-            raise unavailable(f"{self._topic}: not written: {error}") from error
+            raise unavailable(f"{self._topic}: the record was not written: {error}") from error
 
     def consume(self, records: int, timeout_s: float) -> list[Any]:
-        """What has come in; delivery reports of the producer are served on the way."""
+        """Return received messages; also serves the producer's delivery reports."""
         self._producer.poll(0)
         first = self._consumer.poll(timeout_s)
         return [] if first is None else [first, *self._consumer.consume(records, 0)]
 
     def is_end(self, message: Message) -> bool:
-        """Whether a message without a record says that all of its partition is read."""
+        """Return whether a message without a record reports the end of its partition."""
         from confluent_kafka import KafkaError
 
         error = message.error()
         return error is not None and error.code() == KafkaError._PARTITION_EOF
 
-    def is_cut_off(self, message: Message) -> bool:
-        """Whether a message without a record says that the next records are there no more."""
+    def is_truncated(self, message: Message) -> bool:
+        """Return whether a message without a record reports that the next records are gone."""
         from confluent_kafka import KafkaError
 
         error = message.error()
@@ -148,7 +148,7 @@ class MetadataTopicClient:
 
 
 def write_token(message: Message) -> bytes:
-    """Which write a record comes from, empty for those of others."""
+    """Return the token of the write that made a record, empty for records of other programs."""
     for name, value in message.headers() or ():
         if name == WRITE_HEADER and isinstance(value, bytes):
             return value
@@ -156,11 +156,11 @@ def write_token(message: Message) -> bytes:
 
 
 def unavailable(message: str) -> RemoteMetadataError:
-    """An error after which the same call may work."""
+    """Return a retriable error."""
     error = RemoteMetadataError(message)
     error.retriable = True
     return error
 
 
 def _ignore(_: object) -> None:
-    """The client library reports a broker that is away; it goes on trying by itself."""
+    """Ignore reports of unreachable brokers; the client library retries by itself."""
