@@ -227,8 +227,8 @@ class PartitionMetadata:
                 continue
             name, epoch, start_offset, end_offset, size_bytes, finished, has_txn_index, row = found
             self._segments.put_row(name, row)
-            self._find_or_add_epoch(epoch).members.add(name)
             if not finished:
+                self._find_or_add_epoch(epoch).members.add(name)
                 self._unfinished.add(name)
             else:
                 extent = (start_offset, end_offset, name)
@@ -239,6 +239,7 @@ class PartitionMetadata:
                     loading.with_txn_index[epoch].append(extent)
         self._extents.extend(loading.extents)
         for epoch, rows in loading.finished.items():
+            self._find_or_add_epoch(epoch).members.update([name for _, _, name in rows])
             self._epochs[epoch].finished.extend(rows)
             self._epochs[epoch].with_txn_index.extend(loading.with_txn_index[epoch])
         self._check_totals({epoch: size for epoch, size in loading.sizes.items() if size})

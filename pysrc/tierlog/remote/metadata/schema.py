@@ -181,10 +181,10 @@ def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object
 
 
 def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetadata:
-    """Decode a segment of `partition` from a row of `SELECT_SEGMENTS`."""
+    """Decode a segment of `partition` from a row of `SELECT_SEGMENTS` without its checksum."""
     _, start_offset, segment_id, end_offset, max_timestamp_ms, event_timestamp_ms = row[:6]
     broker_id, state, size_bytes, first_epoch, first_epoch_offset, txn_index_empty = row[6:12]
-    log_crc32c, truncation_offset, later_epochs, epoch_sizes, custom_metadata, _ = row[12:]
+    log_crc32c, truncation_offset, later_epochs, epoch_sizes, custom_metadata = row[12:]
     # One check for all: the sum is an int only if each summand is one.
     _check_integer(
         start_offset
@@ -228,20 +228,25 @@ def read_segments(
 ) -> Iterator[RemoteLogSegmentMetadata | PlainSegment]:
     """Yield the segments of `partition` from `SELECT_SEGMENTS`. Of plain segments only offsets,
     size and state are checked here."""
-    for row in rows:
-        _, start_offset, name, end_offset, _, _, _, state, size_bytes, epoch, epoch_offset, *_ = row
+    for checked_row in rows:
+        row = checked_row[:-1]
+        # In one go: slices and starred names would make a tuple or a list of each row.
+        # fmt: off
+        (_, start_offset, name, end_offset, _, _, _, state, size_bytes, epoch, epoch_offset,
+         txn_index_empty, _, truncation_offset, later_epochs, _, _) = row
+        # fmt: on
         if (
-            row[14] is row[13] is None
+            truncation_offset is later_epochs is None
             and type(name) is str
             and type(start_offset + end_offset + size_bytes + epoch + epoch_offset + state) is int
             and 0 <= epoch_offset <= start_offset <= end_offset < _MAX_OFFSET
             and 0 <= size_bytes <= _MAX_SIZE_BYTES
             and 0 <= epoch <= _MAX_EPOCH
             and state in _STATES
-            and row[11] in (0, 1)
+            and txn_index_empty in (0, 1)
         ):
-            finished = state == _FINISHED
-            yield name, epoch, start_offset, end_offset, size_bytes, finished, not row[11], row
+            is_finished, has_txn_index = state == _FINISHED, not txn_index_empty
+            yield name, epoch, start_offset, end_offset, size_bytes, is_finished, has_txn_index, row
         else:
             yield read_segment(partition, row)
 

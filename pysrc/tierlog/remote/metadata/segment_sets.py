@@ -37,7 +37,7 @@ class Ranges:
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
         """Add all `rows` to an empty set at once."""
         self._rows = sorted(rows)
-        self._longest = max((end - start for start, end, _ in self._rows), default=0)
+        self._longest = max([end - start for start, end, _ in self._rows], default=0)
 
     def remove(self, start_offset: int, end_offset: int, name: str) -> None:
         index = bisect_left(self._rows, (start_offset, end_offset, name), lo=self._first)
@@ -109,12 +109,13 @@ class Extents(Ranges):
 
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
         super().extend(rows)
-        # Of the ranges so far, the one with the highest end overlaps whenever any of them does.
-        furthest = -1, ""
+        # A range overlaps an earlier one when it overlaps the one that reaches furthest.
+        furthest_end, furthest = -1, ""
         for start_offset, end_offset, name in self._rows:
-            if start_offset <= furthest[0]:
-                self._overlapping.update((name, furthest[1]))
-            furthest = max(furthest, (end_offset, name))
+            if start_offset <= furthest_end:
+                self._overlapping.update((name, furthest))
+            if end_offset > furthest_end:
+                furthest_end, furthest = end_offset, name
 
     def remove(self, start_offset: int, end_offset: int, name: str) -> None:
         super().remove(start_offset, end_offset, name)
@@ -187,9 +188,8 @@ class Segments:
 
     def put_row(self, name: str, row: Row) -> None:
         """Add a segment as a row; ValueError when the name exists."""
-        if name in self._rows or name in self._decoded:
+        if name in self._decoded or self._rows.setdefault(name, row) is not row:
             raise ValueError(f"segment {name} occurs twice")
-        self._rows[name] = row
 
     def pop(self, name: str) -> RemoteLogSegmentMetadata | None:
         """Remove and return the segment; None when it does not exist."""
