@@ -91,8 +91,6 @@ class SlowStore:
         self._before_read = before_read
 
     # Reads go through `get_range`, which nothing may pass by.
-    open_files = None
-
     def open_file(self, _key: str) -> None:
         return None
 
@@ -364,7 +362,7 @@ def small_case(
         operation=operation,
         shape=shape,
         unit="read",
-        peers={"pread": 1 / 3},
+        peers={"pread": 1 / 5},
         prepare=prepare,
         one_thread=before_each is not drop_from_page_cache,
     )

@@ -181,7 +181,7 @@ class SegmentIndex:
         last_offset: int,
         max_bytes: int,
         minimum_one: bool,
-    ) -> tuple[bytes, int, int, int] | None: ...
+    ) -> tuple[bytes | None, int, int, int, int]: ...
     def answer(
         self,
         data: Buffer,

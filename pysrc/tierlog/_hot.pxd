@@ -89,16 +89,6 @@ ctypedef struct CoreBegin:
     int64_t began_ms
 
 
-# Where the batches of a read lie: in the bytes that were read, and in their segment.
-ctypedef struct CoreRead:
-    size_t start
-    size_t end
-    int64_t position
-    int64_t first_offset
-    int64_t next_offset
-    int64_t read_bytes
-
-
 # Functions that are not `nogil` are called with the interpreter lock and raise as Python's do.
 ctypedef struct CoreApi:
     uint32_t version
@@ -189,16 +179,6 @@ ctypedef struct CoreApi:
     bint (*load_wait)(CoreTurn *turn, uint64_t duration_ms) noexcept nogil
     object (*load_outcome)(CoreTurn *turn, object again)
     void (*load_let_go)(CoreTurn *turn) noexcept
-    object (*segment_read)(
-        object index,
-        object file,
-        int64_t reach_bytes,
-        int64_t offset,
-        int64_t last_offset,
-        uint64_t max_bytes,
-        bint minimum_one,
-        CoreRead *found,
-    )
 
 
 @cython.final
@@ -271,7 +251,6 @@ cdef class ByteBudget:
     cdef public bint guarded
     cdef public bint closed
 
-    cdef Permit room(self, int64_t size, bint ahead, bint waited)
     cdef void give_back(self, Permit permit) noexcept
 
 
@@ -288,8 +267,6 @@ cdef class Permit:
     cdef readonly bint ahead
     cdef object __weakref__
 
-    cdef object hold_part(self, bytes data, size_t start, size_t end)
-
 
 @cython.final
 cdef class ChangeCount:
@@ -303,9 +280,6 @@ cdef class Place:
     cdef readonly int64_t last_offset
     cdef readonly str log_key
     cdef readonly tuple index_key
-    # Of the partition: topic id and number.
-    cdef tuple name
-    cdef Py_hash_t name_hash
 
 
 @cython.final
@@ -315,8 +289,7 @@ cdef class KnownPlaces:
     cdef readonly tuple places
     cdef int64_t held_at
 
-    # The place of an offset; None when it is not known.
-    cdef Place find(self, int64_t offset)
+    cpdef Place at(self, int64_t offset)
 
 
 @cython.final
@@ -326,36 +299,7 @@ cdef class PlaceTable:
     cdef Py_ssize_t _most
     cdef dict _known
 
-    # What is known of a partition, by its name, and holds still.
-    cdef KnownPlaces look_up(self, tuple name, partition, lineage)
-
-
-# Of a reader that has read up to `offset`. A free row has no place.
-ctypedef struct Mark:
-    PyObject *place
-    int64_t offset
-    int64_t position
-    int64_t now_ms
-
-
-@cython.final
-cdef class ReadMarks:
-    cdef Py_ssize_t _most
-    cdef Py_ssize_t _last_row
-    # Rows of the young table in use.
-    cdef Py_ssize_t _count
-    cdef Mark *_young
-    cdef Mark *_old
-
-    # Whether a reader of the partition of `place` goes on at `offset`; now and then also of
-    # another one.
-    cdef bint holds(self, Place place, int64_t offset) noexcept
-    cdef void mark(self, Place place, int64_t offset, int64_t position, int64_t now_ms) noexcept
-    cdef Mark *row_of(self, Mark *rows, Py_hash_t name_hash, int64_t offset) noexcept
-    cdef Py_ssize_t first_row(self, Py_hash_t name_hash, int64_t offset) noexcept
-    cdef object taken(self, Mark *rows, tuple name, int64_t offset)
-    cdef void free(self, Mark *rows, Py_ssize_t row) noexcept
-    cdef void wipe(self, Mark *rows) noexcept
+    cpdef KnownPlaces current(self, partition, lineage)
 
 
 @cython.final
@@ -366,8 +310,6 @@ cdef class OpenFiles:
     cdef dict _files
 
     cdef int64_t now(self) except? -1
-    # The `ReadFile` of a name; None when it is to be opened.
-    cdef object find(self, str name)
 
 
 @cython.final
@@ -390,28 +332,6 @@ cdef class IndexCache:
     cdef object _get_or_load(self, object key, object loader, object timeout_ms)
     cdef object _load(self, object key, object loader, CoreBegin *begin)
     cdef object _wait(self, CoreTurn *turn, object key, int64_t deadline_ms)
-
-
-@cython.final
-cdef class FileReads:
-    cdef object _answer
-    cdef PlaceTable _places
-    cdef object _index_of
-    cdef IndexCache _cache
-    cdef object _distrusted
-    cdef OpenFiles _files
-    cdef object _open_file
-    cdef ByteBudget _budget
-    cdef object _streams
-    cdef ReadMarks _marks
-    cdef object _now_ms
-    cdef int64_t _reach_bytes
-    # No more reads: everything is left to others.
-    cdef public bint closed
-
-    cdef int64_t now(self) except? -1
-    cdef object find_index(self, Place place)
-    cdef bint goes_on(self, Place place, offset, int64_t at) except -1
 
 
 # A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.

@@ -1,23 +1,21 @@
 """The per-request look-ups at the lowest call cost; `_hot.pxd` is for Cython."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from types import TracebackType
 from typing import (
     Any,
-    Generic,
     Literal,
     NamedTuple,
     Protocol,
     Self,
     SupportsIndex,
     TypeAlias,
-    TypeVar,
     final,
 )
 
 from typing_extensions import Buffer
 
-from tierlog._core import ReadFile, SegmentIndex
+from tierlog._core import ReadFile
 
 __all__ = [
     "ByteBudget",
@@ -25,7 +23,6 @@ __all__ = [
     "CachedIndex",
     "CachedOffsetIndex",
     "ChangeCount",
-    "FileReads",
     "IndexCache",
     "KnownPlaces",
     "OpenFiles",
@@ -34,7 +31,6 @@ __all__ = [
     "PlaceTable",
     "QuotaSensor",
     "QuotaSnapshot",
-    "ReadMarks",
     "Reservation",
     "native_key",
 ]
@@ -200,16 +196,9 @@ class PlaceTable:
         cls, changes: Callable[[Any], int], change_count: ChangeCount, most: int
     ) -> Self: ...
     def current(self, partition: _Partition, lineage: object) -> KnownPlaces: ...
+    def find(self, partition: _Partition, lineage: object, offset: int) -> Place | None: ...
     def keep(self, partition: _Partition, known: KnownPlaces) -> None: ...
     def forget(self, partition: _Partition) -> None: ...
-
-@final
-class ReadMarks:
-    def __new__(cls, most: int) -> Self: ...
-    def __len__(self) -> int: ...
-    def put(self, offset: int, place: Place, position: int, now_ms: int) -> None: ...
-    def take(self, topic_id: str, partition: int, offset: int) -> tuple[Place, int, int] | None: ...
-    def clear(self) -> None: ...
 
 @final
 class OpenFiles:
@@ -218,37 +207,6 @@ class OpenFiles:
     def get(self, name: str) -> ReadFile | None: ...
     def put(self, name: str, file: ReadFile) -> None: ...
     def forget(self, name: str) -> None: ...
-
-_Answer = TypeVar("_Answer", bound=tuple[Any, ...])
-
-@final
-class FileReads(Generic[_Answer]):
-    closed: bool
-    def __new__(
-        cls,
-        answer: type[_Answer],
-        places: PlaceTable,
-        index_of: Callable[[Place], SegmentIndex | None],
-        cache: IndexCache | None,
-        distrusted: Container[object],
-        files: OpenFiles | None,
-        open_file: Callable[[str], ReadFile | None],
-        budget: ByteBudget,
-        streams: Container[tuple[str, int, int]],
-        marks: ReadMarks,
-        now_ms: Callable[[], int] | None,
-        reach_bytes: int,
-    ) -> Self: ...
-    def read(
-        self,
-        partition: _Partition,
-        lineage: object,
-        offset: int,
-        max_bytes: int,
-        upper_offset: int,
-        minimum_one: bool,
-        count: Callable[[int], object] | None = None,
-    ) -> _Answer | None: ...
 
 class CacheStats(NamedTuple):
     hits: int

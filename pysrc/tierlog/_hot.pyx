@@ -18,11 +18,10 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetObject, PyErr_WriteUnraisable
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport INT64_MAX, INT64_MIN
 
 from collections import namedtuple
@@ -37,7 +36,6 @@ __all__ = [
     "CachedIndex",
     "CachedOffsetIndex",
     "ChangeCount",
-    "FileReads",
     "IndexCache",
     "KnownPlaces",
     "OpenFiles",
@@ -46,12 +44,11 @@ __all__ = [
     "PlaceTable",
     "QuotaSensor",
     "QuotaSnapshot",
-    "ReadMarks",
     "Reservation",
     "native_key",
 ]
 
-cdef uint32_t VERSION = 3
+cdef uint32_t VERSION = 4
 
 cdef const CoreApi *load(object capsule) except NULL:
     """The table, if it is the one this file was written for."""
@@ -219,9 +216,7 @@ cdef class CachedOffsetIndex:
 include "_hot_quota.pxi"
 include "_hot_budget.pxi"
 include "_hot_places.pxi"
-include "_hot_marks.pxi"
 include "_hot_files.pxi"
-include "_hot_reads.pxi"
 
 
 # ---- The cache of indexes ---------------------------------------------------------------------

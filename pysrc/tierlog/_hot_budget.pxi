@@ -27,13 +27,10 @@ cdef class ByteBudget:
         a limit of its own. While somebody waits (``guarded``) there is room only for who has
         `waited`.
         """
+        cdef Permit permit
         cdef int64_t size = whole(size_bytes, "a size")
         if size < 0:
             raise ValueError(f"no room of {size} bytes")
-        return self.room(size, ahead, waited)
-
-    cdef Permit room(self, int64_t size, bint ahead, bint waited):
-        cdef Permit permit
         with cython.critical_section(self):
             if self.closed or (self.guarded and not waited):
                 return None
@@ -95,14 +92,6 @@ cdef class Permit:
         if self._holds:
             raise ValueError("this permit holds something already")
         PyObject_GetBuffer(data, self._view, PyBUF_SIMPLE)
-        self._holds = True
-        return PyMemoryView_FromObject(self)
-
-    cdef object hold_part(self, bytes data, size_t start, size_t end):
-        """The same of a part of `data`, which is kept as a whole."""
-        PyObject_GetBuffer(data, self._view, PyBUF_SIMPLE)
-        self._view[0].buf = <char *>self._view[0].buf + start
-        self._view[0].len = end - start
         self._holds = True
         return PyMemoryView_FromObject(self)
 

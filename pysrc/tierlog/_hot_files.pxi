@@ -29,7 +29,10 @@ cdef class OpenFiles:
 
     def get(self, str name not None):
         """The file of that name, for a read that begins now; None when it is to be opened."""
-        return self.find(name)
+        opened = <OpenFile>self._files.get(name)
+        if opened is None or opened.expires_ms <= self.now():
+            return None
+        return opened.file
 
     def put(self, str name not None, file):
         """`file` has just been opened by that name."""
@@ -49,9 +52,3 @@ cdef class OpenFiles:
 
     cdef int64_t now(self) except? -1:
         return core.coarse_now_ms() if self._now_ms is None else self._now_ms()
-
-    cdef object find(self, str name):
-        opened = <OpenFile>self._files.get(name)
-        if opened is None or opened.expires_ms <= self.now():
-            return None
-        return opened.file

@@ -24,8 +24,6 @@ cdef class Place:
         partition = segment.segment_id.topic_id_partition
         self.segment = segment
         self.index_key = (partition.topic_id, partition.partition, segment.segment_id.id)
-        self.name = (partition.topic_id, partition.partition)
-        self.name_hash = hash(self.name)
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.log_key = log_key
@@ -55,7 +53,8 @@ cdef class KnownPlaces:
         self.lineage = lineage
         self.places = places
 
-    cdef Place find(self, int64_t offset):
+    cpdef Place at(self, int64_t offset):
+        """The place of an offset; None when it is not known."""
         cdef Py_ssize_t low = 0, high = len(self.places), middle
         while low < high:
             middle = (low + high) // 2
@@ -67,10 +66,6 @@ cdef class KnownPlaces:
             return None
         place = <Place>self.places[low - 1]
         return place if place.last_offset >= offset else None
-
-    def at(self, int64_t offset):
-        """The place of an offset; None when it is not known."""
-        return self.find(offset)
 
 
 @cython.final
@@ -85,7 +80,9 @@ cdef class PlaceTable:
         self._most = most
         self._known = {}
 
-    cdef KnownPlaces look_up(self, tuple name, partition, lineage):
+    cpdef KnownPlaces current(self, partition, lineage):
+        """What is known of a partition and holds still; maybe nothing."""
+        cdef tuple name = (partition.topic_id, partition.partition)
         # Both are looked at first: what is looked up afterwards is at least as new.
         cdef int64_t count = self._change_count.count
         known = <KnownPlaces>self._known.get(name)
@@ -101,9 +98,9 @@ cdef class PlaceTable:
         known.held_at = count
         return known
 
-    def current(self, partition, lineage):
-        """What is known of a partition and holds still; maybe nothing."""
-        return self.look_up((partition.topic_id, partition.partition), partition, lineage)
+    def find(self, partition, lineage, offset):
+        """The place of an offset that is known and holds still; None without one."""
+        return self.current(partition, lineage).at(offset)
 
     def keep(self, partition, KnownPlaces known not None):
         """From now on that."""

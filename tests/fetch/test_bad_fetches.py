@@ -42,8 +42,6 @@ class BadStore:
         self.calls = 0
 
     # Reads go through `get_range`, which nothing may pass by.
-    open_files = None
-
     def open_file(self, _key: str) -> None:
         return None
 

@@ -211,7 +211,7 @@ def test_what_comes_late_is_not_the_new_ones(tiers: Tiers) -> None:
     tiers.fetcher._pool.close()
     pool = tiers.fetcher._pool = PromptPool(1, 0)
     tiers.fetcher.max_remote_wait_ms = 1
-    store.open_file = None  # type: ignore[method-assign,assignment]
+    store.open_file = lambda key: None  # type: ignore[method-assign]
     store.fetch_log_segment = held  # type: ignore[method-assign,assignment]
     empty = tiers.ask(OLD, 0, isolation)
     assert (empty.source, bytes(empty.records)) == (FetchSource.REMOTE, b"")

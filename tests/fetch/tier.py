@@ -18,7 +18,8 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.memory import FetchMemory
-from tierlog.reader.remote import RemoteRead, RemoteReader
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_read import RemoteRead
 from tierlog.reader.types import FetchView
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager

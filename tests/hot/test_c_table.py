@@ -57,18 +57,18 @@ def test_both_descriptions_name_the_same_functions_in_the_same_order() -> None:
     in_cython = re.findall(r"(?:int32_t|uint32_t) (\w+)$|\(\*(\w+)\)\(", cython, re.MULTILINE)
     assert in_rust == [field or function for field, function in in_cython]
     version, size_bytes = head_of_the_table()
-    assert version == 3
+    assert version == 4
     assert size_bytes == 8 + 8 * (len(in_rust) - 2)
 
 
 @pytest.mark.parametrize(
     ("version", "size_bytes", "name", "expected"),
     [
-        (1, 4096, NAME, "ImportError: tierlog._hot needs version 3 of the core's C API"),
-        (4, 4096, NAME, "found version 4 (4096 bytes): install both from one wheel"),
-        (3, 24, NAME, "found version 3 (24 bytes)"),
-        (3, 4096, b"other", "ValueError: PyCapsule_GetPointer called with incorrect name"),
-        (3, 4096, b"", "ValueError: PyCapsule_GetPointer called with invalid PyCapsule object"),
+        (1, 4096, NAME, "ImportError: tierlog._hot needs version 4 of the core's C API"),
+        (5, 4096, NAME, "found version 5 (4096 bytes): install both from one wheel"),
+        (4, 24, NAME, "found version 4 (24 bytes)"),
+        (4, 4096, b"other", "ValueError: PyCapsule_GetPointer called with incorrect name"),
+        (4, 4096, b"", "ValueError: PyCapsule_GetPointer called with invalid PyCapsule object"),
     ],
 )
 def test_another_table_is_refused(
@@ -80,6 +80,6 @@ def test_another_table_is_refused(
 
 
 def test_a_longer_table_of_the_same_version_will_do() -> None:
-    command = [sys.executable, "-c", IMPORT_WITH, "3", "4096", NAME.decode()]
+    command = [sys.executable, "-c", IMPORT_WITH, "4", "4096", NAME.decode()]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout == ""

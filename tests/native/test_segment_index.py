@@ -81,16 +81,18 @@ def test_a_file_answers_with_what_is_asked_for(
     first_indexed = made.entries[0][0]
     for offset in range(START, made.end_offset + 1):
         for last_offset in (made.end_offset, offset + 5):
-            found = made.index.read(file, REACH, offset, last_offset, max_bytes, True)
+            records, position, first_offset, next_offset, read_bytes = made.index.read(
+                file, REACH, offset, last_offset, max_bytes, True
+            )
             if offset < first_indexed:
                 # The offset index has no word about the first batch.
-                assert found is None
+                assert (records, read_bytes) == (None, 0)
                 continue
             wanted = made.expected(offset, max_bytes, last_offset)
-            assert found is not None or not wanted
-            if found is not None:
-                records, position, first_offset, next_offset = found
+            assert records is not None or not wanted
+            if records is not None:
                 assert records == wanted
+                assert len(records) <= read_bytes
                 assert made.path.read_bytes()[position:].startswith(records)
                 assert first_offset == (offset if offset % 2 == START % 2 else offset - 1)
                 assert next_offset == first_offset + 2 * (len(wanted) // len(made.batches[0]))
@@ -130,7 +132,6 @@ def test_batches_of_all_sizes_in_any_order(seed: int, gap: int, tmp_path: Path) 
                 break
             wanted, first = wanted + batch, base if first < 0 else first
         found = index.read(file, REACH, offset, rows[-1][1], most, True)
-        assert found is not None
         assert found[0] == wanted
         assert found[2] == first
 
@@ -144,24 +145,24 @@ def test_bytes_at_hand_answer_as_the_file_does(made: Made, file: _core.ReadFile)
         found = made.index.answer(part, position, last_offset, *asked)
         assert found is not None
         start, end, first_offset, next_offset = found
-        read = made.index.read(file, REACH, *asked)
-        assert read == (part[start:end], position + start, first_offset, next_offset)
+        *read, _read_bytes = made.index.read(file, REACH, *asked)
+        assert read == [part[start:end], position + start, first_offset, next_offset]
 
 
 def test_whatever_is_odd_is_left_to_others(made: Made, file: _core.ReadFile) -> None:
     """Every byte of a read that is flipped: the same answer, if it was none of its own, or none."""
     offset = made.end_offset - 4
     asked = (offset, made.end_offset, 1, True)
-    sound = made.index.read(file, REACH, *asked)
+    sound, start, *_ = made.index.read(file, REACH, *asked)
     assert sound is not None
     data = made.path.read_bytes()
     _, position, _, covers = made.index.span(offset, REACH)
     step = max(1, (covers - position) // 500)
     for at in {*range(position, min(position + 70, covers)), *range(position, covers, step)}:
         made.path.write_bytes(data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
-        found = made.index.read(file, REACH, *asked)
-        in_answer = sound[1] <= at < sound[1] + len(sound[0])
-        in_epoch = in_answer and 12 <= at - sound[1] < 16
+        found, *_ = made.index.read(file, REACH, *asked)
+        in_answer = start <= at < start + len(sound)
+        in_epoch = in_answer and 12 <= at - start < 16
         assert found is None or found == sound or in_epoch
         assert found is None or not in_answer or in_epoch
 
@@ -173,9 +174,8 @@ def test_what_it_refuses(made: Made, file: _core.ReadFile) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         _core.ReadFile(-1)
     # More than one small read.
-    assert made.index.read(file, REACH, made.entries[0][0], end, 10 << 20, True) is None or (
-        made.size_bytes < 256 << 10
-    )
+    records = made.index.read(file, REACH, made.entries[0][0], end, 10 << 20, True)[0]
+    assert records is None or made.size_bytes < 256 << 10
     os.truncate(made.path, made.size_bytes - 1)
-    assert made.index.read(file, REACH, end, end, 1, True) is None
+    assert made.index.read(file, REACH, end, end, 1, True)[0] is None
     assert file.fileno() > 2

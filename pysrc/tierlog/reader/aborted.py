@@ -34,7 +34,7 @@ from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from tierlog.reader.kept_indexes import Indexes
-    from tierlog.reader.remote import RemoteRead
+    from tierlog.reader.remote_read import RemoteRead
 
 __all__ = ["TransactionReader"]
 

@@ -28,7 +28,7 @@ from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
     from tierlog.reader.aborted import TransactionReader
-    from tierlog.reader.remote import RemoteRead
+    from tierlog.reader.remote_read import RemoteRead
 
 __all__ = ["RemoteAborted", "StableLog", "committed_rows"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from tierlog.remote.index_cache.entry import RemoteIndexEntry
+from tierlog.remote.index_cache.entry import IndexKey, RemoteIndexEntry, key_of
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import RemoteLogSegmentId
@@ -31,38 +32,37 @@ class KeptIndexes:
 
     def __init__(self, storage: RemoteStorageManager) -> None:
         self._storage = storage
-        self._entries: OrderedDict[RemoteLogSegmentId, RemoteIndexEntry] = OrderedDict()
+        self._entries: OrderedDict[IndexKey, RemoteIndexEntry] = OrderedDict()
+        # See `RemoteIndexCache`.
+        self.find: Callable[[IndexKey], RemoteIndexEntry | None] = self._entries.get
 
     def __contains__(self, segment_id: RemoteLogSegmentId) -> bool:
-        return segment_id in self._entries
+        return key_of(segment_id) in self._entries
 
     def get(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
         """The verified indexes of that segment, with one request if need be; its errors are those
         of `RemoteIndexCache.get`."""
-        entry = self._entries.get(segment.segment_id)
+        key = key_of(segment.segment_id)
+        entry = self._entries.get(key)
         if entry is None:
             header, described, data = self._storage.fetch_whole_indexes(segment)
             entry = RemoteIndexEntry(described, header.object_size_bytes, header=header, data=data)
-            self._keep(segment.segment_id, entry)
+            self._keep(key, entry)
         entry.check_segment(segment)
         return entry
 
-    def find(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry | None:
-        """The same, if it is here."""
-        return self.get(segment) if segment.segment_id in self._entries else None
-
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
         """Forget that segment. Whether it was here."""
-        return self._entries.pop(segment_id, None) is not None
+        return self._entries.pop(key_of(segment_id), None) is not None
 
     def clear(self) -> None:
         """Forget all of them."""
         self._entries.clear()
 
-    def _keep(self, segment_id: RemoteLogSegmentId, entry: RemoteIndexEntry) -> None:
+    def _keep(self, key: IndexKey, entry: RemoteIndexEntry) -> None:
         if entry.size_bytes > _KEPT_BYTES:
             return
-        self._entries[segment_id] = entry
+        self._entries[key] = entry
         kept = list(self._entries.values())
         size_bytes = sum(one.size_bytes for one in kept)
         surplus = len(kept) - _KEPT_ENTRIES
@@ -71,4 +71,4 @@ class KeptIndexes:
                 return
             surplus -= 1
             size_bytes -= one.size_bytes
-            self._entries.pop(one.metadata.segment_id, None)
+            self._entries.pop(key_of(one.metadata.segment_id), None)

@@ -26,14 +26,16 @@ _MAX_PLACES = 64
 
 class SegmentPlaces:
     """Answers from a metadata manager, kept per partition until its number of changes or the
-    lineage is another one: in ``table``. Any thread."""
+    lineage is another one. Any thread."""
 
     def __init__(
         self, metadata: RemoteLogMetadataManager, gap_start_of: GapStartOf | None = None
     ) -> None:
         self._metadata = metadata
         self._gaps = KnownGaps(metadata, gap_start_of)
-        self.table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
+        self._table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
+        # Where an offset is, when that was found before and nothing has changed since.
+        self.find_known = self._table.find
 
     def find(
         self,
@@ -44,7 +46,7 @@ class SegmentPlaces:
     ) -> Place | None:
         """Where `offset` is; None when no finished segment of the lineage holds it. Of several
         places `stay`, where a reader is already, if nothing has changed since."""
-        known = self.table.current(partition, lineage)
+        known = self._table.current(partition, lineage)
         if stay is not None and stay.holds(offset) and stay in known.places:
             return stay
         place = known.at(offset)
@@ -106,7 +108,7 @@ class SegmentPlaces:
 
     def forget(self, partition: TopicIdPartition) -> None:
         """Ask again next time."""
-        self.table.forget(partition)
+        self._table.forget(partition)
 
     def _look_up(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
@@ -125,4 +127,4 @@ class SegmentPlaces:
     def _remember(self, partition: TopicIdPartition, known: KnownPlaces, place: Place) -> None:
         kept = known.places if len(known.places) < _MAX_PLACES else ()
         places = sorted((*kept, place), key=lambda one: (one.first_offset, one.last_offset))
-        self.table.keep(partition, KnownPlaces(known.change, known.lineage, tuple(places)))
+        self._table.keep(partition, KnownPlaces(known.change, known.lineage, tuple(places)))

@@ -204,7 +204,6 @@ class Positions:
         clock: Clock,
     ) -> None:
         self._indexes = KeptIndexes(storage) if index_cache is None else index_cache
-        self.table = None if isinstance(self._indexes, KeptIndexes) else self._indexes.table
         self._storage = storage
         self._files = index_files
         self._is_current = is_current
@@ -213,7 +212,7 @@ class Positions:
         self._lock = threading.Lock()
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
         # Segments whose indexes nobody believes for the time being.
-        self.walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
+        self._walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
     # -- looking up
 
@@ -223,7 +222,7 @@ class Positions:
         RemoteStorageError when the indexes have to be asked for and the store fails.
         """
         segment_id = place.segment.segment_id
-        if self.walked and (walked := self._without_index(segment_id)) is not None:
+        if self._walked and (walked := self._without_index(segment_id)) is not None:
             return self._walk(place, walked, offset)
         warm = segment_id in self._indexes
         if not warm and self._files is not None:
@@ -241,11 +240,18 @@ class Positions:
 
     def index_of(self, place: Place) -> SegmentIndex | None:
         """The segment's own index, if it is here and nothing speaks against it."""
-        if self.walked and self._without_index(place.segment.segment_id) is not None:
+        if self._walked and self._without_index(place.segment.segment_id) is not None:
+            return None
+        entry = self._indexes.find(place.index_key)
+        if entry is None:
+            return None
+        if entry.asked is place.segment and entry.index is not None:
+            return entry.index
+        if not entry.verified:
             return None
         try:
-            entry = self._indexes.find(place.segment)
-            return None if entry is None else entry.segment_index
+            entry.check_segment(place.segment)
+            return entry.segment_index
         except CorruptDataError:
             return None
 
@@ -253,7 +259,7 @@ class Positions:
         """The same with a request; None when it is not the way to find an offset there, or in
         vain: `find` knows what to do then. RemoteStorageError when the store fails."""
         segment_id = place.segment.segment_id
-        if self._files is not None or segment_id in self.walked or segment_id in self._indexes:
+        if self._files is not None or segment_id in self._walked or segment_id in self._indexes:
             return None
         try:
             return self._indexes.get(place.segment).segment_index
@@ -324,14 +330,14 @@ class Positions:
 
     def note(self, place: Place, last_offset: int, position: int) -> None:
         """A walk came by a batch at `position`; all before it end at `last_offset` or earlier."""
-        walked = self.walked.get(place.segment.segment_id)
+        walked = self._walked.get(place.segment.segment_id)
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
 
     def keep_walk(self, place: Place) -> None:
         """A walk waits for its quota: what it came by must not be forgotten meanwhile."""
-        walked = self.walked.get(place.segment.segment_id)
+        walked = self._walked.get(place.segment.segment_id)
         if walked is not None:
             walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
@@ -341,7 +347,7 @@ class Positions:
             self._indexes.clear()
         with self._lock:
             self._runs.clear()
-            self.walked.clear()
+            self._walked.clear()
 
     # -- inside
 
@@ -446,18 +452,18 @@ class Positions:
             raise error
         walked = _Walked(self._clock.monotonic_ms() + _RETRY_MS)
         with self._lock:
-            self.walked[place.segment.segment_id] = walked
-            while len(self.walked) > _MAX_SEGMENTS:
-                self.walked.popitem(last=False)
+            self._walked[place.segment.segment_id] = walked
+            while len(self._walked) > _MAX_SEGMENTS:
+                self._walked.popitem(last=False)
         self._report(error)
         return walked
 
     def _without_index(self, segment_id: RemoteLogSegmentId) -> _Walked | None:
-        walked = self.walked.get(segment_id)
+        walked = self._walked.get(segment_id)
         if walked is None or walked.until_ms > self._clock.monotonic_ms():
             return walked
         with self._lock:
-            self.walked.pop(segment_id, None)
+            self._walked.pop(segment_id, None)
         return None
 
     def _walk(self, place: Place, walked: _Walked, offset: int) -> Start:

@@ -38,7 +38,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tierlog._hot import ReadMarks
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
@@ -67,6 +66,8 @@ _NO_PAUSE_MS = 0.25
 _MAX_WARMED = 16
 # Topic id, partition and where a reader goes on.
 _Key = tuple[str, int, int]
+# Place, position and time of a first read.
+_Begun = tuple[Place, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,10 +371,13 @@ class ReadAhead:
             settings.threads, settings.idle_ms, clock, self.sweep
         )
         self._lock = threading.Lock()
-        self.streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
-        # Of readers that have read once.
-        self.marks = ReadMarks(settings.max_streams if settings.max_window_bytes > 0 else 0)
+        self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
         self._count = 0
+        # Where readers that have read once go on: place, position, and the time of the read. The
+        # stream is made for the second read.
+        self._begun: dict[_Key, _Begun] = {}
+        self._begun_before: dict[_Key, _Begun] = {}
+        self._max_begun = settings.max_streams if settings.max_window_bytes > 0 else 0
         self._loading: set[RemoteLogSegmentId] = set()
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
         # What a piece takes to be fetched and checked, in the mean of the last ones.
@@ -387,24 +391,32 @@ class ReadAhead:
         """The stream that goes on at `offset`, for the caller alone; of several the one that has
         read most ahead."""
         key = (partition.topic_id, partition.partition, offset)
-        if key in self.streams:
+        if self._streams and key in self._streams:
             with self._lock:
-                found = self.streams.get(key)
+                found = self._streams.get(key)
                 if found:
                     stream = max(found, key=lambda one: len(one.pieces))
                     found.remove(stream)
                     self._count -= 1
                     if not found:
-                        del self.streams[key]
+                        del self._streams[key]
                     return stream
-        begun = self.marks.take(*key)
+        begun = self._begun.pop(key, None)
+        if begun is None and self._begun_before:
+            begun = self._begun_before.pop(key, None)
         return None if begun is None else Stream(partition, *begun)
 
     def begin(self, offset: int, place: Place, position: int, now_ms: int) -> None:
         """Somebody has read once, and goes on at `offset` if he is sequential: at byte `position`
         of `place`."""
-        if not self._closed:
-            self.marks.put(offset, place, position, now_ms)
+        if self._closed or not self._max_begun:
+            return
+        begun = self._begun
+        if len(begun) >= self._max_begun:
+            self._begun_before, self._begun = begun, {}
+            begun = self._begun
+        topic_id, partition, _ = place.index_key
+        begun[topic_id, partition, offset] = place, position, now_ms
 
     def put(self, stream: Stream, offset: int) -> None:
         """The stream goes on at `offset`; who takes it next reads on there."""
@@ -415,9 +427,9 @@ class ReadAhead:
             if self._closed:
                 surplus.append(stream)
             else:
-                self.streams.setdefault(key, []).append(stream)
+                self._streams.setdefault(key, []).append(stream)
                 self._count += 1
-                self.streams.move_to_end(key)
+                self._streams.move_to_end(key)
             surplus += self._surplus()
         for one in surplus:
             self.drop_pieces(one)
@@ -433,15 +445,15 @@ class ReadAhead:
         """Streams that are too many or too old, out of the table."""
         found: list[Stream] = []
         now_ms = self._clock.monotonic_ms()
-        while self.streams:
-            key = next(iter(self.streams))
-            streams = self.streams[key]
+        while self._streams:
+            key = next(iter(self._streams))
+            streams = self._streams[key]
             if (
                 self._count <= self.settings.max_streams
                 and streams[-1].answered_ms + self.settings.idle_ms > now_ms
             ):
                 break
-            del self.streams[key]
+            del self._streams[key]
             self._count -= len(streams)
             found += streams
         return found
@@ -637,7 +649,7 @@ class ReadAhead:
         with self._lock:
             return any(
                 one.run is not None or (one.pieces and not one.pieces[0].is_waiting)
-                for one in self.streams.get(key, ())
+                for one in self._streams.get(key, ())
             )
 
     def drop_pieces(self, stream: Stream) -> int:
@@ -654,7 +666,7 @@ class ReadAhead:
     def give_up(self, needed_bytes: int) -> None:
         """Somebody needs memory: what was read ahead for who has been away longest goes first."""
         with self._lock:
-            for streams in self.streams.values():
+            for streams in self._streams.values():
                 for stream in streams:
                     if needed_bytes <= 0:
                         return
@@ -676,9 +688,9 @@ class ReadAhead:
         """Drop everything; a piece under way is dropped when it comes."""
         with self._lock:
             self._closed = True
-            streams = [one for found in self.streams.values() for one in found]
-            self.streams.clear()
-            self.marks.clear()
+            streams = [one for found in self._streams.values() for one in found]
+            self._streams.clear()
+            self._begun, self._begun_before = {}, {}
             self._count = 0
         self._workers.close()
         for stream in streams:

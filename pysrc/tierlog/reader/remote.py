@@ -20,10 +20,9 @@ The bytes of `.log` objects are charged to the payer of the read when they are a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 from tierlog._core import join_slab
-from tierlog._hot import FileReads
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
     ClosedError,
@@ -47,23 +46,25 @@ from tierlog.reader.read_ahead import (
     ReadAheadStats,
     Stream,
 )
+from tierlog.reader.remote_read import (
+    Fetched,
+    RefusedError,
+    RemoteRead,
+    ThrottledError,
+    Wanted,
+    nothing_read,
+)
 from tierlog.reader.run_checks import (
     WRONG_POSITION,
     check_start,
     too_long,
     wrong_position,
 )
-from tierlog.reader.sequential import Fetched, Outcome, Part, Wanted, take_parts
+from tierlog.reader.sequential import Outcome, Part, take_parts
 from tierlog.reader.workers import Workers
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import StopReason, TopicIdPartition
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from tierlog._core import SegmentIndex
-
 
 __all__ = ["RemoteRead", "RemoteReader"]
 
@@ -85,35 +86,8 @@ _STRUCTURAL = frozenset(
 )
 
 
-class RemoteRead(NamedTuple):
-    """What a read found.
-
-    ``records``: whole batches as they are stored, back to back, the first one reaching the offset
-    asked for. They lie in ``segment`` from byte ``start_position`` up to, not including,
-    ``end_position``; ``first_offset`` is the base offset of the first one and ``next_offset`` the
-    one after the last. Without any, `first_offset` is -1 and `next_offset` is where to go on: past
-    a gap, or the offset itself when the first batch is too large, or there was no memory for it in
-    time (``refused``), or the quota is used up (``throttled``). ``requests`` to the store were made
-    for it.
-    """
-
-    records: Buffer
-    first_offset: int
-    next_offset: int
-    segment: RemoteLogSegmentMetadata | None = None
-    start_position: int = 0
-    end_position: int = 0
-    requests: int = 0
-    refused: bool = False
-    throttled: bool = False
-
-
-class _RefusedError(Exception):
-    """There was no memory in time."""
-
-
-class _ThrottledError(Exception):
-    """The quota is used up."""
+# The constructor of a `NamedTuple` is a Python function and takes twice as long.
+_new_tuple = tuple.__new__
 
 
 class RemoteReader:
@@ -144,6 +118,7 @@ class RemoteReader:
     ) -> None:
         self.storage = storage
         self._memory = memory
+        self._budget = memory.budget
         self._memory_wait_ms = memory_wait_ms
         self._alarm = alarm or (lambda _error: None)
         self._on_gap = gap_handler(on_gap)
@@ -165,20 +140,6 @@ class RemoteReader:
             clock=self._clock,
             is_local=storage.is_local,
             workers=workers,
-        )
-        self._reads = FileReads(
-            RemoteRead,
-            self._places.table,
-            self._positions.index_of,
-            self._positions.table,
-            self._positions.walked,
-            storage.open_files,
-            storage.open_file,
-            memory.budget,
-            self._ahead.streams,
-            self._ahead.marks,
-            None if clock is None else clock.monotonic_ms,
-            SPARSE_BYTES,
         )
         self._closed = False
 
@@ -220,53 +181,26 @@ class RemoteReader:
             raise OutOfRangeError(
                 f"{partition}: offset {offset} is before the log start {log_start_offset}"
             )
-        read = None
-        if not payer.is_limited:
-            try:
-                read = self._reads.read(
-                    partition, lineage, offset, max_bytes, upper_offset, minimum_one, payer.count
-                )
-            except RemoteResourceNotFoundError:
-                # `_read` finds out what that means.
-                read = None
+        stream = self._ahead.take(partition, offset)
+        if stream is None and not payer.is_limited:
+            read = self._read_file(
+                partition, lineage, offset, max_bytes, upper_offset - 1, minimum_one, payer.count
+            )
             if read is not None:
                 return read
-        max_bytes = min(max(max_bytes, 0), self._memory.limit_bytes)
-        wanted = Wanted(offset, max_bytes, upper_offset - 1, minimum_one, payer)
-        wanted.log_start_offset, wanted.tier_end_offset = log_start_offset, tier_end_offset
-        return self._read_wanted(partition, lineage, wanted)
-
-    def _read_wanted(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: Wanted
-    ) -> RemoteRead:
-        """A read that takes more than the usual steps."""
-        read, offset = None, wanted.offset
-        stream = wanted.stream = self._ahead.take(partition, offset)
-        try:
-            if stream is None:
-                read = self._read_warm(partition, lineage, wanted)
-                if read is not None:
-                    return read
-            read = self._read(partition, lineage, wanted)
-        except _RefusedError:
-            read = _nothing(wanted, refused=True)
-        except _ThrottledError:
-            # The reader asks for the same again.
-            wanted.offset = offset
-            read = _nothing(wanted, throttled=True)
-        except (CorruptDataError, GapError) as error:
-            # Whoever keeps the error must not keep, by its frames, the bytes it was found in.
-            error.__context__ = None
-            raise error.with_traceback(None) from None
-        finally:
-            if read is None and stream is not None:
-                self._ahead.drop_pieces(stream)
-        if wanted.stream is not None:
-            self._ahead.put(wanted.stream, read.next_offset)
-        if self._closed:
-            del read
-            self._check_open()
-        return read
+        wanted = Wanted(
+            partition,
+            lineage,
+            offset,
+            min(max(max_bytes, 0), self._memory.limit_bytes),
+            upper_offset - 1,
+            minimum_one,
+            payer,
+            log_start_offset,
+            tier_end_offset,
+            stream,
+        )
+        return self._read_wanted(wanted)
 
     def newer_from(self, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
         """The offset before which every record of the segment is of `timestamp_ms` or earlier, by
@@ -279,7 +213,7 @@ class RemoteReader:
 
     def close(self) -> None:
         """Let go of everything; reads under way end with a ClosedError, their bytes are dropped."""
-        self._closed = self._reads.closed = True
+        self._closed = True
         self._ahead.close()
         self._positions.clear()
 
@@ -291,29 +225,212 @@ class RemoteReader:
         """What was read ahead, for metrics."""
         return self._ahead.stats()
 
-    # -- the usual read
+    # -- from an open file
 
-    def _read_warm(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: Wanted
+    def _read_file(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        max_bytes: int,
+        last_offset: int,
+        minimum_one: bool,
+        count: Callable[[int], object] | None,
     ) -> RemoteRead | None:
-        """A read of who comes for the first time to a segment: nothing but the few steps that it
-        takes. Everything that is not as usual is left to `_read`, with what was fetched."""
-        place = self._places.find(partition, lineage, wanted.offset)
-        if place is None or wanted.offset > wanted.last_offset:
+        """Read a few batches from a local object in one native call; None unless the place, the
+        index and the file are at hand, and the batches beyond doubt.
+
+        A random reader does hardly anything else, so this comes before every other step.
+        """
+        place = self._places.find_known(partition, lineage, offset)
+        if place is None or max_bytes < 0 or self._closed:
+            return None
+        index = self._positions.index_of(place)
+        if index is None:
             return None
         try:
-            index = self._positions.index_of(place)
-            if index is None:
-                index = self._positions.fetch_index(place)
-                wanted.requests += index is not None
-            return None if index is None else self._read_range(place, index, wanted)
-        except (RemoteResourceNotFoundError, CorruptDataError) as error:
-            if not self._places.is_current(place):
-                self._require_another(partition, lineage, wanted.offset, error)
+            file = self.storage.open_file(place.log_key)
+        except RemoteResourceNotFoundError:
             return None
+        if file is None:
+            return None
+        if last_offset > place.last_offset:
+            last_offset = place.last_offset
+        if max_bytes > self._budget.limit_bytes:
+            max_bytes = self._budget.limit_bytes
+        data, start, first_offset, next_offset, read_bytes = index.read(
+            file, SPARSE_BYTES, offset, last_offset, max_bytes, minimum_one
+        )
+        if read_bytes and count is not None:
+            count(read_bytes)
+        if data is None:
+            return None
+        size_bytes = len(data)
+        permit = self._budget.take(size_bytes)
+        if permit is None:
+            return None
+        end = start + size_bytes
+        self._ahead.begin(next_offset, place, end, self._clock.monotonic_ms())
+        records, segment = permit.hold(data), place.segment
+        return _new_tuple(
+            RemoteRead, (records, first_offset, next_offset, segment, start, end, 1, False, False)
+        )
 
-    def _read_range(self, place: Place, index: SegmentIndex, wanted: Wanted) -> RemoteRead | None:
-        """The same, by a request to the store."""
+    # -- finding the segment
+
+    def _read_wanted(self, wanted: Wanted) -> RemoteRead:
+        read, offset, stream = None, wanted.offset, wanted.stream
+        try:
+            read = self._read_segments(wanted)
+        except RefusedError:
+            read = nothing_read(wanted, refused=True)
+        except ThrottledError:
+            # The reader asks for the same again.
+            wanted.offset = offset
+            read = nothing_read(wanted, throttled=True)
+        except (CorruptDataError, GapError) as error:
+            # The frames of a kept error must not keep the bytes alive that it was found in.
+            error.__context__ = None
+            raise error.with_traceback(None) from None
+        finally:
+            if read is None and stream is not None:
+                self._ahead.drop_pieces(stream)
+        if stream is not None:
+            self._ahead.put(stream, read.next_offset)
+        if self._closed:
+            del read
+            self._check_open()
+        return read
+
+    def _read_segments(self, wanted: Wanted) -> RemoteRead:
+        """Read from the segment that holds the offset, or from the next one that has a batch."""
+        asked = wanted.offset
+        looked_again = False
+        while True:
+            self._check_open()
+            if wanted.offset > wanted.last_offset:
+                return nothing_read(wanted)
+            place = self._find_place(wanted, asked)
+            if place is None:
+                return nothing_read(wanted)
+            try:
+                read = self._read_place(place, wanted)
+            except (RemoteResourceNotFoundError, CorruptDataError) as error:
+                if looked_again or self._places.is_current(place):
+                    raise
+                looked_again = True
+                self._require_another(wanted, error)
+                continue
+            if read is not None:
+                return read
+            wanted.go_to(place.last_offset + 1)
+
+    def _find_place(self, wanted: Wanted, asked: int) -> Place | None:
+        """Return the place to read next, and move `wanted` to it; None when it lies above the
+        wanted offsets, or when nothing follows the places that were read already.
+
+        OutOfRangeError when no segment holds the offset `asked` or a later one.
+        """
+        partition, lineage = wanted.partition, wanted.lineage
+        stay = None if wanted.stream is None else wanted.stream.place
+        found = self._places.find_or_next(partition, lineage, wanted.offset, stay)
+        next_offset = None if found is None else found[1]
+        if next_offset != wanted.offset:
+            end = wanted.last_offset + 1
+            self.check_gap(
+                partition,
+                lineage,
+                wanted.offset,
+                end if next_offset is None else min(next_offset, end),
+                log_start_offset=wanted.log_start_offset,
+                tier_end_offset=wanted.tier_end_offset,
+            )
+        if found is None:
+            if wanted.offset > asked:
+                return None
+            raise OutOfRangeError(f"{partition}: no remote segment holds offset {asked}")
+        place, start_offset = found
+        if start_offset > wanted.last_offset:
+            wanted.offset = max(wanted.offset, wanted.last_offset + 1)
+            return None
+        if start_offset > wanted.offset:
+            wanted.go_to(start_offset)
+        return place
+
+    def check_gap(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        next_offset: int,
+        *,
+        log_start_offset: int | None,
+        tier_end_offset: int | None,
+    ) -> None:
+        """GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap` says to
+        pass over it; the log and its tier are as in `read`."""
+        gap = self._places.find_gap(
+            partition,
+            lineage,
+            offset,
+            next_offset,
+            log_start_offset=log_start_offset,
+            end_offset=tier_end_offset,
+        )
+        if gap is not None:
+            self._on_gap(gap_error(partition, gap.first_offset, gap.last_offset))
+
+    def _require_another(
+        self, wanted: Wanted, error: RemoteResourceNotFoundError | CorruptDataError
+    ) -> None:
+        """OutOfRangeError when a segment was deleted while it was read and no other segment holds
+        the offset."""
+        self._places.forget(wanted.partition)
+        if self._places.find(wanted.partition, wanted.lineage, wanted.offset) is None:
+            raise OutOfRangeError(
+                f"{wanted.partition}: offset {wanted.offset} was deleted while it was being read "
+                f"({error})"
+            ) from error.with_traceback(None)
+
+    # -- reading from one segment
+
+    def _read_place(self, place: Place, wanted: Wanted) -> RemoteRead | None:
+        """None when the place has no batch from the offset on."""
+        try:
+            if wanted.stream is None:
+                read = self._read_indexed(place, wanted)
+                if read is not None:
+                    return read
+            else:
+                found = self._read_on(wanted.stream, place, wanted)
+                if found is not Outcome.MISSED:
+                    return found
+            start = self._start(place, wanted)
+            return None if start is None else self._read_from(place, wanted, start)
+        except CorruptDataError as error:
+            # What is kept here may be wrong, or the bytes were changed on their way.
+            if error.reason != WRONG_POSITION:
+                self._positions.forget(place)
+            if wanted.stream is not None:
+                self._ahead.drop_pieces(wanted.stream)
+                wanted.stream.place = None
+        start = self._positions.find(place, wanted.offset)
+        if start is None:
+            return None
+        try:
+            return self._read_from(place, wanted, start)
+        except CorruptDataError as error:
+            return self._read_despite(place, wanted, start, error)
+
+    def _read_indexed(self, place: Place, wanted: Wanted) -> RemoteRead | None:
+        """Read what the segment's own index leads to, in one request; None when that takes more
+        requests or a closer look at the bytes, which `wanted.fetched` holds then."""
+        index = self._positions.index_of(place)
+        if index is None:
+            index = self._positions.fetch_index(place)
+            if index is None:
+                return None
+            wanted.requests += 1
         offset, max_bytes = wanted.offset, wanted.max_bytes
         last_offset = min(place.last_offset, wanted.last_offset)
         first_last_offset, position, latest, covers = index.span(offset, SPARSE_BYTES)
@@ -340,115 +457,6 @@ class RemoteReader:
         self._ahead.begin(next_offset, place, stop, now_ms)
         return RemoteRead(records, first_offset, next_offset, segment, start, stop, wanted.requests)
 
-    # -- finding the segment
-
-    def _read(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, wanted: Wanted
-    ) -> RemoteRead:
-        asked = wanted.offset
-        looked_again = False
-        while True:
-            self._check_open()
-            if wanted.offset > wanted.last_offset:
-                return _nothing(wanted)
-            stay = None if wanted.stream is None else wanted.stream.place
-            found = self._places.find_or_next(partition, lineage, wanted.offset, stay)
-            next_offset = None if found is None else found[1]
-            if next_offset != wanted.offset:
-                end = wanted.last_offset + 1
-                self.check_gap(
-                    partition,
-                    lineage,
-                    wanted.offset,
-                    end if next_offset is None else min(next_offset, end),
-                    log_start_offset=wanted.log_start_offset,
-                    tier_end_offset=wanted.tier_end_offset,
-                )
-            if found is None:
-                if wanted.offset > asked:
-                    return _nothing(wanted)
-                raise OutOfRangeError(f"{partition}: no remote segment holds offset {asked}")
-            place, start_offset = found
-            if start_offset > wanted.last_offset:
-                wanted.offset = max(wanted.offset, wanted.last_offset + 1)
-                return _nothing(wanted)
-            if start_offset > wanted.offset:
-                wanted.go_to(start_offset)
-            try:
-                read = self._read_place(place, lineage, wanted)
-            except (RemoteResourceNotFoundError, CorruptDataError) as error:
-                if looked_again or self._places.is_current(place):
-                    raise
-                looked_again = True
-                self._require_another(partition, lineage, wanted.offset, error)
-                continue
-            if read is not None:
-                return read
-            wanted.go_to(place.last_offset + 1)
-
-    def check_gap(
-        self,
-        partition: TopicIdPartition,
-        lineage: LeaderEpochs,
-        offset: int,
-        next_offset: int,
-        *,
-        log_start_offset: int | None,
-        tier_end_offset: int | None,
-    ) -> None:
-        """GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap` says to
-        pass over it; the log and its tier are as in `read`."""
-        gap = self._places.find_gap(
-            partition,
-            lineage,
-            offset,
-            next_offset,
-            log_start_offset=log_start_offset,
-            end_offset=tier_end_offset,
-        )
-        if gap is not None:
-            self._on_gap(gap_error(partition, gap.first_offset, gap.last_offset))
-
-    def _require_another(
-        self,
-        partition: TopicIdPartition,
-        lineage: LeaderEpochs,
-        offset: int,
-        error: RemoteResourceNotFoundError | CorruptDataError,
-    ) -> None:
-        """A segment was deleted under the reader: OutOfRangeError when no other one holds that."""
-        self._places.forget(partition)
-        if self._places.find(partition, lineage, offset) is None:
-            raise OutOfRangeError(
-                f"{partition}: offset {offset} was deleted while it was being read ({error})"
-            ) from error.with_traceback(None)
-
-    # -- reading from one segment
-
-    def _read_place(self, place: Place, lineage: LeaderEpochs, wanted: Wanted) -> RemoteRead | None:
-        """None when the place has nothing from the offset on."""
-        try:
-            if wanted.stream is not None:
-                found = self._read_on(wanted.stream, place, lineage, wanted)
-                if found is not Outcome.MISSED:
-                    return found
-            start = self._start(place, wanted)
-            return None if start is None else self._read_from(place, wanted, start)
-        except CorruptDataError as error:
-            # What is kept here may be wrong, or the bytes were changed on their way.
-            if error.reason != WRONG_POSITION:
-                self._positions.forget(place)
-            if wanted.stream is not None:
-                self._ahead.drop_pieces(wanted.stream)
-                wanted.stream.place = None
-        start = self._positions.find(place, wanted.offset)
-        if start is None:
-            return None
-        try:
-            return self._read_from(place, wanted, start)
-        except CorruptDataError as error:
-            return self._read_despite(place, wanted, start, error)
-
     def _start(self, place: Place, wanted: Wanted) -> Start | None:
         """Where the stream goes on, else what the index says."""
         stream = wanted.stream
@@ -462,7 +470,7 @@ class RemoteReader:
     # -- sequential readers
 
     def _read_on(
-        self, stream: Stream, place: Place, lineage: LeaderEpochs, wanted: Wanted
+        self, stream: Stream, place: Place, wanted: Wanted
     ) -> RemoteRead | Literal[Outcome.MISSED] | None:
         """From what was fetched before; None when the place has no more."""
         stream.reads += 1
@@ -479,16 +487,16 @@ class RemoteReader:
             return Outcome.MISSED
         if not stream.pieces:
             stream.plan_from(place, stream.position, wanted.offset)
-        self._ahead.extend(stream, lineage, wanted.max_bytes, wanted.payer)
+        self._ahead.extend(stream, wanted.lineage, wanted.max_bytes, wanted.payer)
         parts = take_parts(self._ahead, stream, place, wanted)
         if isinstance(parts, list):
             return self._joined(parts, place, wanted)
         if parts is Outcome.THROTTLED:
-            raise _ThrottledError
+            raise ThrottledError
         if parts is Outcome.MISSED:
             self._ahead.drop_pieces(stream)
             return Outcome.MISSED
-        return _nothing(wanted) if parts is Outcome.NOTHING else None
+        return nothing_read(wanted) if parts is Outcome.NOTHING else None
 
     def _read_kept(self, run: BatchRun, place: Place, wanted: Wanted) -> RemoteRead | None:
         """The whole of what is wanted from what the last request brought besides."""
@@ -537,7 +545,7 @@ class RemoteReader:
                     # The batches before lead there as well.
                     raise error from None
                 continue
-            except _ThrottledError:
+            except ThrottledError:
                 # The next read goes on with this walk.
                 self._positions.distrust(place, error)
                 raise
@@ -605,7 +613,7 @@ class RemoteReader:
                 self._ahead.drop_pieces(wanted.stream)
             permit = self._memory.acquire(end - position, self._memory_wait_ms)
         if permit is None:
-            raise _RefusedError
+            raise RefusedError
         view, _ = self._request(place, wanted, position, end, permit)
         return self._run(view, position, place)
 
@@ -619,7 +627,7 @@ class RemoteReader:
                     wanted.payer.count(end - position)
             elif not wanted.payer.charge(end - position):
                 self._positions.keep_walk(place)
-                raise _ThrottledError
+                raise ThrottledError
         except BaseException:
             permit.release()
             raise
@@ -711,11 +719,11 @@ class RemoteReader:
         last_offset = min(place.last_offset, wanted.last_offset)
         if run.last_offset[row] > last_offset:
             # It is cut off by the lineage, and all that follow with it, or by the reader's limit.
-            return _nothing(wanted) if place.last_offset > wanted.last_offset else None
+            return nothing_read(wanted) if place.last_offset > wanted.last_offset else None
         end = run.rows_within(row, wanted.max_bytes, last_offset)
         if end == row:
             if not wanted.minimum_one:
-                return _nothing(wanted)
+                return nothing_read(wanted)
             end = row + 1
         part = Part(run, row, end)
         records = self._own(run.bytes_of(row, end), run.view.nbytes)
@@ -776,14 +784,3 @@ class _NextPlaces:
     def start_of(self, place: Place, offset: int) -> int | None:
         start = self._find(place, offset)
         return None if start is None or start.guessed else start.position
-
-
-def _nothing(wanted: Wanted, *, refused: bool = False, throttled: bool = False) -> RemoteRead:
-    return RemoteRead(
-        records=b"",
-        first_offset=-1,
-        next_offset=wanted.offset,
-        requests=wanted.requests,
-        refused=refused,
-        throttled=throttled,
-    )

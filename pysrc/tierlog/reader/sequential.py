@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from tierlog.reader.batch_run import BatchRun
-from tierlog.reader.charges import Payer
 from tierlog.reader.places import Place
 from tierlog.reader.read_ahead import ReadAhead, Stream, Work
+from tierlog.reader.remote_read import Wanted
 
-__all__ = ["Fetched", "Outcome", "Part", "Wanted", "take_parts"]
+__all__ = ["Outcome", "Part", "take_parts"]
 
 # An answer of this size may end with a piece when it is half of what was asked for: filling it up
 # would mean copying all of it.
@@ -28,57 +27,6 @@ class Outcome(Enum):
     MISSED = "missed"
     # It is not here yet, and the quota is used up.
     THROTTLED = "throttled"
-
-
-class Fetched(NamedTuple):
-    """Bytes of a place, from `position` on, that nobody has looked at closely yet."""
-
-    place: Place
-    position: int
-    view: memoryview
-
-
-class Wanted:
-    """One read on its way through the segments: offsets from `offset` up to `last_offset`, at most
-    `max_bytes` but the first batch always if `minimum_one`; `requests` counts. ``fetched`` is at
-    hand already. The tier should hold the offsets from `log_start_offset` to `tier_end_offset`
-    (exclusive), None for unknown. Its bytes are charged to ``payer``; once ``is_begun``, without
-    asking."""
-
-    __slots__ = (
-        "fetched",
-        "is_begun",
-        "last_offset",
-        "log_start_offset",
-        "max_bytes",
-        "minimum_one",
-        "offset",
-        "payer",
-        "requests",
-        "stream",
-        "tier_end_offset",
-    )
-
-    def __init__(
-        self, offset: int, max_bytes: int, last_offset: int, minimum_one: bool, payer: Payer
-    ) -> None:
-        self.payer = payer
-        self.is_begun = False
-        self.offset = offset
-        self.max_bytes = max_bytes
-        self.last_offset = last_offset
-        self.minimum_one = minimum_one
-        self.log_start_offset: int | None = None
-        self.tier_end_offset: int | None = None
-        self.requests = 0
-        self.stream: Stream | None = None
-        self.fetched: Fetched | None = None
-
-    def go_to(self, offset: int) -> None:
-        """Past a gap, or to the next segment: the stream's position is not where that is."""
-        self.offset = offset
-        if self.stream is not None:
-            self.stream.place = None
 
 
 class Part:

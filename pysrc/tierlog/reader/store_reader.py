@@ -44,7 +44,8 @@ from tierlog.reader.log_reader import (
 from tierlog.reader.memory import FetchMemory, Permit
 from tierlog.reader.places import Place, SegmentPlaces
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteRead, RemoteReader
+from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_read import RemoteRead
 from tierlog.reader.types import IsolationLevel
 from tierlog.remote.index_files.lookups import index_views
 from tierlog.remote.metadata.manager import (

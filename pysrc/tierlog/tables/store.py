@@ -11,7 +11,7 @@ from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.committed import StableLog
 from tierlog.reader.gaps import KnownGaps, gap_error, gap_start_in, unknown_end
 from tierlog.reader.lineage import newest_segment, ranges_in_lineage
-from tierlog.reader.remote import RemoteRead
+from tierlog.reader.remote_read import RemoteRead
 from tierlog.reader.store_listing import StoreListing
 from tierlog.reader.store_reader import StoreReader
 from tierlog.reader.types import IsolationLevel

@@ -16,10 +16,10 @@ use tierlog_core::quota::{QuotaSensor, Token};
 use crate::cache::Handle;
 use crate::load::{Begin, Turn};
 use crate::object::Index;
-use crate::{cache, load, quota, segment_index};
+use crate::{cache, load, quota};
 
 /// Of the table's layout and of what its functions mean.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const NAME: &CStr = c"tierlog._core._C_API";
 
 /// The table. Functions are only ever added at its end.
@@ -79,16 +79,6 @@ struct Api {
     load_wait: unsafe extern "C" fn(*const Turn, u64) -> c_int,
     load_outcome: unsafe extern "C" fn(*const Turn, *mut PyObject) -> *mut PyObject,
     load_let_go: unsafe extern "C" fn(*mut Turn),
-    segment_read: unsafe extern "C" fn(
-        *mut PyObject,
-        *mut PyObject,
-        i64,
-        i64,
-        i64,
-        u64,
-        c_int,
-        *mut segment_index::Place,
-    ) -> *mut PyObject,
 }
 
 /// A slice of what C calls (pointer, length).
@@ -205,7 +195,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         load_wait: load::wait,
         load_outcome: load::outcome,
         load_let_go: load::let_go,
-        segment_read: segment_index::read,
     };
     module.add("_C_API", PyCapsule::new_with_value(module.py(), api, NAME)?)
 }

@@ -36,7 +36,7 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, ConfigError, CorruptDataError
 from tierlog.metrics import RemoteIndexCacheStats
 from tierlog.remote.index_cache.directory import IndexCacheDir, IndexFile, forks
-from tierlog.remote.index_cache.entry import RemoteIndexEntry
+from tierlog.remote.index_cache.entry import IndexKey, RemoteIndexEntry, key_of
 from tierlog.remote.index_cache.evictions import Evictions
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.indexes import IndexesHeader
@@ -44,11 +44,9 @@ from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from typing import Self, TypeAlias
+    from typing import Self
 
     from typing_extensions import Buffer
-
-    Key: TypeAlias = tuple[str, int, str]
 
 __all__ = ["RemoteIndexCache", "RemoteIndexCacheStats"]
 
@@ -74,7 +72,7 @@ class _Listener:
         self.evictions = Evictions()
         self.adopted = self.damaged = self.disk_errors = 0
 
-    def __call__(self, key: Key, entry: RemoteIndexEntry, cause: str) -> None:
+    def __call__(self, key: IndexKey, entry: RemoteIndexEntry, cause: str) -> None:
         self.evictions.record_eviction(key, cause)
         # An entry without a file was never kept; a closed cache keeps its files.
         if entry.file is None or cause == "closed":
@@ -147,10 +145,13 @@ class RemoteIndexCache:
         self._directory = IndexCacheDir(directory, first_generation=now_ms)
         # Runs also when the cache is dropped without a close, and at interpreter exit.
         self._release = weakref.finalize(self, _release, self._directory, self._closing)
-        # For look-ups without this object; see `_cache_key` for the keys.
-        self.table = self._cache = IndexCache(
+        self._cache = IndexCache(
             self._total_size_bytes, ttl_ms, clock, self._listener, record_stats
         )
+        # Return the entry under a key, None when it is not here, without a request or a look at the
+        # disk. The entry may not be verified yet, and the caller compares it with its segment. A
+        # method in between would double the cost of the look-up.
+        self.find: Callable[[IndexKey], RemoteIndexEntry | None] = self._cache.get
         self._adopt_files()
 
     def __repr__(self) -> str:
@@ -176,7 +177,7 @@ class RemoteIndexCache:
         ClosedError after `close`.
         """
         self._check_usable()
-        key = _cache_key(metadata.segment_id)
+        key = key_of(metadata.segment_id)
         while True:
             load = _Load(self._load, metadata)
             entry: RemoteIndexEntry = self._cache.get_or_load(key, load, timeout_ms)
@@ -186,14 +187,6 @@ class RemoteIndexCache:
             if entry.verified or self._verify(key, entry):
                 entry.check_segment(metadata)
                 return entry
-
-    def find(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexEntry | None:
-        """Return the entry if it is cached and verified, else None; makes no request."""
-        entry: RemoteIndexEntry | None = self._cache.get(_cache_key(metadata.segment_id))
-        if entry is None or not entry.verified:
-            return None
-        entry.check_segment(metadata)
-        return entry
 
     def lookup_offset(self, metadata: RemoteLogSegmentMetadata, target_offset: int) -> int:
         """Return the position in the `.log` object from which to scan for `target_offset`."""
@@ -212,7 +205,7 @@ class RemoteIndexCache:
         return len(self._cache)
 
     def __contains__(self, segment_id: RemoteLogSegmentId) -> bool:
-        return _cache_key(segment_id) in self._cache
+        return key_of(segment_id) in self._cache
 
     @property
     def size_bytes(self) -> int:
@@ -224,7 +217,7 @@ class RemoteIndexCache:
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
         """Remove that segment, also during its load; return whether it had an entry."""
         self._check_usable()
-        return self._cache.remove(_cache_key(segment_id))
+        return self._cache.remove(key_of(segment_id))
 
     def remove_partition(self, partition: TopicIdPartition) -> int:
         """Remove every segment of that partition; return the number of entries."""
@@ -310,7 +303,7 @@ class RemoteIndexCache:
     def _load(self, metadata: RemoteLogSegmentMetadata) -> tuple[RemoteIndexEntry, int]:
         header, described, data = self._storage.fetch_whole_indexes(metadata)
         size_bytes = header.object_size_bytes
-        self._listener.evictions.record_fetch(_cache_key(metadata.segment_id), size_bytes)
+        self._listener.evictions.record_fetch(key_of(metadata.segment_id), size_bytes)
         if size_bytes <= self._total_size_bytes:
             try:
                 return self._store_entry(header, described, data), size_bytes
@@ -337,7 +330,7 @@ class RemoteIndexCache:
             described, header.object_size_bytes, file=file, header=header, data=stored
         )
 
-    def _verify(self, key: Key, entry: RemoteIndexEntry) -> bool:
+    def _verify(self, key: IndexKey, entry: RemoteIndexEntry) -> bool:
         """Verify an entry of an earlier process; return False after removing a damaged one."""
         try:
             entry.verify()
@@ -347,7 +340,7 @@ class RemoteIndexCache:
             return False
         return True
 
-    def _remove_entry(self, key: Key, entry: RemoteIndexEntry) -> None:
+    def _remove_entry(self, key: IndexKey, entry: RemoteIndexEntry) -> None:
         if self._cache.get(key) is entry:
             self._cache.remove(key)
 
@@ -363,7 +356,7 @@ class RemoteIndexCache:
             return
         for one in found:
             entry = RemoteIndexEntry(one.metadata, one.file.size_bytes, file=one.file)
-            self._cache.put(_cache_key(one.metadata.segment_id), entry, entry.size_bytes)
+            self._cache.put(key_of(one.metadata.segment_id), entry, entry.size_bytes)
         self._listener.adopted = len(found)
 
     def _check_usable(self) -> None:
@@ -387,14 +380,9 @@ class _Load:
         self._metadata = metadata
         self.entry: RemoteIndexEntry | None = None
 
-    def __call__(self, _cache_key: Key) -> tuple[RemoteIndexEntry, int]:
+    def __call__(self, _key: IndexKey) -> tuple[RemoteIndexEntry, int]:
         self.entry, size_bytes = self._load(self._metadata)
         return self.entry, size_bytes
-
-
-def _cache_key(segment_id: RemoteLogSegmentId) -> Key:
-    partition = segment_id.topic_id_partition
-    return partition.topic_id, partition.partition, segment_id.id
 
 
 def _release(directory: IndexCacheDir, closing: threading.Event) -> None:

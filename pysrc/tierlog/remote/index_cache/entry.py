@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tierlog import _core
 from tierlog.errors import CorruptDataError
@@ -15,11 +15,21 @@ from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, verify_indexes
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries, decode_remote_log_index
 from tierlog.remote.segment.storage import check_same_segment
+from tierlog.types import RemoteLogSegmentId
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RemoteIndexEntry"]
+__all__ = ["IndexKey", "RemoteIndexEntry", "key_of"]
+
+# Topic id, partition, and id of the segment.
+IndexKey: TypeAlias = tuple[str, int, str]
+
+
+def key_of(segment_id: RemoteLogSegmentId) -> IndexKey:
+    """Return the key under which a cache keeps the indexes of that segment."""
+    partition = segment_id.topic_id_partition
+    return partition.topic_id, partition.partition, segment_id.id
 
 
 class RemoteIndexEntry:

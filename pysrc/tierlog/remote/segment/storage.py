@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog._core import ReadFile, crc32c
-from tierlog._hot import OpenFiles
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.bucket import (
@@ -87,11 +86,6 @@ class RemoteStorageManager(Protocol):
     def is_local(self) -> bool:
         """Whether segments are read without a server: see `ObjectStore`."""
         return False
-
-    @property
-    def open_files(self) -> OpenFiles | None:
-        """The files that `open_file` keeps open; None when segments are not local files."""
-        return None
 
     def open_file(self, key: str) -> ReadFile | None:
         """Return the open file of the `.log` object `key`; None when it is not a local file."""
@@ -316,11 +310,6 @@ class ObjectStorageManager(RemoteStorageManager):
     def is_local(self) -> bool:
         """See `RemoteStorageManager`."""
         return self._store.is_local
-
-    @property
-    def open_files(self) -> OpenFiles | None:
-        """See `RemoteStorageManager`."""
-        return self._store.open_files
 
     def open_file(self, key: str) -> ReadFile | None:
         """See `RemoteStorageManager`; the caller must not keep the file."""

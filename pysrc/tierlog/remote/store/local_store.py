@@ -100,6 +100,7 @@ class LocalStore(ObjectStore):
         self._random_bytes = random_bytes
         now_ms = None if clock is None else clock.monotonic_ms
         self._open_files = OpenFiles(max_open_files, _OPEN_MS, now_ms)
+        self._lends_files = type(self).get_range is LocalStore.get_range
         self._durable_folders: set[str] = set()
         self._can_draft = True
 
@@ -127,7 +128,7 @@ class LocalStore(ObjectStore):
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         if start_position < 0 or size_bytes <= 0:
             check_range(start_position, size_bytes)
-        file = self._find_file(key)
+        file = self._open_files.get(key) or self._open_for_reading(key)
         try:
             data = _read_range(file.fileno(), start_position, size_bytes)
         except OSError as error:
@@ -136,19 +137,12 @@ class LocalStore(ObjectStore):
             raise self._past_end_error(key, file, start_position)
         return data
 
-    @property
-    def open_files(self) -> OpenFiles | None:
-        """See `ObjectStore`; None for a subclass with its own `get_range`, which must see every
-        read."""
-        return self._open_files if type(self).get_range is LocalStore.get_range else None
-
     def open_file(self, key: str) -> ReadFile | None:
-        """See `ObjectStore`; the caller must not keep the file."""
-        return None if self.open_files is None else self._find_file(key)
-
-    def _find_file(self, key: str) -> ReadFile:
-        file = self._open_files.get(key)
-        return self._open_for_reading(key) if file is None else file
+        """See `ObjectStore`; None for a subclass with its own `get_range`, which must see every
+        read. The caller must not keep the file."""
+        if not self._lends_files:
+            return None
+        return self._open_files.get(key) or self._open_for_reading(key)
 
     def _past_end_error(self, key: str, file: ReadFile, position: int) -> RemoteStorageError:
         size_bytes = os.fstat(file.fileno()).st_size

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from tierlog._core import ReadFile
-    from tierlog._hot import OpenFiles
 
 __all__ = [
     "LARGE_READ_BYTES",
@@ -156,11 +155,6 @@ class ObjectStore(Protocol):
 
         A store that wraps another one may pass on its drafts only if it stores bytes unchanged.
         """
-        return None
-
-    @property
-    def open_files(self) -> OpenFiles | None:
-        """The files that `open_file` keeps open; None when objects are not local files."""
         return None
 
     def open_file(self, key: str) -> ReadFile | None:

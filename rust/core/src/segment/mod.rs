@@ -7,6 +7,7 @@
 
 pub mod outline;
 pub mod pieces;
+pub mod read;
 pub mod rebuild;
 pub mod resync;
 

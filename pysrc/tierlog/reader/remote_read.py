@@ -1,0 +1,131 @@
+"""What a remote read asks for and what it finds, as values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.reader.charges import Payer
+from tierlog.reader.places import Place
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from tierlog.reader.read_ahead import Stream
+
+__all__ = ["Fetched", "RefusedError", "RemoteRead", "ThrottledError", "Wanted", "nothing_read"]
+
+
+class RemoteRead(NamedTuple):
+    """What a read found.
+
+    ``records``: whole batches as they are stored, back to back, the first one reaching the offset
+    asked for. They lie in ``segment`` from byte ``start_position`` up to, not including,
+    ``end_position``; ``first_offset`` is the base offset of the first one and ``next_offset`` the
+    one after the last. Without any, `first_offset` is -1 and `next_offset` is where to go on: past
+    a gap, or the offset itself when the first batch is too large, or there was no memory for it in
+    time (``refused``), or the quota is used up (``throttled``). ``requests`` to the store were made
+    for it.
+    """
+
+    records: Buffer
+    first_offset: int
+    next_offset: int
+    segment: RemoteLogSegmentMetadata | None = None
+    start_position: int = 0
+    end_position: int = 0
+    requests: int = 0
+    refused: bool = False
+    throttled: bool = False
+
+
+class RefusedError(Exception):
+    """There was no memory in time."""
+
+
+class ThrottledError(Exception):
+    """The quota is used up."""
+
+
+class Fetched(NamedTuple):
+    """Bytes of a place, from `position` on, that nobody has looked at closely yet."""
+
+    place: Place
+    position: int
+    view: memoryview
+
+
+class Wanted:
+    """What a read asks for, and how far it has come.
+
+    The read wants the batches of `partition` from `offset` up to `last_offset`, `max_bytes` of them
+    at most, and the first one whatever its size if `minimum_one`. `lineage` decides which segments
+    belong to the log. The tier should hold the offsets from `log_start_offset` up to, not
+    including, `tier_end_offset`; None is unknown.
+
+    `offset` moves on past gaps and into later segments. ``requests`` counts those to the store.
+    ``fetched`` holds bytes that a request has brought and that still have to be examined.
+    ``payer`` pays for the bytes; once ``is_begun`` they are charged without asking it.
+    """
+
+    __slots__ = (
+        "fetched",
+        "is_begun",
+        "last_offset",
+        "lineage",
+        "log_start_offset",
+        "max_bytes",
+        "minimum_one",
+        "offset",
+        "partition",
+        "payer",
+        "requests",
+        "stream",
+        "tier_end_offset",
+    )
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        lineage: LeaderEpochs,
+        offset: int,
+        max_bytes: int,
+        last_offset: int,
+        minimum_one: bool,
+        payer: Payer,
+        log_start_offset: int | None,
+        tier_end_offset: int | None,
+        stream: Stream | None,
+    ) -> None:
+        self.partition = partition
+        self.lineage = lineage
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.last_offset = last_offset
+        self.minimum_one = minimum_one
+        self.payer = payer
+        self.log_start_offset = log_start_offset
+        self.tier_end_offset = tier_end_offset
+        self.stream = stream
+        self.requests = 0
+        self.is_begun = False
+        self.fetched: Fetched | None = None
+
+    def go_to(self, offset: int) -> None:
+        """Past a gap, or to the next segment: the stream's position is not where that is."""
+        self.offset = offset
+        if self.stream is not None:
+            self.stream.place = None
+
+
+def nothing_read(wanted: Wanted, *, refused: bool = False, throttled: bool = False) -> RemoteRead:
+    return RemoteRead(
+        records=b"",
+        first_offset=-1,
+        next_offset=wanted.offset,
+        requests=wanted.requests,
+        refused=refused,
+        throttled=throttled,
+    )
