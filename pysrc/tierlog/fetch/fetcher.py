@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.errors import ClosedError, GapError, OutOfRangeError, TierlogError
+from tierlog.errors import ClosedError, GapError
 from tierlog.fetch.decision import decide_fetch, decide_leader_epoch
 from tierlog.fetch.offsets import (
     OffsetAnswer,
@@ -28,6 +28,7 @@ from tierlog.fetch.offsets import (
     SpecialTimestamp,
     TimeSearch,
 )
+from tierlog.fetch.partition_fetch import PartitionFetch, error_code, error_text
 from tierlog.fetch.pool import ReaderPool, ReaderPoolFullError, ReadTicket
 from tierlog.fetch.quotas import FetchPayer, FetchQuotas
 from tierlog.log.same_log import VanishedError
@@ -48,9 +49,6 @@ from tierlog.reader.types import (
     PartitionData,
 )
 from tierlog.types import TopicIdPartition
-
-if TYPE_CHECKING:
-    from tierlog.log.index_files import AbortedTransaction
 
 __all__ = ["Fetcher"]
 
@@ -116,6 +114,19 @@ class _Look:
     search: TimeSearch = field(default_factory=TimeSearch)
 
 
+class _Wait(NamedTuple):
+    """A step that waits for futures, or only lets time pass without them."""
+
+    futures: Sequence[concurrent.futures.Future[Any]]
+    wait_ms: int
+
+
+_Answer = TypeVar("_Answer")
+# What an answer takes: waits, and calls whose result is sent back. The same steps are taken on a
+# thread and in an event loop.
+_Steps: TypeAlias = Generator[_Wait | Callable[[], Any], Any, _Answer]
+
+
 class Fetcher:
     """Answers fetches of one host's partitions. Any thread, any number of event loops.
 
@@ -166,49 +177,12 @@ class Fetcher:
     # -- asking
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
-        """The answer, without blocking the event loop. Cancelling it gives up what it waits for."""
-        deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
-        while True:
-            with self._told_of_more(request) as more:
-                looked = await self._look_in_thread(request)
-                try:
-                    if looked.tickets:
-                        futures = [
-                            asyncio.wrap_future(ticket.future) for ticket in looked.tickets.values()
-                        ]
-                        await asyncio.wait(futures, timeout=_seconds(self.max_remote_wait_ms))
-                finally:
-                    response = self._finish(looked)
-                left_ms = deadline_ms - self._clock.monotonic_ms()
-                if self._is_answer(request, looked) or left_ms <= 0:
-                    return response
-                wait_ms = self._wait_ms(request, looked, left_ms)
-                waits = [asyncio.wrap_future(more)]
-                done, _ = await asyncio.wait(waits, timeout=_seconds(wait_ms))
-                if not done and wait_ms >= left_ms:
-                    return response
+        """Return the answer without blocking the event loop. Cancelling gives up all reads."""
+        return await self._run_async(self._fetch_steps(request))
 
     def fetch_sync(self, request: FetchRequest) -> FetchResponse:
-        """The same for plain threads."""
-        deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
-        while True:
-            with self._told_of_more(request) as more:
-                looked = self._look(request)
-                try:
-                    if looked.tickets:
-                        concurrent.futures.wait(
-                            [ticket.future for ticket in looked.tickets.values()],
-                            timeout=_seconds(self.max_remote_wait_ms),
-                        )
-                finally:
-                    response = self._finish(looked)
-                left_ms = deadline_ms - self._clock.monotonic_ms()
-                if self._is_answer(request, looked) or left_ms <= 0:
-                    return response
-                wait_ms = self._wait_ms(request, looked, left_ms)
-                done, _ = concurrent.futures.wait([more], timeout=_seconds(wait_ms))
-                if not done and wait_ms >= left_ms:
-                    return response
+        """Return the answer; blocks the calling thread."""
+        return self._run_here(self._fetch_steps(request))
 
     async def list_offset(
         self,
@@ -220,29 +194,11 @@ class Fetcher:
         client_id: str = "",
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
-        """The offset of a time, searched by the pool, or of one of `SpecialTimestamp`. What a
-        search asks of the store counts for the quotas of `client_id` and the topic; it waits while
-        they are used up."""
+        """Return the offset of a time, searched by the pool, or of one of `SpecialTimestamp`. What
+        a search asks of the store counts for the quotas of `client_id` and the topic; it waits
+        while they are used up."""
         look = _Look(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
-        if _is_known(timestamp):
-            return await asyncio.to_thread(self._look_up, look)
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        while True:
-            ticket = self._search(look)
-            if isinstance(ticket, OffsetAnswer):
-                return ticket
-            wait_ms = max(0, deadline_ms - self._clock.monotonic_ms())
-            try:
-                future = asyncio.wrap_future(ticket.future)
-                await asyncio.wait([future], timeout=_seconds(wait_ms))
-            finally:
-                answer = _in_time(ticket, timeout_ms)
-            if answer.error is not FetchError.THROTTLING_QUOTA_EXCEEDED:
-                return answer
-            wait_ms = self._quota_wait_ms(look, deadline_ms)
-            if wait_ms <= 0:
-                return _timed_out(timeout_ms)
-            await asyncio.sleep(_seconds(wait_ms))
+        return await self._run_async(self._offset_steps(look, timeout_ms))
 
     def list_offset_sync(
         self,
@@ -254,18 +210,41 @@ class Fetcher:
         client_id: str = "",
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
-        """The same for plain threads."""
+        """See `list_offset`; blocks the calling thread."""
         look = _Look(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
-        if _is_known(timestamp):
-            return self._look_up(look)
+        return self._run_here(self._offset_steps(look, timeout_ms))
+
+    def _fetch_steps(self, request: FetchRequest) -> _Steps[FetchResponse]:
+        deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
+        while True:
+            with self._told_of_more(request) as more:
+                looked = yield lambda: self._look(request)
+                try:
+                    if looked.tickets:
+                        reads = [ticket.future for ticket in looked.tickets.values()]
+                        yield _Wait(reads, self.max_remote_wait_ms)
+                finally:
+                    response = self._finish(looked)
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if self._is_answer(request, looked) or left_ms <= 0:
+                    return response
+                wait_ms = self._wait_ms(request, looked, left_ms)
+                yield _Wait([more], wait_ms)
+                if not more.done() and wait_ms >= left_ms:
+                    return response
+
+    def _offset_steps(self, look: _Look, timeout_ms: int) -> _Steps[OffsetAnswer]:
+        if look.timestamp < 0 and look.timestamp != SpecialTimestamp.MAX_TIMESTAMP:
+            # The answer takes no record: a store that hangs must not delay it.
+            answer: OffsetAnswer = yield lambda: self._look_up(look)
+            return answer
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
             ticket = self._search(look)
             if isinstance(ticket, OffsetAnswer):
                 return ticket
-            wait_ms = max(0, deadline_ms - self._clock.monotonic_ms())
             try:
-                concurrent.futures.wait([ticket.future], timeout=_seconds(wait_ms))
+                yield _Wait([ticket.future], max(0, deadline_ms - self._clock.monotonic_ms()))
             finally:
                 answer = _in_time(ticket, timeout_ms)
             if answer.error is not FetchError.THROTTLING_QUOTA_EXCEEDED:
@@ -273,7 +252,57 @@ class Fetcher:
             wait_ms = self._quota_wait_ms(look, deadline_ms)
             if wait_ms <= 0:
                 return _timed_out(timeout_ms)
-            self._clock.sleep(wait_ms)
+            yield _Wait([], wait_ms)
+
+    def _run_here(self, steps: _Steps[_Answer]) -> _Answer:
+        """Take the steps one after the other on the calling thread."""
+        result: Any = None
+        with closing(steps):
+            while True:
+                try:
+                    step = steps.send(result)
+                except StopIteration as end:
+                    answer: _Answer = end.value
+                    return answer
+                if not isinstance(step, _Wait):
+                    result = step()
+                elif step.futures:
+                    concurrent.futures.wait(step.futures, timeout=_seconds(step.wait_ms))
+                else:
+                    self._clock.sleep(step.wait_ms)
+
+    async def _run_async(self, steps: _Steps[_Answer]) -> _Answer:
+        """Take the steps without blocking the event loop."""
+        result: Any = None
+        with closing(steps):
+            while True:
+                try:
+                    step = steps.send(result)
+                except StopIteration as end:
+                    answer: _Answer = end.value
+                    return answer
+                if not isinstance(step, _Wait):
+                    result = await self._call_in_thread(step)
+                elif step.futures:
+                    futures = [asyncio.wrap_future(future) for future in step.futures]
+                    await asyncio.wait(futures, timeout=_seconds(step.wait_ms))
+                else:
+                    await asyncio.sleep(_seconds(step.wait_ms))
+
+    async def _call_in_thread(self, step: Callable[[], object]) -> object:
+        call = asyncio.get_running_loop().run_in_executor(None, step)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # The call goes on, and nothing waits for the reads that it begins.
+            call.add_done_callback(self._give_up)
+            raise
+
+    def _give_up(self, call: asyncio.Future[object]) -> None:
+        if not call.cancelled() and call.exception() is None:
+            looked = call.result()
+            if isinstance(looked, _Looked):
+                self._finish(looked)
 
     def notify(self, partition: TopicIdPartition) -> None:
         """The partition may have more to read: requests that wait for it look again."""
@@ -284,19 +313,6 @@ class Fetcher:
                     future.set_result(None)
 
     # -- looking
-
-    async def _look_in_thread(self, request: FetchRequest) -> _Looked:
-        look = asyncio.get_running_loop().run_in_executor(None, self._look, request)
-        try:
-            return await asyncio.shield(look)
-        except asyncio.CancelledError:
-            # It goes on, and the reads that it begins are waited for by nobody.
-            look.add_done_callback(self._give_up)
-            raise
-
-    def _give_up(self, look: asyncio.Future[_Looked]) -> None:
-        if not look.cancelled() and look.exception() is None:
-            self._finish(look.result())
 
     def _look(self, request: FetchRequest) -> _Looked:
         looked = _Looked(answers=[], tickets={})
@@ -313,8 +329,8 @@ class Fetcher:
         for row, asked in enumerate(request.partitions):
             try:
                 answer, ticket, used_bytes = self._look_at(request, asked, left_bytes, minimum_one)
-            except Exception as failed:  # noqa: BLE001 - of one partition, whatever it is
-                answer, ticket, used_bytes = _error(asked, _code(failed), _words(failed)), None, 0
+            except Exception as failed:  # noqa: BLE001 - the answer for one partition
+                answer, ticket, used_bytes = _unknown(asked, failed), None, 0
             looked.answers.append(answer)
             if ticket is not None:
                 looked.tickets[row] = ticket
@@ -331,41 +347,42 @@ class Fetcher:
         minimum_one: bool,
         looks: int = _LOOKS,
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
-        """The answer there is, the read that will make a better one, and the bytes it may take."""
+        """Return the answer as it is now, the read that will make a better one, and the bytes of
+        the response that it may take."""
         view = self._view(asked.partition)
         if view is None:
-            return _error(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION, "not here"), None, 0
+            return _unknown(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION), None, 0
+        fetch = PartitionFetch.of(request, asked, view, left_bytes, minimum_one=minimum_one)
         wrong = decide_leader_epoch(asked.current_leader_epoch, view.leader_epoch)
         if wrong is not None:
             text = f"leader epoch {asked.current_leader_epoch}, here {view.leader_epoch}"
-            return _error(asked, wrong[1], text, view), None, 0
-        follower = request.replica_id != CONSUMER
-        if follower and not view.leads:
-            return _error(asked, _NOT_LEADER, _NOT_LEADER_TEXT, view), None, 0
+            return fetch.failure(wrong[1], text), None, 0
+        if fetch.is_of_follower and not view.leads:
+            return fetch.failure(_NOT_LEADER, _NOT_LEADER_TEXT), None, 0
         source, error = decide_fetch(
-            asked.fetch_offset,
+            fetch.offset,
             view.log_start_offset,
             view.local_log_start_offset,
             view.log_end_offset,
             view.tiered and self._remote is not None,
-            follower,
+            fetch.is_of_follower,
             False,
-            1 if minimum_one else min(asked.max_bytes, left_bytes),
+            1 if minimum_one else fetch.max_bytes,
         )
-        if source is FetchSource.LOCAL:
-            try:
-                answer = self._local_answer(request, asked, view, left_bytes, minimum_one)
-            except VanishedError as vanished:
-                # The log went on under the view: its next one knows how, and where to read.
-                if looks > 1:
-                    return self._look_at(request, asked, left_bytes, minimum_one, looks - 1)
-                answer = _error(asked, FetchError.KAFKA_STORAGE_ERROR, str(vanished), view)
-            except Exception as failed:  # noqa: BLE001 - of one partition, whatever it is
-                answer = _error(asked, _code(failed), _words(failed), view)
-            return answer, None, answer.size_bytes
-        if source is not FetchSource.REMOTE:
-            return _answer(asked, view, source, error, self._text(error, asked, view)), None, 0
-        return self._read_remote(request, asked, view, left_bytes, minimum_one)
+        if source is FetchSource.REMOTE:
+            return self._submit(fetch)
+        if source is not FetchSource.LOCAL:
+            return fetch.answer(source, error, _range_text(fetch, error)), None, 0
+        try:
+            answer = self._read_local(fetch, fetch.offset)
+        except VanishedError as vanished:
+            # The log moved on after the view was taken: the next view knows how, and where to read.
+            if looks > 1:
+                return self._look_at(request, asked, left_bytes, minimum_one, looks - 1)
+            answer = fetch.failure(vanished)
+        except Exception as failed:  # noqa: BLE001 - the answer for one partition
+            answer = fetch.failure(failed)
+        return answer, None, answer.size_bytes
 
     def _view(self, partition: TopicIdPartition) -> FetchView | None:
         """None also when the host shows another topic of the same name."""
@@ -373,186 +390,101 @@ class Fetcher:
         same = view is None or view.log.archive_id in (None, partition.topic_id)
         return view if same else None
 
-    def _text(self, error: FetchError, asked: FetchPartition, view: FetchView) -> str:
-        if error is FetchError.NONE:
-            return ""
-        return (
-            f"offset {asked.fetch_offset}: the log has {view.log_start_offset} to "
-            f"{view.log_end_offset}, here from {view.local_log_start_offset} on"
-        )
-
-    def _upper_offset(self, request: FetchRequest, view: FetchView) -> int:
-        if request.replica_id != CONSUMER:
-            return view.log_end_offset
-        if request.isolation_level is IsolationLevel.READ_COMMITTED:
-            return min(view.last_stable_offset, view.high_watermark)
-        return view.high_watermark
-
     # -- local
 
-    def _local_answer(
-        self,
-        request: FetchRequest,
-        asked: FetchPartition,
-        view: FetchView,
-        left_bytes: int,
-        minimum_one: bool,
-    ) -> PartitionData:
-        max_bytes = max(0, min(asked.max_bytes, left_bytes))
-        return self._local_data(request, asked, view, asked.fetch_offset, max_bytes, minimum_one)
-
-    def _local_data(
-        self,
-        request: FetchRequest,
-        asked: FetchPartition,
-        view: FetchView,
-        offset: int,
-        max_bytes: int,
-        minimum_one: bool,
-    ) -> PartitionData:
-        upper_offset = self._upper_offset(request, view)
-        read = self._local.read(view, offset, max_bytes, upper_offset, minimum_one=minimum_one)
-        aborted: tuple[AbortedTransaction, ...] | None = None
-        if _committed_only(request):
-            aborted = self._transactions.of_local(view, read)
-        answer = _answer(asked, view, FetchSource.LOCAL, FetchError.NONE, "")
-        return replace(answer, records=read.records, aborted_transactions=aborted)
+    def _read_local(self, fetch: PartitionFetch, offset: int) -> PartitionData:
+        read = self._local.read(
+            fetch.view,
+            offset,
+            fetch.max_bytes,
+            fetch.upper_offset,
+            minimum_one=fetch.minimum_one,
+        )
+        aborted = self._transactions.of_local(fetch.view, read) if fetch.wants_aborted else None
+        return fetch.answer(FetchSource.LOCAL, records=read.records, aborted=aborted)
 
     # -- remote
 
-    def _read_remote(
-        self,
-        request: FetchRequest,
-        asked: FetchPartition,
-        view: FetchView,
-        left_bytes: int,
-        minimum_one: bool,
+    def _submit(
+        self, fetch: PartitionFetch
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
-        max_bytes = max(0, min(asked.max_bytes, left_bytes))
-        payer = self.quotas.payer(asked.partition.topic, request.client_id)
-        upper_offset = self._upper_offset(request, view)
-        lineage = view.log.leader_epochs
-        key = (
-            asked.partition,
-            asked.fetch_offset,
-            max_bytes,
-            minimum_one,
-            request.isolation_level,
-            upper_offset,
-            view.leader_epoch,
-            # Of another history the offset is another record.
-            lineage and lineage.entries[-1:],
-            # Another client's quota may have room.
-            request.client_id if self.quotas.limits_client(request.client_id) else None,
-        )
+        """Have the pool read from the tier; see `_look_at`."""
+        topic, client_id = fetch.partition.topic, fetch.request.client_id
+        payer = self.quotas.payer(topic, client_id)
+        key = fetch.read_key(self.quotas.limits_client(client_id))
         wait_ms = payer.throttle_ms()
-        if wait_ms > 0 and not self._is_paid(key, asked):
+        if wait_ms > 0 and not self._is_paid(key, fetch):
             self._metrics.fetch_throttled(wait_ms)
-            return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, ""), None, 0
-        read = self._remote_read(request, asked, view, max_bytes, upper_offset, minimum_one, payer)
-        empty = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
+            return fetch.answer(FetchSource.THROTTLED), None, 0
         try:
-            ticket = self._pool.submit(
-                key, lambda: self._count(asked.partition.topic, request.client_id, read)
-            )
+            ticket = self._pool.submit(key, lambda: self._read_counted(fetch, payer))
         except (ReaderPoolFullError, ClosedError) as error:
-            return _error(asked, _code(error), str(error), view), None, 0
-        return empty, ticket, max_bytes
+            return fetch.failure(error), None, 0
+        return fetch.answer(FetchSource.REMOTE), ticket, fetch.max_bytes
 
-    def _is_paid(self, key: Hashable, asked: FetchPartition) -> bool:
-        """Whether what is asked for was asked of the store before."""
+    def _is_paid(self, key: Hashable, fetch: PartitionFetch) -> bool:
+        """Whether the store was already asked for what is fetched."""
         if key in self._pool:
             return True
         remote = self._remote
-        return remote is not None and remote.has_ready(asked.partition, asked.fetch_offset)
+        return remote is not None and remote.has_ready(fetch.partition, fetch.offset)
 
-    def _remote_read(
-        self,
-        request: FetchRequest,
-        asked: FetchPartition,
-        view: FetchView,
-        max_bytes: int,
-        upper_offset: int,
-        minimum_one: bool,
-        payer: FetchPayer,
-    ) -> Callable[[], PartitionData]:
-        """What a thread of the pool does for a partition; an error is an answer too."""
+    def _read_again(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
+        """Read from the tier, once more with a later view when the log moved on; an error is an
+        answer too."""
+        for left in reversed(range(_LOOKS)):
+            try:
+                return self._read_tier(fetch, payer)
+            except (VanishedError, GapError) as error:
+                # A local log moved on that the read continued in, or retention has moved the log
+                # start past the gap since the view was taken.
+                latest = self._view(fetch.partition)
+                if not left or latest is None:
+                    return fetch.failure(error)
+                if isinstance(error, GapError) and latest.log_start_offset <= error.first_offset:
+                    return fetch.failure(error)
+                fetch = fetch.with_view(latest)
+            except BaseException as failed:  # noqa: BLE001 - the answer for one partition
+                return fetch.failure(failed)
+        raise AssertionError("the last look answers")
 
-        def read() -> PartitionData:
-            now = view
-            for left in reversed(range(_LOOKS)):
-                try:
-                    return self._tier_data(
-                        request, asked, now, max_bytes, upper_offset, minimum_one, payer
-                    )
-                except VanishedError as vanished:
-                    # Of the local log, that goes on behind what is read here.
-                    latest = self._view(asked.partition)
-                    if not left or latest is None:
-                        code = FetchError.KAFKA_STORAGE_ERROR
-                        return _error(asked, code, str(vanished), now)
-                    now = latest
-                except GapError as gap:
-                    # Retention may have moved the log start since the view was taken.
-                    latest = self._view(asked.partition)
-                    moved = latest is not None and latest.log_start_offset > gap.first_offset
-                    if not left or latest is None or not moved:
-                        return _error(asked, _code(gap), _words(gap), now)
-                    now = latest
-                except BaseException as failed:  # noqa: BLE001 - of one partition, whatever it is
-                    return _error(asked, _code(failed), _words(failed), now)
-            raise AssertionError("the last look answers")
-
-        return read
-
-    def _tier_data(
-        self,
-        request: FetchRequest,
-        asked: FetchPartition,
-        view: FetchView,
-        max_bytes: int,
-        upper_offset: int,
-        minimum_one: bool,
-        payer: FetchPayer,
-    ) -> PartitionData:
-        remote, lineage = self._remote, view.log.leader_epochs
+    def _read_tier(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
+        remote, view, lineage = self._remote, fetch.view, fetch.view.log.leader_epochs
         if remote is None or lineage is None:
             text = "the leader epochs of the log are unknown"
-            return _error(asked, FetchError.KAFKA_STORAGE_ERROR, text, view)
+            return fetch.failure(FetchError.KAFKA_STORAGE_ERROR, text)
         found = remote.read(
-            asked.partition,
+            fetch.partition,
             lineage,
-            asked.fetch_offset,
-            max_bytes,
-            upper_offset,
-            minimum_one=minimum_one,
+            fetch.offset,
+            fetch.max_bytes,
+            fetch.upper_offset,
+            minimum_one=fetch.minimum_one,
             log_start_offset=view.log_start_offset,
             tier_end_offset=view.local_log_start_offset,
             payer=payer,
         )
         if found.throttled:
             self._metrics.fetch_throttled(payer.throttle_ms())
-            return _answer(asked, view, FetchSource.THROTTLED, FetchError.NONE, "")
+            return fetch.answer(FetchSource.THROTTLED)
         if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
-            # Nothing but a gap is left in the tier: the log goes on here.
-            return self._local_data(request, asked, view, found.next_offset, max_bytes, minimum_one)
-        aborted: tuple[AbortedTransaction, ...] | None = None
-        if _committed_only(request):
-            aborted = self._transactions.of_remote(view, asked.partition, found)
-        answer = _answer(asked, view, FetchSource.REMOTE, FetchError.NONE, "")
-        return replace(answer, records=found.records, aborted_transactions=aborted)
+            # Only a gap is left in the tier: the log goes on here.
+            return self._read_local(fetch, found.next_offset)
+        aborted = None
+        if fetch.wants_aborted:
+            aborted = self._transactions.of_remote(view, fetch.partition, found)
+        return fetch.answer(FetchSource.REMOTE, records=found.records, aborted=aborted)
 
-    def _count(
-        self, topic: str, client_id: str, read: Callable[[], PartitionData]
-    ) -> PartitionData:
-        """The metrics count what came."""
+    def _read_counted(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
+        """Read from the tier and count in the metrics what came of it."""
+        topic = fetch.partition.topic
         self._metrics.fetch_started(topic)
         began_ms = self._clock.monotonic_ms()
-        data = read()
+        data = self._read_again(fetch, payer)
         if data.source is FetchSource.REMOTE and data.size_bytes:
             self._metrics.fetch_took(self._clock.monotonic_ms() - began_ms)
         if data.error is FetchError.NONE:
-            self._metrics.fetched(topic, data.size_bytes, client_id)
+            self._metrics.fetched(topic, data.size_bytes, fetch.request.client_id)
         elif data.error is not FetchError.OFFSET_OUT_OF_RANGE:
             self._metrics.fetch_failed(topic)
         return data
@@ -564,7 +496,7 @@ class Fetcher:
             try:
                 return self._look_up(look)
             except BaseException as failed:  # noqa: BLE001 - the thread belongs to the pool
-                return OffsetAnswer(error=_code(failed), text=_words(failed))
+                return OffsetAnswer(error=error_code(failed), text=error_text(failed))
 
         # The newest record may be another one for each request.
         key: Hashable = object()
@@ -573,7 +505,7 @@ class Fetcher:
         try:
             return self._pool.submit(key, search)
         except (ReaderPoolFullError, ClosedError) as error:
-            return OffsetAnswer(error=_code(error), text=str(error))
+            return OffsetAnswer(error=error_code(error), text=str(error))
 
     def _quota_wait_ms(self, look: _Look, deadline_ms: int) -> int:
         """How long a search waits until it looks at its quotas again; 0: it has no time left."""
@@ -602,7 +534,7 @@ class Fetcher:
             )
         except Exception as failed:  # noqa: BLE001 - that is the answer, whatever it is
             if not isinstance(failed, VanishedError) or looks == 1:
-                return OffsetAnswer(error=_code(failed), text=_words(failed))
+                return OffsetAnswer(error=error_code(failed), text=error_text(failed))
         # The log went on meanwhile: once more, as it is now.
         return self._look_up(look, looks - 1)
 
@@ -652,11 +584,6 @@ class Fetcher:
                             del self._waiting[partition]
 
 
-def _is_known(timestamp: int) -> bool:
-    """Whether it is told without reading any records: no store that hangs keeps that back."""
-    return timestamp < 0 and timestamp != SpecialTimestamp.MAX_TIMESTAMP
-
-
 def _in_time(ticket: ReadTicket[OffsetAnswer], timeout_ms: int) -> OffsetAnswer:
     if ticket.future.cancelled():
         return OffsetAnswer(error=_CLOSED, text=_CLOSED_TEXT)
@@ -672,49 +599,25 @@ def _timed_out(timeout_ms: int) -> OffsetAnswer:
     )
 
 
-def _committed_only(request: FetchRequest) -> bool:
-    consumer = request.replica_id == CONSUMER
-    return consumer and request.isolation_level is IsolationLevel.READ_COMMITTED
-
-
 def _seconds(wait_ms: int) -> float:
     """For a wait; no system can wait for ever."""
     return min(wait_ms / 1000, threading.TIMEOUT_MAX)
 
 
-def _answer(
-    asked: FetchPartition, view: FetchView, source: FetchSource, error: FetchError, text: str
-) -> PartitionData:
-    return PartitionData(
-        partition=asked.partition,
-        source=source,
-        error=error,
-        high_watermark=view.high_watermark,
-        last_stable_offset=view.last_stable_offset,
-        log_start_offset=view.log_start_offset,
-        text=text,
+def _unknown(asked: FetchPartition, error: FetchError | Exception) -> PartitionData:
+    """Return the answer for a partition of which the host shows nothing."""
+    if isinstance(error, Exception):
+        code, text = error_code(error), error_text(error)
+    else:
+        code, text = error, "not here"
+    return PartitionData(partition=asked.partition, source=FetchSource.ERROR, error=code, text=text)
+
+
+def _range_text(fetch: PartitionFetch, error: FetchError) -> str:
+    view = fetch.view
+    if error is FetchError.NONE:
+        return ""
+    return (
+        f"offset {fetch.offset}: the log has {view.log_start_offset} to {view.log_end_offset}, "
+        f"here from {view.local_log_start_offset} on"
     )
-
-
-def _error(
-    asked: FetchPartition, error: FetchError, text: str, view: FetchView | None = None
-) -> PartitionData:
-    if view is None:
-        return PartitionData(
-            partition=asked.partition, source=FetchSource.ERROR, error=error, text=text
-        )
-    return _answer(asked, view, FetchSource.ERROR, error, text)
-
-
-def _code(error: BaseException) -> FetchError:
-    """What a client is told: nothing but a missing offset makes it go elsewhere."""
-    if isinstance(error, OutOfRangeError):
-        return FetchError.OFFSET_OUT_OF_RANGE
-    if isinstance(error, ReaderPoolFullError) or not isinstance(error, (TierlogError, OSError)):
-        return FetchError.UNKNOWN_SERVER_ERROR
-    return FetchError.KAFKA_STORAGE_ERROR
-
-
-def _words(error: BaseException) -> str:
-    """What a person is told; of what nobody expected also what it was."""
-    return str(error) if isinstance(error, (TierlogError, OSError)) else repr(error)

@@ -1,0 +1,149 @@
+"""One partition of a fetch request: what it asks for, the view of its log, and its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tierlog.errors import OutOfRangeError, TierlogError
+from tierlog.fetch.pool import ReaderPoolFullError
+from tierlog.reader.types import (
+    CONSUMER,
+    FetchError,
+    FetchPartition,
+    FetchRequest,
+    FetchSource,
+    FetchView,
+    IsolationLevel,
+    PartitionData,
+)
+from tierlog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from typing_extensions import Buffer
+
+    from tierlog.log.index_files import AbortedTransaction
+
+__all__ = ["PartitionFetch", "error_code", "error_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFetch:
+    """A fetch of one partition as `view` shows it, from `offset` up to, not including,
+    `upper_offset`: at most `max_bytes`, but with `minimum_one` the first batch whatever its size.
+    """
+
+    request: FetchRequest
+    asked: FetchPartition
+    view: FetchView
+    upper_offset: int
+    max_bytes: int
+    minimum_one: bool
+
+    @classmethod
+    def of(
+        cls,
+        request: FetchRequest,
+        asked: FetchPartition,
+        view: FetchView,
+        left_bytes: int,
+        *,
+        minimum_one: bool,
+    ) -> PartitionFetch:
+        """Return the fetch when `left_bytes` of the response are left."""
+        if request.replica_id != CONSUMER:
+            upper_offset = view.log_end_offset
+        elif request.isolation_level is IsolationLevel.READ_COMMITTED:
+            upper_offset = min(view.last_stable_offset, view.high_watermark)
+        else:
+            upper_offset = view.high_watermark
+        max_bytes = max(0, min(asked.max_bytes, left_bytes))
+        return cls(request, asked, view, upper_offset, max_bytes, minimum_one)
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        """The partition that is fetched."""
+        return self.asked.partition
+
+    @property
+    def offset(self) -> int:
+        """The offset from which it is fetched."""
+        return self.asked.fetch_offset
+
+    @property
+    def is_of_follower(self) -> bool:
+        """Whether a broker asks for it."""
+        return self.request.replica_id != CONSUMER
+
+    @property
+    def wants_aborted(self) -> bool:
+        """Whether the answer lists aborted transactions."""
+        is_committed = self.request.isolation_level is IsolationLevel.READ_COMMITTED
+        return is_committed and not self.is_of_follower
+
+    def with_view(self, view: FetchView) -> PartitionFetch:
+        """Return the same fetch of a later view."""
+        return replace(self, view=view)
+
+    def read_key(self, limits_client: bool) -> Hashable:
+        """Return a key that is equal for fetches whose remote reads have equal results, and that
+        the same quotas pay for. ``limits_client``: the client has a quota of its own."""
+        lineage = self.view.log.leader_epochs
+        return (
+            self.partition,
+            self.offset,
+            self.max_bytes,
+            self.minimum_one,
+            self.request.isolation_level,
+            self.upper_offset,
+            self.view.leader_epoch,
+            # In another history the offset belongs to another record.
+            lineage and lineage.entries[-1:],
+            # The quota of another client may have room.
+            self.request.client_id if limits_client else None,
+        )
+
+    def answer(
+        self,
+        source: FetchSource,
+        error: FetchError = FetchError.NONE,
+        text: str = "",
+        *,
+        records: Buffer = b"",
+        aborted: tuple[AbortedTransaction, ...] | None = None,
+    ) -> PartitionData:
+        """Return an answer with the offsets of the view."""
+        return PartitionData(
+            partition=self.partition,
+            source=source,
+            error=error,
+            records=records,
+            high_watermark=self.view.high_watermark,
+            last_stable_offset=self.view.last_stable_offset,
+            log_start_offset=self.view.log_start_offset,
+            aborted_transactions=aborted,
+            text=text,
+        )
+
+    def failure(self, error: FetchError | BaseException, text: str = "") -> PartitionData:
+        """Return an answer that is an error."""
+        if isinstance(error, BaseException):
+            return self.answer(FetchSource.ERROR, error_code(error), error_text(error))
+        return self.answer(FetchSource.ERROR, error, text)
+
+
+def error_code(error: BaseException) -> FetchError:
+    """Return the code that a client gets for an error. Only a missing offset makes the client go
+    elsewhere."""
+    if isinstance(error, OutOfRangeError):
+        return FetchError.OFFSET_OUT_OF_RANGE
+    if isinstance(error, ReaderPoolFullError) or not isinstance(error, (TierlogError, OSError)):
+        return FetchError.UNKNOWN_SERVER_ERROR
+    return FetchError.KAFKA_STORAGE_ERROR
+
+
+def error_text(error: BaseException) -> str:
+    """Return the words for an error; those of an unexpected one name its type."""
+    return str(error) if isinstance(error, (TierlogError, OSError)) else repr(error)
