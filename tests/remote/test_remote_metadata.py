@@ -158,7 +158,7 @@ class TestValues:
         metadata = segment("a", 0, 9)
         with pytest.raises(ValueError, match="an update to COPY_SEGMENT_STARTED"):
             metadata.update_to(STARTED, event_timestamp_ms=1)
-        with pytest.raises(ValueError, match="given to"):
+        with pytest.raises(ValueError, match="got an update of"):
             metadata.updated(segment("b", 0, 9).update_to(FINISHED, event_timestamp_ms=1))
         with pytest.raises(RemoteMetadataError, match="cannot go from"):
             metadata.updated(metadata.update_to(GONE, event_timestamp_ms=1))

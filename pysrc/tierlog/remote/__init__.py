@@ -1,1 +1,1 @@
-"""Remote tier: object stores, what lies in them, and who remembers which segment is where."""
+"""The remote tier: object stores, segments in them, their metadata, and caches of their indexes."""

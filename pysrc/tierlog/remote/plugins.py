@@ -1,7 +1,7 @@
-"""Object stores, storage managers and metadata managers of other packages.
+"""Find object stores, storage managers and metadata managers of other packages.
 
-An object store is found by the scheme of its URL, a manager by its setting: as ``module:Class``, or
-by the name of an entry point.
+The scheme of a URL names an object store. A setting names a manager, as ``module:Class`` or as
+the name of an entry point.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METADATA_GROUP = "tierlog.metadata_managers"
 
 
 def find_store_opener(scheme: str) -> Callable[..., ObjectStore] | None:
-    """Return what opens URLs of that scheme; None when no installed package does."""
+    """Return the function that opens URLs of that scheme; None without an installed package."""
     found = _entry_point(STORE_GROUP, scheme)
     if found is None:
         return None
@@ -51,8 +51,8 @@ def find_store_opener(scheme: str) -> Callable[..., ObjectStore] | None:
 def make_storage_manager(
     config: Config | None, store: ObjectStore, extra: Mapping[str, str] | None = None
 ) -> RemoteStorageManager:
-    """Return the storage manager that the settings name, configured; else the one of `store`.
-    ``extra`` are settings that it gets besides its own."""
+    """Return the configured storage manager of the settings, or tierlog's own over `store`.
+    ``extra`` are additional settings for the manager."""
     name = None if config is None else config.plugin.storage_manager_class_name
     if config is None or name is None or _is_java_class(name):
         return ObjectStorageManager(store)
@@ -69,7 +69,7 @@ def make_storage_manager(
 def make_metadata_manager(
     config: Config | None, store_url: str, extra: Mapping[str, str] | None = None
 ) -> RemoteLogMetadataManager | None:
-    """Return the metadata manager that the settings name, configured; None when they name none."""
+    """Return the configured metadata manager of the settings; None when they name none."""
     name = None if config is None else config.plugin.metadata_manager_class_name
     if config is None or name is None or _is_java_class(name):
         return None
@@ -84,12 +84,12 @@ def make_metadata_manager(
 
 
 def _is_java_class(name: str) -> bool:
-    """Return whether a broker's own setting names a class of its own."""
+    """Return whether the value is a Java class, as in the settings of a Kafka broker."""
     return ":" not in name and "." in name
 
 
 def _made(setting: str, name: str, group: str) -> Any:
-    """Return a new object of the class that a setting names."""
+    """Return a new object of the class `name`, the value of `setting`."""
     if ":" not in name:
         from importlib.metadata import entry_points
 
@@ -98,7 +98,7 @@ def _made(setting: str, name: str, group: str) -> Any:
             known = ", ".join(sorted(one.name for one in entry_points(group=group))) or "none"
             raise ConfigError(
                 f"{setting}: no installed package has an entry point {name} in the group {group}; "
-                f"there are {known}; expected one of these or module:Class"
+                f"the names are {known}; expected one of these or module:Class"
             )
         return found()
     module, _, attribute = name.partition(":")
@@ -110,7 +110,7 @@ def _made(setting: str, name: str, group: str) -> Any:
 
 
 def _entry_point(group: str, name: str) -> Callable[..., Any] | None:
-    # Here, since nearly every command does without and it takes long to import.
+    # Imported here: the import takes long, and nearly every command works without it.
     from importlib.metadata import entry_points
 
     for found in entry_points(group=group, name=name):

@@ -1,18 +1,18 @@
-"""Where tierlog opens its object stores.
+"""Open the object store of a URL.
 
-| URL | Store | Keys lie beneath |
+| URL | Store | Keys are below |
 |---|---|---|
 | ``file:///folder`` | files, see `local_store` | the folder |
-| ``memory:///name`` | this process only; the same URL is the same store | - |
-| ``s3://bucket/prefix`` | S3 and what speaks its protocol | the prefix |
+| ``memory:///name`` | this process only; equal URLs give the same store | - |
+| ``s3://bucket/prefix`` | S3 and compatible stores | the prefix |
 | ``gs://bucket/prefix`` | Google Cloud Storage | the prefix |
 | ``az://container/prefix`` | Azure Blob Storage; ``account_name`` is an option | the prefix |
 | ``hdfs://host:port/folder`` | HDFS, see `hdfs_store`; needs the extra ``hdfs`` | the folder |
-| another scheme | what an installed package opens, see `plugins` | |
-| ``kafka+`` and one of these | what Kafka's LocalTieredStorage wrote, read only: `kafka_layout` | |
+| another scheme | a store of an installed package, see `plugins` | |
+| ``kafka+`` and one of these | files of Kafka's LocalTieredStorage, read-only: `kafka_layout` | |
 
-A URL holds no credentials: they come from the environment or from options, and appear in no
-error and no `repr`.
+A URL contains no credentials: they come from the environment or from options, and no error and
+no `repr` shows them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "file_chunks", "open_store
 
 _CLOUD_SCHEMES = ("s3", "gs", "az")
 _SCHEMES = ("file", "memory", *_CLOUD_SCHEMES, "hdfs")
-# What Hadoop's file systems call the same, which is what Spark's users have at hand.
+# Schemes of Hadoop's file systems, which users of Spark may try first.
 _OURS = {
     **dict.fromkeys(("s3a", "s3n"), "s3://bucket/prefix"),
     "gcs": "gs://bucket/prefix",
@@ -43,10 +43,10 @@ _OURS = {
 
 @takes(url=TEXT)
 def open_store(url: str, **options: Any) -> ObjectStore:
-    """The store behind `url`; see the table above. ConfigError for what cannot be one.
+    """Open the store of `url`; see the table above. ConfigError for an invalid URL.
 
     `options` go to the cloud provider's client, or are those of `HdfsOptions`; the other schemes
-    refuse them. Nothing is read or written yet, so a missing folder or bucket shows on first use.
+    refuse options. Sends no request, so a missing folder or bucket is noticed on first use.
     """
     if url.startswith(KAFKA_SCHEME):
         return KafkaLayoutStore(open_store(url.removeprefix(KAFKA_SCHEME), **options))
@@ -55,7 +55,7 @@ def open_store(url: str, **options: Any) -> ObjectStore:
     if opener is not None:
         return opener(url, **options)
     parts = _split(url)
-    # What servers need takes longer to import than all the rest.
+    # Imported on demand: the client libraries take longer to import than everything else.
     if parts.scheme in _CLOUD_SCHEMES:
         from tierlog.remote.store.obstore_store import open_cloud_store
 
@@ -82,24 +82,25 @@ def _split(url: str) -> SplitResult:
         raise ConfigError(f"not a store URL: {error}") from None
     if parts.scheme in _OURS:
         raise ConfigError(
-            f"unknown kind of store, {parts.scheme}:; tierlog opens it without Hadoop: write "
+            f"unknown scheme {parts.scheme}:; tierlog does not use Hadoop's file systems: write "
             f"{_OURS[parts.scheme]}"
         )
     if "@" in parts.netloc:
         raise ConfigError(
-            f"a {parts.scheme}: store URL holds credentials; give them as options or environment"
+            f"a {parts.scheme}: store URL has credentials; give them as options or environment"
         )
     if parts.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise ConfigError(f"{shown_url(url)}: unknown kind of store, expected one of {known}")
     if parts.query or parts.fragment:
-        raise ConfigError(f"{parts.scheme}://{parts.netloc}{parts.path}: no ? or # in a store URL")
+        shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        raise ConfigError(f"{shown}: a store URL cannot contain ? or #")
     _check_place(url, parts)
     return parts
 
 
 def _check_place(url: str, parts: SplitResult) -> None:
-    """A local path is absolute, a bucket is named, and no path leads upwards."""
+    """Check that a local path is absolute, a bucket is named, and no path contains ``..``."""
     local = parts.scheme in ("file", "memory")
     if local and parts.netloc not in ("", "localhost"):
         raise ConfigError(f"{shown_url(url)}: write three slashes, {parts.scheme}:///...")
@@ -108,7 +109,7 @@ def _check_place(url: str, parts: SplitResult) -> None:
         example = "host:port/folder" if parts.scheme == "hdfs" else "bucket/prefix"
         raise ConfigError(f"{shown_url(url)}: the {place} is missing, {parts.scheme}://{example}")
     if parts.scheme in _CLOUD_SCHEMES and ":" in parts.netloc:
-        raise ConfigError(f"{shown_url(url)}: the name of a bucket has no colon")
+        raise ConfigError(f"{shown_url(url)}: a bucket's name cannot contain a colon")
     if parts.scheme == "file" and not parts.path.startswith("/"):
         raise ConfigError(f"{shown_url(url)}: the path must be absolute, file:///folder")
     if parts.scheme != "file":

@@ -1,1 +1,1 @@
-"""The index sections of remote segments, kept in memory and on disk."""
+"""The index cache: verified `.indexes` objects of remote segments, in memory and on disk."""

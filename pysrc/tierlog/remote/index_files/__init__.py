@@ -1,1 +1,1 @@
-"""The remoteLogIndex files of a partition on disk."""
+"""Remote index files: one partition's remoteLogIndex and its indexes on local disk."""

@@ -298,7 +298,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """After an error in the body, the files must be recovered."""
+        """Mark the files for recovery unless the body succeeds; then publish the new state."""
         self._suspect = True
         yield
         self._row = self._writer.row
@@ -306,7 +306,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @contextmanager
     def _changing_bytes(self) -> Iterator[None]:
-        """The same, and excludes readers because existing bytes change."""
+        """Like `_changing`, for changes of existing bytes: excludes readers."""
         with self._disk_lock, self._changing():
             self._fruitless.clear()
             yield

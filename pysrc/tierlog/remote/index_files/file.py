@@ -316,8 +316,8 @@ def _foreign_positions(
     before: LastEntry | None,
     only_key: str | None,
 ) -> tuple[str, Int64Column, npt.NDArray[np.bool_]]:
-    """Return the same, row by row, when data ids of other storage managers occur. Their positions
-    are opaque and need not be contiguous."""
+    """Return the result of `_log_positions` when data ids of other storage managers occur. Their
+    positions are opaque and need not be contiguous."""
     key = before.key if before else ""
     positions = np.empty(len(entries), dtype=np.int64)
     continues = np.zeros(len(entries), dtype=np.bool_)
@@ -576,9 +576,9 @@ def find_offset(
     """Return the first entry with last offset >= `target_offset`; the file must have one. Also
     return whether it answers the look-up.
 
-    It does not when it starts later and the previous entry is of another segment: the offsets
-    between are unknown here. CorruptDataError when the index or an entry that was read is damaged.
-    Without an index path, the search is slow.
+    An entry is no answer when it starts above the target and the previous entry is of another
+    segment: the file does not know the offsets between. CorruptDataError when the index or an
+    entry that was read is damaged. Without an index path, the search is slow.
     """
     position, found_slot = 0, None
     if paths.offset:

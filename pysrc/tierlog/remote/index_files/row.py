@@ -230,7 +230,7 @@ class RowWriter:
         self._rotate_bytes = rotate_bytes
         self._rotate_ms = rotate_ms
         self._sync = sync
-        # After a failed sync these may be only in the page cache, where reading proves nothing.
+        # Files that a failed sync may have left only in the page cache: reading proves nothing.
         self._unsynced: set[int] = set()
 
     # -- recovering
@@ -295,7 +295,7 @@ class RowWriter:
         if is_rewritten:
             self.directory.rewrite(file.base_offset, file.size_bytes)
         elif found.has_trailer:
-            # The process may have died between writing and syncing it.
+            # The process may have died between writing and syncing the trailer.
             sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
             return
         with self.directory.opened(file.base_offset, RemoteIndexKind.LOG, create=False) as log:

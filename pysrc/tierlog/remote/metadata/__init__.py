@@ -1,1 +1,1 @@
-"""Which segments are in the tier: in memory, in SQLite, in a Kafka topic."""
+"""Metadata of remote segments: in memory, in SQLite, or in Kafka's metadata topic."""

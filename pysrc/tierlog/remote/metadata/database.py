@@ -154,7 +154,7 @@ class MetadataDatabase:
         found = self._schema_objects()
         application_id = self._read_pragma("application_id")
         version = self._read_pragma("user_version")
-        # Version and tables were written in one commit: a file with only a version lost tables.
+        # Version and tables were written in one commit: a version without tables is damage.
         if not found and version == 0 and application_id in (0, APPLICATION_ID):
             return 0
         if application_id != APPLICATION_ID:

@@ -75,7 +75,7 @@ _LEGAL = {
 def is_legal_transition(
     source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> bool:
-    """Return whether a segment may go from `source` (None: not added) to `target`, or is there."""
+    """Return whether `source` (None: not added yet) may change to `target`, or equals it."""
     return source is target or (source, target) in _LEGAL
 
 
@@ -254,7 +254,7 @@ class RemoteLogSegmentMetadata:
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
         """Return this segment after `update`; RemoteMetadataError when its state forbids it."""
         if update.segment_id != self.segment_id:
-            raise ValueError(f"update of {update.segment_id} given to {self.segment_id}")
+            raise ValueError(f"{self.segment_id}: got an update of {update.segment_id}")
         if not is_legal_transition(self.state, update.state):
             raise RemoteMetadataError(
                 f"{self.segment_id}: cannot go from {self.state.name} to {update.state.name}"
@@ -307,8 +307,8 @@ class RemoteLogSegmentMetadataUpdate:
         _check_truncation(self.segment_id, self.truncation_offset)
         if self.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise ValueError(
-                f"{self.segment_id}: add a segment to start it, an update to COPY_SEGMENT_STARTED "
-                "is not possible"
+                f"{self.segment_id}: an update to COPY_SEGMENT_STARTED is not possible; add a new "
+                "segment instead"
             )
 
 

@@ -27,7 +27,7 @@ class Ranges:
         # Retention removes the first range repeatedly. Rows before this index are deleted, so
         # that a removal need not move all other rows.
         self._first = 0
-        # The longest range ever added bounds how far below an offset a range with it can start.
+        # A range that contains an offset starts at most this far below it.
         self._longest = 0
 
     def add(self, start_offset: int, end_offset: int, name: str) -> None:
@@ -109,7 +109,7 @@ class Extents(Ranges):
 
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
         super().extend(rows)
-        # A range overlaps an earlier one when it overlaps the one that reaches furthest.
+        # A range that overlaps any range before it also overlaps the one with the highest end.
         furthest_end, furthest = -1, ""
         for start_offset, end_offset, name in self._rows:
             if start_offset <= furthest_end:

@@ -44,7 +44,7 @@ __all__ = ["SqliteRemoteLogMetadataManager"]
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-# Numbers of the partitions that have segments, with one step in the tree for each of them.
+# Numbers of the partitions that have segments; one index step per partition, not per segment.
 _SELECT_HELD = """
 WITH RECURSIVE held (number) AS (
     SELECT min(partition_number) FROM segment
@@ -210,7 +210,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._record_number(partition, number)
 
     def _number_of(self, partition: TopicIdPartition, others: int = 0) -> int:
-        """Return its number in the file, or a free one, after `others` new partitions."""
+        """Return the partition's number in the file, or a free one above `others` new ones."""
         return self._numbers.get(partition, self._last_number + 1 + others)
 
     def _record_number(self, partition: TopicIdPartition, number: int) -> None:

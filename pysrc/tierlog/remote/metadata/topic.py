@@ -95,7 +95,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             metadata.wait_until_ready(timeout_s=30)
 
     ``bootstrap`` is ``host:port[,host:port]``; ``settings`` are further settings of the client
-    library (security). Until a partition's events up to the end at the start are read, its queries
+    library (security). Until all events that a partition had at the start are read, its queries
     raise MetadataNotReadyError. An unreadable record stops its partition of the topic for good, and
     the queries for that partition raise the CorruptDataError; records that were truncated before
     they were read have the same effect, with a RemoteMetadataError. ConfigError without the client

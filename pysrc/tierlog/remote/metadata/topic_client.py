@@ -80,7 +80,7 @@ class MetadataTopicClient:
             raise unavailable(f"{bootstrap}: {topic}: {error}") from error
 
     def _end_offsets(self, timeout_s: float) -> dict[int, int]:
-        """Return the present end offset of every partition; readiness needs all records below."""
+        """Return the present end offset of every partition, up to which a manager must read."""
         from confluent_kafka import TopicPartition
 
         found = self._consumer.list_topics(self._topic, timeout=timeout_s).topics[self._topic]

@@ -1,1 +1,1 @@
-"""What lies in a store: keys, `.log` and `.indexes` objects, and how they are put and got."""
+"""Segments in a store: keys, `.log` and `.indexes` objects, and the storage managers."""

@@ -210,7 +210,7 @@ def _pair_objects(
     wanted: Callable[[ObjectKey], bool],
     report: Callable[[Problem], None],
 ) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
-    """Yield (`.log`, `.indexes`) of complete segments; keeps only objects without their other."""
+    """Yield (`.log`, `.indexes`) of each complete segment; stores only objects still unmatched."""
     waiting: dict[str, tuple[str, ObjectInfo]] = {}
     for info in objects:
         try:

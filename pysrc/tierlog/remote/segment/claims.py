@@ -80,10 +80,10 @@ class StoreClaims:
     def require_or_keep(
         self, segment_id: RemoteLogSegmentId, leader_epoch: int, start_offset: int, end_offset: int
     ) -> None:
-        """Check as `require` does, for a segment whose objects are stored: on error, delete it.
+        """Check a segment whose objects are stored; after an error the caller deletes it.
 
-        A later leader that has found the segment does not copy its records. So a deposed leader
-        must delete it (FencedLeaderError) only when other segments in the store hold its offsets.
+        A later leader that has found the segment does not copy its records. So this raises
+        FencedLeaderError only when other segments in the store hold the offsets of the segment.
         """
         partition = segment_id.topic_id_partition
         try:

@@ -10,10 +10,10 @@ The URL of such a store is ``kafka+`` plus the URL of the folder ``kafka-tiered-
 ``kafka+file:///...``, ``kafka+s3://...``. Its keys are those of `layout`, so every reader of a
 tierlog store can read it. It is never written to.
 
-An `.indexes` object is built on request from Kafka's files and a few small ranges of the log. The
-files lack some fields, above all the last offset; they come from the batches after the last entry
-of the offset index. Inconsistent files raise CorruptDataError. A segment that lacks a file is
-listed without `.indexes`, like an unfinished copy.
+An `.indexes` object is built on request from Kafka's files and a few small ranges of the log.
+Fields that the files lack, above all the last offset, are read from the batches after the last
+entry of the offset index. Inconsistent files raise CorruptDataError. A segment that lacks a file
+is listed without `.indexes`, like an unfinished copy.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _SUFFIXES = _NEEDED | {_ABORTS}
 
 # Six times Kafka's default for the largest index file.
 _MAX_FILE_BYTES = 64 << 20
-# Each entry of the remoteLogIndex costs one small read here; a reader walks within an entry.
+# Each entry of the remoteLogIndex costs one small read here; readers scan from its start.
 _ENTRY_BYTES = 4 << 20
 _TAIL_BYTES = 64 << 10
 # Start of the first batch of an entry: base offset, length, leader epoch, magic, CRC, attributes,
@@ -179,7 +179,7 @@ class KafkaLayoutStore(ObjectStore):
                 yield from _tierlog_objects(stem, found)
 
     def _parse_segment_key(self, key: str) -> ObjectKey:
-        """Return the parsed key; RemoteResourceNotFoundError for a key of no segment object."""
+        """Return the parsed key of a segment object; RemoteResourceNotFoundError for others."""
         try:
             return parse_key(key)
         except ValueError:

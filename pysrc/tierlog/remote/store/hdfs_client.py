@@ -146,7 +146,7 @@ class HdfsOptions:
 
 
 class HdfsClient:
-    """A hdfs-native client that is kept for `_QUIET_MS` after its last user dropped it."""
+    """A client of hdfs-native; it is closed at least `_QUIET_MS` after its last user dropped it."""
 
     __slots__ = ("_ended", "_now_ms", "native")
 
