@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tierlog.errors import ClosedError, ConfigError, CorruptDataError
+from tierlog.remote.file_io import write_all
 from tierlog.remote.index_cache.file_map import map_descriptor
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexesHeader, IndexKind
@@ -49,7 +50,6 @@ _MAX_INT64 = 2**63 - 1
 _MAX_GENERATION = 2**62
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE_BYTES = 1 << 20
 
 
 class _Forks:
@@ -318,7 +318,7 @@ class IndexCacheDir:
             raise
         try:
             try:
-                _write_all(descriptor, data)
+                write_all(descriptor, data)
             finally:
                 # Some file systems report a full disk only here.
                 os.close(descriptor)
@@ -356,13 +356,6 @@ class IndexCacheDir:
     def _release_lock(self) -> None:
         with self._lock:
             self._drop_lock()
-
-
-def _write_all(descriptor: int, data: Buffer) -> None:
-    view = memoryview(data).cast("B")
-    written = 0
-    while written < len(view):
-        written += os.write(descriptor, view[written : written + _WRITE_BYTES])
 
 
 def _remove_quietly(path: str) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from tierlog.remote.file_io import sync_folder, write_all
 from tierlog.remote.segment.layout import partition_prefix
 from tierlog.remote.store.object_store import file_chunks
 from tierlog.types import TopicIdPartition
@@ -31,7 +32,7 @@ from tierlog.types import TopicIdPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Listing", "RemoteIndexDir", "RemoteIndexKind", "sync_file", "write_all"]
+__all__ = ["Listing", "RemoteIndexDir", "RemoteIndexKind"]
 
 _MAX_INT64 = 2**63 - 1
 _TEMPORARY = ".tmp"
@@ -39,8 +40,6 @@ _STAGED = "rebuilt.tmp"
 _COMMITTED = "rebuilt"
 _MOVING = "rebuilt.moving"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE_BYTES = 16 << 20
 
 
 class RemoteIndexKind(StrEnum):
@@ -88,19 +87,19 @@ class RemoteIndexDir:
             return
         if not os.path.isdir(self._root):
             os.makedirs(self._root, exist_ok=True)
-            sync_folder(os.path.dirname(self._root))
+            sync_folder(os.path.dirname(self._root), follow_links=False)
         folder = self._root
         for part in os.path.relpath(self.path, self._root).split(os.sep):
             folder = os.path.join(folder, part)
             with suppress(FileExistsError):
                 os.mkdir(folder)
-            sync_folder(folder)
-            sync_folder(os.path.dirname(folder))
+            sync_folder(folder, follow_links=False)
+            sync_folder(os.path.dirname(folder), follow_links=False)
         self._exists = True
 
     def sync(self) -> None:
         """Make the names in the folder durable."""
-        sync_folder(self.path)
+        sync_folder(self.path, follow_links=False)
 
     def remove_all(self) -> None:
         """Remove all index files, and the partition's and topic's folders when they are empty."""
@@ -113,7 +112,7 @@ class RemoteIndexDir:
         while folder != self._root:
             try:
                 os.rmdir(folder)
-                sync_folder(os.path.dirname(folder))
+                sync_folder(os.path.dirname(folder), follow_links=False)
             except OSError:
                 return
             folder = os.path.dirname(folder)
@@ -126,8 +125,8 @@ class RemoteIndexDir:
         self._exists = False
         if not os.path.lexists(self.path):
             return listing
-        sync_folder(os.path.dirname(self.path))
-        sync_folder(self.path)
+        sync_folder(os.path.dirname(self.path), follow_links=False)
+        sync_folder(self.path, follow_links=False)
         self._list_files(listing)
         self._finish_swap(listing)
         for name, base_offset, kind in self._list_files(listing):
@@ -266,30 +265,3 @@ class RemoteIndexDir:
                     os.unlink(os.path.join(path, found))
         with suppress(OSError):
             os.rmdir(path)
-
-
-def write_all(descriptor: int, data: Buffer, position: int) -> None:
-    """Write all of `data` at a byte position."""
-    view = memoryview(data).cast("B")
-    written = 0
-    while written < len(view):
-        piece = view[written : written + _WRITE_BYTES]
-        written += os.pwrite(descriptor, piece, position + written)
-
-
-def sync_file(path: str) -> None:
-    """Make the bytes of a file durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: str) -> None:
-    """Make the names in a folder durable. OSError when it is a link or does not exist."""
-    descriptor = os.open(path, _DIRECTORY_FLAGS)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierlog.errors import CorruptDataError
+from tierlog.remote.file_io import sync_file, write_all
 from tierlog.remote.index_files.directory import (
     RemoteIndexDir,
     RemoteIndexKind,
-    sync_file,
-    write_all,
 )
 from tierlog.remote.index_files.file import (
     MAX_RELATIVE_OFFSET,

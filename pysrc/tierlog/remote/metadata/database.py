@@ -15,6 +15,7 @@ from typing import Any
 
 from tierlog import _core
 from tierlog.errors import CorruptDataError, RemoteMetadataError
+from tierlog.remote.file_io import sync_folder
 from tierlog.remote.metadata.schema import (
     APPLICATION_ID,
     SCHEMA,
@@ -141,7 +142,7 @@ class MetadataDatabase:
                     database.execute(statement)
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            _sync_folder(os.path.dirname(self.path))
+            sync_folder(os.path.dirname(self.path))
         elif version != SCHEMA_VERSION:
             try:
                 with self._atomic_transaction():
@@ -275,11 +276,3 @@ def _lock_file(path: str) -> int:
             "each process its own file"
         ) from None
     return descriptor
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

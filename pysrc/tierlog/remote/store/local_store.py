@@ -27,6 +27,7 @@ from tierlog._core import ReadFile, read_slab, sync_files
 from tierlog._hot import OpenFiles
 from tierlog.clock import Clock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
+from tierlog.remote.file_io import WRITE_BYTES, sync_folder, write_all
 from tierlog.remote.store.local_draft import LocalDraft, link_nameless, open_nameless
 from tierlog.remote.store.object_store import (
     LARGE_READ_BYTES,
@@ -52,9 +53,6 @@ __all__ = ["LocalStore"]
 _MAX_OPEN_FILES = 128
 _OPEN_MS = 1_000
 _WRITEBACK_BYTES = 8 << 20
-# The page cache serves a file best when it was written in chunks of at least this size. With much
-# larger chunks the kernel looks for pages of that size, which can take four times as long.
-_WRITE_BYTES = 256 << 10
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -244,7 +242,7 @@ class LocalStore(ObjectStore):
                         return {key: self.put_if_absent(key, data) for key, data in objects.items()}
                     stack.callback(os.close, descriptor)
                     written[at_work] = descriptor
-                    _write_all(descriptor, data)
+                    write_all(descriptor, data)
                     # Start writing now: the sync then finds the blocks allocated, and one commit
                     # of the file system serves all files instead of one commit each.
                     _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
@@ -342,7 +340,7 @@ class LocalStore(ObjectStore):
         position = submitted = 0
         for chunk in chunks:
             with self._storage_errors(key):
-                position += _write_all(descriptor, chunk)
+                position += write_all(descriptor, chunk)
             if position - submitted >= _WRITEBACK_BYTES:
                 length = position - submitted
                 _sync_file_range(descriptor, submitted, length, _SYNC_FILE_RANGE_WRITE)
@@ -443,16 +441,8 @@ def _read_range(descriptor: int, start_position: int, size_bytes: int) -> bytes 
 
 def _slice_chunks(data: Buffer) -> Iterator[memoryview]:
     view = memoryview(data).cast("B")
-    for position in range(0, len(view), _WRITE_BYTES):
-        yield view[position : position + _WRITE_BYTES]
-
-
-def _write_all(descriptor: int, chunk: Buffer) -> int:
-    view = memoryview(chunk).cast("B")
-    written = 0
-    while written < len(view):
-        written += os.write(descriptor, view[written : written + _WRITE_BYTES])
-    return written
+    for position in range(0, len(view), WRITE_BYTES):
+        yield view[position : position + WRITE_BYTES]
 
 
 def _temporary_name(name: str) -> str:
@@ -495,11 +485,7 @@ def _make_durable_root(root: str) -> None:
     for path in reversed(missing):
         with suppress(FileExistsError):
             os.mkdir(path)
-        parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        sync_folder(os.path.dirname(path))
 
 
 def _raise_unless_missing(error: OSError) -> None:
