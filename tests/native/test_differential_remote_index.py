@@ -6,6 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.native.remote_indexes import (
+    encode_remote_offset_index,
+    encode_remote_time_index,
+    read_remote_offset_index,
+    read_remote_time_index,
+)
 from tests.oracle import batches, remote_index
 from tests.oracle.primitives import I32_MAX, I64_MAX, I64_MIN, OracleError
 from tests.oracle.remote_index import Entry
@@ -22,13 +28,9 @@ from tierlog.remote.segment.log_index import (
     RemoteLogIndexEntries,
     decode_remote_log_index,
     encode_remote_log_index,
-    encode_remote_offset_index,
-    encode_remote_time_index,
     group_batches,
     lookup_offset,
     lookup_timestamp,
-    read_remote_offset_index,
-    read_remote_time_index,
 )
 
 EDGES = (I64_MIN - 1, I64_MIN, -1, 0, 1, 100, I32_MAX, I32_MAX + 1, I64_MAX, I64_MAX + 1)

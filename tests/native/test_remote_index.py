@@ -13,6 +13,12 @@ import numpy as np
 import pytest
 
 from tests.kafka_tools.golden import golden_segments
+from tests.native.remote_indexes import (
+    encode_remote_offset_index,
+    encode_remote_time_index,
+    read_remote_offset_index,
+    read_remote_time_index,
+)
 from tests.vectors import REMOTE_INDEX_ENTRY_RDI_CRC32C, vector
 from tierlog import _core
 from tierlog._hot import CachedIndex
@@ -23,13 +29,9 @@ from tierlog.remote.segment.log_index import (
     MAX_RDI_BYTES,
     decode_remote_log_index,
     encode_remote_log_index,
-    encode_remote_offset_index,
-    encode_remote_time_index,
     group_batches,
     lookup_offset,
     lookup_timestamp,
-    read_remote_offset_index,
-    read_remote_time_index,
 )
 
 GOLDEN = vector("remote_index_entry_rdi") + vector("remote_index_entry_empty_rdi")
