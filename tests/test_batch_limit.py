@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tierlog
 from tests.batch_bombs import TOPIC, value_bomb, write_log_dir
+from tests.fetch.views import whole_view
+from tests.oracle import build
+from tests.oracle.model import Record
 from tests.settings.observing import Said, command
 from tests.spark.source import batches_of, tasks_of
 from tierlog.config import Config, LogConfig
+from tierlog.fetch.setup import open_fetcher
+from tierlog.reader.types import FetchError, FetchView
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.types import TopicIdPartition
 
 NAME = "tierlog.batch.max.decompressed.bytes"
 VARIABLE = "TIERLOG_BATCH_MAX_DECOMPRESSED_BYTES"
 SIZE_BYTES = 70 << 20
 ENOUGH = str(72 << 20)
+GZIP = 1
 PLACES = pytest.mark.parametrize("place", ["logs", "store"])
 
 
@@ -69,6 +78,60 @@ def test_read(place: str, places: dict[str, str]) -> None:
     config = Config(log=LogConfig(batch_max_decompressed_bytes=int(ENOUGH)))
     (records,) = tierlog.read(places[place], TOPIC, 0, end_offset=1, config=config)
     assert records.values.lengths.tolist() == [SIZE_BYTES]
+
+
+class OneView:
+    """A host of one partition."""
+
+    def __init__(self, view: FetchView) -> None:
+        self._view = view
+
+    def view(self, partition: TopicIdPartition) -> FetchView | None:
+        return self._view
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_wrapper_of_an_old_format(
+    magic: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan opens a compressed message set, too: its first offset is inside."""
+    size_bytes = 100 << 20
+    large = Record(offset=0, timestamp_ms=1, key=None, value=bytes(size_bytes))
+    small = Record(offset=1, timestamp_ms=1, key=None, value=b"small")
+    wrapper = build.legacy_wrapper([large], magic=magic, codec=GZIP)
+    logs = write_log_dir(
+        tmp_path / "logs", [[wrapper], [build.legacy_messages([small], magic=magic)]]
+    )
+    store = (tmp_path / "store").as_uri()
+    tiered = command("tier", str(logs), "--to", store, "--once")
+    assert tiered.code == 0, tiered.err
+    assert "1 segment copied" in tiered.err
+    for source in (str(logs), store):
+        refused = cat(source)
+        assert refused.code == 1
+        assert f"{NAME} is 67108864" in refused.err
+    monkeypatch.setenv(VARIABLE, str(size_bytes + 100))
+    for source in (str(logs), store):
+        assert cat(source) == Said(0, str(size_bytes), "")
+
+
+@PLACES
+def test_time_search_of_a_fetcher(place: str, places: dict[str, str]) -> None:
+    view = whole_view(Path(places["logs"]), f"{TOPIC}-0")
+    if place == "store":
+        end = view.log_end_offset
+        view = replace(view, log=replace(view.log, segments=()), local_log_start_offset=end)
+    store = tierlog.open_store(places["store"])
+    storage, metadata = ObjectStorageManager(store), tierlog.bucket_metadata(store)
+    (partition,) = metadata.partitions()
+    answers = []
+    for size in (None, int(ENOUGH)):
+        log = LogConfig() if size is None else LogConfig(batch_max_decompressed_bytes=size)
+        with open_fetcher(OneView(view), storage, metadata, config=Config(log=log)) as fetcher:
+            answers.append(fetcher.list_offset_sync(partition, 1))
+    refused, found = answers
+    assert refused.error is FetchError.KAFKA_STORAGE_ERROR
+    assert (found.error, found.offset, found.timestamp_ms) == (FetchError.NONE, 0, 1)
 
 
 @PLACES

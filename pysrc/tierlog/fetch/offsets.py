@@ -22,7 +22,7 @@ import numpy as np
 
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
-from tierlog.log.records import decode_pieces
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES, decode_pieces
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.reader.charges import UNCHARGED, Payer
@@ -100,10 +100,12 @@ class OffsetReader:
         metadata: RemoteLogMetadataManager | None = None,
         *,
         index_files: IndexFilesOf | None = None,
+        max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     ) -> None:
         self._remote = remote
         self._metadata = metadata
         self._index_files = index_files
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._local = LocalFetchReader()
 
     def look_up(
@@ -278,7 +280,7 @@ class OffsetReader:
                 start = self._first_late_offset(segment, start, timestamp_ms)
             has_older = start > first
             for records, next_offset in self._remote_pieces(view, tier, lineage, start, last):
-                older, found = _first_late(records, timestamp_ms, start, last)
+                older, found = self._first_late(records, timestamp_ms, start, last)
                 has_older = has_older or older
                 if found is not None:
                     if not has_older:
@@ -351,11 +353,33 @@ class OffsetReader:
             for row in late.tolist():
                 base, end = int(table.base_offset[row]), int(table.last_offset[row])
                 read = self._local.read(view, base, 0, end + 1, minimum_one=True)
-                older, found = _first_late(read.records, timestamp_ms, start, end)
+                older, found = self._first_late(read.records, timestamp_ms, start, end)
                 has_older = has_older or older or bool((table.last_offset[:row] >= start).any())
                 if found is not None:
                     return has_older, found
             has_older = has_older or bool((table.last_offset >= start).any())
+        return has_older, None
+
+    def _first_late(
+        self, records: Buffer, timestamp_ms: int, first: int, last: int
+    ) -> tuple[bool, tuple[int, int] | None]:
+        """Return whether a record older than `timestamp_ms` comes first, and (offset, timestamp
+        in ms) of the first other record. Only offsets from `first` to `last` count."""
+        has_older = False
+        if not memoryview(records).nbytes:
+            return has_older, None
+        # Kafka looks at control records too.
+        for columns in decode_pieces(
+            records, include_control=True, max_decompressed_bytes=self._max_decompressed_bytes
+        ):
+            offsets, times = columns.offset, columns.timestamp_ms
+            inside = np.flatnonzero((offsets >= first) & (offsets <= last))
+            late = np.flatnonzero(times[inside] >= timestamp_ms)
+            if len(late):
+                row = inside[late[0]]
+                return has_older or bool(late[0]), (int(offsets[row]), int(times[row]))
+            has_older = has_older or bool(len(inside))
+            del columns, offsets, times
         return has_older, None
 
 
@@ -392,27 +416,6 @@ def _local_tables(view: FetchView) -> Iterator[_Table]:
             raise VanishedError(f"{segment.log_path}: gone meanwhile") from error
         require_same_topic(view.log)
         yield _Table(table.base_offset, table.last_offset, table.max_timestamp_ms)
-
-
-def _first_late(
-    records: Buffer, timestamp_ms: int, first: int, last: int
-) -> tuple[bool, tuple[int, int] | None]:
-    """Whether an older record comes first, and (offset, time) of the first record of that time or
-    later; of those with an offset in the range."""
-    has_older = False
-    if not memoryview(records).nbytes:
-        return has_older, None
-    # Kafka looks at control records too.
-    for columns in decode_pieces(records, include_control=True):
-        offsets, times = columns.offset, columns.timestamp_ms
-        inside = np.flatnonzero((offsets >= first) & (offsets <= last))
-        late = np.flatnonzero(times[inside] >= timestamp_ms)
-        if len(late):
-            row = inside[late[0]]
-            return has_older or bool(late[0]), (int(offsets[row]), int(times[row]))
-        has_older = has_older or bool(len(inside))
-        del columns, offsets, times
-    return has_older, None
 
 
 def _at(view: FetchView, offset: int) -> OffsetAnswer:

@@ -105,7 +105,12 @@ def open_fetcher(
             pool=pool,
             quotas=quotas,
             transactions=TransactionReader(storage, metadata, index_cache=index_cache),
-            offsets=OffsetReader(remote, metadata, index_files=index_files),
+            offsets=OffsetReader(
+                remote,
+                metadata,
+                index_files=index_files,
+                max_decompressed_bytes=settings.log.batch_max_decompressed_bytes,
+            ),
             metrics=metrics,
             max_remote_wait_ms=settings.remote_log.fetch_max_wait_ms,
             on_close=opened.pop_all().close,

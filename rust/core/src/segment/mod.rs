@@ -11,6 +11,8 @@ pub mod read;
 pub mod rebuild;
 pub mod resync;
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::batch::columns::{Batch, BatchColumns};
 use crate::batch::header::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
@@ -32,6 +34,13 @@ const SKIP_BATCH_BYTES: u64 = 4096;
 const JOINED_BATCH_BYTES: u64 = 4096;
 /// Batches that must be in memory as a whole (control batches, legacy messages) end here.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
+/// Decompressed bytes of a legacy message set that a walk opens in its own memory.
+const MAX_SET_BYTES: usize = 64 << 20;
+/// Decompressed bytes of a larger legacy message set; see [`LARGE_SET`].
+const MAX_LARGE_SET_BYTES: usize = 256 << 20;
+/// Held while a walk opens a message set of more than [`MAX_SET_BYTES`]. A process opens one at a
+/// time, so many walks in parallel take no more memory than one.
+static LARGE_SET: Mutex<()> = Mutex::new(());
 /// Room for more batches than this is made as they come: the first one may lie about the rest.
 const MAX_EXPECTED_BATCHES: u64 = 1 << 17;
 /// The smallest `batchLength` of a v2 batch: its header.
@@ -138,8 +147,6 @@ pub struct ScanOptions {
     pub verify_crc: bool,
     /// Also compute the CRC-32C of every byte of the range.
     pub hash_bytes: bool,
-    /// Limit for the inner messages of one compressed legacy message.
-    pub max_decompressed_bytes: usize,
 }
 
 impl Default for ScanOptions {
@@ -151,7 +158,6 @@ impl Default for ScanOptions {
             after_offset: -1,
             verify_crc: true,
             hash_bytes: false,
-            max_decompressed_bytes: 64 << 20,
         }
     }
 }
@@ -271,7 +277,6 @@ enum Walk {
 struct Walker<'v, V> {
     visitor: &'v mut V,
     verify_crc: bool,
-    max_decompressed_bytes: usize,
     end: u64,
     until: u64,
     previous_last_offset: i64,
@@ -285,7 +290,6 @@ impl<'v, V: Visitor> Walker<'v, V> {
         Self {
             visitor,
             verify_crc: options.verify_crc,
-            max_decompressed_bytes: options.max_decompressed_bytes,
             end,
             until: options.until.unwrap_or(u64::MAX),
             previous_last_offset: options.after_offset,
@@ -390,14 +394,22 @@ impl<'v, V: Visitor> Walker<'v, V> {
         self.hand_on(position, &Batch { magic: 2, header: *header }, records)
     }
 
-    fn accept_legacy(&mut self, position: u64, message: &[u8]) -> Result<Option<Stop>> {
-        let described = legacy::describe(
-            message,
-            self.verify_crc,
-            &mut self.decompressor,
-            self.max_decompressed_bytes,
-        );
+    fn describe_legacy(&mut self, message: &[u8]) -> Result<BatchHeader> {
+        let described =
+            legacy::describe(message, self.verify_crc, &mut self.decompressor, MAX_SET_BYTES);
         match described {
+            Err(error) if error.kind == ErrorKind::TooLarge => {
+                let _one_at_a_time = LARGE_SET.lock().unwrap_or_else(PoisonError::into_inner);
+                // Freed at once, as the set is: the walk's own decompressor keeps its memory.
+                let mut decompressor = Decompressor::new();
+                legacy::describe(message, self.verify_crc, &mut decompressor, MAX_LARGE_SET_BYTES)
+            }
+            described => described,
+        }
+    }
+
+    fn accept_legacy(&mut self, position: u64, message: &[u8]) -> Result<Option<Stop>> {
+        match self.describe_legacy(message) {
             Ok(header) => {
                 if let Some(hash) = &mut self.hash {
                     hash.update(message);
