@@ -26,7 +26,10 @@ from tierlog.remote.metadata.schema import (
 
 __all__ = ["MetadataDatabase"]
 
-_REBUILD = "move the file away and rebuild the metadata from the bucket"
+_REBUILD = (
+    "move the file away and run tierlog tier, which reads the metadata from the store again "
+    "(tierlog.bucket_metadata in a program)"
+)
 # SQLite's file header, and the positions of its fields that are checked here.
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
@@ -79,15 +82,17 @@ class MetadataDatabase:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._to_error(error) from error
 
-    def checked_rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
+    def checked_rows(
+        self, query: str, *parameters: object, subject: str
+    ) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of `query`, which selects all columns of a table. Raises as `rows`, and
-        CorruptDataError for a row with a wrong checksum."""
+        CorruptDataError for a row with a wrong checksum. `subject` names the table in errors."""
         self._check_process()
         try:
             cursor = self.connection.execute(query, parameters)
             while rows := cursor.fetchmany(_ROWS):
                 if (bad := _core.first_bad_row(rows)) is not None:
-                    raise self._checksum_error(cursor, rows[bad])
+                    raise self._checksum_error(subject, cursor, rows[bad])
                 yield from rows
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._to_error(error) from error
@@ -115,7 +120,9 @@ class MetadataDatabase:
 
     # -- internals
 
-    def _checksum_error(self, cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> CorruptDataError:
+    def _checksum_error(
+        self, subject: str, cursor: sqlite3.Cursor, row: tuple[Any, ...]
+    ) -> CorruptDataError:
         names = [column[0] for column in cursor.description]
         key = ", ".join(
             f"{name} {value!r:.40}" for name, value in zip(names[:3], row[:3], strict=True)
@@ -125,7 +132,7 @@ class MetadataDatabase:
         except (TypeError, OverflowError):
             expected = "integers, text, blobs and nulls"
         return self._corrupt_error(
-            "bad_row_checksum", expected, f"{row[-1]!r:.40} in the row of {key}"
+            "bad_row_checksum", expected, f"{row[-1]!r:.40} in {subject}, row with {key}"
         )
 
     def _open_schema(self) -> None:

@@ -136,11 +136,13 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         """Load everything except the segments."""
         by_number: dict[int, PartitionMetadata] = {}
         try:
-            for row in self._file.checked_rows("SELECT * FROM partition"):
+            for row in self._file.checked_rows(
+                "SELECT * FROM partition", subject="table partition"
+            ):
                 number, state = read_partition(row, self._change_numbers)
                 by_number[number] = self._partitions[state.partition] = state
                 self._record_number(state.partition, number)
-            for row in self._file.checked_rows("SELECT * FROM epoch"):
+            for row in self._file.checked_rows("SELECT * FROM epoch", subject="table epoch"):
                 number, epoch, highest_offset, size_bytes = read_epoch(row)
                 _find_numbered(by_number, number).set_highest(epoch, highest_offset)
                 _find_numbered(by_number, number).set_size(epoch, size_bytes)
@@ -163,7 +165,11 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         return state
 
     def _load_segments(self, state: PartitionMetadata) -> None:
-        rows = self._file.checked_rows(SELECT_SEGMENTS, self._numbers[state.partition])
+        rows = self._file.checked_rows(
+            SELECT_SEGMENTS,
+            self._numbers[state.partition],
+            subject=f"table segment of {state.partition}",
+        )
         try:
             state.load_segments(
                 read_segments(state.partition, rows), partial(self._read_row, state.partition)
