@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cpu-time", action="store_true", help="time on a core, steadier on a busy machine"
     )
     parser.add_argument("--strict", action="store_true", help="exit 1 when a goal is missed")
-    parser.add_argument("--markdown", action="store_true", help="the table for the README")
+    parser.add_argument("--markdown", action="store_true", help="the table for docs/BENCHMARKS.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     parser.add_argument("--cache-dir", type=Path, default=CACHE_DIR, help="where segments are kept")
     return parser

@@ -51,7 +51,7 @@ def as_table(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(rows: Sequence[Row], facts: Mapping[str, str]) -> str:
-    """The block for the README."""
+    """Return the rows as a table for docs/BENCHMARKS.md."""
     lines = [COLUMNS, ("---",) * len(COLUMNS), *(_cells(row) for row in rows)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     where = "; ".join(f"{name}: {value}" for name, value in facts.items())
