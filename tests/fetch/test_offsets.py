@@ -15,8 +15,8 @@ from tests.oracle import batches as oracle
 from tierlog.fetch.offsets import OffsetReader, SpecialTimestamp
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError
-from tierlog.reader.index_files import IndexFilesOf
 from tierlog.reader.memory import FetchMemory
+from tierlog.reader.positions import IndexFilesOf
 from tierlog.reader.remote import RemoteReader
 from tierlog.reader.types import FetchError, IsolationLevel
 from tierlog.remote.index_files.family import RemoteIndexFiles
@@ -66,12 +66,13 @@ def test_times_around_every_record(
     cached = way == "cache"
     remote = tiers.remote
     if not cached:
-        remote = RemoteReader(tiers.storage, tiers.metadata, memory=FetchMemory(64 << 20))
-    reader = OffsetReader(
-        remote,
-        tiers.metadata,
-        index_files=written_index_files(tiers, tmp_path) if way == "index files" else None,
-    )
+        remote = RemoteReader(
+            tiers.storage,
+            tiers.metadata,
+            memory=FetchMemory(64 << 20),
+            index_files=written_index_files(tiers, tmp_path) if way == "index files" else None,
+        )
+    reader = OffsetReader(remote, tiers.metadata)
     asked = sorted({at + by for _, at in rows for by in (-1, 0, 1)} | {0, 2**62})
     for number, border in enumerate(boundaries(whole)):
         tiers.views[partition] = whole

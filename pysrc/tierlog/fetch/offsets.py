@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tierlog.batches import BatchTable
 from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES, decode_pieces
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.reader.charges import UNCHARGED, Payer
-from tierlog.reader.index_files import IndexFilesOf, offset_by_time
 from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.reader.local import LocalFetchReader
+from tierlog.reader.positions import late_rows
 from tierlog.reader.remote import RemoteReader
 from tierlog.reader.types import FetchError, FetchView, IsolationLevel
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
@@ -99,12 +100,10 @@ class OffsetReader:
         remote: RemoteReader | None = None,
         metadata: RemoteLogMetadataManager | None = None,
         *,
-        index_files: IndexFilesOf | None = None,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     ) -> None:
         self._remote = remote
         self._metadata = metadata
-        self._index_files = index_files
         self._max_decompressed_bytes = max_decompressed_bytes
         self._local = LocalFetchReader()
 
@@ -277,7 +276,7 @@ class OffsetReader:
         for segment, first, last in self._remote_ranges(view, tier.partition, timestamp_ms):
             start = max(first, search.older_until.get(timestamp_ms, 0))
             if start <= last:
-                start = self._first_late_offset(segment, start, timestamp_ms)
+                start = self._remote.older_until(segment, start, timestamp_ms)
             has_older = start > first
             for records, next_offset in self._remote_pieces(view, tier, lineage, start, last):
                 older, found = self._first_late(records, timestamp_ms, start, last)
@@ -289,20 +288,6 @@ class OffsetReader:
                     return found
                 search.older_until[timestamp_ms] = next_offset
         return None
-
-    def _first_late_offset(
-        self, segment: RemoteLogSegmentMetadata, first: int, timestamp_ms: int
-    ) -> int:
-        """Return an offset up to which the segment, from `first` on, has only older records."""
-        assert self._remote is not None
-        start = offset_by_time(
-            self._remote.storage, self._index_files, segment, first, timestamp_ms
-        )
-        if start is not None:
-            return start
-        # An entry of the very time may stand for a batch whose last record is not the first of
-        # that time.
-        return max(first, self._remote.newer_from(segment, timestamp_ms - 1))
 
     def _remote_pieces(
         self, view: FetchView, tier: _Tier, lineage: LeaderEpochs, offset: int, last: int
@@ -347,10 +332,7 @@ class OffsetReader:
         if segments and segments[0].base_offset > start:
             raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")
         for table in _local_tables(view):
-            late = np.flatnonzero(
-                (table.max_timestamp_ms >= timestamp_ms) & (table.last_offset >= start)
-            )
-            for row in late.tolist():
+            for row in late_rows(table, timestamp_ms, start):
                 base, end = int(table.base_offset[row]), int(table.last_offset[row])
                 read = self._local.read(view, base, 0, end + 1, minimum_one=True)
                 older, found = self._first_late(read.records, timestamp_ms, start, end)
@@ -392,21 +374,7 @@ class _Tier:
     search: TimeSearch
 
 
-class _Table:
-    """The batches of a local segment, by their headers."""
-
-    __slots__ = ("base_offset", "last_offset", "max_timestamp_ms")
-
-    def __init__(self, base_offset: _Longs, last_offset: _Longs, max_timestamp_ms: _Longs) -> None:
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.max_timestamp_ms = max_timestamp_ms
-
-
-_Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def _local_tables(view: FetchView) -> Iterator[_Table]:
+def _local_tables(view: FetchView) -> Iterator[BatchTable]:
     """Segment by segment; a segment that was cut by damage ends where that begins."""
     for segment in view.log.segments:
         try:
@@ -415,7 +383,7 @@ def _local_tables(view: FetchView) -> Iterator[_Table]:
         except FileNotFoundError as error:
             raise VanishedError(f"{segment.log_path}: gone meanwhile") from error
         require_same_topic(view.log)
-        yield _Table(table.base_offset, table.last_offset, table.max_timestamp_ms)
+        yield table
 
 
 def _at(view: FetchView, offset: int) -> OffsetAnswer:

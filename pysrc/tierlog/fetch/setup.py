@@ -23,8 +23,8 @@ from tierlog.fetch.quotas import FetchQuotas
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.gaps import OnGap
-from tierlog.reader.index_files import IndexFilesOf
 from tierlog.reader.memory import FetchMemory
+from tierlog.reader.positions import IndexFilesOf
 from tierlog.reader.remote import RemoteReader
 from tierlog.reader.types import FetchHost
 from tierlog.remote.index_cache.cache import RemoteIndexCache
@@ -108,7 +108,6 @@ def open_fetcher(
             offsets=OffsetReader(
                 remote,
                 metadata,
-                index_files=index_files,
                 max_decompressed_bytes=settings.log.batch_max_decompressed_bytes,
             ),
             metrics=metrics,

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchRun"]
 
-# Base offset (8 bytes), length (4), leader epoch or checksum (4), magic (1): without them nobody
-# knows how long a batch is.
-_FRAME_BYTES = 17
-_LENGTH_START, _LENGTH_END = 8, 12
 _END = StopReason.END.value
 
 
@@ -175,11 +171,7 @@ class BatchRun:
 
     def claimed_size(self) -> int | None:
         """How long the batch that is cut off says it is; None when not even that is here."""
-        at = self.stop_position - self.start_position
-        if self.view.nbytes - at < _FRAME_BYTES:
-            return None
-        length = self.view[at + _LENGTH_START : at + _LENGTH_END]
-        return _LENGTH_END + int.from_bytes(length, "big", signed=True)
+        return _core.batch_start(self.view[self.stop_position - self.start_position :])[1]
 
     def _credible(self, count: int) -> int:
         """How many batches have offsets that can be right: no checksum covers a base offset.
@@ -201,7 +193,7 @@ class BatchRun:
             return False
         if self._native.stop_reason == StopReason.OFFSET_ORDER.value:
             return True
-        at = self._native.stop_position
-        if self._native.stop_reason != StopReason.TORN_TAIL.value or self.view.nbytes - at < 8:
+        if self._native.stop_reason != StopReason.TORN_TAIL.value:
             return False
-        return int.from_bytes(self.view[at : at + 8], "big", signed=True) <= self.last_offset[row]
+        next_offset = _core.batch_start(self.view[self._native.stop_position :])[0]
+        return next_offset is not None and next_offset <= self.last_offset[row]

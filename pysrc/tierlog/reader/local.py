@@ -6,21 +6,17 @@ astray, costs a walk over the headers and nothing else. Every batch that is hand
 
 from __future__ import annotations
 
-import os
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tierlog import _core
 from tierlog.errors import CorruptDataError
-from tierlog.log.files import FileIdentity, SegmentHandle, open_regular
+from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError, require_same_topic
-from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.positions import LocalPositions, position_by_headers
 from tierlog.reader.types import FetchView
 from tierlog.types import StopReason
 
@@ -31,7 +27,6 @@ __all__ = ["LocalFetchReader", "LocalRead"]
 
 # Behind an index entry lie up to `log.index.interval.bytes` and two batches before the next.
 _SLACK_BYTES = 16 << 10
-_MAX_INDEX_BYTES = 64 << 20
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -62,7 +57,7 @@ class LocalFetchReader:
     """Reads from log directories; keeps the offset indexes of the segments read last."""
 
     def __init__(self, max_indexes: int = 512) -> None:
-        self._indexes = _OffsetIndexes(max_indexes)
+        self._positions = LocalPositions(max_indexes)
 
     def read(
         self,
@@ -127,7 +122,7 @@ class LocalFetchReader:
 
         The batches before it were not checked.
         """
-        position = self._indexes.position(segment, offset)
+        position = self._positions.find(segment, offset)
         try:
             run, row = self._walk(segment, handle, position, offset, max_bytes)
         except CorruptDataError:
@@ -137,7 +132,7 @@ class LocalFetchReader:
             # By its index a batch at or before the offset lies there.
             if position == 0 or (len(run) and (row > 0 or run.base_offset[0] <= offset)):
                 return run, row
-        return self._walk(segment, handle, _header_walk(handle, offset), offset, max_bytes)
+        return self._walk(segment, handle, position_by_headers(handle, offset), offset, max_bytes)
 
     def _walk(
         self,
@@ -229,93 +224,3 @@ def _checked(
         start_position=start_position,
         end_position=sound.position_of(len(sound)),
     )
-
-
-def _header_walk(handle: SegmentHandle, offset: int) -> int:
-    """Where the batch that reaches `offset` begins, by the headers alone; where the walk ended
-    when there is none."""
-    table = scan_segment(handle, verify_crc=False)
-    row = int(table.last_offset.searchsorted(offset))
-    return int(table.position[row]) if row < len(table) else table.stop_position
-
-
-class _OffsetIndexes:
-    """Offset indexes by path, while the files stay the same; bounded. Any thread."""
-
-    def __init__(self, max_indexes: int) -> None:
-        self._max_indexes = max_indexes
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[FileIdentity, bytes]] = OrderedDict()
-
-    def position(self, segment: SegmentFiles, offset: int) -> int:
-        """The position of a batch at or before `offset`; 0 when nobody can tell."""
-        path = segment.offset_index_path
-        if path is None or segment.is_active:
-            return self._of_active(segment, offset)
-        data = self._entries(path, segment.base_offset)
-        return _core.lookup_offset_index(data, segment.base_offset, offset)[1]
-
-    def _entries(self, path: str, base_offset: int) -> bytes:
-        try:
-            identity = FileIdentity.of(os.stat(path, follow_symlinks=False))
-            with self._lock:
-                known = self._known.get(path)
-                if known is not None and known[0] == identity:
-                    self._known.move_to_end(path)
-                    return known[1]
-            data = _sound_entries(path, base_offset)
-        except OSError:
-            return b""
-        with self._lock:
-            self._known[path] = identity, data
-            while len(self._known) > self._max_indexes:
-                self._known.popitem(last=False)
-        return data
-
-    def _of_active(self, segment: SegmentFiles, offset: int) -> int:
-        """The index of the active segment grows while it is read: by halves, a few bytes each."""
-        if segment.offset_index_path is None:
-            return 0
-        try:
-            descriptor = open_regular(segment.offset_index_path)
-        except OSError:
-            return 0
-        try:
-            return _search(descriptor, offset - segment.base_offset)
-        except OSError:
-            return 0
-        finally:
-            os.close(descriptor)
-
-
-def _sound_entries(path: str, base_offset: int) -> bytes:
-    """The entries of an index file, none when it is damaged."""
-    descriptor = open_regular(path)
-    try:
-        size_bytes = os.fstat(descriptor).st_size
-        if size_bytes > _MAX_INDEX_BYTES:
-            return b""
-        data = os.pread(descriptor, size_bytes, 0)
-        _offset, _position, length = _core.parse_offset_index(data, base_offset)
-    except CorruptDataError:
-        return b""
-    finally:
-        os.close(descriptor)
-    return data[:length]
-
-
-def _search(descriptor: int, relative_offset: int) -> int:
-    """The position in the last entry at or below an offset, in a file that ends in zeros."""
-    low, high = 0, os.fstat(descriptor).st_size // 8
-    position = 0
-    while low < high:
-        middle = (low + high) // 2
-        entry = os.pread(descriptor, 8, middle * 8)
-        known = int.from_bytes(entry[:4], "big", signed=True)
-        empty = len(entry) < 8 or (middle > 0 and not any(entry))
-        if empty or known > relative_offset:
-            high = middle
-        else:
-            position = max(0, int.from_bytes(entry[4:], "big", signed=True))
-            low = middle + 1
-    return position

@@ -27,6 +27,7 @@ from tierlog.reader.log_reader import (
     SegmentSummary,
     rows_between,
 )
+from tierlog.reader.positions import late_rows
 from tierlog.reader.types import IsolationLevel
 from tierlog.types import StopReason
 
@@ -197,10 +198,8 @@ class LocalReader:
         for segment in log.segments:
             with segment.open() as handle:
                 table = scan_segment(handle, verify_crc=False)
-            late = np.flatnonzero(
-                (table.max_timestamp_ms >= timestamp_ms) & (table.last_offset >= start)
-            )
-            if not len(late):
+            late = late_rows(table, timestamp_ms, start)
+            if not late:
                 continue
             begin = int(table.base_offset[late[0]])
             for records in self._read_segment(log, segment, begin, include_control=True):

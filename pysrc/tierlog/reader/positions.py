@@ -11,6 +11,8 @@ An index is a hint: what is read there is checked before anybody gets it.
 
 from __future__ import annotations
 
+import os
+import struct
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -19,27 +21,47 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tierlog.batches import Int64Column
+from tierlog import _core
+from tierlog.batches import BatchTable, Int64Column
 from tierlog.clock import Clock
 from tierlog.errors import (
     ClosedError,
     CorruptDataError,
     RemoteResourceNotFoundError,
 )
-from tierlog.reader.index_files import IndexFilesOf, position_of
+from tierlog.log.files import FileIdentity, SegmentHandle, open_regular
+from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.kept_indexes import Indexes, KeptIndexes
 from tierlog.reader.places import Place
 from tierlog.remote.index_cache.entry import RemoteIndexEntry
+from tierlog.remote.index_files.file import RemoteLogIndexEntry
+from tierlog.remote.index_files.lookups import RemoteIndexLookups
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.layout import indexes_key
 from tierlog.remote.segment.log_index import RemoteLogIndexEntries
 from tierlog.remote.segment.storage import RemoteStorageManager
-from tierlog.types import RemoteLogSegmentId
+from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 if TYPE_CHECKING:
     from tierlog._core import SegmentIndex
 
-__all__ = ["NO_LIMIT", "SPARSE_BYTES", "Positions", "Start"]
+__all__ = [
+    "NO_LIMIT",
+    "SPARSE_BYTES",
+    "IndexFilesOf",
+    "IndexLookups",
+    "LocalPositions",
+    "Positions",
+    "Start",
+    "late_rows",
+    "position_by_headers",
+    "position_in",
+    "range_in",
+]
+
+# The remote index files of a partition; None where this node has none.
+IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexLookups | None"]
 
 # Above every offset.
 NO_LIMIT = 2**63
@@ -51,6 +73,9 @@ SPARSE_BYTES = 64 << 10
 _MAX_SEGMENTS = 256
 # Damaged indexes are looked at again after so long: somebody may have put them right.
 _RETRY_MS = 60_000
+_MAX_LOCAL_INDEX_BYTES = 64 << 20
+# An entry of a local offset index: relative offset, position.
+_OFFSET_ENTRY = struct.Struct(">ii")
 
 
 class Start:
@@ -186,6 +211,88 @@ class _Walked:
         return (self.positions[index - 1], self.last_offsets[index - 1] + 1) if index else (0, 0)
 
 
+class IndexLookups:
+    """What the indexes of remote segments say of offsets and times. Any thread.
+
+    The partition's remote index files come first, where this node has some, then the index cache,
+    then the store.
+    """
+
+    def __init__(
+        self, storage: RemoteStorageManager, indexes: Indexes, index_files: IndexFilesOf | None
+    ) -> None:
+        self._storage = storage
+        self._indexes = indexes
+        self._files = index_files
+
+    def has_offset(self, segment: RemoteLogSegmentMetadata, offset: int) -> bool:
+        """Whether the remote index files lead to `offset` in that segment."""
+        try:
+            return self.find_entry(segment, offset) is not None
+        except (CorruptDataError, OSError):
+            return False
+
+    def find_entry(
+        self, segment: RemoteLogSegmentMetadata, offset: int
+    ) -> tuple[RemoteLogIndexEntry, int] | None:
+        """Return the entry of the remote index files that holds `offset`, and its position in
+        `segment`; None without files or for another segment's. CorruptDataError, OSError."""
+        files = self._open_files(segment)
+        try:
+            entry = None if files is None else files.lookup_offset(offset)
+        except ClosedError:
+            return None
+        position = self._position_of(entry, segment)
+        return None if entry is None or position is None else (entry, position)
+
+    def older_until(
+        self, segment: RemoteLogSegmentMetadata, first_offset: int, timestamp_ms: int
+    ) -> int:
+        """Return an offset below which the segment, from `first_offset` on, has only records older
+        than `timestamp_ms`; `first_offset` when no index says. RemoteStorageError when the store
+        fails."""
+        offset = self._older_by_files(segment, first_offset, timestamp_ms)
+        if offset is not None:
+            return offset
+        try:
+            # An entry of `timestamp_ms` itself may stand for a batch whose last record is not the
+            # first one of that time.
+            offset = self._indexes.get(segment).lookup_timestamp(timestamp_ms - 1)[1]
+        except (CorruptDataError, RemoteResourceNotFoundError):
+            # The read that follows reports it.
+            return first_offset
+        return max(first_offset, offset)
+
+    def _older_by_files(
+        self, segment: RemoteLogSegmentMetadata, first_offset: int, timestamp_ms: int
+    ) -> int | None:
+        files = self._open_files(segment)
+        if files is None:
+            return None
+        try:
+            start, found = files.lookup_offset(first_offset), files.lookup_timestamp(timestamp_ms)
+        except (CorruptDataError, OSError, ClosedError):
+            return None
+        # Entries of the segment on both sides: the files lack nothing between them.
+        if found is None or None in [self._position_of(one, segment) for one in (start, found)]:
+            return None
+        return max(first_offset, found.first_offset)
+
+    def _open_files(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexLookups | None:
+        return None if self._files is None else self._files(segment.topic_id_partition)
+
+    def _position_of(
+        self, entry: RemoteLogIndexEntry | None, segment: RemoteLogSegmentMetadata
+    ) -> int | None:
+        """Return the position in `segment` that an entry points at; None for another segment's."""
+        if entry is None:
+            return None
+        try:
+            return self._storage.resolve_data_id(entry.rdi, segment)
+        except CorruptDataError:
+            return None
+
+
 class Positions:
     """Looks positions up. Any thread.
 
@@ -204,6 +311,7 @@ class Positions:
         clock: Clock,
     ) -> None:
         self._indexes = KeptIndexes(storage) if index_cache is None else index_cache
+        self.lookups = IndexLookups(storage, self._indexes, index_files)
         self._storage = storage
         self._files = index_files
         self._is_current = is_current
@@ -266,14 +374,6 @@ class Positions:
         except (CorruptDataError, RemoteResourceNotFoundError) as error:
             self._give_up(place, error)
             return None
-
-    def newer_from(self, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-        """See `RemoteReader.newer_from`. RemoteStorageError when the store fails."""
-        try:
-            return self._indexes.get(segment).lookup_timestamp(timestamp_ms)[1]
-        except (CorruptDataError, RemoteResourceNotFoundError):
-            # The read that follows reports it.
-            return 0
 
     def run_before(self, place: Place, offset: int) -> int:
         """Where the run of `offset` begins, by an index already here; 0 when none says."""
@@ -391,20 +491,14 @@ class Positions:
         )
 
     def _from_files(self, place: Place, offset: int) -> Start | None:
-        assert self._files is not None
-        files = self._files(place.segment.topic_id_partition)
-        if files is None:
-            return None
         try:
-            entry = files.lookup_offset(offset)
+            found = self.lookups.find_entry(place.segment, offset)
         except (CorruptDataError, OSError) as error:
             self._report(error)
             return None
-        except ClosedError:
+        if found is None:
             return None
-        position = position_of(entry, place.segment, self._storage)
-        if entry is None or position is None:
-            return None
+        entry, position = found
         end = position + entry.data_length
         if end > place.segment.segment_size_bytes:
             return None
@@ -476,3 +570,120 @@ class Positions:
         # Whoever keeps the error must not keep, by its frames, what was being read.
         error.__context__ = None
         self._alarm(error.with_traceback(None))
+
+
+def range_in(entries: RemoteLogIndexEntries, offset: int) -> tuple[int, int, int, int] | None:
+    """Return the range of the entry that holds `offset` or what follows it: first byte, end, first
+    offset, last offset. None past the end. The entries lie back to back from byte 0 on."""
+    row = entries.lookup_offset(offset)
+    if row is None:
+        return None
+    start = int(entries.data_length[:row].sum())
+    end = start + int(entries.data_length[row])
+    return start, end, int(entries.first_offset[row]), int(entries.last_offset[row])
+
+
+# -- local segments
+
+
+def position_in(table: BatchTable, offset: int) -> int:
+    """Return where the first batch of a scan begins that ends at `offset` or later; where the scan
+    stopped when none does."""
+    row = int(table.last_offset.searchsorted(offset))
+    return int(table.position[row]) if row < len(table) else table.stop_position
+
+
+def position_by_headers(handle: SegmentHandle, offset: int) -> int:
+    """Return `position_in` of a walk over all headers, for a segment without a sound index."""
+    return position_in(scan_segment(handle, verify_crc=False), offset)
+
+
+def late_rows(table: BatchTable, timestamp_ms: int, start_offset: int) -> list[int]:
+    """Return the rows of the batches that may hold a record of `timestamp_ms` or later at
+    `start_offset` or above."""
+    is_late = (table.max_timestamp_ms >= timestamp_ms) & (table.last_offset >= start_offset)
+    return np.flatnonzero(is_late).tolist()
+
+
+class LocalPositions:
+    """Looks positions up in the offset indexes of local segments. Any thread.
+
+    The entries of `max_indexes` files are kept while the files stay the same.
+    """
+
+    def __init__(self, max_indexes: int) -> None:
+        self._max_indexes = max_indexes
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[FileIdentity, bytes]] = OrderedDict()
+
+    def find(self, segment: SegmentFiles, offset: int) -> int:
+        """Return the position of a batch at or before `offset`; 0 without a sound index."""
+        path = segment.offset_index_path
+        if path is None:
+            return 0
+        if segment.is_active:
+            return _find_in_growing_index(path, offset - segment.base_offset)
+        data = self._entries(path, segment.base_offset)
+        return _core.lookup_offset_index(data, segment.base_offset, offset)[1]
+
+    def _entries(self, path: str, base_offset: int) -> bytes:
+        try:
+            identity = FileIdentity.of(os.stat(path, follow_symlinks=False))
+            with self._lock:
+                known = self._known.get(path)
+                if known is not None and known[0] == identity:
+                    self._known.move_to_end(path)
+                    return known[1]
+            data = _sound_entries(path, base_offset)
+        except OSError:
+            return b""
+        with self._lock:
+            self._known[path] = identity, data
+            while len(self._known) > self._max_indexes:
+                self._known.popitem(last=False)
+        return data
+
+
+def _sound_entries(path: str, base_offset: int) -> bytes:
+    """Return the entries of an index file; none when it is damaged."""
+    descriptor = open_regular(path)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes > _MAX_LOCAL_INDEX_BYTES:
+            return b""
+        data = os.pread(descriptor, size_bytes, 0)
+        _offset, _position, length = _core.parse_offset_index(data, base_offset)
+    except CorruptDataError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return data[:length]
+
+
+def _find_in_growing_index(path: str, relative_offset: int) -> int:
+    """Return the position in the last entry at or below an offset; 0 without one.
+
+    The index of an active segment ends in zeros and grows while it is read, so it is searched by
+    halves, one entry at a time.
+    """
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return 0
+    position = 0
+    try:
+        low, high = 0, os.fstat(descriptor).st_size // _OFFSET_ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            data = os.pread(descriptor, _OFFSET_ENTRY.size, middle * _OFFSET_ENTRY.size)
+            is_empty = len(data) < _OFFSET_ENTRY.size or (middle > 0 and not any(data))
+            entry_offset, entry_position = (0, 0) if is_empty else _OFFSET_ENTRY.unpack(data)
+            if is_empty or entry_offset > relative_offset:
+                high = middle
+            else:
+                position, low = max(0, entry_position), middle + 1
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
+    return position

@@ -35,11 +35,10 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.reader.batch_run import BatchRun
 from tierlog.reader.charges import UNCHARGED, Payer
 from tierlog.reader.gaps import OnGap, gap_error, gap_handler, gap_start_in
-from tierlog.reader.index_files import IndexFilesOf
 from tierlog.reader.kept_indexes import Indexes
 from tierlog.reader.memory import FetchMemory, Permit
 from tierlog.reader.places import Place, SegmentPlaces
-from tierlog.reader.positions import NO_LIMIT, SPARSE_BYTES, Positions, Start
+from tierlog.reader.positions import NO_LIMIT, SPARSE_BYTES, IndexFilesOf, Positions, Start
 from tierlog.reader.read_ahead import (
     ReadAhead,
     ReadAheadSettings,
@@ -202,10 +201,11 @@ class RemoteReader:
         )
         return self._read_wanted(wanted)
 
-    def newer_from(self, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-        """The offset before which every record of the segment is of `timestamp_ms` or earlier, by
-        its time index; 0 when that cannot be had."""
-        return self._positions.newer_from(segment, timestamp_ms)
+    def older_until(
+        self, segment: RemoteLogSegmentMetadata, first_offset: int, timestamp_ms: int
+    ) -> int:
+        """See `IndexLookups`."""
+        return self._positions.lookups.older_until(segment, first_offset, timestamp_ms)
 
     def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether a read from `offset` on finds bytes that were asked for already."""

@@ -32,7 +32,6 @@ from tierlog.reader.damage import (
     raise_damage,
 )
 from tierlog.reader.gaps import KnownGaps, OnGap, gap_error, gap_handler, gap_start_in, unknown_end
-from tierlog.reader.index_files import IndexFilesOf, has_offset, offset_by_time
 from tierlog.reader.kept_indexes import Indexes, KeptIndexes
 from tierlog.reader.lineage import newest_segment, ranges_in_lineage
 from tierlog.reader.log_reader import (
@@ -43,6 +42,7 @@ from tierlog.reader.log_reader import (
 )
 from tierlog.reader.memory import FetchMemory, Permit
 from tierlog.reader.places import Place, SegmentPlaces
+from tierlog.reader.positions import IndexFilesOf, IndexLookups, range_in
 from tierlog.reader.read_ahead import ReadAheadSettings
 from tierlog.reader.remote import RemoteReader
 from tierlog.reader.remote_read import RemoteRead
@@ -217,11 +217,10 @@ class StoreReader:
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
         wanted, indexes = self._partition(topic, partition), self._indexes()
-        lineage = self._lineage(wanted, indexes)
+        lineage, lookups = self._lineage(wanted, indexes), self._lookups(indexes)
         for segment in self._metadata.segments_by_timestamp(wanted, timestamp_ms):
-            late_offset = self._first_late_offset(segment, indexes, timestamp_ms)
-            for first, last in ranges_in_lineage(segment, lineage) if late_offset >= 0 else ():
-                start = max(first, late_offset)
+            for first, last in ranges_in_lineage(segment, lineage):
+                start = lookups.older_until(segment, first, timestamp_ms)
                 has_older = start > first
                 for records in self._read(
                     wanted, lineage, indexes, start, last + 1, include_control=True
@@ -243,18 +242,8 @@ class StoreReader:
                 error = gap_error(partition, gap.first_offset, gap.last_offset)
                 gap_handler(self._on_gap)(error)
 
-    def _first_late_offset(
-        self, segment: RemoteLogSegmentMetadata, indexes: Indexes, timestamp_ms: int
-    ) -> int:
-        """Return an offset before which the segment has only older records; -1 when all are."""
-        start = offset_by_time(
-            self._storage, self._index_files, segment, segment.start_offset, timestamp_ms
-        )
-        if start is not None:
-            return start
-        entries = self._entries(segment, indexes)
-        row = entries.lookup_timestamp(timestamp_ms)
-        return -1 if row is None else int(entries.first_offset[row])
+    def _lookups(self, indexes: Indexes) -> IndexLookups:
+        return IndexLookups(self._storage, indexes, self._index_files)
 
     def _partition(self, topic: str, partition: int) -> TopicIdPartition:
         known = self._known(topic, partition)
@@ -302,9 +291,7 @@ class StoreReader:
         first = min(ahead, key=lambda one: one.start_offset, default=None)
         if first is None or first == self._newest(partition):
             return
-        if not has_offset(
-            self._storage, self._index_files, first, max(start_offset, first.start_offset)
-        ):
+        if not self._lookups(indexes).has_offset(first, max(start_offset, first.start_offset)):
             beside.submit(indexes.get, first)
 
     def _lineage(self, partition: TopicIdPartition, indexes: Indexes) -> LeaderEpochs:
@@ -436,19 +423,16 @@ class StoreReader:
         if report is raise_damage:
             raise error
         try:
-            entries = self._entries(segment, indexes)
-            row = entries.lookup_offset(offset)
+            found = range_in(self._entries(segment, indexes), offset)
         except CorruptDataError:
-            row = None
-        if row is None:
+            found = None
+        if found is None:
             report(_lost(segment, offset, segment.end_offset, error))
             return RemoteRead(b"", -1, segment.end_offset + 1)
-        start = int(entries.data_length[:row].sum())
-        size_bytes = int(entries.data_length[row])
-        self._payer.charge(size_bytes)
-        data = self._storage.fetch_log_segment(segment, start, start + size_bytes)
-        first_offset, last_offset = int(entries.first_offset[row]), int(entries.last_offset[row])
-        return RemoteRead(data, first_offset, last_offset + 1, segment, start, start + size_bytes)
+        start, end, first_offset, last_offset = found
+        self._payer.charge(end - start)
+        data = self._storage.fetch_log_segment(segment, start, end)
+        return RemoteRead(data, first_offset, last_offset + 1, segment, start, end)
 
     def _reads(
         self,

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from tierlog import _core
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns, TableRows
 from tierlog.config import Config, LogConfig, QuotaConfig
@@ -24,6 +25,7 @@ from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaManager
 from tierlog.reader.committed import committed_rows
 from tierlog.reader.log_reader import rows_between
+from tierlog.reader.positions import position_by_headers
 from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
@@ -248,14 +250,13 @@ class _LocalSegment:
                 records = None
             if records is not None and records.batches.base_offset[0] <= place.offset:
                 return hint, records
-            hint = _position_of(handle, place.offset)
+            hint = position_by_headers(handle, place.offset)
         return hint, None
 
     def _indexed(self, offset: int) -> int:
         """By the offset index the position of a batch at or before an offset."""
         index = offset_index(self._files)
-        row = -1 if index is None else int(index.offset.searchsorted(offset, "right")) - 1
-        return 0 if index is None or row < 0 else int(index.position[row])
+        return 0 if index is None else index.lookup(offset)[1]
 
     def _window(self, handle: SegmentHandle, position: int, offset: int) -> RecordColumns | None:
         """Some batches from a position on, with offsets from `offset` on; None at the end.
@@ -394,21 +395,13 @@ class _LocalSegment:
 
 def _base_offset_at(handle: SegmentHandle, position: int) -> int | None:
     """That of the batch that begins there, None at the end."""
-    data = handle.read_at(position, 8)
-    return int.from_bytes(data, "big", signed=True) if len(data) == 8 else None
+    return _core.batch_start(handle.read_at(position, 8))[0]
 
 
 def _is_too_low(handle: SegmentHandle, position: int, offset: int) -> bool:
     """Whether a batch begins there with an offset below this one."""
     base_offset = _base_offset_at(handle, position)
     return base_offset is not None and base_offset < offset
-
-
-def _position_of(handle: SegmentHandle, offset: int) -> int:
-    """Where the batch that reaches `offset` begins, by the headers; else where they end."""
-    table = scan_segment(handle, verify_crc=False)
-    row = int(table.last_offset.searchsorted(offset))
-    return int(table.position[row]) if row < len(table) else table.stop_position
 
 
 @lru_cache(maxsize=8)

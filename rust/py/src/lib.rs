@@ -62,6 +62,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
     module.add_class::<segment_index::ReadFile>()?;
     module.add_class::<segment_index::SegmentIndex>()?;
+    module.add_function(wrap_pyfunction!(segment_index::batch_start, module)?)?;
     module.add_class::<record_text::TextTemplate>()?;
     module.add_class::<records::Records>()?;
     module.add_class::<records::Views>()?;

@@ -11,6 +11,7 @@ use tierlog_core::batch::answer::{Answer, Asked};
 use tierlog_core::batch::checksums::{BatchChecksums, CHECKSUM_SIZE, Mismatch};
 use tierlog_core::error::{Error, ErrorKind};
 use tierlog_core::index::local::OFFSET_ENTRY_SIZE;
+use tierlog_core::segment::peek::{BatchStart, peek};
 use tierlog_core::segment::read::{self, BatchSize, Span};
 
 use crate::buffer::{Input, duplicate};
@@ -28,6 +29,18 @@ type Records<'py> = (Option<Bound<'py, PyBytes>>, i64, i64, i64, i64);
 thread_local! {
     /// What a read of a file reads into, kept from one read of the thread to the next.
     static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Base offset, size, magic and base timestamp of a batch.
+type Start = (Option<i64>, Option<i64>, Option<u8>, Option<i64>);
+
+/// Returns the base offset, the size, the magic byte and the base timestamp of the batch that `data`
+/// begins with, as it claims them; `None` for each that `data` is too short for.
+#[pyfunction]
+pub fn batch_start(data: &Bound<'_, PyAny>) -> PyResult<Start> {
+    let BatchStart { base_offset, size_bytes, magic, base_timestamp_ms } =
+        peek(Input::new(data)?.bytes());
+    Ok((base_offset, size_bytes, magic, base_timestamp_ms))
 }
 
 /// An open file that reads share; closed when the last one lets go of it.

@@ -19,7 +19,6 @@ is listed without `.indexes`, like an unfinished copy.
 from __future__ import annotations
 
 import re
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from tierlog import _core
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.index_files import (
@@ -85,9 +85,8 @@ _MAX_FILE_BYTES = 64 << 20
 # Each entry of the remoteLogIndex costs one small read here; readers scan from its start.
 _ENTRY_BYTES = 4 << 20
 _TAIL_BYTES = 64 << 10
-# Start of the first batch of an entry: base offset, length, leader epoch, magic, CRC, attributes,
-# last offset delta and base timestamp (docs/FORMATS.md, magic 2).
-_BATCH_START = struct.Struct(">qiibIhiq")
+# The start of a batch of magic 2 up to its base timestamp (docs/FORMATS.md).
+_BATCH_START_BYTES = 35
 _MAX_CACHED_BYTES = 32 << 20
 _Value = TypeVar("_Value")
 
@@ -358,10 +357,10 @@ class KafkaLayoutStore(ObjectStore):
 
     def _read_batch_start(self, wanted: ObjectKey, position: int) -> tuple[int, int, int]:
         """Return base offset, magic and base timestamp of the batch at `position`."""
-        data = bytes(self._inner.get_range(_kafka_key(wanted), position, _BATCH_START.size))
-        if len(data) < _BATCH_START.size:
+        data = self._inner.get_range(_kafka_key(wanted), position, _BATCH_START_BYTES)
+        base_offset, _size, magic, timestamp_ms = _core.batch_start(data)
+        if base_offset is None or magic is None or timestamp_ms is None:
             return -1, -1, -1
-        base_offset, _, _, magic, _, _, _, timestamp_ms = _BATCH_START.unpack(data)
         return base_offset, magic, timestamp_ms
 
     def _bad_entry(self, wanted: ObjectKey, expected: str, found: str) -> CorruptDataError:

@@ -6,6 +6,7 @@
 //! check only the headers of large batches are read. Reading never writes and never panics.
 
 pub mod outline;
+pub mod peek;
 pub mod pieces;
 pub mod read;
 pub mod rebuild;
