@@ -242,7 +242,7 @@ def test_damage_of_version_2_is_found_afterwards_too(old: Path, damage: str) -> 
         with pytest.raises(CorruptDataError, match=str(old)) as caught:
             ask(old)
         assert caught.value.hint is not None
-        assert "rebuild" in caught.value.hint
+        assert "run tierlog tier" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_damaged_version_2_is_refused_and_left_alone(old: Path, damage: str) -
         with pytest.raises(CorruptDataError, match=str(old)) as caught:
             SqliteRemoteLogMetadataManager(old)
         assert caught.value.hint is not None
-        assert "rebuild" in caught.value.hint
+        assert "run tierlog tier" in caught.value.hint
     assert version_of(old) == 2
     assert not before or content(old) == before
 
@@ -302,7 +302,7 @@ def test_a_later_schema(written: Path) -> None:
 def test_an_earlier_schema(written: Path) -> None:
     change(written, "PRAGMA user_version = 1")
     before = written.read_bytes()
-    with pytest.raises(CorruptDataError, match=r"found user_version 1 .*rebuild the metadata"):
+    with pytest.raises(CorruptDataError, match=r"found user_version 1 .*run tierlog tier"):
         SqliteRemoteLogMetadataManager(written)
     assert written.read_bytes() == before
 
@@ -327,7 +327,7 @@ def test_statistics_of_sqlite_are_no_damage(written: Path) -> None:
 def test_other_tables_are_refused(written: Path, damage: str) -> None:
     change(written, damage)
     before = content(written)
-    with pytest.raises(CorruptDataError, match=r"tables of schema version 3.*rebuild"):
+    with pytest.raises(CorruptDataError, match=r"tables of schema version 3.*run tierlog tier"):
         SqliteRemoteLogMetadataManager(written)
     assert content(written) == before
 
@@ -424,7 +424,7 @@ def test_damage_that_stops_the_opening(written: Path, damage: str, is_sealed: bo
         with pytest.raises(CorruptDataError, match=str(written)) as caught:
             SqliteRemoteLogMetadataManager(written)
         assert caught.value.hint is not None
-        assert "rebuild the metadata" in caught.value.hint
+        assert "run tierlog tier" in caught.value.hint
 
 
 @pytest.mark.parametrize("damage", ASKING)
@@ -436,7 +436,7 @@ def test_damage_that_stops_the_first_question(written: Path, damage: str) -> Non
         with pytest.raises(CorruptDataError, match=str(written)) as caught:
             manager.list(PARTITION)
         assert caught.value.hint is not None
-        assert "rebuild the metadata" in caught.value.hint
+        assert "run tierlog tier" in caught.value.hint
         with pytest.raises(CorruptDataError):
             manager.add(segment("new", 500, 599), leader_epoch=5)
     assert manager.leader_epoch(PARTITION) == 4
@@ -544,7 +544,7 @@ def test_a_file_that_lost_its_list_of_tables_is_not_empty(written: Path) -> None
     assert int.from_bytes(damaged[103:105], "big") == 4
     damaged[104] = 0
     written.write_bytes(damaged)
-    with pytest.raises(CorruptDataError, match=r"bad_schema.*rebuild the metadata"):
+    with pytest.raises(CorruptDataError, match=r"bad_schema.*run tierlog tier"):
         SqliteRemoteLogMetadataManager(written)
     assert version_of(written) == 3
 
@@ -556,7 +556,7 @@ def test_a_partition_that_lost_all_its_segments_is_not_empty(written: Path, numb
     manager = SqliteRemoteLogMetadataManager(written)
     assert partition in manager.partitions()
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match=r"bad_row.*rebuild the metadata"):
+        with pytest.raises(CorruptDataError, match=r"bad_row.*run tierlog tier"):
             manager.list(partition)
     manager.close()
 
@@ -565,7 +565,7 @@ def test_a_file_that_lost_its_end(written: Path) -> None:
     whole = written.read_bytes()
     for size_bytes in range(1, len(whole), 511):
         written.write_bytes(whole[:size_bytes])
-        with pytest.raises(CorruptDataError, match="rebuild the metadata"):
+        with pytest.raises(CorruptDataError, match="run tierlog tier"):
             SqliteRemoteLogMetadataManager(written)
         assert written.read_bytes() == whole[:size_bytes]
 
