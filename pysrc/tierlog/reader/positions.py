@@ -353,7 +353,7 @@ class Positions:
         entry = self._indexes.find(place.index_key)
         if entry is None:
             return None
-        if entry.asked is place.segment and entry.index is not None:
+        if entry.checked_for is place.segment and entry.index is not None:
             return entry.index
         if not entry.verified:
             return None

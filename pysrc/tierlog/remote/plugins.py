@@ -58,7 +58,7 @@ def make_storage_manager(
         return ObjectStorageManager(store)
     prefix = config.plugin.storage_manager_impl_prefix
     setting = "remote.log.storage.manager.class.name"
-    manager: RemoteStorageManager = _made(setting, name, STORAGE_GROUP)
+    manager: RemoteStorageManager = _make_object(setting, name, STORAGE_GROUP)
     if RemoteStorageManager not in type(manager).__mro__:
         raise _wrong_kind(setting, name, manager, "tierlog.RemoteStorageManager")
     own = config.settings_below(prefix)
@@ -75,7 +75,7 @@ def make_metadata_manager(
         return None
     prefix = config.plugin.metadata_manager_impl_prefix
     setting = "remote.log.metadata.manager.class.name"
-    manager: RemoteLogMetadataManager = _made(setting, name, METADATA_GROUP)
+    manager: RemoteLogMetadataManager = _make_object(setting, name, METADATA_GROUP)
     if RemoteLogMetadataManager not in type(manager).__mro__:
         raise _wrong_kind(setting, name, manager, "tierlog.RemoteLogMetadataManager")
     own = config.settings_below(prefix)
@@ -88,7 +88,7 @@ def _is_java_class(name: str) -> bool:
     return ":" not in name and "." in name
 
 
-def _made(setting: str, name: str, group: str) -> Any:
+def _make_object(setting: str, name: str, group: str) -> Any:
     """Return a new object of the class `name`, the value of `setting`."""
     if ":" not in name:
         from importlib.metadata import entry_points
@@ -124,7 +124,7 @@ def _entry_point(group: str, name: str) -> Callable[..., Any] | None:
     return None
 
 
-def _wrong_kind(setting: str, name: str, made: object, expected: str) -> ConfigError:
+def _wrong_kind(setting: str, name: str, instance: object, expected: str) -> ConfigError:
     return ConfigError(
-        f"{setting}: {name} made a {type(made).__name__}; expected a subclass of {expected}"
+        f"{setting}: {name} made a {type(instance).__name__}; expected a subclass of {expected}"
     )

@@ -222,8 +222,8 @@ class RemoteIndexCache:
     def remove_partition(self, partition: TopicIdPartition) -> int:
         """Remove every segment of that partition; return the number of entries."""
         self._check_usable()
-        wanted = (partition.topic_id, partition.partition)
-        return self._cache.remove_if(lambda key: key[:2] == wanted)
+        partition_key = (partition.topic_id, partition.partition)
+        return self._cache.remove_if(lambda key: key[:2] == partition_key)
 
     def sweep(self) -> int:
         """Remove expired entries; return their number."""

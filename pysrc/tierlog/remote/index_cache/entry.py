@@ -49,7 +49,7 @@ class RemoteIndexEntry:
         "_offsets",
         "_remote_log_index",
         "_times",
-        "asked",
+        "checked_for",
         "file",
         "index",
         "metadata",
@@ -68,7 +68,7 @@ class RemoteIndexEntry:
         self.metadata = metadata
         self.size_bytes = size_bytes
         self.file = file
-        self.asked: RemoteLogSegmentMetadata | None = None
+        self.checked_for: RemoteLogSegmentMetadata | None = None
         self._given_up = False
         self._lock = threading.RLock()
         self._header = header
@@ -108,11 +108,11 @@ class RemoteIndexEntry:
             remove()
             return True
 
-    def check_segment(self, asked: RemoteLogSegmentMetadata) -> None:
+    def check_segment(self, segment: RemoteLogSegmentMetadata) -> None:
         """Raise CorruptDataError unless the entry describes the requested segment."""
-        if asked is not self.asked:
-            check_same_segment(self._require_header(), self.metadata, asked)
-            self.asked = asked
+        if segment is not self.checked_for:
+            check_same_segment(self._require_header(), self.metadata, segment)
+            self.checked_for = segment
 
     # -- for readers
 

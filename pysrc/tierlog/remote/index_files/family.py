@@ -34,7 +34,12 @@ from tierlog.remote.index_files.file import (
     RemoteLogIndexEntry,
 )
 from tierlog.remote.index_files.lookups import RemoteIndexLookups
-from tierlog.remote.index_files.row import Row, RowWriter, SegmentEntries, segment_entries
+from tierlog.remote.index_files.sequence import (
+    FileSequence,
+    SegmentEntries,
+    SequenceWriter,
+    segment_entries,
+)
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.layout import log_key
 from tierlog.types import TopicIdPartition
@@ -83,10 +88,10 @@ class RemoteIndexFiles(RemoteIndexLookups):
             self._recover_if_suspect()
 
     def __repr__(self) -> str:
-        return f"RemoteIndexFiles({self.partition}, {len(self._row.files)} files)"
+        return f"RemoteIndexFiles({self.partition}, {len(self._sequence.files)} files)"
 
-    def _make_writer(self, directory: RemoteIndexDir, *, sync: bool) -> RowWriter:
-        return RowWriter(
+    def _make_writer(self, directory: RemoteIndexDir, *, sync: bool) -> SequenceWriter:
+        return SequenceWriter(
             directory,
             self.partition,
             rotate_bytes=self._rotate_bytes,
@@ -101,24 +106,24 @@ class RemoteIndexFiles(RemoteIndexLookups):
         """What recovery found and repaired since this was opened; the latest is last."""
         return tuple(self._findings)
 
-    def _search(self, search: Callable[[Row, bool], _T]) -> _T:
+    def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
         """Return the result of `search`; after an error repeat it while no bytes change."""
         self._check_open()
         try:
-            return search(self._row, True)
+            return search(self._sequence, True)
         except (CorruptDataError, OSError):
             with self._disk_lock:
                 return self._search_again(search)
 
-    def _search_again(self, search: Callable[[Row, bool], _T]) -> _T:
+    def _search_again(self, search: Callable[[FileSequence, bool], _T]) -> _T:
         """Repeat a look-up. A wrong index only costs time, a wrong log is an error; the next write
         repairs both."""
         try:
-            return search(self._row, True)
+            return search(self._sequence, True)
         except (CorruptDataError, FileNotFoundError):
             self._damaged = True
         try:
-            return search(self._row, False)
+            return search(self._sequence, False)
         except FileNotFoundError as error:
             raise CorruptDataError(
                 reason="missing_log",
@@ -141,7 +146,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
         checked = self._verify_entries(segment, entries)
         with self._lock:
             self._recover_if_suspect()
-            return self._insert(checked, self._row.gaps[-1:])
+            return self._insert(checked, self._sequence.gaps[-1:])
 
     def catch_up(self, segments: Iterable[RemoteLogSegmentMetadata], fetch: Fetch) -> int:
         """Add the missing entries of these segments in offset order; return the number added.
@@ -151,14 +156,14 @@ class RemoteIndexFiles(RemoteIndexLookups):
         removes entries that were truncated meanwhile. Entries that were added before `fetch`
         raises stay.
         """
-        wanted = sorted(map(self._check_partition, segments), key=_offset_order)
+        ordered = sorted(map(self._check_partition, segments), key=_offset_order)
         with self._lock:
             self._recover_if_suspect()
-            for segment in wanted:
+            for segment in ordered:
                 if segment.truncation_offset is not None:
                     self._truncate_segment(segment, segment.truncation_offset)
         added = 0
-        for segment in wanted:
+        for segment in ordered:
             self._check_open()
             if not self._find_gaps(segment):
                 continue
@@ -175,23 +180,23 @@ class RemoteIndexFiles(RemoteIndexLookups):
         The new files replace the old ones at once when all are durable; until then, and after any
         error, the old ones stay. Other writers wait.
         """
-        wanted = sorted(map(self._check_partition, segments), key=_offset_order)
+        ordered = sorted(map(self._check_partition, segments), key=_offset_order)
         with self._lock:
             self._recover_if_suspect()
             staged = self._make_writer(self._directory.stage(), sync=False)
             try:
-                for segment in wanted:
+                for segment in ordered:
                     self._check_open()
                     checked = self._verify_entries(segment, fetch(segment))
-                    staged.insert(checked, staged.row.gaps_in(0, segment.end_offset))
+                    staged.insert(checked, staged.sequence.gaps_in(0, segment.end_offset))
                 staged.sync()
             except BaseException:
                 self._directory.unstage()
                 raise
             with self._changing_bytes():
                 self._directory.commit()
-                self._writer.row = staged.row
-            return sum(file.entry_count for file in self._row.files)
+                self._writer.sequence = staged.sequence
+            return sum(file.entry_count for file in self._sequence.files)
 
     def _check_partition(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         if segment.topic_id_partition != self.partition:
@@ -206,12 +211,12 @@ class RemoteIndexFiles(RemoteIndexLookups):
         end_offset = segment.served_end_offset
         if end_offset < max(segment.start_offset, self._log_start_offset):
             return []
-        gaps = self._row.gaps_in(segment.start_offset, end_offset)
+        gaps = self._sequence.gaps_in(segment.start_offset, end_offset)
         return [gap for gap in gaps if (segment.segment_id.id, *gap) not in self._fruitless]
 
     def _mark_fruitless(self, segment: RemoteLogSegmentMetadata) -> None:
         """Record that the segment has no entries for its remaining gaps."""
-        left = self._row.gaps_in(segment.start_offset, segment.served_end_offset)
+        left = self._sequence.gaps_in(segment.start_offset, segment.served_end_offset)
         self._fruitless.update((segment.segment_id.id, *gap) for gap in left)
 
     def _insert(self, checked: SegmentEntries, gaps: Iterable[tuple[int, int]]) -> int:
@@ -226,7 +231,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
         with self._lock:
             self._recover_if_suspect()
             self._log_start_offset = max(self._log_start_offset, log_start_offset)
-            if not self._row.files or self._row.files[0].last_offset >= log_start_offset:
+            if not self._sequence.files or self._sequence.files[0].last_offset >= log_start_offset:
                 return 0
             with self._changing_bytes():
                 return self._writer.drop_below(log_start_offset)
@@ -239,7 +244,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
         """
         with self._lock:
             self._recover_if_suspect()
-            if self._row.last_offset < offset:
+            if self._sequence.last_offset < offset:
                 return 0
             with self._changing_bytes():
                 return self._writer.truncate_to(offset)
@@ -248,9 +253,9 @@ class RemoteIndexFiles(RemoteIndexLookups):
         """Truncate the files if they have truncated entries of the segment."""
         reached, key = max(offset, segment.start_offset), log_key(segment)
 
-        def search(row: Row, _with_index: bool) -> bool:
+        def search(sequence: FileSequence, _with_index: bool) -> bool:
             # Read all later entries: those of overlapping segments may be in between.
-            rest = Row.of(row.files[bisect_left(row.last_offsets, reached) :])
+            rest = FileSequence.of(sequence.files[bisect_left(sequence.last_offsets, reached) :])
             found = self._entries(rest)
             return any(
                 one.last_offset >= reached
@@ -276,14 +281,14 @@ class RemoteIndexFiles(RemoteIndexLookups):
         delete again to remove the rest."""
         self._closed = True
         with self._lock, self._disk_lock:
-            self._row = Row()
+            self._sequence = FileSequence()
             self._directory.remove_all()
 
     def close(self) -> None:
         """Stop all reads and writes; may be repeated."""
         self._closed = True
         with self._lock:
-            self._row = Row()
+            self._sequence = FileSequence()
 
     # -- consistency
 
@@ -301,7 +306,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
         """Mark the files for recovery unless the body succeeds; then publish the new state."""
         self._suspect = True
         yield
-        self._row = self._writer.row
+        self._sequence = self._writer.sequence
         self._suspect = False
 
     @contextmanager

@@ -29,7 +29,7 @@ from tierlog.remote.index_files.file import (
     read_entries,
     scan,
 )
-from tierlog.remote.index_files.row import Row
+from tierlog.remote.index_files.sequence import FileSequence
 from tierlog.remote.store.object_store import open_regular_file
 from tierlog.types import TopicIdPartition
 
@@ -41,19 +41,19 @@ _MAX_VIEWS = 4096
 
 
 class RemoteIndexLookups(ABC):
-    """Finds entries in the files that a subclass keeps in `_row`."""
+    """Finds entries in the files that a subclass keeps in `_sequence`."""
 
     def __init__(self, partition: TopicIdPartition, directory: RemoteIndexDir) -> None:
         self.partition = partition
         self._directory = directory
-        self._row = Row()
+        self._sequence = FileSequence()
         self._closed = False
 
     @property
     def last_offset(self) -> int | None:
         """The last Kafka offset of any entry; None without entries."""
-        row = self._row
-        return row.last_offset if row.files else None
+        sequence = self._sequence
+        return sequence.last_offset if sequence.files else None
 
     @property
     def path(self) -> str:
@@ -68,11 +68,11 @@ class RemoteIndexLookups(ABC):
         writes removes damaged files.
         """
 
-        def search(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
-            index = bisect_left(row.last_offsets, offset)
-            if index == len(row.files) or offset < row.files[index].base_offset:
+        def search(sequence: FileSequence, with_index: bool) -> RemoteLogIndexEntry | None:
+            index = bisect_left(sequence.last_offsets, offset)
+            if index == len(sequence.files) or offset < sequence.files[index].base_offset:
                 return None
-            file = row.files[index]
+            file = sequence.files[index]
             paths = self._paths(file, with_index)
             entry, is_answer = find_offset(paths, file, self.partition, offset)
             return entry if is_answer else None
@@ -85,13 +85,17 @@ class RemoteIndexLookups(ABC):
         A gap may hide an earlier record. CorruptDataError as in `lookup_offset`.
         """
 
-        def search(row: Row, with_index: bool) -> RemoteLogIndexEntry | None:
+        def search(sequence: FileSequence, with_index: bool) -> RemoteLogIndexEntry | None:
             if timestamp_ms < 0:
                 return next(
-                    (one for one in self._entries(row) if one.last_timestamp_ms >= timestamp_ms),
+                    (
+                        one
+                        for one in self._entries(sequence)
+                        if one.last_timestamp_ms >= timestamp_ms
+                    ),
                     None,
                 )
-            for file in row.files:
+            for file in sequence.files:
                 if file.max_timestamp_ms >= timestamp_ms:
                     paths = self._paths(file, with_index)
                     return find_timestamp(paths, file, self.partition, timestamp_ms)
@@ -102,15 +106,15 @@ class RemoteIndexLookups(ABC):
     def entries(self) -> Iterator[RemoteLogIndexEntry]:
         """Yield every entry in offset order, verified; a snapshot of the time of the call."""
         self._check_open()
-        return self._entries(self._row)
+        return self._entries(self._sequence)
 
-    def _entries(self, row: Row) -> Iterator[RemoteLogIndexEntry]:
-        for file in row.files:
+    def _entries(self, sequence: FileSequence) -> Iterator[RemoteLogIndexEntry]:
+        for file in sequence.files:
             path = self._paths(file, with_index=False).log
             try:
                 descriptor = open_regular_file(path)
             except FileNotFoundError:
-                if file not in self._row.files:
+                if file not in self._sequence.files:
                     continue
                 raise
             try:
@@ -127,7 +131,7 @@ class RemoteIndexLookups(ABC):
         return IndexPaths(log=log, offset=offset, time=time) if with_index else IndexPaths(log=log)
 
     @abstractmethod
-    def _search(self, search: Callable[[Row, bool], _T]) -> _T:
+    def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
         """Return the result of `search` on the files, called with or without their indexes."""
 
     def _check_open(self) -> None:
@@ -149,17 +153,17 @@ class RemoteIndexView(RemoteIndexLookups):
         self._seen: dict[int, tuple[tuple[int, ...], RemoteIndexFile | None]] = {}
 
     def __repr__(self) -> str:
-        return f"RemoteIndexView({self.partition}, {len(self._row.files)} files)"
+        return f"RemoteIndexView({self.partition}, {len(self._sequence.files)} files)"
 
-    def _search(self, search: Callable[[Row, bool], _T]) -> _T:
+    def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
         self._check_open()
         self._refresh()
         try:
-            return search(self._row, True)
+            return search(self._sequence, True)
         except (CorruptDataError, OSError):
             # The files changed during the look-up, or an index does not match its log.
             self._refresh()
-            return search(self._row, False)
+            return search(self._sequence, False)
 
     def _refresh(self) -> None:
         """Read the files that changed since the last look-up."""
@@ -182,7 +186,7 @@ class RemoteIndexView(RemoteIndexLookups):
                 if file is not None and base > last:
                     files.append(file)
                     last = file.last_offset
-            self._row = Row.of(files)
+            self._sequence = FileSequence.of(files)
 
     def _list_logs(self) -> dict[int, tuple[int, ...]]:
         found: dict[int, tuple[int, ...]] = {}

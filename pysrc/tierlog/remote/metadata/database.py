@@ -183,11 +183,11 @@ class MetadataDatabase:
             )
         expected = {_one_line(text) for text in _SCHEMAS[version].split(";") if text.strip()}
         for text in sorted(found ^ expected):
-            there = text in found
+            is_extra = text in found
             raise self._corrupt_error(
                 "bad_schema",
                 "the tables of schema version " + str(version),
-                f"{'also' if there else 'not'} {text[:100]}",
+                f"{'also' if is_extra else 'not'} {text[:100]}",
             )
         return version
 

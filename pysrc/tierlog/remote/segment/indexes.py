@@ -292,10 +292,10 @@ def read_sections(
 ) -> dict[IndexKind, memoryview]:
     """Return the sections `kinds`, verified; at most one request for bytes beyond `first`."""
     first_bytes = memoryview(first).nbytes
-    wanted = {kind: header.section(kind) for kind in kinds}
+    requested = {kind: header.section(kind) for kind in kinds}
     later = {
         kind: section
-        for kind, section in wanted.items()
+        for kind, section in requested.items()
         if section.size_bytes and section.end_position > first_bytes
     }
     rest: Buffer = b""
@@ -307,7 +307,7 @@ def read_sections(
         kind: header.read_section(kind, rest, rest_position)
         if kind in later
         else header.read_section(kind, first)
-        for kind in wanted
+        for kind in requested
     }
 
 

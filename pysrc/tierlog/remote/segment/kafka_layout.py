@@ -129,10 +129,10 @@ class KafkaLayoutStore(ObjectStore):
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
         check_range(start_position, size_bytes)
-        wanted = self._parse_segment_key(key)
-        if wanted.suffix == LOG_SUFFIX:
-            return self._inner.get_range(_kafka_key(wanted), start_position, size_bytes)
-        data = self._find_indexes(wanted)
+        object_key = self._parse_segment_key(key)
+        if object_key.suffix == LOG_SUFFIX:
+            return self._inner.get_range(_kafka_key(object_key), start_position, size_bytes)
+        data = self._find_indexes(object_key)
         if start_position >= len(data):
             raise storage_error(
                 f"{self.url}: read of {key} from position {start_position}, but it has "
@@ -142,10 +142,12 @@ class KafkaLayoutStore(ObjectStore):
         return data[start_position : start_position + size_bytes]
 
     def head(self, key: str) -> ObjectInfo:
-        wanted = self._parse_segment_key(key)
-        log = self._inner.head(_kafka_key(wanted))
+        object_key = self._parse_segment_key(key)
+        log = self._inner.head(_kafka_key(object_key))
         size_bytes = (
-            log.size_bytes if wanted.suffix == LOG_SUFFIX else len(self._find_indexes(wanted))
+            log.size_bytes
+            if object_key.suffix == LOG_SUFFIX
+            else len(self._find_indexes(object_key))
         )
         return ObjectInfo(
             key=key,
@@ -186,35 +188,35 @@ class KafkaLayoutStore(ObjectStore):
 
     # -- an `.indexes` object
 
-    def _find_indexes(self, wanted: ObjectKey) -> bytes:
+    def _find_indexes(self, object_key: ObjectKey) -> bytes:
         with self._lock:
-            data = self._cache.get(wanted.stem)
+            data = self._cache.get(object_key.stem)
             if data is not None:
-                self._cache.move_to_end(wanted.stem)
+                self._cache.move_to_end(object_key.stem)
                 return data
-        data = self._build_indexes(wanted)
+        data = self._build_indexes(object_key)
         with self._lock:
-            if wanted.stem not in self._cache:
-                self._cache[wanted.stem] = data
+            if object_key.stem not in self._cache:
+                self._cache[object_key.stem] = data
                 self._cached_bytes += len(data)
             while self._cached_bytes > _MAX_CACHED_BYTES:
                 _, dropped = self._cache.popitem(last=False)
                 self._cached_bytes -= len(dropped)
         return data
 
-    def _build_indexes(self, wanted: ObjectKey) -> bytes:
-        log = self._inner.head(_kafka_key(wanted))
-        files = self._read_files(wanted)
+    def _build_indexes(self, object_key: ObjectKey) -> bytes:
+        log = self._inner.head(_kafka_key(object_key))
+        files = self._read_files(object_key)
         positions = files.offsets.position
         if len(positions) and int(positions[-1]) >= log.size_bytes:
             expected = f"positions in the {log.size_bytes} bytes of the log"
-            raise self._bad_entry(wanted, expected, f"position {int(positions[-1])}")
+            raise self._bad_entry(object_key, expected, f"position {int(positions[-1])}")
         last_position = int(positions[-1]) if len(positions) else 0
         end_offset, max_timestamp_ms = self._scan_tail(log, last_position)
         if len(files.times.timestamp_ms):
             max_timestamp_ms = max(max_timestamp_ms, int(files.times.timestamp_ms[-1]))
         try:
-            metadata = self._make_metadata(wanted, log, files, end_offset, max_timestamp_ms)
+            metadata = self._make_metadata(object_key, log, files, end_offset, max_timestamp_ms)
         except ValueError as error:
             raise CorruptDataError(
                 reason="bad_segment",
@@ -229,19 +231,19 @@ class KafkaLayoutStore(ObjectStore):
             IndexKind.TRANSACTION: files.aborts,
             IndexKind.PRODUCER_SNAPSHOT: files.producers,
             IndexKind.LEADER_EPOCH: files.lineage.encode(),
-            IndexKind.REMOTE_LOG: self._encode_log_index(wanted, metadata, files),
+            IndexKind.REMOTE_LOG: self._encode_log_index(object_key, metadata, files),
         }
         return encode_indexes(SegmentDescription(metadata=metadata), sections)
 
-    def _read_files(self, wanted: ObjectKey) -> _Files:
+    def _read_files(self, object_key: ObjectKey) -> _Files:
         def read(suffix: str, parse: Callable[[bytes], _Value]) -> _Value:
             try:
-                return parse(self._read_file(wanted, suffix))
+                return parse(self._read_file(object_key, suffix))
             except CorruptDataError as error:
-                path = f"{self._inner.url}/{_kafka_key(wanted, suffix)}"
+                path = f"{self._inner.url}/{_kafka_key(object_key, suffix)}"
                 raise error.located(path) from None
 
-        base_offset = wanted.base_offset
+        base_offset = object_key.base_offset
         return _Files(
             offsets=read(_OFFSETS, lambda data: read_offset_index(data, base_offset)),
             times=read(_TIMES, lambda data: read_time_index(data, base_offset)),
@@ -250,9 +252,9 @@ class KafkaLayoutStore(ObjectStore):
             lineage=read(_EPOCHS, parse_leader_epochs),
         )
 
-    def _read_file(self, wanted: ObjectKey, suffix: str) -> bytes:
+    def _read_file(self, object_key: ObjectKey, suffix: str) -> bytes:
         """Read a file; only the transaction index may be missing."""
-        key = _kafka_key(wanted, suffix)
+        key = _kafka_key(object_key, suffix)
         try:
             size_bytes = self._inner.head(key).size_bytes
         except RemoteResourceNotFoundError:
@@ -271,21 +273,23 @@ class KafkaLayoutStore(ObjectStore):
 
     def _make_metadata(
         self,
-        wanted: ObjectKey,
+        object_key: ObjectKey,
         log: ObjectInfo,
         files: _Files,
         end_offset: int,
         max_timestamp_ms: int,
     ) -> RemoteLogSegmentMetadata:
         partition = TopicIdPartition(
-            topic_id=wanted.topic_id, topic=wanted.topic_label, partition=wanted.partition
+            topic_id=object_key.topic_id,
+            topic=object_key.topic_label,
+            partition=object_key.partition,
         )
-        epochs = files.lineage.clipped(wanted.base_offset, end_offset + 1).entries
+        epochs = files.lineage.clipped(object_key.base_offset, end_offset + 1).entries
         # The lineage may begin inside the segment, when earlier records were deleted.
-        starts = [wanted.base_offset, *(entry.start_offset for entry in epochs[1:])]
+        starts = [object_key.base_offset, *(entry.start_offset for entry in epochs[1:])]
         return RemoteLogSegmentMetadata(
-            segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=wanted.segment_id),
-            start_offset=wanted.base_offset,
+            segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=object_key.segment_id),
+            start_offset=object_key.base_offset,
             end_offset=end_offset,
             max_timestamp_ms=max_timestamp_ms,
             broker_id=-1,
@@ -328,23 +332,23 @@ class KafkaLayoutStore(ObjectStore):
         return end_offset, max_timestamp_ms
 
     def _encode_log_index(
-        self, wanted: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files
+        self, object_key: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files
     ) -> bytes:
         """Encode the remoteLogIndex; its entries start at batches of the offset index."""
         starts = _entry_starts(files.offsets.position.tolist())
         first_offsets, first_timestamps_ms = [], []
         for position in starts:
-            base_offset, magic, timestamp_ms = self._read_batch_start(wanted, position)
+            base_offset, magic, timestamp_ms = self._read_batch_start(object_key, position)
             if magic != 2:
                 # Headers of older batches do not hold the base offset: use one entry for all.
-                starts, first_offsets, first_timestamps_ms = [0], [wanted.base_offset], [-1]
+                starts, first_offsets, first_timestamps_ms = [0], [object_key.base_offset], [-1]
                 break
             first_offsets.append(base_offset)
             first_timestamps_ms.append(timestamp_ms)
-        known = np.array([wanted.base_offset - 1, *first_offsets, metadata.end_offset + 1])
+        known = np.array([object_key.base_offset - 1, *first_offsets, metadata.end_offset + 1])
         if bool((np.diff(known) <= 0).any()):
-            expected = f"batches of ascending offsets from {wanted.base_offset} on"
-            raise self._bad_entry(wanted, expected, f"first offsets {first_offsets[:8]}")
+            expected = f"batches of ascending offsets from {object_key.base_offset} on"
+            raise self._bad_entry(object_key, expected, f"first offsets {first_offsets[:8]}")
         last_offsets = [*(first - 1 for first in first_offsets[1:]), metadata.end_offset]
         return encode_remote_log_index(
             first_offsets,
@@ -355,18 +359,18 @@ class KafkaLayoutStore(ObjectStore):
             [encode_rdi(metadata, start) for start in starts],
         )
 
-    def _read_batch_start(self, wanted: ObjectKey, position: int) -> tuple[int, int, int]:
+    def _read_batch_start(self, object_key: ObjectKey, position: int) -> tuple[int, int, int]:
         """Return base offset, magic and base timestamp of the batch at `position`."""
-        data = self._inner.get_range(_kafka_key(wanted), position, _BATCH_START_BYTES)
+        data = self._inner.get_range(_kafka_key(object_key), position, _BATCH_START_BYTES)
         base_offset, _size, magic, timestamp_ms = _core.batch_start(data)
         if base_offset is None or magic is None or timestamp_ms is None:
             return -1, -1, -1
         return base_offset, magic, timestamp_ms
 
-    def _bad_entry(self, wanted: ObjectKey, expected: str, found: str) -> CorruptDataError:
+    def _bad_entry(self, object_key: ObjectKey, expected: str, found: str) -> CorruptDataError:
         return CorruptDataError(
             reason="bad_position",
-            path=f"{self._inner.url}/{_kafka_key(wanted, _OFFSETS)}",
+            path=f"{self._inner.url}/{_kafka_key(object_key, _OFFSETS)}",
             position=0,
             expected=f"an offset index with {expected}",
             found=found,
@@ -401,10 +405,10 @@ def _checked_snapshot(data: bytes) -> bytes:
     return data
 
 
-def _kafka_key(wanted: ObjectKey, suffix: str = LOG_SUFFIX) -> str:
+def _kafka_key(object_key: ObjectKey, suffix: str = LOG_SUFFIX) -> str:
     return (
-        f"{wanted.topic_label}-{wanted.partition}-{wanted.topic_id}/"
-        f"{wanted.base_offset:020d}-{wanted.segment_id}{suffix}"
+        f"{object_key.topic_label}-{object_key.partition}-{object_key.topic_id}/"
+        f"{object_key.base_offset:020d}-{object_key.segment_id}{suffix}"
     )
 
 

@@ -148,8 +148,8 @@ class RemoteStorageManager(Protocol):
         CorruptDataError when they are damaged or belong to another segment.
         """
         header, _, data = self.fetch_whole_indexes(metadata)
-        wanted = IndexKind if kinds is None else kinds
-        return {kind: header.read_section(kind, data) for kind in wanted}
+        requested = IndexKind if kinds is None else kinds
+        return {kind: header.read_section(kind, data) for kind in requested}
 
     def fetch_whole_indexes(
         self, metadata: RemoteLogSegmentMetadata
@@ -324,11 +324,11 @@ class ObjectStorageManager(RemoteStorageManager):
         """
         key = indexes_key(metadata)
         header, first = read_indexes_header(self._store, key)
-        wanted = list(header.kinds if kinds is None else kinds)
-        sections = read_sections(self._store, key, header, first, {*wanted, IndexKind.METADATA})
+        requested = list(header.kinds if kinds is None else kinds)
+        sections = read_sections(self._store, key, header, first, {*requested, IndexKind.METADATA})
         described = header.description(sections[IndexKind.METADATA]).metadata
         check_same_segment(header, described, metadata)
-        return {kind: sections[kind] for kind in wanted}
+        return {kind: sections[kind] for kind in requested}
 
     def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
         """See `RemoteStorageManager`."""
@@ -448,15 +448,15 @@ def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
 
 
 def check_same_segment(
-    header: IndexesHeader, described: RemoteLogSegmentMetadata, asked: RemoteLogSegmentMetadata
+    header: IndexesHeader, described: RemoteLogSegmentMetadata, expected: RemoteLogSegmentMetadata
 ) -> None:
     """Raise CorruptDataError unless the indexes of `header` describe the requested segment."""
-    if not _same_segment(described, asked):
+    if not _same_segment(described, expected):
         raise CorruptDataError(
             reason="wrong_segment",
             path=header.path,
             position=header.section(IndexKind.METADATA).position,
-            expected=f"a description of {_describe(asked)}",
+            expected=f"a description of {_describe(expected)}",
             found=f"one of {_describe(described)}",
         )
 

@@ -124,8 +124,8 @@ class HdfsStore(ObjectStore):
         def read(client: Any) -> tuple[int, bytes]:
             reader = client.read(path)
             length: int = reader.file_length()
-            asked = min(size_bytes, length - start_position)
-            return length, reader.read_range(start_position, asked) if asked > 0 else b""
+            read_bytes = min(size_bytes, length - start_position)
+            return length, reader.read_range(start_position, read_bytes) if read_bytes > 0 else b""
 
         with self._storage_errors(key):
             length, data = self._call_with_retries(read)
@@ -470,10 +470,10 @@ def open_hdfs_store(url: str, options: Mapping[str, Any]) -> HdfsStore:
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise ConfigError(f"{url}: unknown options {unknown}; expected some of {known}")
-    wanted = HdfsOptions(**options)
-    if not isinstance(wanted.timeout_s, int | float) or not 0 < wanted.timeout_s < float("inf"):
+    parsed = HdfsOptions(**options)
+    if not isinstance(parsed.timeout_s, int | float) or not 0 < parsed.timeout_s < float("inf"):
         raise ConfigError(f"{url}: timeout_s must be a number of seconds above 0")
-    return HdfsStore(url, wanted)
+    return HdfsStore(url, parsed)
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -265,9 +265,9 @@ class ObstoreStore(ObjectStore):
     def _storage_errors(self, what: str, *, is_one_request: bool = True) -> Iterator[None]:
         """Convert obstore's exceptions into tierlog's; `what` is the key or the call."""
         _fork_guard.enter(self._url)
-        asked = f"{self._url} ({what}{self._deadline})"
+        request = f"{self._url} ({what}{self._deadline})"
         try:
-            with store_waits.waiting(asked) if is_one_request else nullcontext():
+            with store_waits.waiting(request) if is_one_request else nullcontext():
                 yield
         except TierlogError:
             raise

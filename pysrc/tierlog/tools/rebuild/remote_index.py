@@ -26,7 +26,12 @@ from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError, Remote
 from tierlog.log.checkpoint import parse_leader_epochs
 from tierlog.reader.lineage import newest_segment
 from tierlog.remote.index_files.directory import RemoteIndexDir, RemoteIndexKind
-from tierlog.remote.index_files.row import Row, RowWriter, SegmentEntries, segment_entries
+from tierlog.remote.index_files.sequence import (
+    FileSequence,
+    SegmentEntries,
+    SequenceWriter,
+    segment_entries,
+)
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.indexes import IndexKind, verify_indexes
@@ -170,11 +175,11 @@ def _rebuild(
     dry_run = task.dry_run
     path = partition_prefix(one.partition)
     findings: list[Finding] = []
-    row, outcome = Row(), Outcome.QUARANTINED
+    row, outcome = FileSequence(), Outcome.QUARANTINED
     try:
         with tempfile.TemporaryDirectory(prefix="tierlog-index-") as folder:
             directory = RemoteIndexDir.of(folder, one.partition)
-            writer = RowWriter(
+            writer = SequenceWriter(
                 directory,
                 one.partition,
                 rotate_bytes=task.settings.rotate_bytes,
@@ -208,7 +213,11 @@ def _conflict(path: str) -> Finding:
 
 
 def _row(
-    partition: TopicIdPartition, path: str, row: Row, outcome: Outcome, findings: Sequence[Finding]
+    partition: TopicIdPartition,
+    path: str,
+    row: FileSequence,
+    outcome: Outcome,
+    findings: Sequence[Finding],
 ) -> RemoteIndexRow:
     return RemoteIndexRow(
         topic=partition.topic,
@@ -266,17 +275,17 @@ def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
 
 def _made(
     source: ObjectStore,
-    writer: RowWriter,
+    writer: SequenceWriter,
     segments: Sequence[RemoteLogSegmentMetadata],
     findings: list[Finding],
-) -> Row:
+) -> FileSequence:
     """Write the files of these segments; `writer` has a folder of its own."""
     for segment, entries in _fetched(source, segments):
         if isinstance(entries, CorruptDataError):
             findings.append(finding_of(entries, indexes_key(segment), _AGAIN))
         else:
-            writer.insert(entries, writer.row.gaps_in(0, segment.served_end_offset))
-    return writer.row
+            writer.insert(entries, writer.sequence.gaps_in(0, segment.served_end_offset))
+    return writer.sequence
 
 
 def _fetched(
@@ -322,7 +331,7 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
 
 
 def _settle(
-    target: LocalStore, path: str, made: RemoteIndexDir, row: Row, *, dry_run: bool
+    target: LocalStore, path: str, made: RemoteIndexDir, row: FileSequence, *, dry_run: bool
 ) -> Outcome:
     """Gives the files their names, unless other files are there; nothing is ever replaced."""
     names = [f"{file.base_offset:020d}.{kind}" for file in row.files for kind in RemoteIndexKind]

@@ -1,8 +1,8 @@
 """The sequence of a partition's remote index files: recovery, growth, truncation. Not thread-safe.
 
-`Row` summarizes all files at one time, in offset order. A gap before or between files is a range of
-offsets without entries: the log has none, the file was lost or damaged, or the offsets have left
-the log. The last gap is the range of future offsets.
+`FileSequence` summarizes all files at one time, in offset order. A gap before or between files is a
+range of offsets without entries: the log has none, the file was lost or damaged, or the offsets
+have left the log. The last gap is the range of future offsets.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from tierlog.types import TopicIdPartition
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Row", "RowWriter", "SegmentEntries", "segment_entries"]
+__all__ = ["FileSequence", "SegmentEntries", "SequenceWriter", "segment_entries"]
 
 _MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FileSequence:
     """The files in offset order; ``gaps`` are (last offset before, first offset after), exclusive;
     the last gap has no end."""
 
@@ -65,7 +65,7 @@ class Row:
     gaps: tuple[tuple[int, int], ...] = ((-1, _MAX_INT64),)
 
     @classmethod
-    def of(cls, files: Iterable[RemoteIndexFile]) -> Row:
+    def of(cls, files: Iterable[RemoteIndexFile]) -> FileSequence:
         files = tuple(files)
         lasts = tuple(file.last_offset for file in files)
         bases = (file.base_offset for file in files)
@@ -87,17 +87,17 @@ class Row:
             return []
         return [gap for gap in self.gaps if gap[0] < end_offset and start_offset < gap[1]]
 
-    def before(self, last_offset: int) -> RemoteIndexFile | None:
+    def file_ending_at(self, last_offset: int) -> RemoteIndexFile | None:
         """Return the file that ends with `last_offset`, else None."""
         index = bisect_left(self.last_offsets, last_offset)
         if index < len(self.files) and self.files[index].last_offset == last_offset:
             return self.files[index]
         return None
 
-    def with_file(self, file: RemoteIndexFile) -> Row:
-        """Return the row with `file`, which replaces the file of the same base offset."""
+    def with_file(self, file: RemoteIndexFile) -> FileSequence:
+        """Return the sequence with `file`, which replaces the file of the same base offset."""
         others = [other for other in self.files if other.base_offset != file.base_offset]
-        return Row.of(sorted([*others, file], key=lambda one: one.base_offset))
+        return FileSequence.of(sorted([*others, file], key=lambda one: one.base_offset))
 
 
 # -- the entries of a segment
@@ -207,8 +207,8 @@ def _shorten_entry(entries: RemoteLogIndexEntries, row: int, end_offset: int) ->
 # -- the files
 
 
-class RowWriter:
-    """Writes the files in one folder. `row` changes after the disk has, so it is always complete.
+class SequenceWriter:
+    """Writes the files in one folder. `sequence` changes after the disk has, so it is complete.
 
     With ``sync=False`` the caller makes everything durable with `sync`. After an OSError the state
     of the disk is unknown: call `recover` first.
@@ -224,7 +224,7 @@ class RowWriter:
         sync: bool = True,
     ) -> None:
         self.directory = directory
-        self.row = Row()
+        self.sequence = FileSequence()
         self._partition = partition
         self._rotate_bytes = rotate_bytes
         self._rotate_ms = rotate_ms
@@ -235,8 +235,8 @@ class RowWriter:
     # -- recovering
 
     def recover(self) -> list[CorruptDataError]:
-        """Repair the folder into a row of valid files; return what was wrong."""
-        self.row = Row()
+        """Repair the folder into a sequence of valid files; return what was wrong."""
+        self.sequence = FileSequence()
         listing = self.directory.recover()
         findings = [
             _finding("not_a_file", path, "a regular file", "another file type, which was set aside")
@@ -256,7 +256,7 @@ class RowWriter:
         if findings:
             self.directory.sync()
         self._unsynced.clear()
-        self.row = Row.of(files)
+        self.sequence = FileSequence.of(files)
         return findings
 
     def _recover_file(
@@ -306,7 +306,7 @@ class RowWriter:
     # -- growing
 
     def insert(self, segment: SegmentEntries, gaps: Iterable[tuple[int, int]]) -> int:
-        """Add the entries that end in one of these gaps of the row; return their number."""
+        """Add the entries that end in one of these gaps of the sequence; return their number."""
         added = 0
         for low, high in gaps:
             last_offset = segment.entries.last_offset
@@ -319,7 +319,7 @@ class RowWriter:
     def _append_rows(self, segment: SegmentEntries, start: int, stop: int, low: int) -> None:
         """Append rows `start` to `stop` after the file that ends at offset `low`."""
         entries = segment.entries
-        before = self.row.before(low)
+        before = self.sequence.file_ending_at(low)
         while start < stop:
             if before is not None and self._starts_new_file(before, segment, start, stop):
                 before = None
@@ -335,7 +335,7 @@ class RowWriter:
                     before, base_offset, entries, start, fitting, segment.last_entry(fitting)
                 )
                 self._write_growth(before, growth)
-                self.row = self.row.with_file(growth.after)
+                self.sequence = self.sequence.with_file(growth.after)
                 low, start = growth.after.last_offset, fitting
             before = None
 
@@ -378,7 +378,7 @@ class RowWriter:
 
     def sync(self) -> None:
         """Make all files and their names durable."""
-        for file in self.row.files:
+        for file in self.sequence.files:
             sync_file(self.directory.file_path(file.base_offset, RemoteIndexKind.LOG))
         self.directory.sync()
         self._unsynced.clear()
@@ -387,10 +387,10 @@ class RowWriter:
 
     def drop_below(self, offset: int) -> int:
         """Remove files that end below `offset`, the first one first; return their number."""
-        files = self.row.files
-        count = bisect_left(self.row.last_offsets, offset)
+        files = self.sequence.files
+        count = bisect_left(self.sequence.last_offsets, offset)
         if count:
-            self.row = Row.of(files[count:])
+            self.sequence = FileSequence.of(files[count:])
             for file in files[:count]:
                 self.directory.remove(file.base_offset)
             self.directory.sync()
@@ -401,24 +401,26 @@ class RowWriter:
 
         An entry that spans `offset` keeps its bytes but ends before it.
         """
-        files = self.row.files
-        first = bisect_left(self.row.last_offsets, offset)
-        whole = first if first < len(files) and files[first].base_offset >= offset else first + 1
-        gone = 0
-        for file in reversed(files[whole:]):
+        files = self.sequence.files
+        first = bisect_left(self.sequence.last_offsets, offset)
+        removed_from = (
+            first if first < len(files) and files[first].base_offset >= offset else first + 1
+        )
+        removed_count = 0
+        for file in reversed(files[removed_from:]):
             self.directory.remove(file.base_offset)
-            gone += file.entry_count
+            removed_count += file.entry_count
         if first < len(files):
             self.directory.sync()
         kept = [*files[:first]]
-        for file in files[first:whole]:
+        for file in files[first:removed_from]:
             before = kept[-1].last_offset if kept else -1
             self._truncate_file(file, offset)
             cut = self._recover_file(file.base_offset, before, [])
-            gone += file.entry_count - (cut.entry_count if cut else 0)
+            removed_count += file.entry_count - (cut.entry_count if cut else 0)
             kept += [cut] if cut else []
-        self.row = Row.of(kept)
-        return gone
+        self.sequence = FileSequence.of(kept)
+        return removed_count
 
     def _truncate_file(self, file: RemoteIndexFile, offset: int) -> None:
         path = self.directory.file_path(file.base_offset, RemoteIndexKind.LOG)
