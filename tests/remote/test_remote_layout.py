@@ -15,13 +15,13 @@ from tierlog.remote.segment.layout import (
     CLUSTER_KEY,
     ObjectKey,
     claim_cluster,
-    cluster_of,
     encode_rdi,
     indexes_key,
     log_key,
     parse_key,
     parse_rdi,
     partition_prefix,
+    read_cluster_id,
 )
 from tierlog.remote.store.object_store import check_key
 from tierlog.remote.urls import ObjectStore, open_store
@@ -165,7 +165,7 @@ class TestClusterMarker:
     def test_claim(self, store: ObjectStore) -> None:
         claim_cluster(store, "MkU3OEVBNTcwNTJENDM2Qk")
         claim_cluster(store, "MkU3OEVBNTcwNTJENDM2Qk")
-        assert cluster_of(store) == "MkU3OEVBNTcwNTJENDM2Qk"
+        assert read_cluster_id(store) == "MkU3OEVBNTcwNTJENDM2Qk"
         assert json.loads(bytes(store.get_range(CLUSTER_KEY, 0, 1_000))) == {
             "cluster_id": "MkU3OEVBNTcwNTJENDM2Qk",
             "format_version": 1,
@@ -190,11 +190,11 @@ class TestClusterMarker:
         for thread in threads:
             thread.join()
         assert len(lost) == 2
-        assert cluster_of(store) in ("c0", "c1")
+        assert read_cluster_id(store) in ("c0", "c1")
 
     def test_nobody_s(self, store: ObjectStore) -> None:
         with pytest.raises(RemoteResourceNotFoundError):
-            cluster_of(store)
+            read_cluster_id(store)
 
     @pytest.mark.parametrize("cluster_id", ["", "line\nbreak", "\x1b[2J"])
     def test_no_cluster_id(self, store: ObjectStore, cluster_id: str) -> None:
@@ -219,7 +219,7 @@ class TestClusterMarker:
     )
     def test_damaged_marker(self, store: ObjectStore, marker: bytes) -> None:
         store.put_bytes(CLUSTER_KEY, marker)
-        for call in (lambda: cluster_of(store), lambda: claim_cluster(store, "x")):
+        for call in (lambda: read_cluster_id(store), lambda: claim_cluster(store, "x")):
             with pytest.raises(CorruptDataError, match=CLUSTER_KEY):
                 call()
         assert store.head(CLUSTER_KEY).size_bytes == len(marker)

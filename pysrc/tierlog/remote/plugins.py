@@ -32,7 +32,7 @@ METADATA_GROUP = "tierlog.metadata_managers"
 
 def find_store_opener(scheme: str) -> Callable[..., ObjectStore] | None:
     """Return the function that opens URLs of that scheme; None without an installed package."""
-    found = _entry_point(STORE_GROUP, scheme)
+    found = _load_entry_point(STORE_GROUP, scheme)
     if found is None:
         return None
 
@@ -56,12 +56,10 @@ def make_storage_manager(
     name = None if config is None else config.plugin.storage_manager_class_name
     if config is None or name is None or _is_java_class(name):
         return ObjectStorageManager(store)
-    prefix = config.plugin.storage_manager_impl_prefix
-    setting = "remote.log.storage.manager.class.name"
-    manager: RemoteStorageManager = _make_object(setting, name, STORAGE_GROUP)
-    if RemoteStorageManager not in type(manager).__mro__:
-        raise _wrong_kind(setting, name, manager, "tierlog.RemoteStorageManager")
-    own = config.settings_below(prefix)
+    own = config.settings_below(config.plugin.storage_manager_impl_prefix)
+    manager: RemoteStorageManager = _make_manager(
+        RemoteStorageManager, "remote.log.storage.manager.class.name", name, STORAGE_GROUP
+    )
     manager.configure({"tierlog.store.url": store.url, **(extra or {}), **own})
     return manager
 
@@ -73,12 +71,10 @@ def make_metadata_manager(
     name = None if config is None else config.plugin.metadata_manager_class_name
     if config is None or name is None or _is_java_class(name):
         return None
-    prefix = config.plugin.metadata_manager_impl_prefix
-    setting = "remote.log.metadata.manager.class.name"
-    manager: RemoteLogMetadataManager = _make_object(setting, name, METADATA_GROUP)
-    if RemoteLogMetadataManager not in type(manager).__mro__:
-        raise _wrong_kind(setting, name, manager, "tierlog.RemoteLogMetadataManager")
-    own = config.settings_below(prefix)
+    own = config.settings_below(config.plugin.metadata_manager_impl_prefix)
+    manager: RemoteLogMetadataManager = _make_manager(
+        RemoteLogMetadataManager, "remote.log.metadata.manager.class.name", name, METADATA_GROUP
+    )
     manager.configure({"tierlog.store.url": store_url, **(extra or {}), **own})
     return manager
 
@@ -88,28 +84,39 @@ def _is_java_class(name: str) -> bool:
     return ":" not in name and "." in name
 
 
-def _make_object(setting: str, name: str, group: str) -> Any:
-    """Return a new object of the class `name`, the value of `setting`."""
+def _make_manager(kind: Any, setting: str, name: str, group: str) -> Any:
+    """Return a new object of the class `name`, the value of `setting`; a subclass of `kind`."""
+    manager = _find_class(setting, name, group)()
+    if kind not in type(manager).__mro__:
+        raise ConfigError(
+            f"{setting}: {name} made a {type(manager).__name__}; expected a subclass of "
+            f"tierlog.{kind.__name__}"
+        )
+    return manager
+
+
+def _find_class(setting: str, name: str, group: str) -> Callable[..., Any]:
+    """Return the class `name`, the value of `setting`, by entry point or as ``module:Class``."""
     if ":" not in name:
         from importlib.metadata import entry_points
 
-        found = _entry_point(group, name)
+        found = _load_entry_point(group, name)
         if found is None:
             known = ", ".join(sorted(one.name for one in entry_points(group=group))) or "none"
             raise ConfigError(
                 f"{setting}: no installed package has an entry point {name} in the group {group}; "
                 f"the names are {known}; expected one of these or module:Class"
             )
-        return found()
+        return found
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        loaded: Callable[..., Any] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{setting}: {name} cannot be loaded: {error}") from error
-    return found()
+    return loaded
 
 
-def _entry_point(group: str, name: str) -> Callable[..., Any] | None:
+def _load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
     # Imported here: the import takes long, and nearly every command works without it.
     from importlib.metadata import entry_points
 

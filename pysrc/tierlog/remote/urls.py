@@ -33,7 +33,7 @@ __all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "file_chunks", "open_store
 _CLOUD_SCHEMES = ("s3", "gs", "az")
 _SCHEMES = ("file", "memory", *_CLOUD_SCHEMES, "hdfs")
 # Schemes of Hadoop's file systems, which users of Spark may try first.
-_OURS = {
+_REPLACEMENTS = {
     **dict.fromkeys(("s3a", "s3n"), "s3://bucket/prefix"),
     "gcs": "gs://bucket/prefix",
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "az://container/prefix"),
@@ -80,10 +80,10 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"not a store URL: {error}") from None
-    if parts.scheme in _OURS:
+    if parts.scheme in _REPLACEMENTS:
         raise ConfigError(
             f"unknown scheme {parts.scheme}:; tierlog does not use Hadoop's file systems: write "
-            f"{_OURS[parts.scheme]}"
+            f"{_REPLACEMENTS[parts.scheme]}"
         )
     if "@" in parts.netloc:
         raise ConfigError(
@@ -95,11 +95,11 @@ def _split(url: str) -> SplitResult:
     if parts.query or parts.fragment:
         shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
         raise ConfigError(f"{shown}: a store URL cannot contain ? or #")
-    _check_place(url, parts)
+    _check_location(url, parts)
     return parts
 
 
-def _check_place(url: str, parts: SplitResult) -> None:
+def _check_location(url: str, parts: SplitResult) -> None:
     """Check that a local path is absolute, a bucket is named, and no path contains ``..``."""
     local = parts.scheme in ("file", "memory")
     if local and parts.netloc not in ("", "localhost"):

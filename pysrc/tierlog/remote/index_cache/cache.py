@@ -148,9 +148,9 @@ class RemoteIndexCache:
         self._cache = IndexCache(
             self._total_size_bytes, ttl_ms, clock, self._listener, record_stats
         )
-        # Return the entry under a key, None when it is not here, without a request or a look at the
-        # disk. The entry may not be verified yet, and the caller compares it with its segment. A
-        # method in between would double the cost of the look-up.
+        # Returns the entry of a key, None when it is not cached, without a request or disk I/O. The
+        # entry may be unverified, and the caller has to compare it with its segment. A method in
+        # between would double the cost of a look-up.
         self.find: Callable[[IndexKey], RemoteIndexEntry | None] = self._cache.get
         self._adopt_files()
 

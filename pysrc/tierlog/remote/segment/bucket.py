@@ -49,8 +49,8 @@ __all__ = [
     "foreign_object",
     "list_objects",
     "list_segments",
-    "lonely_object",
     "refuse_hidden",
+    "unmatched_object",
 ]
 
 _PARALLEL_READS = 8
@@ -227,7 +227,7 @@ def _pair_objects(
         else:
             yield (info, other[1]) if key.suffix == LOG_SUFFIX else (other[1], info)
     for _, info in waiting.values():
-        report(lonely_object(info))
+        report(unmatched_object(info))
 
 
 def foreign_object(info: ObjectInfo) -> Problem:
@@ -240,7 +240,7 @@ def foreign_object(info: ObjectInfo) -> Problem:
     )
 
 
-def lonely_object(info: ObjectInfo) -> Problem:
+def unmatched_object(info: ObjectInfo) -> Problem:
     """Return the finding for an object whose segment lacks the other object."""
     if info.key.endswith(INDEXES_SUFFIX):
         reason, missing = ProblemReason.INDEXES_WITHOUT_LOG, LOG_SUFFIX

@@ -57,6 +57,7 @@ from tierlog.remote.store.object_store import (
     check_prefix,
     check_range,
     not_found,
+    past_end,
     storage_error,
 )
 from tierlog.types import RemoteLogSegmentId, StopReason, TopicIdPartition
@@ -134,11 +135,7 @@ class KafkaLayoutStore(ObjectStore):
             return self._inner.get_range(_kafka_key(object_key), start_position, size_bytes)
         data = self._find_indexes(object_key)
         if start_position >= len(data):
-            raise storage_error(
-                f"{self.url}: read of {key} from position {start_position}, but it has "
-                f"{len(data)} bytes",
-                retriable=False,
-            )
+            raise past_end(self.url, key, start_position, len(data))
         return data[start_position : start_position + size_bytes]
 
     def head(self, key: str) -> ObjectInfo:

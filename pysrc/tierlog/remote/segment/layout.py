@@ -43,7 +43,6 @@ __all__ = [
     "TOPIC_IDS_PREFIX",
     "ObjectKey",
     "claim_cluster",
-    "cluster_of",
     "encode_rdi",
     "indexes_key",
     "is_foreign_data_id",
@@ -54,6 +53,7 @@ __all__ = [
     "parse_key",
     "parse_rdi",
     "partition_prefix",
+    "read_cluster_id",
     "split_data_id",
     "topic_prefix",
 ]
@@ -262,7 +262,7 @@ def claim_cluster(store: ObjectStore, cluster_id: str) -> None:
     text = json.dumps(marker, sort_keys=True).encode("utf-8")
     if store.put_if_absent(CLUSTER_KEY, text):
         return
-    owner = cluster_of(store)
+    owner = read_cluster_id(store)
     if owner != cluster_id:
         raise ConfigError(
             f"{store.url} belongs to cluster {owner}, not to {cluster_id} ({CLUSTER_KEY}); "
@@ -270,7 +270,7 @@ def claim_cluster(store: ObjectStore, cluster_id: str) -> None:
         )
 
 
-def cluster_of(store: ObjectStore) -> str:
+def read_cluster_id(store: ObjectStore) -> str:
     """Return the id of the cluster that `store` belongs to.
 
     RemoteResourceNotFoundError when it has no marker, CorruptDataError for a damaged one.

@@ -160,11 +160,13 @@ class RemoteStorageManager(Protocol):
         another segment.
         """
         data = self.fetch_index_object(metadata)
-        header, description = verify_indexes(
-            data, path=f"{self.url}: indexes of {metadata.segment_id}"
-        )
+        header, description = verify_indexes(data, path=self._describe_indexes(metadata))
         check_same_segment(header, description.metadata, metadata)
         return header, description.metadata, data
+
+    def _describe_indexes(self, metadata: RemoteLogSegmentMetadata) -> str:
+        """Return a name of the stored indexes for error messages."""
+        return f"{self.url}: indexes of {metadata.segment_id}"
 
     # -- remote data ids
 
@@ -335,15 +337,8 @@ class ObjectStorageManager(RemoteStorageManager):
         # The store returns fewer bytes when the object ends; the header states the object's size.
         return self._store.get_range(indexes_key(metadata), 0, MAX_INDEXES_BYTES)
 
-    def fetch_whole_indexes(
-        self, metadata: RemoteLogSegmentMetadata
-    ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
-        """See `RemoteStorageManager`."""
-        key = indexes_key(metadata)
-        data = self.fetch_index_object(metadata)
-        header, description = verify_indexes(data, path=f"{self._store.url}/{key}")
-        check_same_segment(header, description.metadata, metadata)
-        return header, description.metadata, data
+    def _describe_indexes(self, metadata: RemoteLogSegmentMetadata) -> str:
+        return f"{self._store.url}/{indexes_key(metadata)}"
 
     # -- verifying
 

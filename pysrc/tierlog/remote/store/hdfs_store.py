@@ -51,6 +51,7 @@ from tierlog.remote.store.object_store import (
     counted,
     holds_exactly,
     not_found,
+    past_end,
     storage_error,
 )
 
@@ -130,11 +131,7 @@ class HdfsStore(ObjectStore):
         with self._storage_errors(key):
             length, data = self._call_with_retries(read)
         if start_position >= length:
-            raise storage_error(
-                f"{self._url}: read of {key} from position {start_position}, but it has "
-                f"{length} bytes",
-                retriable=False,
-            )
+            raise past_end(self._url, key, start_position, length)
         if len(data) != min(size_bytes, length - start_position):
             raise storage_error(
                 f"{self._url}: {key}: asked for {size_bytes} bytes from position "

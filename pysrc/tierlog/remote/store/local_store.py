@@ -42,6 +42,7 @@ from tierlog.remote.store.object_store import (
     counted,
     holds_exactly,
     not_found,
+    past_end,
     storage_error,
 )
 
@@ -132,7 +133,7 @@ class LocalStore(ObjectStore):
         except OSError as error:
             raise self._to_storage_error(key, error) from error
         if not data:
-            raise self._past_end_error(key, file, start_position)
+            raise past_end(self.url, key, start_position, os.fstat(file.fileno()).st_size)
         return data
 
     def open_file(self, key: str) -> ReadFile | None:

@@ -40,6 +40,7 @@ __all__ = [
     "holds_exactly",
     "not_found",
     "open_regular_file",
+    "past_end",
     "storage_error",
 ]
 
@@ -215,6 +216,14 @@ def not_found(url: str, key: str, detail: str = "") -> RemoteResourceNotFoundErr
     """Return the error for an object that does not exist."""
     return RemoteResourceNotFoundError(
         f"{url}: no object {key}" + (f" ({detail})" if detail else "")
+    )
+
+
+def past_end(url: str, key: str, position: int, size_bytes: int) -> RemoteStorageError:
+    """Return the error for a read that starts at or past the end of an object."""
+    return storage_error(
+        f"{url}: read of {key} from position {position}, but it has {size_bytes} bytes",
+        retriable=False,
     )
 
 

@@ -22,16 +22,16 @@ from tierlog.remote.segment.bucket import (
     ProblemReason,
     foreign_object,
     list_objects,
-    lonely_object,
+    unmatched_object,
 )
 from tierlog.remote.segment.kafka_layout import KAFKA_SCHEME
 from tierlog.remote.segment.layout import (
     CLUSTER_KEY,
     INDEXES_SUFFIX,
     LOG_SUFFIX,
-    cluster_of,
     is_marker,
     parse_key,
+    read_cluster_id,
 )
 from tierlog.remote.store.object_store import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, ObjectStore
 from tierlog.tools.audit.metadata import KnownSegments, read_metadata
@@ -152,7 +152,7 @@ def _alone(listed: ListedSegments) -> Iterator[Problem]:
     for pair in listed.pairs():
         info = pair.log or pair.indexes
         if info is not None and (pair.log is None or pair.indexes is None):
-            yield lonely_object(info)
+            yield unmatched_object(info)
 
 
 def _object_problem(store: ObjectStore, problem: Problem, now_ms: int, tally: Tally) -> None:
@@ -176,7 +176,7 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
     expected = "the marker of the cluster that the store belongs to"
     action = "run tierlog tier again, which writes the marker"
     try:
-        return cluster_of(store)
+        return read_cluster_id(store)
     except RemoteResourceNotFoundError as error:
         if not holds_segments:
             raise no_archive(store) from error

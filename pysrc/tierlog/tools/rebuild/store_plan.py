@@ -26,10 +26,10 @@ from tierlog.remote.segment.layout import (
     LOG_SUFFIX,
     MAX_TOPIC_LABEL,
     ObjectKey,
-    cluster_of,
     indexes_key,
     is_marker,
     parse_key,
+    read_cluster_id,
 )
 from tierlog.remote.segment.log_index import DEFAULT_GROUP_BYTES
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
@@ -265,7 +265,7 @@ class _Seen:
 def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
     """Whose store it is; empty where the marker is gone, too. An error if this is no store."""
     try:
-        return cluster_of(store)
+        return read_cluster_id(store)
     except RemoteResourceNotFoundError as error:
         if not holds_segments:
             raise no_archive(store) from error
