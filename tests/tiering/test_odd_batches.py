@@ -17,6 +17,7 @@ from tests.oracle.model import Record
 from tests.oracle.primitives import varint
 from tests.settings.observing import command
 from tests.sidecar.test_run import running
+from tierlog.metrics import RemoteLogMetrics
 
 BASE_MS = 1_700_000_000_000
 I64_MAX = 2**63 - 1
@@ -116,8 +117,10 @@ def test_tier_names_a_copied_batch_that_cannot_be_read(
     logs = write_log_dir(tmp_path / "logs", [[first, odd, behind], [last]], high_watermark=6)
     store = (tmp_path / "store").as_uri()
     if mode == "without end":
-        with running(tmp_path, [logs]) as told:
+        metrics = RemoteLogMetrics()
+        with running(tmp_path, [logs], metrics=metrics) as told:
             wait_until(lambda: bool(told.warnings), 10)
+        assert metrics.snapshot().counts.unreadable_batches == 1
         said = " ".join(told.warnings)
     else:
         once = command("tier", str(logs), "--to", store, "--once", "--repair")

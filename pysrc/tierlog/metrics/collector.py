@@ -148,6 +148,7 @@ def _own(snapshot: MetricsSnapshot) -> _Rows:
     from_totals = snapshot.totals[0].count
     yield "tierlog_segments_copied_total", (), snapshot.counts.segments_copied
     yield "tierlog_copied_bytes_total", (), from_totals
+    yield "tierlog_unreadable_batches_total", (), snapshot.counts.unreadable_batches
     yield "tierlog_segments_deleted_total", (), snapshot.counts.segments_deleted
     yield "tierlog_deleted_bytes_total", (), snapshot.counts.deleted_bytes
     yield "tierlog_log_start_offset_advances_total", (), snapshot.counts.log_start_advances

@@ -311,6 +311,12 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter(
         "copied_bytes", "bytes", "Log bytes of segments whose copy is finished and durable."
     ),
+    _own_counter(
+        "unreadable_batches",
+        "batches",
+        "Copied batches whose records cannot be read, at most 100 of a segment. Reads stop there "
+        "unless the caller skips damage.",
+    ),
     _own_counter("segments_deleted", "segments", "Segments deleted from the remote tier."),
     _own_counter("deleted_bytes", "bytes", "Log bytes of segments deleted from the remote tier."),
     _own_counter(

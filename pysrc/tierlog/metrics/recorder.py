@@ -93,6 +93,10 @@ class PartitionMetrics:
         """A segment of that log size is COPY_SEGMENT_FINISHED, and durably so."""
         self._metrics._copied(self._topic, size_bytes)
 
+    def found_unreadable(self, batches: int) -> None:
+        """Count copied batches whose records cannot be read."""
+        self._metrics._found_unreadable(batches)
+
     def copy_failed(self) -> None:
         """A segment was refused, or a run of the copy task failed."""
         self._metrics._count(self._topic, _COPY_ERRORS)
@@ -352,6 +356,10 @@ class RemoteLogMetrics:
         with self._lock:
             self._mark(topic, _COPY_BYTES, size_bytes)
             self._counts.segments_copied += 1
+
+    def _found_unreadable(self, batches: int) -> None:
+        with self._lock:
+            self._counts.unreadable_batches += batches
 
     def _deleted(self, size_bytes: int) -> None:
         with self._lock:

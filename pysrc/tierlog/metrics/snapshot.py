@@ -172,6 +172,7 @@ class OwnCounts:
     """What Kafka does not count."""
 
     segments_copied: int = 0
+    unreadable_batches: int = 0
     segments_deleted: int = 0
     deleted_bytes: int = 0
     log_start_advances: int = 0

@@ -443,6 +443,8 @@ class CopyTask:
             if not found:
                 return
             text = describe(segment.log_path, found)
+            if self._work.metrics is not None:
+                self._work.metrics.found_unreadable(len(found))
         self._work.tell(Happened.UNREADABLE, segment.base_offset, segment.size_bytes, text=text)
 
     def _gap_start_offset(
