@@ -279,7 +279,7 @@ class TestCopy:
             replace(metadata, end_offset=99),
             replace(metadata, log_crc32c=7),
         ):
-            with pytest.raises(ValueError, match="another segment"):
+            with pytest.raises(ValueError, match="found those of"):
                 manager.copy_log_segment_data(metadata, log_file, indexes_of(other))
         with pytest.raises(ValueError, match="expected a log checksum"):
             manager.copy_log_segment_data(

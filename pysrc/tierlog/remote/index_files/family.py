@@ -270,7 +270,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
         try:
             has_truncated = self._search(search)
         except CorruptDataError:
-            # Recovery removes the damaged file; a later catch_up restores it without these.
+            # Recovery removes the damaged file; a later catch_up restores its valid entries.
             self._recover_if_suspect()
             has_truncated = self._search(search)
         if has_truncated:

@@ -229,12 +229,12 @@ def check_entries(
     path: str | None = None,
     at: int = 0,
 ) -> LastEntry | None:
-    """Return the last entry; `before`, the previous one, when there are no entries.
+    """Return the last entry, or `before` (the previous one) when `entries` is empty.
 
     CorruptDataError unless every rdi points below the partition's own prefix (and into the object
     `only_key`, if given), and the entries of each `.log` object are contiguous and share no offset.
-    Only a truncated entry may be followed by its original. `at` is the byte position of the first
-    entry in the file `path`.
+    After a truncated entry, the complete entry of the same batches may follow. `at` is the byte
+    position of the first entry in the file `path`.
     """
     if not len(entries):
         return before

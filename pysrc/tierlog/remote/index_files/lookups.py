@@ -3,8 +3,8 @@
     view = RemoteIndexView(index_dir, partition)
     entry = view.lookup_offset(4711)
 
-`RemoteIndexFiles` searches the files that it writes itself. A `RemoteIndexView` searches files that
-another process, or another object of this one, writes.
+`RemoteIndexFiles` searches the files that it writes itself. A `RemoteIndexView` only reads: another
+object, in this process or another one, writes the files.
 """
 
 from __future__ import annotations

@@ -292,8 +292,8 @@ def _sorted_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 class RemoteLogSegmentMetadataUpdate:
     """A new state of an existing segment; its fields replace those of the segment.
 
-    `truncation_offset` is an exception: None keeps the present one, and it can only be lowered. An
-    update to the present state is therefore still a change if it lowers the truncation offset.
+    A `truncation_offset` of None keeps the present one, and a new one can only be lower. An update
+    to the present state is therefore still a change if it lowers the truncation offset.
     """
 
     segment_id: RemoteLogSegmentId
@@ -485,7 +485,7 @@ class RemoteLogMetadataManager(Protocol):
     def overlapping_segments(
         self, partition: TopicIdPartition
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """Return finished segments that share an offset with another one, before truncation, by
+        """Return finished segments that overlap another one, with truncated offsets counted, by
         start offset. The cost grows with the result."""
         ...
 

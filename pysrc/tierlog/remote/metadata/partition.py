@@ -103,7 +103,7 @@ class PartitionMetadata:
         self._numbers = itertools.count(1) if numbers is None else numbers
         self._segments = Segments()
         self._epochs: dict[int, _Epoch] = {}
-        # The sorted keys of `_epochs`; None after an epoch came or went.
+        # The sorted keys of `_epochs`; None until they are sorted again after a change.
         self._sorted_epochs: tuple[int, ...] | None = None
         self._unfinished: set[str] = set()
         # Offset ranges of the finished segments, before truncation.
@@ -359,7 +359,7 @@ class PartitionMetadata:
         )
 
     def _changed_sizes(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
-        """Return (epoch, bytes) pairs of the sums that `after` changes."""
+        """Return (epoch, bytes) pairs that change when `after` replaces its segment."""
         changed: dict[int, int] = {}
         current = self._segments.get(after.segment_id.id)
         for sign, metadata in ((-1, current), (1, after)):
@@ -372,7 +372,7 @@ class PartitionMetadata:
     def _changed_highest_offsets(
         self, after: RemoteLogSegmentMetadata
     ) -> tuple[tuple[int, int], ...]:
-        """Return (epoch, offset) pairs of the highest offsets that `after` changes."""
+        """Return (epoch, highest offset) pairs that change when `after` replaces its segment."""
         name, cut = after.segment_id.id, after.truncation_offset
         current = self._segments.get(name)
         changed: dict[int, int] = {}

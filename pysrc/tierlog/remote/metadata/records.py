@@ -11,9 +11,9 @@ Fields of tierlog's own are tagged fields with high numbers, which Kafka ignores
 per epoch, the checksum of its log, its truncation offset, and the leader epoch of the writer.
 Without them the bytes equal Kafka's.
 
-A note carries facts for which Kafka has no record: it is the end of the deletion of a segment that
-never existed. All readers ignore the event, Kafka's with a line in the broker's log; only the
-tagged fields count.
+A note is a record for facts that Kafka has no record for: a claim, or a log start offset. Its event
+ends the deletion of a segment that never existed. All readers ignore that event, Kafka's with a
+line in the broker's log; only the tagged fields count.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._record_number(partition, number)
 
     def _number_of(self, partition: TopicIdPartition, others: int = 0) -> int:
-        """Return the partition's number in the file, or a free one above `others` new ones."""
+        """Return the partition's number; for a new one, the next free number plus `others`."""
         return self._numbers.get(partition, self._last_number + 1 + others)
 
     def _record_number(self, partition: TopicIdPartition, number: int) -> None:

@@ -4,9 +4,9 @@
 
 A leader writes its claim before its first copy. Before and after it commits a segment, it lists the
 claims of the partition: a claim of a later epoch by another broker deposes it. The order of writes
-decides, not a clock: a claim that was written before a list began is in that list. A segment that
-the later leader may already have found stays. The store's listing must therefore be consistent
-with earlier writes, as on S3, GCS, Azure, HDFS and local file systems.
+decides, not a clock: a claim that was written before a list began is in that list. A deposed leader
+does not remove a segment that the later leader may already have found. The store's listing must
+therefore be consistent with earlier writes, as on S3, GCS, Azure, HDFS and local file systems.
 
 A broker never deposes itself: it ignores its own claims under other epochs, which it may have
 written before its state directory was lost. Claims of two brokers under the same epoch are not

@@ -187,7 +187,7 @@ def _integer(value: object, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{name} is not an integer")
     if not _MIN_INT64 <= value <= _MAX_INT64:
-        raise ValueError(f"{name} does not fit 64 bits")
+        raise ValueError(f"{name} does not fit in 64 bits")
     return value
 
 

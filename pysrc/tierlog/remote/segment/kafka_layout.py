@@ -324,7 +324,7 @@ class KafkaLayoutStore(ObjectStore):
                 max_timestamp_ms = max(max_timestamp_ms, int(table.max_timestamp_ms.max()))
                 position, chunk_bytes = position + table.stop_position, _TAIL_BYTES
             else:
-                # The batch is larger than the chunk.
+                # The batch is larger than the chunk: read a larger one.
                 chunk_bytes *= 4
         return end_offset, max_timestamp_ms
 
@@ -425,8 +425,8 @@ def _parse_kafka_key(key: str) -> ObjectKey | None:
 
 
 def _tierlog_objects(stem: str, found: dict[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield the tierlog objects of one segment, once all files were listed or the listing ended.
-    An incomplete segment yields one of the two objects."""
+    """Yield the tierlog objects of one segment, once all its files were listed or the listing
+    ended. For an incomplete segment, yield only its `.log` or its `.indexes` object."""
     complete = found.keys() >= _NEEDED
     info = found.get(LOG_SUFFIX)
     if info is not None:

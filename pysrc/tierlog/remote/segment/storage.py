@@ -439,7 +439,10 @@ def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
     for kind in header.kinds:
         header.section(kind)
     if not _same_segment(description.metadata, metadata):
-        raise ValueError(f"{metadata.segment_id}: these indexes describe another segment")
+        raise ValueError(
+            f"expected indexes of {_describe(metadata)}, found those of "
+            f"{_describe(description.metadata)}"
+        )
 
 
 def check_same_segment(

@@ -287,7 +287,7 @@ class HdfsConnection:
                 f"{url}: hdfs:// stores need the extra 'hdfs': pip install 'tierlog[hdfs]'"
             ) from error
         self._native = hdfs_native
-        # Bad settings are refused here, not in the first call. Not kept: a fork may follow.
+        # Refuses bad settings before the first call. The client is not kept: a fork may follow.
         self._open_native_client()
 
     def client(self) -> HdfsClient:
@@ -301,12 +301,12 @@ class HdfsConnection:
         *,
         timeout_s: float | None = None,
         client: HdfsClient | None = None,
-        late: Callable[[Any], object] | None = None,
+        after_timeout: Callable[[Any], object] | None = None,
     ) -> _Result:
         """Return the result of `step(client)`, on the current client unless one is given.
 
-        Raises CallFailedError for every failure, and after the timeout. When `step` ends after
-        the timeout, `late(client)` is called.
+        Raises CallFailedError when the call fails or times out. When `step` ends after the
+        timeout, `after_timeout(client)` is called.
         """
         stuck = _clusters.stuck(self._kind)
         if stuck >= _MAX_STUCK:
@@ -320,8 +320,8 @@ class HdfsConnection:
             try:
                 return step(used.native)
             finally:
-                if late is not None and call.left_behind:
-                    late(used.native)
+                if after_timeout is not None and call.left_behind:
+                    after_timeout(used.native)
 
         call = _Call(work, self._kind)
         _workers.start(call)

@@ -254,7 +254,7 @@ class HdfsStore(ObjectStore):
         client = self._connection.client()
         with self._removed_on_failure(temporary):
             file = self._connection.call(
-                begin, client=client, late=lambda native: native.delete(temporary, False)
+                begin, client=client, after_timeout=lambda native: native.delete(temporary, False)
             )
         self._remove_leftovers(folder)
         return _Writing(client=client, file=file, temporary=temporary)
@@ -445,7 +445,7 @@ class HdfsStore(ObjectStore):
     def _storage_errors(self, what: str, *, put: bool = False) -> Iterator[None]:
         """Convert failed calls into storage errors; `what` is the key or the call.
 
-        When a `put` misses a file, it is its own half-written one, and a retry writes it again.
+        A file that a `put` finds missing is its own hidden file, and a retry writes it again.
         """
         try:
             yield

@@ -20,7 +20,7 @@ _FLAGS = os.O_WRONLY | os.O_CLOEXEC
 # Errors of `open` when the kernel or the file system has no files without a name.
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
-# Errors when security rules of the system forbid to give such a file a name. A full disk or a
+# Errors when security rules of the system forbid naming such a file. A full disk or a
 # removed folder fails in other ways.
 _FORBIDDEN = frozenset(
     {

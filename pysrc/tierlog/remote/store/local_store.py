@@ -324,7 +324,7 @@ class LocalStore(ObjectStore):
             )
 
     def _stop_drafts(self) -> None:
-        # Security rules of the system forbid it; they will also forbid the next one.
+        # Security rules of the system forbid naming such a file; later attempts would fail, too.
         self._can_draft = False
 
     def _create_hidden_file(self, name: str, folder: int) -> tuple[str, int]:
