@@ -1,4 +1,4 @@
-"""docs/CONFIG.md, written from the settings themselves."""
+"""Writes docs/CONFIG.md from the settings."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _INTRODUCTION = """\
 
 <!-- Written by `python -m tierlog.config > docs/CONFIG.md`; do not edit. -->
 
-Settings come from a Kafka `server.properties`, as it is; from environment variables that start
-with `TIERLOG_`, which win over the file; and from flags, which win over both.
+Settings come from an unchanged Kafka `server.properties`, from environment variables that start
+with `TIERLOG_` (they win over the file), and from flags (they win over both).
 
-Keys that start with `tierlog.` or `remote.` are tierlog's: an unknown one is an error that names
+Keys that start with `tierlog.` or `remote.` are tierlog's: an unknown key is an error that names
 the nearest known one, and so is an unknown `TIERLOG_` variable. Every other key is Kafka's and is
-passed over, unless it is so close to a name on this page that it must be a mistake. A setting
-given by two of its names with different values in one place is an error.
+ignored, unless it is so close to a name on this page that it must be a mistake. It is an error to
+give one setting two different values by two of its names in one place.
 """
 
 _PASSED_ON = """\
 ## Left to Kafka
 
-Known, and not used by tierlog. `log.retention.*` is how long a broker keeps its own copy; what
-`tierlog tier` has copied is kept by `tierlog.retention.*`.
+tierlog knows these settings and does not use them. `log.retention.*` is how long a broker keeps
+its own copy; `tierlog.retention.*` is how long the store keeps what `tierlog tier` copied.
 """
 
 
 def config_markdown() -> str:
-    """The text of docs/CONFIG.md."""
+    """Return the text of docs/CONFIG.md."""
     parts = [_INTRODUCTION]
     for section in SECTIONS.values():
         heading, _, text = cleandoc(section.__doc__ or "").partition("\n")

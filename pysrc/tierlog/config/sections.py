@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Section:
-    """A concern's settings: checked however it is made."""
+    """Settings of one concern, checked at construction."""
 
     __slots__ = ()
 
@@ -62,9 +62,9 @@ class QuotaRateMode(StrEnum):
 class QuotaMode(StrEnum):
     """How a quota is kept.
 
-    CHECK is KIP-956: a unit (a segment, a ranged read) begins while the rate is not above the
-    quota, and counts when it is done. RESERVE counts it before it begins. PACE reserves a segment
-    piece by piece while it goes, evenly spread.
+    CHECK is KIP-956: a unit (a segment, a ranged read) starts while the rate is not above the
+    quota, and counts when it is done. RESERVE counts it before it starts. PACE reserves a segment
+    chunk by chunk, evenly spread.
     """
 
     CHECK = "check"
@@ -72,17 +72,17 @@ class QuotaMode(StrEnum):
     PACE = "pace"
 
 
-# Beyond these a sensor would keep more buckets than anybody looks at.
+# Beyond these a sensor would keep more buckets than are useful.
 _MAX_SAMPLES = 3_600
 _MAX_SAMPLE_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaConfig(Section):
-    """How many bytes per second go to and come from the remote tier (KIP-956).
+    """Bytes per second to and from the remote tier (KIP-956).
 
-    In force from the first byte on in every `tierlog.QuotaManager` that is made of it;
-    `tierlog tier` keeps the copy quota, also given by `--copy-quota` and `--copy-quota-mode`.
+    Every `tierlog.QuotaManager` that gets these settings applies them from the first byte on.
+    `tierlog tier` applies the copy quota, which `--copy-quota` and `--copy-quota-mode` set, too.
     """
 
     copy_max_bytes_per_second: int | None = setting(
@@ -132,44 +132,43 @@ class QuotaConfig(Section):
         "tierlog.fetch.topic.max.bytes.per.second",
         rate(),
         None,
-        "Most bytes per second read from the remote tier of any one topic, below the limit for "
+        "Most bytes per second read from the remote tier for any one topic, within the limit for "
         "all.",
     )
     fetch_topic_max_bytes_per_second_overrides: tuple[tuple[str, int | None], ...] = setting(
         "tierlog.fetch.topic.max.bytes.per.second.overrides",
         rates_by_name(),
         (),
-        "The same for single topics, which the limit for each topic does not hold for: "
+        "The same for single topics, in place of the limit for each topic: "
         "`orders=1048576,payments=262144`.",
     )
     fetch_client_max_bytes_per_second: int | None = setting(
         "tierlog.fetch.client.max.bytes.per.second",
         rate(),
         None,
-        "Most bytes per second read from the remote tier by any one client id, below the limit "
+        "Most bytes per second read from the remote tier by any one client id, within the limit "
         "for all.",
     )
     fetch_client_max_bytes_per_second_overrides: tuple[tuple[str, int | None], ...] = setting(
         "tierlog.fetch.client.max.bytes.per.second.overrides",
         rates_by_name(),
         (),
-        "The same for single client ids, which the limit for each client id does not hold for: "
+        "The same for single client ids, in place of the limit for each client id: "
         "`reports=1048576,audit=262144`.",
     )
     copy_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
         "tierlog.copy.quota.mode",
         one_of(QuotaMode),
         QuotaMode.CHECK,
-        "How the copy quota is kept: look before a segment and count it after, as KIP-956 says; "
-        "reserve its bytes before; or reserve piece by piece, so that no more than a piece goes "
-        "at once.",
+        "How the copy quota is applied: check the rate before a segment and count it afterwards "
+        "(KIP-956), reserve the segment's bytes first, or reserve each of its chunks.",
     )
     fetch_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
         "tierlog.fetch.quota.mode",
         one_of(QuotaMode),
         QuotaMode.CHECK,
-        "The same for ranged reads; each of them is one piece, so pace is reserve. In every mode a "
-        "read counts when it is asked of the store.",
+        "The same for ranged reads. Each is one chunk, so pace equals reserve. In every mode a "
+        "read counts when the store is asked.",
     )
     quota_rate_mode: QuotaRateMode = setting(  # noqa: RUF009 - a field, as all others
         "remote.log.manager.quota.rate.mode",
@@ -184,16 +183,16 @@ class QuotaConfig(Section):
 class RemoteLogConfig(Section):
     """Tasks and threads of the remote log manager (KIP-405).
 
-    In force in every `RemoteLogManager`, and so in `tierlog tier`, whose `--interval` is the task
-    interval in seconds. Those of reading hold in every `Fetcher`; threads and memory also in
-    `tierlog.read` and `tierlog cat`, of which each uses at most 8 threads and 96 MiB.
+    Every `RemoteLogManager` applies them, and so does `tierlog tier`, whose `--interval` is the
+    task interval in seconds. Those of reading apply to every `Fetcher`; threads and memory also to
+    `tierlog.read` and `tierlog cat`, which use at most 8 threads and 96 MiB each.
     """
 
     manager_task_interval_ms: int = setting(
         "remote.log.manager.task.interval.ms",
         whole_number(1, MAX_INT64),
         30_000,
-        "Pause between two runs of a task, counted from the end of the first.",
+        "Pause between two runs of a task, from the end of the first.",
     )
     manager_copier_thread_pool_size: int = setting(
         "remote.log.manager.copier.thread.pool.size",
@@ -218,7 +217,7 @@ class RemoteLogConfig(Section):
         "remote.log.manager.task.retry.backoff.ms",
         whole_number(1, MAX_INT64),
         500,
-        "Pause after a task's first failure; it doubles with each further one.",
+        "Pause after a task's first failure; it doubles with each further failure.",
     )
     manager_task_retry_backoff_max_ms: int = setting(
         "remote.log.manager.task.retry.backoff.max.ms",
@@ -230,15 +229,15 @@ class RemoteLogConfig(Section):
         "remote.log.manager.task.retry.jitter",
         decimal(0, 0.5),
         0.2,
-        "Part of that pause by which chance may change it.",
+        "Largest random change of that pause, as a part of it.",
     )
     retention_max_deleted_ratio: float = setting(
         "tierlog.retention.max.deleted.ratio",
         decimal(0, 1),
         0.5,
         "Largest part of an archive's bytes that retention deletes in one pass over all "
-        "partitions; what exceeds it, or is all that is archived of a partition, is not deleted "
-        "but reported. 1 allows everything.",
+        "partitions. A pass that would delete more, or all that is archived of a partition, "
+        "reports it instead of deleting. 1 allows everything.",
     )
     reader_threads: int = setting(
         "remote.log.reader.threads",
@@ -250,25 +249,27 @@ class RemoteLogConfig(Section):
         "remote.log.reader.max.pending.tasks",
         whole_number(1, MAX_INT32),
         100,
-        "Reads that may wait for a thread; further ones are refused.",
+        "Reads that may wait for a thread; further reads are refused.",
     )
     fetch_max_wait_ms: int = setting(
         "remote.fetch.max.wait.ms",
         whole_number(1, MAX_INT32),
         500,
-        "How long a fetch waits for the remote tier before it is answered with what there is.",
+        "How long a fetch waits for the remote tier. Then it is answered with the records that "
+        "have arrived.",
     )
     fetch_memory_bytes: int = setting(
         "tierlog.fetch.memory.bytes",
         whole_number(1, MAX_INT64),
         256 << 20,
-        "Most bytes that all reads of the remote tier hold at a time, those read ahead included.",
+        "Most bytes that all reads of the remote tier hold at a time, including read-ahead.",
     )
     metrics_max_clients: int = setting(
         "tierlog.metrics.max.clients",
         whole_number(0, 10_000),
         0,
-        "How many client ids get a metric each of what they read from the remote tier; 0 is none.",
+        "Number of client ids that get their own metric of bytes read from the remote tier; 0 is "
+        "none.",
     )
 
 
@@ -284,47 +285,47 @@ class RemoteIndexConfig(Section):
         "remote.log.index.file.cache.total.size.bytes",
         whole_number(1, MAX_INT64),
         1 << 30,
-        "Most bytes of indexes in the cache; the least recently used go first.",
+        "Most bytes of indexes in the cache; the least recently used are evicted first.",
     )
     file_cache_ttl_ms: int = setting(
         "remote.log.index.file.cache.ttl.ms",
         whole_number(0, MAX_INT64, or_off=-1),
         900_000,
-        "How long an index is kept after its last use; -1 is for ever, and so is 0.",
+        "How long an index is kept after its last use; -1 and 0 are for ever.",
     )
     interval_bytes: int = setting(
         "tierlog.remote.index.interval.bytes",
         whole_number(1, MAX_INT32),
         256 << 10,
-        "Bytes of log that each remoteLogIndex entry but the last covers at least.",
+        "Fewest bytes of log that a remoteLogIndex entry covers, except the last of a segment.",
     )
     cache_dir: str | None = setting(
         "tierlog.remote.index.cache.dir",
         text("a path"),
         None,
-        "Where a `Fetcher` keeps that cache, also for the next run; none is a temporary folder.",
+        "Folder of that cache of a `Fetcher`; the next run reuses it. None is a temporary folder.",
     )
     dir: str | None = setting(
         "tierlog.remote.index.dir",
         text("a path"),
         None,
-        "Where the remote index files of partitions are. `tierlog tier` and every "
-        "`RemoteLogManager` write them there, `tierlog cat`, `tierlog.read` and every `Fetcher` "
-        "look offsets and times up in them. None: no such files are written or read.",
+        "Folder of the remote index files of partitions. `tierlog tier` and every "
+        "`RemoteLogManager` write them; `tierlog cat`, `tierlog.read` and every `Fetcher` look up "
+        "offsets and times in them. None: no such files are written or read.",
     )
     rotate_bytes: int = setting(
         "tierlog.remote.index.rotate.bytes",
         whole_number(1, 1 << 30),
         16 << 20,
-        "Size at which a partition's remoteLogIndex file is followed by a new one; the entries of "
-        "one segment stay together.",
+        "Size at which a new remoteLogIndex file of a partition begins; the entries of one segment "
+        "stay together.",
     )
     rotate_ms: int = setting(
         "tierlog.remote.index.rotate.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         604_800_000,
-        "Time, by the timestamps of the records, that one such file spans before a new one "
-        "follows; -1 is any.",
+        "Time, by the records' timestamps, that one such file spans before a new one begins; -1 is "
+        "unlimited.",
     )
 
 
@@ -333,34 +334,34 @@ class PluginConfig(Section):
     """Storage and metadata managers of other packages (KIP-405).
 
     A manager is named by an entry point or as `module:Class` ([PLUGINS.md](PLUGINS.md)). A name
-    with dots and without a colon is a Java class of the broker's own and means nothing here. In
-    force in `tierlog tier`, `tierlog cat` and `tierlog.read`.
+    with dots and without a colon is a Java class of the broker and is ignored. `tierlog tier`,
+    `tierlog cat` and `tierlog.read` apply these settings.
     """
 
     storage_manager_class_name: str | None = setting(
         "remote.log.storage.manager.class.name",
         text("module:Class, or an entry point of the group tierlog.storage_managers"),
         None,
-        "What stores segments and gives them back; none is the store of the URL.",
+        "Manager that stores segments and returns them; none is the store of the URL.",
     )
     storage_manager_impl_prefix: str = setting(
         "remote.log.storage.manager.impl.prefix",
         text("the beginning of a key"),
         "rsm.config.",
-        "Keys that begin so are given to that manager, without the prefix.",
+        "Prefix of the keys that are given to that manager, without the prefix.",
     )
     metadata_manager_class_name: str | None = setting(
         "remote.log.metadata.manager.class.name",
         text("module:Class, or an entry point of the group tierlog.metadata_managers"),
         None,
-        "What knows which segments there are; none is the state directory in `tierlog tier`, and "
-        "the store's own objects for readers.",
+        "Manager that knows the segments and their states; none is the state directory in `tierlog "
+        "tier`, and the store's own objects for readers.",
     )
     metadata_manager_impl_prefix: str = setting(
         "remote.log.metadata.manager.impl.prefix",
         text("the beginning of a key"),
         "rlmm.config.",
-        "Keys that begin so are given to that manager, without the prefix.",
+        "Prefix of the keys that are given to that manager, without the prefix.",
     )
     custom_metadata_max_bytes: int = setting(
         "remote.log.metadata.custom.metadata.max.bytes",
@@ -395,22 +396,22 @@ class LogConfig(Section):
         "log.segment.bytes",
         whole_number(14, MAX_INT32),
         1 << 30,
-        "Size at which the broker rolls a segment. When the copy quota is less than that in its "
-        "whole window, `tierlog tier` warns at the start.",
+        "Size at which the broker rolls a segment. `tierlog tier` warns at the start when the copy "
+        "quota of a whole window is smaller.",
         aliases=("segment.bytes",),
     )
     batch_max_decompressed_bytes: int = setting(
         "tierlog.batch.max.decompressed.bytes",
         whole_number(1, MAX_INT64),
         64 << 20,
-        "Most bytes that one batch may open to, and half of what its records may take as columns; "
-        "a larger batch is refused where records are read: `tierlog cat`, `tierlog verify --deep`, "
-        "`tierlog.read` and the option of that name in Spark.",
+        "Most bytes that one batch may decompress to, and half of what its records may take as "
+        "columns. `tierlog cat`, `tierlog verify --deep`, `tierlog.read` and Spark (the option of "
+        "this name) refuse a larger batch.",
     )
 
 
 class MetadataKind(StrEnum):
-    """Where a sidecar keeps what it knows of the segments in the store."""
+    """Where a sidecar keeps the metadata of the segments in the store."""
 
     SQLITE = "sqlite"
     TOPIC = "topic"
@@ -418,10 +419,10 @@ class MetadataKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig(Section):
-    """What `tierlog tier` copies, where to, and how long it is kept there.
+    """What `tierlog tier` copies, to which store, and how long the store keeps it.
 
     The retention here is the archive's alone. A broker's `log.retention.*` and its topics'
-    `retention.*` say how long the broker keeps its own copy, and are never taken for it.
+    `retention.*` say how long the broker keeps its own copy; they never apply to the archive.
     """
 
     store_url: str | None = setting(
@@ -435,14 +436,14 @@ class TierConfig(Section):
         "tierlog.state.dir",
         text("a path"),
         None,
-        "Where tierlog keeps its own state; never a broker's log directory.",
+        "Folder of tierlog's own state; never a broker's log directory.",
     )
     metadata: MetadataKind = setting(  # noqa: RUF009 - a field, as all others
         "tierlog.metadata",
         one_of(MetadataKind),
         MetadataKind.SQLITE,
-        "Where it is kept what was copied: in a file of the state directory, or in the topic "
-        "__remote_log_metadata of the cluster (needs tierlog.bootstrap.servers).",
+        "Where the metadata of copied segments is kept: in a file of the state directory, or in "
+        "the cluster's topic __remote_log_metadata (needs tierlog.bootstrap.servers).",
     )
     bootstrap_servers: str | None = setting(
         "tierlog.bootstrap.servers",
@@ -466,48 +467,48 @@ class TierConfig(Section):
         "tierlog.topics",
         names(),
         (),
-        "Copy these topics only; none given is all of them.",
+        "Copy these topics only; without a name, all topics.",
     )
     cluster_id: str | None = setting(
         "tierlog.cluster.id",
         text("a cluster id"),
         None,
-        "The cluster that the log directories belong to, where their meta.properties does not say "
-        "it: brokers up to 2.3 do not write it.",
+        "Cluster id of the log directories whose meta.properties has none: brokers up to 2.3 do "
+        "not write it.",
     )
     retention_ms: int = setting(
         "tierlog.retention.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         -1,
-        "How long segments are kept in the store, by their newest record; -1 is for ever.",
+        "How long the store keeps a segment, by its newest record; -1 is for ever.",
     )
     retention_bytes: int = setting(
         "tierlog.retention.bytes",
         whole_number(1, MAX_INT64, or_off=-1),
         -1,
-        "How many bytes of a partition are kept, what only the broker still has included; the "
-        "oldest segments go first, and never so many that less is left. -1 is all of them.",
+        "Bytes of a partition to keep, including those that only the broker has. The oldest "
+        "segments are deleted first, and at least this many bytes stay. -1 keeps all.",
     )
     deleted_topic_retention_ms: int = setting(
         "tierlog.deleted.topic.retention.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         -1,
-        "How long a topic's archive is kept once the cluster was found to have deleted the topic; "
-        "-1 is for ever. Needs a broker to ask.",
+        "How long a topic's archive is kept after the topic was found deleted; -1 is for ever. "
+        "Needs tierlog.bootstrap.servers.",
     )
     store_check_interval_ms: int = setting(
         "tierlog.store.check.interval.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         3_600_000,
-        "How often the listing of the store is compared with what was copied; what is missing is "
-        "copied again while the broker still has it. -1 is never.",
+        "How often the listing of the store is compared with what was copied. Missing segments are "
+        "copied again while the broker has them. -1 is never.",
     )
     copy_lag_ms: int = setting(
         "tierlog.copy.lag.ms",
         whole_number(0, MAX_INT64, or_off=-1),
         0,
-        "How old a segment is before it is copied (KIP-1241); 0 is at once, -1 leaves it to the "
-        "lag in bytes. Keep it well below what the broker keeps.",
+        "Age that a segment has before it is copied (KIP-1241). 0 is at once; with -1 the lag in "
+        "bytes decides. Keep it well below the broker's retention.",
         aliases=("remote.copy.lag.ms",),
         fallbacks=("log.remote.copy.lag.ms",),
     )
@@ -515,8 +516,9 @@ class TierConfig(Section):
         "tierlog.copy.lag.bytes",
         whole_number(0, MAX_INT64, or_off=-1),
         -1,
-        "How many bytes of log follow a segment before it is copied (KIP-1241), whatever its "
-        "age; 0 is at once, -1 leaves it to the lag in time. Counts only where that is not 0.",
+        "Bytes of log that follow a segment before it is copied (KIP-1241), at any age. 0 is at "
+        "once; with -1 the lag in time decides. It has an effect only where the lag in time is "
+        "not 0.",
         aliases=("remote.copy.lag.bytes",),
         fallbacks=("log.remote.copy.lag.bytes",),
     )
@@ -524,20 +526,20 @@ class TierConfig(Section):
         "remote.log.copy.disable",
         true_or_false(),
         False,
-        "Pause all copies; retention and look-ups go on.",
+        "Pause all copies; retention and look-ups continue.",
     )
     metrics_listen: str | None = setting(
         "tierlog.metrics.listen",
         host_and_port(),
         None,
-        "Where metrics are served over HTTP; nowhere if not given.",
+        "Address of the HTTP server for metrics; without it there is none.",
     )
     close_timeout_ms: int = setting(
         "tierlog.close.timeout.ms",
         whole_number(0, MAX_INT32),
         20_000,
-        "How long what is under way may take when the command is told to end; what is not done "
-        "by then is taken back, or settled by the next run.",
+        "Time that active copies have to finish or roll back when the command is told to end; the "
+        "next run settles the others.",
     )
 
     def __post_init__(self) -> None:

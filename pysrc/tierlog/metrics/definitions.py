@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Kind(StrEnum):
-    """What a series is to Prometheus."""
+    """Prometheus type of a series."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -146,13 +146,13 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             RemoteEvent.COPY_REQUESTS,
             "RemoteCopyRequests",
             "copies",
-            "Copies of segments begun, each attempt.",
+            "Copies of segments that were started, each attempt.",
         ),
         _meter(
             RemoteEvent.COPY_ERRORS,
             "RemoteCopyErrors",
             "copies",
-            "Copies of segments that failed in a way that may not go away by itself.",
+            "Copies of segments that failed.",
         ),
         _meter(
             RemoteEvent.FETCH_BYTES,
@@ -164,19 +164,19 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             RemoteEvent.FETCH_REQUESTS,
             "RemoteFetchRequests",
             "reads",
-            "Reads from the remote tier begun.",
+            "Reads from the remote tier that were started.",
         ),
         _meter(
             RemoteEvent.FETCH_ERRORS,
             "RemoteFetchErrors",
             "reads",
-            "Reads from the remote tier that failed; an offset out of range is no failure.",
+            "Reads from the remote tier that failed; an offset out of range is not a failure.",
         ),
         _meter(
             RemoteEvent.DELETE_REQUESTS,
             "RemoteDeleteRequests",
             "deletions",
-            "Deletions of segments from the remote tier begun, each attempt.",
+            "Deletions of segments from the remote tier that were started, each attempt.",
         ),
         _meter(
             RemoteEvent.DELETE_ERRORS,
@@ -190,10 +190,12 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
 KAFKA_METRICS: tuple[Metric, ...] = (
     *EVENT_COUNTERS.values(),
     _topic_gauge(
-        "RemoteCopyLagBytes", "bytes", "Size of segments that could be copied and are not yet."
+        "RemoteCopyLagBytes",
+        "bytes",
+        "Size of the segments that may be copied and are not yet copied.",
     ),
     _topic_gauge(
-        "RemoteCopyLagSegments", "segments", "Segments that could be copied and are not yet."
+        "RemoteCopyLagSegments", "segments", "Segments that may be copied and are not yet copied."
     ),
     _topic_gauge(
         "RemoteDeleteLagBytes",
@@ -216,12 +218,12 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _topic_gauge(
         "RemoteLogSizeComputationTime",
         "milliseconds",
-        "How long the last computation of the remote log size took, partitions added up.",
+        "Duration of the last computation of the remote log size, summed over partitions.",
     ),
     _manager_gauge(
         "RemoteLogManagerTasksAvgIdlePercent",
         "ratio",
-        "Idle share of the copy threads in the last minute, 0 to 1 for all of Kafka's Percent.",
+        "Idle share of the copy threads in the last minute, 0 to 1 in spite of the name.",
     ),
     _manager_gauge(
         "RetentionSizeInPercent",
@@ -241,7 +243,7 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _pool_gauge(
         "RemoteLogReaderAvgIdlePercent",
         "ratio",
-        "Idle share of the reader threads in the last minute, 0 to 1 for all of Kafka's Percent.",
+        "Idle share of the reader threads in the last minute, 0 to 1 in spite of the name.",
     ),
     Metric(
         name="kafka_server_delayedremotefetchmetrics_expires_total",
@@ -255,25 +257,25 @@ KAFKA_METRICS: tuple[Metric, ...] = (
         "RemoteLogManager",
         "remote-copy-throttle-time-avg",
         "milliseconds",
-        "Mean of the waits that the copy quota asked for lately; absent if it asked for none.",
+        "Mean of the recent waits for the copy quota; absent if there were none.",
     ),
     _attribute(
         "RemoteLogManager",
         "remote-copy-throttle-time-max",
         "milliseconds",
-        "Longest of the waits that the copy quota asked for lately; absent if it asked for none.",
+        "Longest of the recent waits for the copy quota; absent if there were none.",
     ),
     _attribute(
         "RemoteLogManager",
         "remote-fetch-throttle-time-avg",
         "milliseconds",
-        "Mean of the waits that the fetch quota asked for lately; absent if it asked for none.",
+        "Mean of the recent waits for the fetch quota; absent if there were none.",
     ),
     _attribute(
         "RemoteLogManager",
         "remote-fetch-throttle-time-max",
         "milliseconds",
-        "Longest of the waits that the fetch quota asked for lately; absent if it asked for none.",
+        "Longest of the recent waits for the fetch quota; absent if there were none.",
     ),
     _attribute(
         "RLMCopy",
@@ -294,9 +296,9 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "fetch_seconds",
         "seconds",
-        "How long reads from the remote tier took that brought records, from the reader thread's "
-        "first step to the last byte: histogram_quantile(0.99, ...) is their p99. Absent before "
-        "the first one.",
+        "Duration of reads from the remote tier that returned records, from the reader thread's "
+        "first step to the last byte; histogram_quantile(0.99, ...) is the p99. Absent before the "
+        "first read.",
         kind=Kind.HISTOGRAM,
     ),
     _own(
@@ -320,63 +322,62 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter("segments_deleted", "segments", "Segments deleted from the remote tier."),
     _own_counter("deleted_bytes", "bytes", "Log bytes of segments deleted from the remote tier."),
     _own_counter(
-        "log_start_offset_advances", "moves", "Times retention moved a log start offset on."
+        "log_start_offset_advances", "moves", "Times that retention advanced a log start offset."
     ),
     _own("partitions_led", "partitions", "Partitions that are led, and so copied and expired."),
     _own(
         "partitions_copy_lag_unknown",
         "partitions",
-        "Led partitions of which nobody knows what is still to be copied: the sums of the copy "
-        "lag are without them.",
+        "Led partitions whose copy lag is unknown: the sums of the copy lag are without them.",
     ),
     _own("task_pool_threads", "threads", "Threads of the pool.", "pool"),
     _own("task_pool_idle_ratio", "ratio", "Idle share of the pool's threads, 0 to 1.", "pool"),
     _own("tasks_queued", "tasks", "Tasks that are due and wait for a thread.", "pool"),
     _own("tasks_running", "tasks", "Tasks that run now.", "pool"),
-    _own("tasks_stuck", "tasks", "Tasks that run for longer than any should: 10 minutes.", "pool"),
-    _own_counter("task_runs", "runs", "Runs of tasks that ended, failed ones too.", "pool"),
+    _own("tasks_stuck", "tasks", "Tasks that have run for more than 10 minutes.", "pool"),
+    _own_counter("task_runs", "runs", "Runs of tasks that ended, including failed ones.", "pool"),
     _own_counter(
         "task_failures", "runs", "Runs of tasks that failed, by the kind of error.", "pool", "error"
     ),
     _own(
         "quota_rate_bytes_per_second",
         "bytes per second",
-        "What the quota measures now, by its own arithmetic.",
+        "Rate that the quota measures now.",
         "quota",
     ),
     _own(
         "quota_limit_bytes_per_second",
         "bytes per second",
-        "What the quota allows; absent if that is unlimited.",
+        "Limit of the quota; absent if it is unlimited.",
         "quota",
     ),
     _own_counter(
         "quota_throttled_seconds",
         "seconds",
-        "Time in which the quota held somebody back.",
+        "Time that copies or reads waited for the quota.",
         "quota",
     ),
-    _own("quota_reserved_bytes", "bytes", "Bytes that are reserved and not settled yet.", "quota"),
+    _own("quota_reserved_bytes", "bytes", "Bytes that are reserved and not yet settled.", "quota"),
     _own(
         "quota_overshoot_bytes",
         "bytes",
-        "The most by which all samples together were ever above what the quota allows.",
+        "Largest excess of all samples together over the limit so far.",
         "quota",
     ),
     _own_counter(
         "client_fetched_bytes",
         "bytes",
-        "Log bytes read back from the remote tier by one client id; only with "
-        "tierlog.metrics.max.clients, and for no more clients than that says. One that is idle "
-        "for 15 minutes may lose its place, and then begins at 0 again.",
+        "Log bytes read back from the remote tier by one client id; at most "
+        "tierlog.metrics.max.clients clients have a series. A client that is idle for 15 minutes "
+        "may lose its series, which then begins at 0 again.",
         "client_id",
     ),
-    _own_counter("read_ahead_bytes", "bytes", "Log bytes fetched before anybody asked for them."),
+    _own_counter("read_ahead_bytes", "bytes", "Log bytes fetched before a reader requested them."),
     _own_counter(
         "read_ahead_wasted_bytes",
         "bytes",
-        "Those of them that were dropped, for want of memory or because the reader went on "
-        "elsewhere: whoever wants them fetches them again.",
+        "Read-ahead bytes that were dropped, because memory was short or the reader went "
+        "elsewhere.",
     ),
     _own("index_cache_entries", "segments", "Segments whose indexes are in the cache."),
     _own("index_cache_size_bytes", "bytes", "Size of the indexes in the cache."),
@@ -386,24 +387,24 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter(
         "index_cache_refetched_bytes",
         "bytes",
-        "Those of them that the cache had before and let go, for want of room (size) or of use "
-        "(expired): what a larger one, or a longer time to live, would have saved.",
+        "Fetched bytes that the cache had evicted before, by size or expired: a larger cache, or "
+        "a longer time to live, would have saved them.",
         "cause",
     ),
     _own_counter(
         "index_cache_disk_errors",
         "errors",
-        "Times the local disk did not take the indexes of a segment, or kept a file of them.",
+        "Times that the local disk failed to store the indexes of a segment, or to delete a file.",
     ),
     _own_counter(
         "index_cache_hits",
         "look-ups",
-        "Look-ups that the cache answered; only of a cache with record_stats.",
+        "Look-ups that the cache answered; only for a cache with record_stats.",
     ),
     _own_counter(
         "index_cache_misses",
         "look-ups",
-        "Look-ups for which the remote tier was asked; only of a cache with record_stats.",
+        "Look-ups that went to the remote tier; only for a cache with record_stats.",
     ),
 )
 
