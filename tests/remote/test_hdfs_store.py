@@ -631,7 +631,7 @@ for _ in range(20):
         ids=lambda value: str(value)[:20],
     )
     def test_errors(self, error: Exception, failure: Failure, retriable: bool, text: str) -> None:
-        found = hdfs_client._call_failed(error)
+        found = hdfs_client._to_call_error(error)
         assert (found.failure, found.retriable, found.text) == (failure, retriable, text)
 
 

@@ -25,8 +25,8 @@ from tierlog.remote.metadata.records import (
     RemoteLogMetadata,
     decode_record,
     encode_record,
+    make_note_event,
     metadata_partition,
-    note_about,
 )
 from tierlog.testing.segments import uuid_of
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
@@ -148,8 +148,8 @@ def test_a_truncation_offset_is_one_more(event: RemoteLogMetadata, value: str) -
 
 def test_a_note_is_the_end_of_a_segment_that_never_was() -> None:
     head = "010100" + HEAD + "00" * 16 + "00" + "ff" * 12 + "0003"
-    claim = MetadataRecord(note_about(PARTITION), leader_epoch=258)
-    log_start = MetadataRecord(note_about(PARTITION), log_start_offset=515)
+    claim = MetadataRecord(make_note_event(PARTITION), leader_epoch=258)
+    log_start = MetadataRecord(make_note_event(PARTITION), log_start_offset=515)
     values = [head + "018aa4010400000102", head + "018ca401080000000000000203"]
     assert [encode_record(record).hex() for record in (claim, log_start)] == values
     assert [decode_record(bytes.fromhex(value)) for value in values] == [claim, log_start]
@@ -162,7 +162,7 @@ def test_a_note_is_the_end_of_a_segment_that_never_was() -> None:
 @pytest.mark.parametrize("offset", [-1, 2**63])
 def test_a_log_start_that_is_none(offset: int) -> None:
     with pytest.raises(ValueError, match="an offset is in"):
-        encode_record(MetadataRecord(note_about(PARTITION), log_start_offset=offset))
+        encode_record(MetadataRecord(make_note_event(PARTITION), log_start_offset=offset))
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**31])

@@ -129,9 +129,3 @@ def _load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
             ) from error
         return loaded
     return None
-
-
-def _wrong_kind(setting: str, name: str, instance: object, expected: str) -> ConfigError:
-    return ConfigError(
-        f"{setting}: {name} made a {type(instance).__name__}; expected a subclass of {expected}"
-    )

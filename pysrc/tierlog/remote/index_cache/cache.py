@@ -335,7 +335,7 @@ class RemoteIndexCache:
         try:
             entry.verify()
         except (CorruptDataError, OSError) as error:
-            if entry.give_up(lambda: self._remove_entry(key, entry)):
+            if entry.remove_once(lambda: self._remove_entry(key, entry)):
                 self._listener.count_damage(error)
             return False
         return True

@@ -43,8 +43,8 @@ class RemoteIndexEntry:
 
     __slots__ = (
         "_data",
-        "_given_up",
         "_header",
+        "_is_removed",
         "_lock",
         "_offsets",
         "_remote_log_index",
@@ -69,7 +69,7 @@ class RemoteIndexEntry:
         self.size_bytes = size_bytes
         self.file = file
         self.checked_for: RemoteLogSegmentMetadata | None = None
-        self._given_up = False
+        self._is_removed = False
         self._lock = threading.RLock()
         self._header = header
         self._data = None if data is None else memoryview(data).cast("B").toreadonly()
@@ -99,12 +99,12 @@ class RemoteIndexEntry:
             self._header = header
             self._data = data
 
-    def give_up(self, remove: Callable[[], object]) -> bool:
+    def remove_once(self, remove: Callable[[], object]) -> bool:
         """Call `remove` on the first call only; return whether this was the first call."""
         with self._lock:
-            if self._given_up:
+            if self._is_removed:
                 return False
-            self._given_up = True
+            self._is_removed = True
             remove()
             return True
 

@@ -41,8 +41,8 @@ __all__ = [
     "RemoteLogMetadata",
     "decode_record",
     "encode_record",
+    "make_note_event",
     "metadata_partition",
-    "note_about",
 ]
 
 RemoteLogMetadata = (
@@ -86,7 +86,7 @@ class MetadataRecord(NamedTuple):
         return self.event.segment_id.topic_id_partition
 
 
-def note_about(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
+def make_note_event(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
     """Return the event of a note: it changes no segment."""
     return RemoteLogSegmentMetadataUpdate(
         segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=NO_SEGMENT),

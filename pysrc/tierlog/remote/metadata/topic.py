@@ -58,8 +58,8 @@ from tierlog.remote.metadata.records import (
     MetadataRecord,
     decode_record,
     encode_record,
+    make_note_event,
     metadata_partition,
-    note_about,
 )
 from tierlog.remote.metadata.topic_client import MetadataTopicClient, unavailable, write_token
 from tierlog.types import TopicIdPartition
@@ -155,7 +155,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
         """See `RemoteLogMetadataManager`. When this returns, every event of earlier leaders that
         can still be accepted has been read."""
-        self._write(partition, MetadataRecord(note_about(partition), leader_epoch))
+        self._write(partition, MetadataRecord(make_note_event(partition), leader_epoch))
 
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
@@ -165,7 +165,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._write(metadata.partition, MetadataRecord(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
-        record = MetadataRecord(note_about(partition), log_start_offset=offset)
+        record = MetadataRecord(make_note_event(partition), log_start_offset=offset)
         self._write(partition, record)
 
     @property

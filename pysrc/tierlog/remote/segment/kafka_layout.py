@@ -245,7 +245,7 @@ class KafkaLayoutStore(ObjectStore):
             offsets=read(_OFFSETS, lambda data: read_offset_index(data, base_offset)),
             times=read(_TIMES, lambda data: read_time_index(data, base_offset)),
             aborts=read(_ABORTS, lambda data: read_transaction_index(data, base_offset).data),
-            producers=read(_PRODUCERS, _checked_snapshot),
+            producers=read(_PRODUCERS, _check_snapshot),
             lineage=read(_EPOCHS, parse_leader_epochs),
         )
 
@@ -397,7 +397,7 @@ class KafkaLayoutStore(ObjectStore):
         )
 
 
-def _checked_snapshot(data: bytes) -> bytes:
+def _check_snapshot(data: bytes) -> bytes:
     read_producer_snapshot(data)
     return data
 
@@ -430,13 +430,13 @@ def _tierlog_objects(stem: str, found: dict[str, ObjectInfo]) -> Iterator[Object
     complete = found.keys() >= _NEEDED
     info = found.get(LOG_SUFFIX)
     if info is not None:
-        yield _renamed(info, stem + LOG_SUFFIX, info.size_bytes)
+        yield _with_key(info, stem + LOG_SUFFIX, info.size_bytes)
     if complete or info is None:
         other = next(iter(found.values())) if info is None else info
-        yield _renamed(other, stem + INDEXES_SUFFIX, -1)
+        yield _with_key(other, stem + INDEXES_SUFFIX, -1)
 
 
-def _renamed(info: ObjectInfo, key: str, size_bytes: int) -> ObjectInfo:
+def _with_key(info: ObjectInfo, key: str, size_bytes: int) -> ObjectInfo:
     return ObjectInfo(
         key=key,
         size_bytes=size_bytes,

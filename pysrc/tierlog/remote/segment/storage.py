@@ -268,7 +268,7 @@ class ObjectStorageManager(RemoteStorageManager):
         _check_indexes(metadata, indexes)
         if isinstance(log, int | str | os.PathLike):
             with _opened_log(log) as (descriptor, path):
-                chunks = _verified_chunks(descriptor, path, metadata, before_chunk)
+                chunks = _read_verified_chunks(descriptor, path, metadata, before_chunk)
                 self._store.put_stream(log_key(metadata), chunks, metadata.segment_size_bytes)
         else:
             _put_draft(log, metadata, before_chunk)
@@ -489,7 +489,7 @@ def _opened_log(log: int | str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
         os.close(descriptor)
 
 
-def _verified_chunks(
+def _read_verified_chunks(
     descriptor: int,
     path: str,
     metadata: RemoteLogSegmentMetadata,

@@ -249,10 +249,10 @@ class _Workers:
             calls: SimpleQueue[_Call[Any]] = SimpleQueue()
             calls.put(call)
             threading.Thread(
-                target=self._serve, args=(calls,), name="tierlog-hdfs", daemon=True
+                target=self._run_calls, args=(calls,), name="tierlog-hdfs", daemon=True
             ).start()
 
-    def _serve(self, calls: SimpleQueue[_Call[Any]]) -> None:
+    def _run_calls(self, calls: SimpleQueue[_Call[Any]]) -> None:
         while True:
             calls.get().run()
             if len(self._idle) >= _MAX_IDLE_WORKERS:
@@ -334,7 +334,7 @@ class HdfsConnection:
                 Failure.SILENT, f"no answer within {waits_s:g} s", retriable=True
             ) from None
         except (OSError, RuntimeError) as error:
-            raise _call_failed(error) from None
+            raise _to_call_error(error) from None
         except BaseException as error:
             call.leave_behind()
             if type(error).__module__ != "pyo3_runtime":
@@ -381,14 +381,14 @@ class HdfsConnection:
                 kerberos_cache=options.kerberos_cache,
             ).inner
         except (OSError, RuntimeError, TypeError, ValueError) as error:
-            text = _call_failed(error).text
+            text = _to_call_error(error).text
             raise ConfigError(
                 f"{self.url}: {text}; name a NameNode with its port, or a name service of the "
                 "Hadoop settings"
             ) from None
 
 
-def _call_failed(error: Exception) -> CallFailedError:
+def _to_call_error(error: Exception) -> CallFailedError:
     """Convert an exception of hdfs-native to a CallFailedError."""
     text = str(error)
     if isinstance(error, FileNotFoundError):

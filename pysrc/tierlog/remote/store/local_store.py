@@ -143,13 +143,6 @@ class LocalStore(ObjectStore):
             return None
         return self._open_files.get(key) or self._open_for_reading(key)
 
-    def _past_end_error(self, key: str, file: ReadFile, position: int) -> RemoteStorageError:
-        size_bytes = os.fstat(file.fileno()).st_size
-        return storage_error(
-            f"{self.url}: read of {key} from position {position}, but it has {size_bytes} bytes",
-            retriable=False,
-        )
-
     def _open_for_reading(self, key: str) -> ReadFile:
         *folders, name = check_key(key).split("/")
         with self._storage_errors(key), self._opened_folder(folders) as folder:
