@@ -1,9 +1,9 @@
-//! Every buffer crosses the border here, and every `unsafe` of the binding stands here.
+//! Every buffer from and to Python is converted here.
 //!
 //! In: any C-contiguous buffer. A read-only one is used in place while a Python buffer view keeps
 //! it alive; a writable one is copied first, because another thread may change it while the
 //! interpreter lock is released. Out: [`Column`], a typed vector that numpy wraps without a copy.
-#![expect(unsafe_code, reason = "the one file of the binding that may")]
+#![expect(unsafe_code, reason = "buffers are raw memory")]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
@@ -20,7 +20,7 @@ use pyo3::types::PyBytes;
 use tierlog_core::memory::hints::prefer_large_pages;
 use tierlog_core::memory::slabs::Slab;
 
-use crate::spare;
+use crate::memory::{give_column, give_slab};
 
 /// Bytes given by Python.
 pub enum Input {
@@ -262,9 +262,22 @@ impl Column {
     }
 }
 
+impl Values {
+    /// Keeps large memory for later columns and reads.
+    pub fn release(self) {
+        match self {
+            Self::I64(column) => give_column(column),
+            Self::View(column) => give_column(column),
+            Self::U8(column) => give_column(column),
+            Self::Slab(slab) => give_slab(slab),
+            Self::I32(_) | Self::I16(_) | Self::I8(_) => {}
+        }
+    }
+}
+
 impl Drop for Column {
     fn drop(&mut self) {
-        spare::keep(mem::replace(&mut self.values, Values::U8(Vec::new())));
+        mem::replace(&mut self.values, Values::U8(Vec::new())).release();
     }
 }
 

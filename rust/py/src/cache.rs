@@ -20,9 +20,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use tierlog_core::cache::{Cache, CacheSettings, Closed, RemovalCause, RemovalListener};
 
-use crate::capsule::slice_of;
 use crate::key::KeyBytes;
 use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed, with_key};
+use crate::pointers::slice_of;
 
 /// What [`find_position`] says besides positions and -1, "past the end".
 const MISS: i64 = -2;

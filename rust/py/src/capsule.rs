@@ -5,7 +5,6 @@
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
-use std::slice;
 
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -16,6 +15,7 @@ use tierlog_core::quota::{QuotaSensor, Token};
 use crate::cache::Handle;
 use crate::load::{Begin, Turn};
 use crate::object::Index;
+use crate::pointers::slice_of;
 use crate::{cache, load, quota};
 
 /// Of the table's layout and of what its functions mean.
@@ -79,18 +79,6 @@ struct Api {
     load_wait: unsafe extern "C" fn(*const Turn, u64) -> c_int,
     load_outcome: unsafe extern "C" fn(*const Turn, *mut PyObject) -> *mut PyObject,
     load_let_go: unsafe extern "C" fn(*mut Turn),
-}
-
-/// A slice of what C calls (pointer, length).
-///
-/// # Safety
-/// `pointer` is null, or points to `length` values that nobody changes during `'a`.
-pub unsafe fn slice_of<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
-    if pointer.is_null() {
-        return &[];
-    }
-    // SAFETY: as the caller promises.
-    unsafe { slice::from_raw_parts(pointer, length) }
 }
 
 /// The largest entry of a `.index` at or below an offset; (base, 0) when there is none.

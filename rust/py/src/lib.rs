@@ -10,8 +10,10 @@ mod error;
 mod index;
 mod key;
 mod load;
+mod memory;
 mod object;
 mod pieces;
+mod pointers;
 mod quota;
 mod record_text;
 mod records;
@@ -21,7 +23,6 @@ mod row_columns;
 mod segment;
 mod segment_index;
 mod slabs;
-mod spare;
 mod table_rows;
 
 use pyo3::prelude::*;
@@ -75,7 +76,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(table_rows::read_rows, module)?)?;
     module.add_function(wrap_pyfunction!(slabs::read_slab, module)?)?;
     module.add_function(wrap_pyfunction!(slabs::join_slab, module)?)?;
-    module.add_function(wrap_pyfunction!(spare::release_spare_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::release_spare_memory, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     remote_index::register(module)?;
     index::register(module)?;

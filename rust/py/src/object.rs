@@ -11,9 +11,9 @@ use pyo3::prelude::*;
 use tierlog_core::index::local as local_index;
 use tierlog_core::index::offset_search::Slope;
 
-use crate::capsule::slice_of;
 use crate::error;
 use crate::key::{KeyBytes, Scratch};
+use crate::pointers::slice_of;
 
 /// A reference to a Python object. Cloned and dropped only by threads that hold the interpreter
 /// lock.

@@ -11,7 +11,7 @@ use tierlog_core::quota::{
     QuotaError, QuotaSensor, QuotaSettings, QuotaSnapshot, RateMode, Reserve, Token,
 };
 
-use crate::capsule::slice_of;
+use crate::pointers::slice_of;
 
 /// Stands for "unlimited" where a limit is a signed number.
 const UNLIMITED: i64 = -1;

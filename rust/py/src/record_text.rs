@@ -6,10 +6,10 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use tierlog_core::records::text::{TextRows, Token};
 
 use crate::buffer::{Column, Input, Ints, Longs, Values};
+use crate::memory;
 use crate::records::Views;
 use crate::row_columns;
 use crate::segment::Batches;
-use crate::spare;
 
 /// Room behind the limit, for the record that reaches it.
 const BEYOND_BYTES: usize = 64 << 10;
@@ -78,10 +78,10 @@ impl TextTemplate {
             timestamp_types: &types,
         };
         let done = py.detach(|| {
-            let mut spare = spare::take();
+            let mut spare = memory::take_columns();
             let room = limit_bytes.saturating_add(BEYOND_BYTES);
             let mut out = spare.take::<u8>(room).unwrap_or_else(|| Vec::with_capacity(room));
-            spare::give_back(spare);
+            memory::give_columns(spare);
             out.clear();
             let next = rows.append(&self.tokens, first, limit_bytes, &mut out)?;
             Some((out, next))

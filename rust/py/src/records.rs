@@ -14,8 +14,8 @@ use tierlog_core::segment::Scan;
 use tierlog_core::source::{LEAD_BYTES, SegmentFile, lead};
 
 use crate::buffer::{Column, Input, Values};
+use crate::memory;
 use crate::segment::{Batches, Source};
-use crate::spare;
 
 /// A column of byte strings in Arrow's binary view layout.
 #[pyclass(frozen, module = "tierlog._core")]
@@ -93,9 +93,9 @@ impl Views {
         })?;
         let size = offsets.last().map_or(0, |&end| end as usize);
         let data = py.detach(|| {
-            let mut spare = spare::take();
+            let mut spare = memory::take_columns();
             let data = binary_data(views, &slices, size, &mut spare);
-            spare::give_back(spare);
+            memory::give_columns(spare);
             data
         });
         let data = data.ok_or_else(beyond_its_buffer)?;
@@ -320,12 +320,12 @@ pub fn decode_records(
         budget_bytes: budget_bytes.unwrap_or(usize::MAX),
     };
     let decoded = py.detach(|| {
-        let mut spare = spare::take();
+        let mut spare = memory::take_columns();
         let decoded = Range::load(&opened, start, end, &mut spare).and_then(|range| {
             let decoded = range.decode(&options, &mut spare)?;
             Ok((range, decoded))
         });
-        spare::give_back(spare);
+        memory::give_columns(spare);
         decoded
     });
     match decoded {
@@ -347,13 +347,13 @@ pub fn check_records(
     let opened = Source::new(source, false)?;
     let options = DecodeOptions { verify_crc, max_decompressed_bytes, ..DecodeOptions::default() };
     let checked = py.detach(|| {
-        let mut spare = spare::take();
+        let mut spare = memory::take_columns();
         let range = Range::load(&opened, start, end, &mut spare);
-        spare::give_back(spare);
+        memory::give_columns(spare);
         range.and_then(|range| {
             let checked = range.check(&options);
             if let Range::Owned { bytes, .. } = range {
-                spare::keep(Values::U8(bytes));
+                Values::U8(bytes).release();
             }
             checked
         })

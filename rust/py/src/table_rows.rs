@@ -7,9 +7,9 @@ use tierlog_core::records::binary::BinaryRows;
 use tierlog_core::records::table_rows::{self, Wanted};
 
 use crate::buffer::{Column, Values};
+use crate::memory;
 use crate::row_columns::columns;
 use crate::segment::Source;
-use crate::spare;
 
 /// Rows in columns.
 #[pyclass(frozen, get_all, module = "tierlog._core")]
@@ -61,9 +61,9 @@ pub fn read_rows(
         values,
     };
     let read = py.detach(|| {
-        let mut spare = spare::take();
+        let mut spare = memory::take_columns();
         let read = table_rows::read_rows(file, &wanted, &mut spare);
-        spare::give_back(spare);
+        memory::give_columns(spare);
         read
     });
     let found = read.map_err(|error| opened.error(py, error))?;

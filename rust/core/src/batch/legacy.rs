@@ -13,7 +13,8 @@ use crate::batch::header::{
     BatchHeader, Codec, LOG_OVERHEAD, MAGIC_END, MIN_BATCH_LENGTH, be_i32, be_i64,
 };
 use crate::checksum;
-use crate::codec::compression::{Decompressor, Output};
+use crate::codec::compression::Decompressor;
+use crate::codec::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 
 const CRC_AT: usize = 12;

@@ -4,7 +4,7 @@
 use flate2::{Decompress, FlushDecompress, Status};
 
 use crate::checksum;
-use crate::codec::compression::{FIRST_ROOM, Output, bad, too_large};
+use crate::codec::output::{FIRST_ROOM, Output, bad, too_large};
 use crate::error::Result;
 
 const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];

@@ -11,7 +11,7 @@
 use lz4_flex::block::DecompressError;
 use twox_hash::XxHash32;
 
-use crate::codec::compression::{Output, bad, too_large};
+use crate::codec::output::{Output, bad, too_large};
 use crate::error::Result;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];

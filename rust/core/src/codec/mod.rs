@@ -3,4 +3,5 @@
 pub mod compression;
 pub(crate) mod gzip;
 pub(crate) mod lz4_frame;
+pub mod output;
 pub(crate) mod snappy;

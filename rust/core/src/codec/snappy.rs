@@ -6,7 +6,7 @@
 //! ```
 
 use crate::batch::header::be_i32;
-use crate::codec::compression::{Output, bad, too_large};
+use crate::codec::output::{Output, bad, too_large};
 use crate::error::Result;
 
 const MAGIC: [u8; 8] = *b"\x82SNAPPY\0";

@@ -4,7 +4,7 @@ use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::spare::Spare;
 use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
-use crate::records::rows::{Payload, too_many};
+use crate::records::stage::{Payload, too_many};
 use crate::varint::{read_varint, read_varlong};
 
 /// Headers so far; empty until the first record that has any.

@@ -11,6 +11,7 @@ pub mod columns;
 pub(crate) mod quick;
 pub mod row_columns;
 pub(crate) mod rows;
+pub(crate) mod stage;
 pub mod table_rows;
 pub mod text;
 
@@ -18,12 +19,14 @@ use crate::batch::columns::{Batch, BatchColumns};
 use crate::batch::header::{BatchHeader, CRC_START, Codec, HEADER_SIZE, MAGIC_END};
 use crate::batch::legacy::{self, Message};
 use crate::checksum::crc32c;
-pub use crate::codec::compression::MAX_BUFFER_BYTES;
-use crate::codec::compression::{Decompressor, Output, USUAL_RATIO};
+use crate::codec::compression::{Decompressor, USUAL_RATIO};
+pub use crate::codec::output::MAX_BUFFER_BYTES;
+use crate::codec::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::spare::Spare;
 use crate::records::columns::Records;
-use crate::records::rows::{Payload, Rows};
+use crate::records::rows::Rows;
+use crate::records::stage::Payload;
 use crate::segment::{self, Stop, StopReason};
 
 /// The columns of one batch may take this many times the memory that the batch may open to: a header

@@ -5,7 +5,7 @@
 use crate::memory::hints::prefetch;
 use crate::records::careful::HeaderRows;
 use crate::records::columns::{INLINE_BYTES, NULL_VIEW};
-use crate::records::rows::{BLOCK_ROWS, Stage, Walk};
+use crate::records::stage::{BLOCK_ROWS, Stage, Walk};
 
 const CACHE_LINE_BYTES: usize = 64;
 /// The most headers that the quick way takes.

@@ -9,12 +9,13 @@ use crate::batch::header::{
     BatchHeader, CRC_START, Codec, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32,
 };
 use crate::checksum::crc32c;
-use crate::codec::compression::MAX_BUFFER_BYTES;
+use crate::codec::output::MAX_BUFFER_BYTES;
 use crate::error::Result;
 use crate::memory::spare::Spare;
 use crate::records::binary::BinaryRows;
 use crate::records::row_columns::RowColumns;
-use crate::records::rows::{Payload, Rows};
+use crate::records::rows::Rows;
+use crate::records::stage::Payload;
 use crate::segment::{StopReason, frame_slice};
 use crate::source::SegmentFile;
 

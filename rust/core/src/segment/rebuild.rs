@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use crate::batch::columns::{Batch, BatchColumns};
 use crate::batch::header::{BatchHeader, Codec, HEADER_SIZE};
-use crate::codec::compression::{Decompressor, Output};
+use crate::codec::compression::Decompressor;
+use crate::codec::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::local::{NO_TIMESTAMP, OffsetIndexWriter, TimeIndexWriter, relative_offset};
 use crate::index::producer_state::{Expiry, ProducerState};

@@ -1,0 +1,154 @@
+//! The memory that decoders append streams to, and their errors.
+
+use crate::error::{Error, ErrorKind};
+use crate::memory::hints::prefer_large_pages;
+use crate::memory::spare::Spare;
+
+/// First size of an output, and the room a small stream is given at once.
+pub(crate) const FIRST_ROOM: usize = 128 << 10;
+/// The most that one buffer may hold: views have positions of 31 bits.
+pub const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
+
+/// Memory that decoders append streams to: one buffer after the other, each stream in one piece.
+///
+/// All of it is initialised, so that a decoder is given plain slices; zeroed allocations of this
+/// size come from the system untouched, not from a loop.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Buffers that are full.
+    closed: Vec<Vec<u8>>,
+    bytes: Vec<u8>,
+    used: usize,
+    /// Where the last stream begins, and where it has to end.
+    start: usize,
+    limit: usize,
+    /// Size of the next buffer, unless a stream needs more.
+    planned: usize,
+    /// The next buffer, if it is large enough.
+    prepared: Vec<u8>,
+}
+
+impl Output {
+    /// What the last stream held.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..self.used).unwrap_or_default()
+    }
+
+    /// The current buffer: streams up to [`Self::end`], the last one from [`Self::start`] on, and
+    /// memory that is free.
+    pub(crate) fn buffer(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Where the last stream begins in the current buffer.
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Where it ends.
+    pub(crate) fn end(&self) -> usize {
+        self.used
+    }
+
+    /// Buffers before the current one.
+    pub(crate) fn closed(&self) -> usize {
+        self.closed.len()
+    }
+
+    /// Makes the next buffer `size` large, unless a stream needs more, or takes a spare one that
+    /// is nearly as large.
+    pub(crate) fn plan(&mut self, size: usize, spare: &mut Spare) {
+        self.planned = size;
+        if self.prepared.is_empty() && self.bytes.len() - self.used < FIRST_ROOM {
+            self.prepared = spare.take(size - size / 8).unwrap_or_default();
+            // Old content is as good as zeros: what a decoder did not write is never shown.
+            self.prepared.resize(self.prepared.capacity(), 0);
+        }
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn clear(&mut self) {
+        self.closed.clear();
+        self.start = 0;
+        self.used = 0;
+    }
+
+    /// The content of all buffers, without free memory.
+    pub(crate) fn into_buffers(mut self, spare: &mut Spare) -> Vec<Vec<u8>> {
+        spare.give(std::mem::take(&mut self.prepared));
+        self.close(self.used);
+        self.closed
+    }
+
+    /// Closes the current buffer, whose first `size` bytes are kept.
+    fn close(&mut self, size: usize) {
+        let mut full = std::mem::take(&mut self.bytes);
+        full.truncate(size);
+        full.shrink_to_fit();
+        if !full.is_empty() {
+            self.closed.push(full);
+        }
+        self.used = 0;
+        self.start = 0;
+    }
+
+    /// Lets a stream of up to `max_bytes` be appended.
+    pub(crate) fn begin(&mut self, max_bytes: usize) {
+        if self.used > MAX_BUFFER_BYTES.saturating_sub(max_bytes) {
+            self.close(self.used);
+        }
+        self.start = self.used;
+        self.limit = self.used.saturating_add(max_bytes);
+    }
+
+    /// Bytes that the limit still allows.
+    pub(crate) fn left(&self) -> usize {
+        self.limit - self.used
+    }
+
+    /// Free memory of `wanted` bytes, or of what the limit leaves.
+    pub(crate) fn room(&mut self, wanted: usize) -> &mut [u8] {
+        let end = self.used.saturating_add(wanted).min(self.limit);
+        if end > self.bytes.len() {
+            self.grow(end - self.start);
+        }
+        let end = self.bytes.len().min(self.limit);
+        &mut self.bytes[self.used..end]
+    }
+
+    /// Moves the last stream, and nothing before it, to a buffer with room for `size` bytes of it.
+    /// A stream that outgrows a buffer of its own gets twice as much, so that copying stays linear.
+    fn grow(&mut self, size: usize) {
+        let (start, stream, max_bytes) = (self.start, self.used - self.start, self.left());
+        let twice = self.bytes.len().saturating_mul(2).min(stream + max_bytes);
+        let doubled = if start == 0 { twice } else { 0 };
+        let mut next = std::mem::take(&mut self.prepared);
+        if next.len() < size.max(doubled) {
+            next = vec![0; size.max(doubled).max(self.planned).max(FIRST_ROOM)];
+            prefer_large_pages(&next);
+        }
+        next[..stream].copy_from_slice(&self.bytes[start..self.used]);
+        self.close(start);
+        self.bytes = next;
+        self.used = stream;
+        self.limit = stream + max_bytes;
+    }
+
+    /// Keeps the first `count` bytes of the last [`Self::room`].
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.used = self.used.saturating_add(count).min(self.bytes.len());
+    }
+}
+
+/// A stream that is not what its codec says.
+#[cold]
+pub(crate) fn bad(position: usize, expected: &str, found: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadCompression, position as u64, expected, found)
+}
+
+/// A stream that goes on past the caller's limit.
+#[cold]
+pub(crate) fn too_large(output: &Output) -> Error {
+    let expected = format!("at most {} decompressed bytes", output.limit - output.start);
+    Error::new(ErrorKind::TooLarge, 0, expected, "more")
+}
