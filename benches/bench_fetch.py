@@ -30,7 +30,7 @@ from tierlog.fetch.setup import open_fetcher
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.reader.memory import FetchMemory
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.store_reader import StoreReader
 from tierlog.reader.types import FetchPartition, FetchRequest, FetchView
 from tierlog.remote.index_cache.cache import RemoteIndexCache
@@ -121,7 +121,7 @@ def far(store: ObjectStore, clock: Clock | None = None) -> ObjectStore:
 class Tiered:
     """Segments in the tier, most often one, and a reader of them whose index cache is warm."""
 
-    reader: RemoteReader
+    reader: RemoteBatchReader
     store: ObjectStore
     storage: RemoteStorageManager
     manager: RemoteLogMetadataManager
@@ -146,7 +146,7 @@ class Tiered:
         return sum(segment.segment_size_bytes for segment in self.segments)
 
     def read(self, offset: int, max_bytes: int) -> Any:
-        return self.reader.read(
+        return self.reader.read_batches(
             self.segment.topic_id_partition,
             self.lineage,
             offset,
@@ -171,7 +171,7 @@ class Tiered:
         storage = ObjectStorageManager(store)
         memory = FetchMemory(MEMORY_BYTES)
         with closing(
-            RemoteReader(storage, self.manager, memory=memory, index_cache=self.cache)
+            RemoteBatchReader(storage, self.manager, memory=memory, index_cache=self.cache)
         ) as reader:
             yield replace(self, reader=reader, store=store, storage=storage)
 
@@ -196,7 +196,7 @@ def tiered(
         for metadata in copied:
             cache.get(metadata)
         memory = FetchMemory(MEMORY_BYTES)
-        reader = RemoteReader(storage, manager, memory=memory, index_cache=cache)
+        reader = RemoteBatchReader(storage, manager, memory=memory, index_cache=cache)
         stack.callback(reader.close)
         lineage = copying.log.leader_epochs
         assert lineage is not None
@@ -336,7 +336,7 @@ def small_case(
         partition, lineage, after = tier.segment.topic_id_partition, tier.lineage, end + 1
 
         def ours() -> Answer:
-            read = tier.reader.read
+            read = tier.reader.read_batches
             return {
                 "bytes": sum(
                     found.end_position - found.start_position

@@ -18,7 +18,7 @@ from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
 from tierlog.fetch.quotas import FetchQuotas
 from tierlog.reader.memory import FetchMemory
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import FetchError, FetchPartition, FetchSource, PartitionData
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -74,7 +74,7 @@ def tiers(tmp_path: Path) -> Iterator[TwoTiers]:
     made.cache.close()
     made.cache = RemoteIndexCache(made.storage, tmp_path / "cache")
     made.memory = FetchMemory(MEMORY_BYTES)  # type: ignore[attr-defined]
-    made.remote = RemoteReader(
+    made.remote = RemoteBatchReader(
         made.storage,
         made.metadata,
         index_cache=made.cache,

@@ -27,7 +27,7 @@ from tierlog.fetch.offsets import OffsetAnswer
 from tierlog.fetch.quotas import FetchQuotas
 from tierlog.reader.open import read
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import (
     FetchError,
     FetchPartition,
@@ -227,7 +227,7 @@ def test_reads_in_place_of_a_file_store_are_charged_as_the_system_counts_them(
     storage = ObjectStorageManager(tierlog.open_store((tier.folder / "store").as_uri()))
     assert storage.is_local
     quotas = FetchQuotas(QuotaConfig(fetch_max_bytes_per_second=limit), ManualClock())
-    reader = RemoteReader(storage, tier.metadata, memory=tier.memory)
+    reader = RemoteBatchReader(storage, tier.metadata, memory=tier.memory)
     payer = quotas.payer("made", "c")
     offsets = [(37 * row) % BATCHES for row in range(200)]
     # The first look loads the indexes.

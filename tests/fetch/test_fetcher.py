@@ -16,7 +16,7 @@ from tierlog.fetch.quotas import FetchQuotas
 from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.producer_states import ProducerStates
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import (
     FetchError,
     FetchPartition,
@@ -55,7 +55,7 @@ class TwoTiers:
         self.metadata = InMemoryRemoteLogMetadataManager()
         self.cache = RemoteIndexCache(self.storage, self.folder / "indexes")
         self.pool = ReaderPool(4, 100)
-        self.remote = RemoteReader(
+        self.remote = RemoteBatchReader(
             self.storage,
             self.metadata,
             index_cache=self.cache,

@@ -50,13 +50,13 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def read(self, partition: TopicIdPartition, *args: Any, **options: Any) -> Any:
+    def read_batches(self, partition: TopicIdPartition, *args: Any, **options: Any) -> Any:
         self.reads += 1
         self.waiting.release()
         assert self.open.wait(WAIT_S)
         if partition in self.fails:
             raise self.fails[partition]
-        return self._reader.read(partition, *args, **options)
+        return self._reader.read_batches(partition, *args, **options)
 
 
 class PromptPool(ReaderPool):

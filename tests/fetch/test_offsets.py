@@ -17,7 +17,7 @@ from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.positions import IndexFilesOf
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import FetchError, IsolationLevel
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.index_files.lookups import index_views
@@ -66,7 +66,7 @@ def test_times_around_every_record(
     cached = way == "cache"
     remote = tiers.remote
     if not cached:
-        remote = RemoteReader(
+        remote = RemoteBatchReader(
             tiers.storage,
             tiers.metadata,
             memory=FetchMemory(64 << 20),

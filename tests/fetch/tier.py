@@ -18,7 +18,7 @@ from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.memory import FetchMemory
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.remote_read import RemoteRead
 from tierlog.reader.types import FetchView
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
@@ -183,13 +183,13 @@ class Tier:
         ]
         return metadata
 
-    def reader(self, **settings: Any) -> RemoteReader:
+    def reader(self, **settings: Any) -> RemoteBatchReader:
         values: dict[str, Any] = {"memory": self.memory, "alarm": self.alarms.append, **settings}
-        return RemoteReader(self.storage, self.metadata, **values)
+        return RemoteBatchReader(self.storage, self.metadata, **values)
 
     def read(
         self,
-        reader: RemoteReader,
+        reader: RemoteBatchReader,
         offset: int,
         max_bytes: int = 1 << 20,
         upper_offset: int = 2**60,
@@ -197,7 +197,7 @@ class Tier:
         minimum_one: bool = True,
         **more: Any,
     ) -> RemoteRead:
-        return reader.read(
+        return reader.read_batches(
             self.partition,
             self.lineage,
             offset,

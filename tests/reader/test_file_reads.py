@@ -10,7 +10,7 @@ import pytest
 from tests.fetch.tier import Tier, check, expected, made_batch
 from tierlog.errors import ClosedError, CorruptDataError, RemoteResourceNotFoundError
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import LocalStore
 
@@ -55,7 +55,7 @@ def storage(tier: Tier) -> ObjectStorageManager:
 
 
 @pytest.fixture
-def reader(tier: Tier, storage: ObjectStorageManager) -> Iterator[RemoteReader]:
+def reader(tier: Tier, storage: ObjectStorageManager) -> Iterator[RemoteBatchReader]:
     assert storage is tier.storage
     reader = tier.reader()
     # The index and the place of the segment are known afterwards.
@@ -67,7 +67,7 @@ def reader(tier: Tier, storage: ObjectStorageManager) -> Iterator[RemoteReader]:
 
 
 def test_a_random_read_takes_no_request(
-    tier: Tier, storage: ObjectStorageManager, reader: RemoteReader
+    tier: Tier, storage: ObjectStorageManager, reader: RemoteBatchReader
 ) -> None:
     for offset in range(2 * COUNT - 1, FIRST, -7):
         for limit in (0, 3_000):
@@ -79,13 +79,15 @@ def test_a_random_read_takes_no_request(
     assert storage.requests == 0  # type: ignore[attr-defined]
 
 
-def test_every_byte_that_is_asked_of_the_file_is_counted(tier: Tier, reader: RemoteReader) -> None:
+def test_every_byte_that_is_asked_of_the_file_is_counted(
+    tier: Tier, reader: RemoteBatchReader
+) -> None:
     payer = CountingPayer()
     read = tier.read(reader, 301, 1, payer=payer)
     assert memoryview(read.records).nbytes <= payer.size_bytes <= 64 << 10
 
 
-def test_no_read_is_larger_than_the_memory(tier: Tier, reader: RemoteReader) -> None:
+def test_no_read_is_larger_than_the_memory(tier: Tier, reader: RemoteBatchReader) -> None:
     tier.memory.resize(3_000)
     read = tier.read(reader, 301, 1 << 20)
     check(read, expected(tier.truth, 301, 3_000, NO_LIMIT, True))
@@ -102,19 +104,19 @@ def test_readers_are_known_by_their_last_reads(tier: Tier, storage: ObjectStorag
     assert storage.is_local
 
 
-def test_a_damaged_file_is_examined_batch_by_batch(tier: Tier, reader: RemoteReader) -> None:
+def test_a_damaged_file_is_examined_batch_by_batch(tier: Tier, reader: RemoteBatchReader) -> None:
     tier.store.damage(tier.keys()[0], tier.segments[0].segment_size_bytes - 10)
     with pytest.raises(CorruptDataError, match="bad_crc"):
         tier.read(reader, 2 * COUNT - 1, 1)
 
 
-def test_a_closed_reader_reads_no_file(tier: Tier, reader: RemoteReader) -> None:
+def test_a_closed_reader_reads_no_file(tier: Tier, reader: RemoteBatchReader) -> None:
     reader.close()
     with pytest.raises(ClosedError):
         tier.read(reader, 301, 1)
 
 
-def test_a_removed_object_is_reported(tier: Tier, reader: RemoteReader) -> None:
+def test_a_removed_object_is_reported(tier: Tier, reader: RemoteBatchReader) -> None:
     tier.store.path(tier.keys()[0]).unlink()
     # A store of its own, which has no file open yet.
     reader.storage = ObjectStorageManager(LocalStore(tier.store.root))

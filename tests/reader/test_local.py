@@ -16,7 +16,7 @@ from tests.oracle import build
 from tests.oracle.model import Batch, Record
 from tierlog.errors import CorruptDataError
 from tierlog.log.same_log import VanishedError
-from tierlog.reader.local import LocalFetchReader, LocalRead
+from tierlog.reader.local_batches import LocalBatchReader, LocalRead
 from tierlog.reader.types import FetchView
 
 LIMITS = (0, 5_000, 1 << 20)
@@ -49,12 +49,12 @@ def expected(
 def test_every_offset_of_every_golden_log(data_set: str, name: str) -> None:
     view = golden_view(data_set, name)
     batches = oracle_batches(view.log)
-    reader = LocalFetchReader(max_indexes=2)
+    reader = LocalBatchReader(max_indexes=2)
     end = view.log_end_offset
     for offset in range(view.log_start_offset, end + 2):
         for max_bytes, upper_offset, minimum_one in cases(offset, end):
             given = (offset, max_bytes, upper_offset)
-            read = reader.read(view, *given, minimum_one=minimum_one)
+            read = reader.read_batches(view, *given, minimum_one=minimum_one)
             records = bytes(read.records)
             assert records == expected(batches, *given, minimum_one), (given, minimum_one)
             if records:
@@ -91,10 +91,10 @@ def own(tmp_path: Path) -> tuple[FetchView, Path]:
     return whole_view(folder, "codec-none-0"), folder / "codec-none-0"
 
 
-def all_records(reader: LocalFetchReader, view: FetchView) -> bytes:
+def all_records(reader: LocalBatchReader, view: FetchView) -> bytes:
     offset, found = view.log_start_offset, b""
     while offset < view.log_end_offset:
-        read = reader.read(view, offset, 1 << 20, view.log_end_offset, minimum_one=True)
+        read = reader.read_batches(view, offset, 1 << 20, view.log_end_offset, minimum_one=True)
         assert read.next_offset > offset
         found += bytes(read.records)
         offset = read.next_offset
@@ -125,10 +125,10 @@ def test_a_damaged_offset_index_costs_a_walk_and_nothing_else(
     own: tuple[FetchView, Path], spoil: Callable[[bytes], bytes]
 ) -> None:
     view, folder = own
-    truth = all_records(LocalFetchReader(), view)
+    truth = all_records(LocalBatchReader(), view)
     for path in folder.glob("*.index"):
         path.write_bytes(spoil(path.read_bytes()))
-    assert all_records(LocalFetchReader(), view) == truth
+    assert all_records(LocalBatchReader(), view) == truth
 
 
 def test_a_damaged_batch_is_never_handed_out(own: tuple[FetchView, Path]) -> None:
@@ -139,15 +139,15 @@ def test_a_damaged_batch_is_never_handed_out(own: tuple[FetchView, Path]) -> Non
     data = bytearray(path.read_bytes())
     data[third.position + 80] ^= 1
     path.write_bytes(data)
-    reader, end = LocalFetchReader(), view.log_end_offset
-    read = reader.read(view, 0, 1 << 20, end, minimum_one=True)
+    reader, end = LocalBatchReader(), view.log_end_offset
+    read = reader.read_batches(view, 0, 1 << 20, end, minimum_one=True)
     assert bytes(read.records) == batches[0][1].data + batches[1][1].data, "what is before it"
     with pytest.raises(CorruptDataError, match=f"bad_crc at byte {third.position}") as caught:
-        reader.read(view, third.base_offset, 1 << 20, end, minimum_one=True)
+        reader.read_batches(view, third.base_offset, 1 << 20, end, minimum_one=True)
     assert caught.value.path == str(path)
     assert base == 0
     after = batches[3][1]
-    read = reader.read(view, after.base_offset, 700, end, minimum_one=True)
+    read = reader.read_batches(view, after.base_offset, 700, end, minimum_one=True)
     assert bytes(read.records)[: len(after.data)] == after.data, "what is behind it"
 
 
@@ -161,16 +161,16 @@ def test_a_claimed_length_is_compared_before_anything_is_read(
         data[8:12] = length.to_bytes(4, "big", signed=True)
         path.write_bytes(data)
         with pytest.raises(CorruptDataError):
-            LocalFetchReader().read(view, 0, 100, view.log_end_offset, minimum_one=True)
+            LocalBatchReader().read_batches(view, 0, 100, view.log_end_offset, minimum_one=True)
 
 
 def test_a_batch_larger_than_every_limit_is_read_whole(tmp_path: Path) -> None:
     view = golden_view("clean", "sizes-0")
     (largest,) = [one for _, one in oracle_batches(view.log) if len(one.data) > 900_000]
-    reader, end = LocalFetchReader(), view.log_end_offset
-    read = reader.read(view, largest.last_offset, 1, end, minimum_one=True)
+    reader, end = LocalBatchReader(), view.log_end_offset
+    read = reader.read_batches(view, largest.last_offset, 1, end, minimum_one=True)
     assert bytes(read.records) == largest.data
-    assert reader.read(view, largest.last_offset, 1, end, minimum_one=False).records == b""
+    assert reader.read_batches(view, largest.last_offset, 1, end, minimum_one=False).records == b""
 
 
 def test_the_active_segment_ends_where_its_last_whole_batch_does(
@@ -178,7 +178,7 @@ def test_the_active_segment_ends_where_its_last_whole_batch_does(
 ) -> None:
     view, folder = own
     active = view.log.segments[-1]
-    truth = all_records(LocalFetchReader(), view)
+    truth = all_records(LocalBatchReader(), view)
     index = folder / f"{active.base_offset:020d}.index"
     index.write_bytes(index.read_bytes().ljust(4096, b"\0"))
     whole = Path(active.log_path).read_bytes()
@@ -187,8 +187,8 @@ def test_the_active_segment_ends_where_its_last_whole_batch_does(
     for tail in (b"\0" * 5_000, torn[:-1], torn[:20], torn[:5], b"\0"):
         Path(active.log_path).write_bytes(whole + tail)
         now = whole_view(folder.parent, folder.name)
-        assert all_records(LocalFetchReader(), now) == truth
-        read = LocalFetchReader().read(now, more, 1 << 20, more + 10, minimum_one=True)
+        assert all_records(LocalBatchReader(), now) == truth
+        read = LocalBatchReader().read_batches(now, more, 1 << 20, more + 10, minimum_one=True)
         assert (read.records, read.next_offset) == (b"", -1)
 
 
@@ -208,7 +208,7 @@ def test_what_is_no_longer_there_asks_for_another_look(
         path.symlink_to(copy)
     error = VanishedError if fate in ("deleted", "renamed") else OSError
     with pytest.raises(error):
-        LocalFetchReader().read(view, 0, 1 << 20, view.log_end_offset, minimum_one=True)
+        LocalBatchReader().read_batches(view, 0, 1 << 20, view.log_end_offset, minimum_one=True)
 
 
 def test_what_was_listed_after_its_beginning_went_asks_for_another_look(
@@ -219,8 +219,8 @@ def test_what_was_listed_after_its_beginning_went_asks_for_another_look(
     late = replace(view, log=replace(view.log, segments=view.log.segments[1:]))
     begin = late.log.segments[0].base_offset
     with pytest.raises(VanishedError, match=f"offset {begin - 1} lies below {begin}"):
-        LocalFetchReader().read(late, begin - 1, 100, view.log_end_offset, minimum_one=True)
-    read = LocalFetchReader().read(late, begin, 100, view.log_end_offset, minimum_one=True)
+        LocalBatchReader().read_batches(late, begin - 1, 100, view.log_end_offset, minimum_one=True)
+    read = LocalBatchReader().read_batches(late, begin, 100, view.log_end_offset, minimum_one=True)
     assert read.first_offset == begin
 
 
@@ -231,7 +231,9 @@ def test_what_was_cut_short_asks_for_another_look(own: tuple[FetchView, Path]) -
     last = oracle_batches(golden_view("clean", "codec-none-0").log)
     offset = max(one.base_offset for base, one in last if base == 0)
     with pytest.raises((VanishedError, CorruptDataError)):
-        LocalFetchReader().read(view, offset, 1 << 20, view.log_end_offset, minimum_one=True)
+        LocalBatchReader().read_batches(
+            view, offset, 1 << 20, view.log_end_offset, minimum_one=True
+        )
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -252,7 +254,7 @@ def test_messages_from_before_batches(tmp_path: Path, magic: int) -> None:
     for offset in range(20):
         for max_bytes in (0, 200, 1 << 20):
             given = (offset, max_bytes, 20)
-            read = LocalFetchReader().read(view, *given, minimum_one=True)
+            read = LocalBatchReader().read_batches(view, *given, minimum_one=True)
             assert bytes(read.records) == expected(batches, *given, True)
 
 
@@ -260,7 +262,7 @@ def test_indexes_are_kept_only_while_their_files_stay_the_same(
     own: tuple[FetchView, Path],
 ) -> None:
     view, folder = own
-    reader = LocalFetchReader(max_indexes=1)
+    reader = LocalBatchReader(max_indexes=1)
     truth = all_records(reader, view)
     other = replace(view)
     for path in folder.glob("*.index"):

@@ -27,7 +27,7 @@ from tierlog.clock import ManualClock, SystemClock
 from tierlog.errors import ClosedError, CorruptDataError, RemoteStorageError
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.workers import Threads
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.layout import parse_key
@@ -89,7 +89,7 @@ def workers() -> ByHand:
 
 
 @pytest.fixture
-def reader(tier: Tier, workers: ByHand) -> Iterator[RemoteReader]:
+def reader(tier: Tier, workers: ByHand) -> Iterator[RemoteBatchReader]:
     # A segment that is cut leaves a gap until the next leader's segments are there.
     reader = tier.reader(read_ahead=EAGER, workers=workers, on_gap="skip")
     yield reader
@@ -100,7 +100,7 @@ def reader(tier: Tier, workers: ByHand) -> Iterator[RemoteReader]:
 END = SEGMENTS * PER_SEGMENT * 2
 
 
-def read_on(tier: Tier, reader: RemoteReader, offset: int, limit: int, **more: Any) -> int:
+def read_on(tier: Tier, reader: RemoteBatchReader, offset: int, limit: int, **more: Any) -> int:
     """One read, checked: at the end of a piece it may be short, but by half at most."""
     read = tier.read(reader, offset, limit, **more)
     wanted = expected(tier.truth, offset, limit, NO_LIMIT, True)
@@ -114,7 +114,7 @@ def read_on(tier: Tier, reader: RemoteReader, offset: int, limit: int, **more: A
 
 
 def start_reading(
-    tier: Tier, reader: RemoteReader, workers: ByHand, reads: int = 3, offset: int = 0
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand, reads: int = 3, offset: int = 0
 ) -> int:
     """So many reads, while the workers keep up; where the reader goes on."""
     for _ in range(reads):
@@ -126,7 +126,7 @@ def start_reading(
 @pytest.mark.parametrize("limit", [0, 1, 6_000, 50_000, 300_000, 2 << 20])
 @pytest.mark.parametrize("pace", [0, 1, 3])
 def test_a_sequential_reader_gets_every_batch(
-    tier: Tier, reader: RemoteReader, workers: ByHand, limit: int, pace: int
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand, limit: int, pace: int
 ) -> None:
     """However quick the threads are: never, always, now and then."""
     offset = reads = 0
@@ -139,7 +139,7 @@ def test_a_sequential_reader_gets_every_batch(
 
 
 def test_what_was_read_ahead_takes_no_request(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = start_reading(tier, reader, workers, reads=4)
     tier.store.reads.clear()
@@ -153,7 +153,7 @@ def test_what_was_read_ahead_takes_no_request(
 
 
 def test_the_next_segments_indexes_are_there_before_the_reader(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = start_reading(tier, reader, workers)
     asked = {key for key, _, _ in tier.store.reads}
@@ -162,7 +162,7 @@ def test_the_next_segments_indexes_are_there_before_the_reader(
 
 
 def test_readers_of_one_partition_do_not_disturb_each_other(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offsets = [0, 0, 2, 100, 250, 480]
     while any(offset < END for offset in offsets):
@@ -174,7 +174,9 @@ def test_readers_of_one_partition_do_not_disturb_each_other(
     assert reader.stats().bytes < 8 * sum(one.segment_size_bytes for one in tier.segments)
 
 
-def test_random_reads_are_not_read_ahead(tier: Tier, reader: RemoteReader, workers: ByHand) -> None:
+def test_random_reads_are_not_read_ahead(
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
+) -> None:
     tier.read(reader, 0, 1)
     for offset in range(END - 3, 0, -7):
         read_on(tier, reader, offset, 5_000)
@@ -317,7 +319,7 @@ def test_the_share_of_the_memory_is_the_bound(tier: Tier, workers: ByHand) -> No
 
 
 def test_who_needs_memory_gets_what_was_read_ahead(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = start_reading(tier, reader, workers, reads=4)
     ahead = tier.memory.used_bytes
@@ -360,7 +362,7 @@ def test_so_many_readers_are_remembered(tier: Tier, workers: ByHand) -> None:
 
 
 def test_a_piece_that_was_damaged_on_its_way_is_asked_for_again(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = read_on(tier, reader, 0, 20_000)
     tier.store.change = lambda _key, _position, data: data[:-1] + bytes([data[-1] ^ 1])
@@ -373,7 +375,7 @@ def test_a_piece_that_was_damaged_on_its_way_is_asked_for_again(
 
 
 def test_damage_is_never_served_and_what_lies_before_is(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     victim = tier.truth[80]
     position = sum(len(one.data) for one in tier.truth[:80])
@@ -389,7 +391,7 @@ def test_damage_is_never_served_and_what_lies_before_is(
 
 
 def test_a_store_that_fails_fails_only_who_needs_it(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = start_reading(tier, reader, workers)
 
@@ -414,7 +416,7 @@ def test_a_store_that_fails_fails_only_who_needs_it(
 
 
 def test_a_segment_deleted_meanwhile_is_not_served(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = start_reading(tier, reader, workers)
     gone = tier.segments[0]
@@ -426,7 +428,7 @@ def test_a_segment_deleted_meanwhile_is_not_served(
 
 
 def test_a_segment_cut_meanwhile_ends_where_it_was_cut(
-    tier: Tier, reader: RemoteReader, workers: ByHand
+    tier: Tier, reader: RemoteBatchReader, workers: ByHand
 ) -> None:
     offset = start_reading(tier, reader, workers)
     cut = tier.segments[0]
@@ -616,7 +618,7 @@ def test_many_readers_at_once(tier: Tier, seed: int, settings: ReadAheadSettings
     assert tier.memory.most_bytes <= 600_000
 
 
-def test_positions_are_those_of_the_object(tier: Tier, reader: RemoteReader) -> None:
+def test_positions_are_those_of_the_object(tier: Tier, reader: RemoteBatchReader) -> None:
     offset = 0
     while offset < END:
         read = tier.read(reader, offset, 33_000)

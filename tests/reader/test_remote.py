@@ -28,7 +28,7 @@ from tierlog.log.records import decode_records
 from tierlog.reader.log_reader import rows_between
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.index_files.family import RemoteIndexFiles
@@ -125,7 +125,7 @@ def test_every_offset_of_the_golden_logs(
         # Every segment of it is active or held back by an open transaction.
         return
     truth, lineage = golden.truth(partition), golden.lineage(partition)
-    reader = RemoteReader(
+    reader = RemoteBatchReader(
         ObjectStorageManager(kind(golden.store.root)),
         golden.metadata,
         memory=golden.memory,
@@ -140,13 +140,13 @@ def test_every_offset_of_the_golden_logs(
         for limit in LIMITS:
             upper = NO_LIMIT if limit != 700 else min(end, offset + 50)
             for minimum_one in (True, False):
-                read = reader.read(
+                read = reader.read_batches(
                     partition, lineage, offset, limit, upper, minimum_one=minimum_one
                 )
                 check(read, expected(truth, offset, limit, upper, minimum_one))
                 del read
     with pytest.raises(OutOfRangeError):
-        reader.read(partition, lineage, end, 1, NO_LIMIT, minimum_one=True)
+        reader.read_batches(partition, lineage, end, 1, NO_LIMIT, minimum_one=True)
     reader.close()
     wait_for_threads()
     assert golden.memory.used_bytes == 0
@@ -162,12 +162,14 @@ def test_a_consumer_reads_what_the_other_reader_reads(
     other = StoreReader(golden.storage, golden.metadata)
     start, end = other.bounds(topic, number)
     wanted = [one for piece in other.read(topic, number, start) for one in piece.offset.tolist()]
-    reader = RemoteReader(golden.storage, golden.metadata, memory=golden.memory, index_cache=cache)
+    reader = RemoteBatchReader(
+        golden.storage, golden.metadata, memory=golden.memory, index_cache=cache
+    )
     lineage = golden.lineage(partition)
     for limit in (1, 5_000, 1 << 20):
         offset, found = start, []
         while offset < end:
-            read = reader.read(partition, lineage, offset, limit, end, minimum_one=True)
+            read = reader.read_batches(partition, lineage, offset, limit, end, minimum_one=True)
             rows = rows_between(decode_records(bytes(read.records)), offset, end)
             found += rows.offset.tolist()
             assert read.next_offset > offset

@@ -22,7 +22,7 @@ from tierlog.errors import (
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.description import SegmentDescription
@@ -601,4 +601,4 @@ def test_a_few_bytes_do_not_keep_many_alive(tier: Tier) -> None:
     reader = tier.reader()
     read = tier.read(reader, 100, 1100)
     assert tier.memory.used_bytes <= 4 * memoryview(read.records).nbytes
-    assert isinstance(reader, RemoteReader)
+    assert isinstance(reader, RemoteBatchReader)

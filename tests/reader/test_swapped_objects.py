@@ -16,7 +16,7 @@ from tests.oracle.model import Record
 from tierlog.cli import main
 from tierlog.errors import CorruptDataError
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes
@@ -77,7 +77,7 @@ def test_no_read_serves_a_foreign_record(
             reader.close()
 
 
-def read_to_the_end(tier: Tier, reader: RemoteReader) -> Iterator[bytes]:
+def read_to_the_end(tier: Tier, reader: RemoteBatchReader) -> Iterator[bytes]:
     offset = 0
     while offset < COUNT:
         read = tier.read(reader, offset, 8 << 10)

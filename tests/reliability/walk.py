@@ -14,7 +14,7 @@ from tierlog.fetch.pool import ReaderPool
 from tierlog.fetch.quotas import FetchQuotas
 from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.memory import FetchMemory
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import FetchError, FetchPartition, FetchRequest, FetchView
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.types import TopicIdPartition
@@ -49,7 +49,7 @@ class _Host:
 def walk(world: World, log: OwnedLog) -> Iterator[tuple[int, str] | str]:
     """(base offset, sha256) of every batch in the order in which it came; a text for what was
     wrong, after which the walk ends."""
-    remote = RemoteReader(
+    remote = RemoteBatchReader(
         world.storage,
         world.metadata,
         memory=FetchMemory(64 << 20),

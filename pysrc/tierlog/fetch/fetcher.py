@@ -34,8 +34,8 @@ from tierlog.fetch.quotas import FetchPayer, FetchQuotas
 from tierlog.log.same_log import VanishedError
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.aborted import TransactionReader
-from tierlog.reader.local import LocalFetchReader
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.local_batches import LocalBatchReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import (
     CONSUMER,
     FetchError,
@@ -137,7 +137,7 @@ class Fetcher:
     def __init__(
         self,
         host: FetchHost,
-        remote: RemoteReader | None,
+        remote: RemoteBatchReader | None,
         *,
         pool: ReaderPool,
         quotas: FetchQuotas,
@@ -159,7 +159,7 @@ class Fetcher:
         self._clock = clock or SystemClock()
         self._metrics = metrics or RemoteLogMetrics(self._clock)
         self.max_remote_wait_ms = max_remote_wait_ms
-        self._local = LocalFetchReader()
+        self._local = LocalBatchReader()
         self._lock = threading.Lock()
         self._waiting: dict[TopicIdPartition, set[concurrent.futures.Future[None]]] = {}
 
@@ -393,7 +393,7 @@ class Fetcher:
     # -- local
 
     def _read_local(self, fetch: PartitionFetch, offset: int) -> PartitionData:
-        read = self._local.read(
+        read = self._local.read_batches(
             fetch.view,
             offset,
             fetch.max_bytes,
@@ -453,7 +453,7 @@ class Fetcher:
         if remote is None or lineage is None:
             text = "the leader epochs of the log are unknown"
             return fetch.failure(FetchError.KAFKA_STORAGE_ERROR, text)
-        found = remote.read(
+        found = remote.read_batches(
             fetch.partition,
             lineage,
             fetch.offset,

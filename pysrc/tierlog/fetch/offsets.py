@@ -28,9 +28,9 @@ from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment import scan_segment
 from tierlog.reader.charges import UNCHARGED, Payer
 from tierlog.reader.lineage import ranges_in_lineage
-from tierlog.reader.local import LocalFetchReader
+from tierlog.reader.local_batches import LocalBatchReader
 from tierlog.reader.positions import late_rows
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import FetchError, FetchView, IsolationLevel
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
 from tierlog.types import TopicIdPartition
@@ -97,7 +97,7 @@ class OffsetReader:
 
     def __init__(
         self,
-        remote: RemoteReader | None = None,
+        remote: RemoteBatchReader | None = None,
         metadata: RemoteLogMetadataManager | None = None,
         *,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
@@ -105,7 +105,7 @@ class OffsetReader:
         self._remote = remote
         self._metadata = metadata
         self._max_decompressed_bytes = max_decompressed_bytes
-        self._local = LocalFetchReader()
+        self._local = LocalBatchReader()
 
     def look_up(
         self,
@@ -295,7 +295,7 @@ class OffsetReader:
         """The batches from `offset` to `last`, and each time the offset after them."""
         assert self._remote is not None
         while offset <= last:
-            read = self._remote.read(
+            read = self._remote.read_batches(
                 tier.partition,
                 lineage,
                 offset,
@@ -334,7 +334,7 @@ class OffsetReader:
         for table in _local_tables(view):
             for row in late_rows(table, timestamp_ms, start):
                 base, end = int(table.base_offset[row]), int(table.last_offset[row])
-                read = self._local.read(view, base, 0, end + 1, minimum_one=True)
+                read = self._local.read_batches(view, base, 0, end + 1, minimum_one=True)
                 older, found = self._first_late(read.records, timestamp_ms, start, end)
                 has_older = has_older or older or bool((table.last_offset[:row] >= start).any())
                 if found is not None:

@@ -25,7 +25,7 @@ from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.gaps import OnGap
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.positions import IndexFilesOf
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import FetchHost
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 from tierlog.remote.index_files.lookups import index_views
@@ -77,7 +77,7 @@ def open_fetcher(
     with ExitStack() as opened:
         if index_cache is None:
             index_cache = _opened_cache(storage, settings.remote_index, clock, opened)
-        remote = RemoteReader(
+        remote = RemoteBatchReader(
             storage,
             metadata,
             memory=memory,

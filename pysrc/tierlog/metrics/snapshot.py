@@ -127,7 +127,7 @@ class _ReadAheadStats(Protocol):
 
 
 class ReadAheadWatched(Protocol):
-    """What a scrape asks of who reads ahead: `tierlog.reader.remote.RemoteReader`."""
+    """What a scrape asks of who reads ahead: `tierlog.reader.remote_batches.RemoteBatchReader`."""
 
     def stats(self) -> _ReadAheadStats: ...
 

@@ -1,12 +1,12 @@
-"""Which transactions a reader of committed records must leave out (kafka-behaviour 5.4).
+"""Finds the aborted transactions that a reader of committed records leaves out.
 
-The transaction index of the segment that holds an abort marker names the aborted transaction. That
-segment may lie far behind the records, so the search goes on from the segment that was read,
-through later remote segments that have aborted transactions, and then the local ones, until one of
-them says that it knows all. A gap on the way may have held the marker: the search ends with an
-error, unless the producer snapshot of the segment before the gap shows that every transaction had
-ended. Where a later leader cut a segment off, what its index says of the rest is not the log's
-history: those transactions may have ended otherwise.
+The transaction index of the segment with an abort marker lists the aborted transaction. That
+segment may come long after the records. So the search begins at the segment that was read and goes
+on through later remote segments with aborted transactions, and then the local ones, until an index
+is complete for the read. The marker may have been in a gap on the way: the search then ends with an
+error, unless the producer snapshot before the gap shows that no transaction was open. Where a later
+leader truncated a segment, the rest of its index is not the log's history: those transactions may
+have ended differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.gaps import Gap, KnownGaps, gap_error, gap_start_in
 from tierlog.reader.lineage import ranges_in_lineage
-from tierlog.reader.local import LocalRead
+from tierlog.reader.local_batches import LocalRead
 from tierlog.reader.producer_states import ProducerStates
 from tierlog.reader.types import FetchView
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentMetadata
@@ -64,7 +64,7 @@ class TransactionReader:
             self._gaps = KnownGaps(metadata, None if storage is None else gap_start_in(storage))
 
     def of_local(self, view: FetchView, read: LocalRead) -> tuple[AbortedTransaction, ...]:
-        """Those that the batches of a local read have to do with, by first offset."""
+        """Return those that may have records in a local read, by first offset."""
         if read.first_offset < 0:
             return ()
         indexes = _of_local_segments(view, read.segment_base, read.first_offset, read.next_offset)
@@ -73,7 +73,7 @@ class TransactionReader:
     def of_remote(
         self, view: FetchView, partition: TopicIdPartition, read: RemoteRead
     ) -> tuple[AbortedTransaction, ...]:
-        """Those that the batches of a remote read have to do with, by first offset.
+        """Return those that may have records in a remote read, by first offset.
 
         GapError when the tier lacks offsets that may have held the end of one of them.
         """
@@ -92,7 +92,7 @@ class TransactionReader:
     ) -> Iterator[_Found]:
         begin, end = read.first_offset, read.next_offset
         segment, offset = first, begin
-        # From the local log start on, the directory's own indexes know.
+        # From the local log start on the directory has the indexes.
         while True:
             ranges = ranges_in_lineage(segment, lineage)
             if not segment.txn_index_empty:
@@ -100,7 +100,7 @@ class TransactionReader:
             offset = 1 + next((last for _, last in ranges if last >= offset), segment.end_offset)
             if offset >= view.local_log_start_offset:
                 break
-            found = self._next_with_index(partition, lineage, offset)
+            found = self._find_next_with_index(partition, lineage, offset)
             next_offset = view.local_log_start_offset if found is None else found.start_offset
             self._check_gaps(view, partition, lineage, range(offset, next_offset), end)
             if found is None:
@@ -116,8 +116,8 @@ class TransactionReader:
         offsets: range,
         end: int,
     ) -> None:
-        """GapError when a gap that begins in `offsets` may hide how a transaction ended that began
-        before `end`."""
+        """Raise GapError when a gap that begins in `offsets` may hide the end of a transaction that
+        began before `end`."""
         if self._gaps is None:
             return
         tier_end = view.local_log_start_offset
@@ -131,14 +131,14 @@ class TransactionReader:
     def _is_settled(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, gap: Gap, end: int
     ) -> bool:
-        """Whether the producer snapshot right before the gap has no transaction open that began
+        """Whether the producer snapshot right before the gap shows no open transaction that began
         before `end`."""
         assert self._metadata is not None
         last = gap.first_offset - 1
         epoch = lineage.epoch_for(last)
         before = None if epoch is None else self._metadata.lookup(partition, epoch, last)
         if before is None or before.end_offset != last:
-            # It was cut off there: the snapshot knows what came after, too.
+            # The segment was truncated there, so the snapshot has later batches, too.
             return False
         states = read_producer_snapshot(self._section(before, IndexKind.PRODUCER_SNAPSHOT))
         firsts = states.current_txn_first_offset
@@ -150,10 +150,11 @@ class TransactionReader:
         assert self._storage is not None
         return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
 
-    def _next_with_index(
+    def _find_next_with_index(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The next segment of the lineage from `offset` on that has aborted transactions."""
+        """Return the next segment of the lineage from `offset` on that has aborted
+        transactions."""
         if self._metadata is None:
             return None
         first_epoch = lineage.epoch_for(offset)
@@ -162,7 +163,7 @@ class TransactionReader:
                 continue
             start = max(start_offset, offset)
             found = self._metadata.next_segment_with_txn_index(partition, epoch, start)
-            # One that lies behind the epoch's end was cut off as a whole.
+            # A segment after the end of its epoch was truncated as a whole.
             if found is not None and any(
                 last >= start for _, last in ranges_in_lineage(found, lineage)
             ):
@@ -195,8 +196,8 @@ class TransactionReader:
 
 
 def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
-    """All that the indexes say, up to the first that knows all; copies of a segment that overlap
-    say some things twice."""
+    """Return the transactions of the indexes up to the first complete one. Segments that overlap
+    list some of them twice."""
     known: dict[tuple[int, int], AbortedTransaction] = {}
     for found, complete in indexes:
         for one in found:
@@ -207,7 +208,8 @@ def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
 
 
 def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iterator[_Found]:
-    """To the end of the log: what began before the last stable offset may have ended behind it."""
+    """Yield the indexes up to the end of the log: a transaction that began before the last stable
+    offset may have ended after it."""
     segments = view.log.segments
     if segments and segments[0].base_offset > base:
         raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")
@@ -220,7 +222,7 @@ def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iter
 
 
 def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: int) -> _Found:
-    """As the broker wrote it down; a damaged index is made again from the log."""
+    """Return what the broker's transaction index says; a damaged index is rebuilt from the log."""
     path = segment.transaction_index_path
     if path is None:
         return (), False
@@ -230,12 +232,12 @@ def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: i
     except FileNotFoundError as error:
         raise VanishedError(f"{path}: gone meanwhile") from error
     except CorruptDataError:
-        data = _rebuilt(view, segment)
+        data = _rebuild_index(view, segment)
         found, complete = _core.collect_aborted(data, segment.base_offset, begin, end)
     return (AbortedTransaction(*one) for one in found), complete
 
 
-def _rebuilt(view: FetchView, segment: SegmentFiles) -> bytes:
+def _rebuild_index(view: FetchView, segment: SegmentFiles) -> bytes:
     snapshot = ProducerStates(view.log).before(segment)
     with segment.open() as handle:
         rebuilt = rebuild_indexes(

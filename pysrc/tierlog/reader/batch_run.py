@@ -1,13 +1,13 @@
-"""Batches that lie back to back in a piece of an object, each of them checked.
+"""Batches that lie back to back in a range of an object, each of them checked.
 
     run = BatchRun(view, start_position, segment, path, index)     every CRC compared
     row = run.row_reaching(offset)                          the batch that holds it, or the next
     end = run.rows_within(row, max_bytes, last_offset)      how many fit
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
-The walk ends at the first batch that is cut off, wrong, or of another segment: ``stop_reason`` and
-``stop_position`` say where. With the segment's ``index``, batches are compared with the checksums
-that were recorded when the segment was copied.
+The walk ends at the first batch that is cut off, damaged, or of another segment: ``stop_reason``
+and ``stop_position`` say why and where. With the segment's ``index``, batches are compared with the
+checksums that the copy recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END = StopReason.END.value
 
 
 class SegmentOffsets(Protocol):
-    """The offsets that a segment may hold, both inclusive."""
+    """The first and the last offset that a segment may hold."""
 
     @property
     def start_offset(self) -> int: ...
@@ -37,7 +37,7 @@ class SegmentOffsets(Protocol):
 
 
 class BatchRun:
-    """A scanned piece that begins at byte `start_position` of the `.log` object of `segment`.
+    """A scanned range that begins at byte `start_position` of the `.log` object of `segment`.
 
     Positions are those in the object. Columns are int64 views: ``base_offset``, ``last_offset``,
     ``base_timestamp_ms``; row numbers are 0 to ``len(run)``.
@@ -85,7 +85,7 @@ class BatchRun:
         self._count = count = len(native)
         self.stop_position = start_position + native.stop_position
         if count:
-            self._count = self._credible(count)
+            self._count = self._count_credible(count)
             if self._count < count:
                 self.stop_position = start_position + int(self._position[self._count])
         self._mismatch: tuple[int, int, int] | None = None
@@ -101,29 +101,30 @@ class BatchRun:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the piece ends with a batch."""
+        """Whether the range ends with a whole batch."""
         return not self._incredible and self._native.stop_reason == _END
 
     @property
     def stop_reason(self) -> StopReason:
-        """Why the walk ended; offsets that cannot be right are out of order."""
+        """Why the walk ended. Offsets that cannot be right count as out of order."""
         if self._incredible:
             return StopReason.OFFSET_ORDER
         return StopReason(self._native.stop_reason)
 
     def position_of(self, row: int) -> int:
-        """Where batch `row` begins; for the row after the last, where that one ends."""
+        """Return where batch `row` begins; for the row after the last, where the last one ends."""
         if row >= self._count:
             return self.stop_position
         return self.start_position + int(self._position[row])
 
     def row_reaching(self, offset: int) -> int:
-        """The first batch that ends at `offset` or later; ``len(run)`` when none does."""
+        """Return the row of the first batch that ends at `offset` or later; ``len(run)`` when none
+        does."""
         return bisect_left(self.last_offset, offset, 0, self._count)
 
     def rows_within(self, row: int, max_bytes: int, last_offset: int) -> int:
-        """The row after the last one from `row` on that ends within `max_bytes` and at
-        `last_offset` at the latest; `row` when not even that one does."""
+        """Return the row after the last batch from `row` on that ends within `max_bytes` and at or
+        below `last_offset`; `row` when none does."""
         limit = int(self._position[row]) + max_bytes
         if self.stop_position - self.start_position <= limit:
             end = self._count
@@ -134,12 +135,12 @@ class BatchRun:
         return max(end, row)
 
     def bytes_of(self, row: int, end: int) -> memoryview:
-        """The batches from `row` up to, not including, `end`."""
+        """Return the bytes of the batches from `row` up to, not including, `end`."""
         start = self.position_of(row) - self.start_position
         return self.view[start : self.position_of(end) - self.start_position]
 
     def damage(self) -> CorruptDataError:
-        """What is wrong where the walk ended."""
+        """Return the error for the batch at which the walk ended."""
         if self._mismatch is not None:
             _row, expected, found = self._mismatch
             return CorruptDataError(
@@ -170,14 +171,15 @@ class BatchRun:
         )
 
     def claimed_size(self) -> int | None:
-        """How long the batch that is cut off says it is; None when not even that is here."""
+        """Return the size that the batch at the end of the walk claims; None when its header is cut
+        off."""
         return _core.batch_start(self.view[self.stop_position - self.start_position :])[1]
 
-    def _credible(self, count: int) -> int:
-        """How many batches have offsets that can be right: no checksum covers a base offset.
+    def _count_credible(self, count: int) -> int:
+        """Return how many batches have credible offsets. No checksum covers a base offset.
 
-        Those of the segment, in order. Of a batch that leaps ahead and the next one, which then is
-        too low, it is the first one that is wrong.
+        Credible offsets ascend within the segment. When a batch leaps ahead and the next one is too
+        low, the first of the two is wrong.
         """
         segment = self._segment
         if self.base_offset[0] < segment.start_offset:

@@ -1,9 +1,9 @@
-"""What the bytes of `.log` objects are charged to when they are asked of the store (KIP-956).
+"""Charges the bytes of `.log` objects to quotas when they are requested (KIP-956).
 
-Each read names its payer. A request is charged before it goes: none goes while the payer's quota is
-used up, and bytes that are here already, because they were read ahead or kept, cost nothing. The
-further requests of a read that has begun are charged without asking: the rest of a large batch, or
-damaged bytes once more. Otherwise a small quota could refuse the second half for ever.
+Each read names its payer. A request is charged before it is sent, and not sent while the payer's
+quota is used up. Bytes that were read ahead or kept cost nothing. Further requests of the same read
+are charged without asking: the rest of a large batch, or damaged bytes again. Otherwise a small
+quota could refuse the rest of a batch for ever.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["UNCHARGED", "FetchQuota", "Payer", "QuotaPayer"]
 
 
 class Payer(Protocol):
-    """Whose quota pays for a read. Any thread."""
+    """Pays for the requests of a read. Any thread."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether a request has to ask before it goes."""
+        """Whether a request has to ask before it is sent."""
         ...
 
     @property
@@ -32,11 +32,12 @@ class Payer(Protocol):
         ...
 
     def charge(self, size_bytes: int) -> bool:
-        """Count a request of the reader; False when it must not go. May wait until it may."""
+        """Count a request of the reader; False when it must not be sent. May wait for the quota."""
         ...
 
     def charge_ahead(self, size_bytes: int) -> bool:
-        """The same for what is read ahead; never waits. With 0 bytes: whether there is room."""
+        """Count a request of read-ahead; False when it must not be sent. Never waits. With 0 bytes:
+        whether the quota has room."""
         ...
 
 
@@ -56,11 +57,11 @@ UNCHARGED = _Uncharged()
 
 
 class FetchQuota(Protocol):
-    """What a payer that waits asks of a `QuotaManager`."""
+    """The part of a `QuotaManager` that a `QuotaPayer` uses."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether a request has to ask before it goes."""
+        """Whether a request has to ask before it is sent."""
         ...
 
     def record(self, size_bytes: int) -> None:
@@ -68,16 +69,16 @@ class FetchQuota(Protocol):
         ...
 
     def try_charge(self, size_bytes: int) -> int:
-        """0 when a request was counted, else the milliseconds to wait."""
+        """Count a request and return 0, or return the milliseconds to wait."""
         ...
 
     def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
-        """A read of that size; waits until it may begin."""
+        """Return a transfer of that size, which waits until it may begin."""
         ...
 
 
 class QuotaPayer:
-    """One quota, whose readers wait for their turn while it is used up."""
+    """A payer whose reads wait in line while its quota is used up."""
 
     def __init__(self, quota: FetchQuota) -> None:
         self._quota = quota
@@ -89,7 +90,7 @@ class QuotaPayer:
         return self._quota.is_limited
 
     def charge(self, size_bytes: int) -> bool:
-        """Wait in line until the request may go. ClosedError when the quota is closed,
+        """Wait in line until the request may be sent. ClosedError when the quota is closed,
         QuotaWaitCancelledError when the wait is cancelled."""
         with self._quota.transfer(size_bytes) as transfer:
             transfer.before_piece(size_bytes)

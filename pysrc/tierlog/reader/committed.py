@@ -1,8 +1,8 @@
-"""What readers of committed records see: where they stop, and what they leave out.
+"""Finds where readers of committed records stop, and which records they leave out.
 
-They stop at the last stable offset, the first one of the oldest transaction that has not ended.
-Below it a transactional batch belongs to an aborted transaction, and is left out, when a
-transaction index names its producer and offsets.
+They stop at the last stable offset, which is the first offset of the oldest open transaction. Below
+it they leave out the batches of aborted transactions: those whose producer and offsets a
+transaction index lists.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _Aborted = tuple[AbortedTransaction, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StableLog:
-    """A directory's log at one moment, as far as it is stable.
+    """A directory's log at one moment, with its last stable offset and aborted transactions.
 
-    ``last_stable_offset`` supposes that all that is in the directory is committed: it alone does
-    not say where the high watermark is.
+    ``last_stable_offset`` assumes that everything in the directory lies below the high watermark,
+    which the directory does not show.
     """
 
     log: PartitionLog
@@ -55,11 +55,11 @@ class StableLog:
     def of(
         cls, log: PartitionLog, earlier: Callable[[int], bytes | None] | None = None
     ) -> StableLog:
-        """Reads the active segment; CorruptDataError when it is damaged. ``earlier`` as in
+        """Read the active segment; CorruptDataError when it is damaged. ``earlier`` as in
         `ProducerStates`.
 
-        Its transaction index may lag behind what a running broker has just written, so it is made
-        from the same bytes as the offset.
+        The transaction index of a running broker may lag behind its log, so it is rebuilt from the
+        bytes that show the offset.
         """
         start = log.log_start_offset or 0
         if not log.segments:
@@ -85,7 +85,7 @@ class StableLog:
 
     @classmethod
     def nothing(cls, partition: TopicIdPartition) -> StableLog:
-        """Of a partition that no directory has: all there is to know is in the tier."""
+        """Return an empty log, for a partition that is only in the tier."""
         log = PartitionLog(
             topic=partition.topic,
             partition=partition.partition,
@@ -99,7 +99,7 @@ class StableLog:
         return cls(log=log, start_offset=_NO_LIMIT, last_stable_offset=_NO_LIMIT, active_aborted=())
 
     def view(self, lineage: LeaderEpochs | None = None) -> FetchView:
-        """As a fetch sees it, without the active segment."""
+        """Return the view that a fetch has of it, without the active segment."""
         log = replace(
             self.log,
             segments=tuple(one for one in self.log.segments if not one.is_active),
@@ -115,13 +115,13 @@ class StableLog:
         )
 
     def aborted_in(self, segment: SegmentFiles) -> _Aborted:
-        """The aborted transactions that a segment of the directory may have to do with.
+        """Return the aborted transactions that may have records in a segment of the directory.
 
-        VanishedError when files are gone meanwhile.
+        VanishedError when files were deleted meanwhile.
         """
-        # Reading a directory starts sooner without the modules of the fetch path.
+        # A read of a directory starts sooner without these modules.
         from tierlog.reader.aborted import TransactionReader
-        from tierlog.reader.local import LocalRead
+        from tierlog.reader.local_batches import LocalRead
 
         after = segment.next_base_offset
         if after is None:
@@ -133,7 +133,7 @@ class StableLog:
 
 
 class RemoteAborted:
-    """The aborted transactions of remote segments, looked up once for each."""
+    """Finds the aborted transactions of remote segments, once for each segment."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class RemoteAborted:
         lineage: LeaderEpochs,
         beyond: StableLog,
     ) -> None:
-        """``beyond``: the directory that goes on where the tier ends."""
+        """``beyond`` is the directory that continues the tier."""
         self._transactions = transactions
         self._partition = partition
         self._view = beyond.view(lineage)
@@ -151,7 +151,7 @@ class RemoteAborted:
         self._aborted: _Aborted = ()
 
     def of(self, read: RemoteRead) -> _Aborted:
-        """Those that the rest of the segment may have to do with, from this read on."""
+        """Return those that may have records in the segment, from this read on."""
         segment = read.segment
         assert segment is not None
         if self._segment_id != segment.segment_id:
@@ -164,7 +164,7 @@ class RemoteAborted:
 def committed_rows(
     records: RecordColumns, aborted: Iterable[AbortedTransaction]
 ) -> Iterator[RecordColumns]:
-    """The rows of `records` without those of aborted transactions, in runs of rows."""
+    """Yield the rows of `records` that belong to no aborted transaction, as slices."""
     if not len(records):
         return
     first, last = int(records.offset[0]), int(records.offset[-1])
@@ -182,7 +182,7 @@ def committed_rows(
         yield records
         return
     starts = records.batch_starts
-    # Where it changes, and both ends.
+    # The rows at which slices begin and end.
     edges = np.flatnonzero(np.diff(left_out)) + 1
     rows = [0, *edges.tolist(), len(batches)]
     for begin, end in pairwise(rows):

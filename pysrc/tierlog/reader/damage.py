@@ -1,4 +1,4 @@
-"""What a reader does at damaged records: one choice for every reader."""
+"""Handles damaged records, in the same way for every reader."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRecords:
-    """Offsets whose records a reader left out because of `error`.
+    """The offsets whose records a reader left out because of `error`, both ends included.
 
-    Both ends are included; ``last_offset`` is None when the damage hides how far it goes.
+    ``last_offset`` is None when the damage hides it.
     """
 
     topic: str
@@ -45,11 +45,11 @@ class LostRecords:
 
 
 OnCorrupt = Literal["fail", "skip"] | Callable[[LostRecords], object]
-"""What a reader does at damage: raise it, pass over it, or report it to a function and go on."""
+"""What a reader does at damage: raise the error, pass over it, or call a function and go on."""
 
 
 def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
-    """The function to call at damage; ConfigError for an unknown word."""
+    """Return the function to call at damage; ConfigError for an unknown word."""
     if callable(on_corrupt):
         return on_corrupt
     if on_corrupt == "fail":
@@ -60,7 +60,7 @@ def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
 
 
 def raise_damage(lost: LostRecords) -> None:
-    """Raise it: the default of every reader."""
+    """Raise the error: the default of every reader."""
     raise lost.error
 
 
@@ -72,10 +72,10 @@ def decode_past_damage(
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Iterator[RecordColumns]:
-    """`decode_pieces` of all of `source`. `report` receives the error of each damaged batch and the
-    offsets that its header names, and the decode goes on behind it.
+    """Yield the records of all sound batches of `source`. `report` receives the error of each
+    damaged batch and the offsets in its header.
 
-    CorruptDataError where no header leads to the next batch.
+    CorruptDataError when the header of a damaged batch does not lead to the next one.
     """
     position, reason = 0, StopReason.END
     while True:
@@ -109,10 +109,10 @@ def decode_past_damage(
 def next_batch(
     handle: SegmentHandle, segment: SegmentFiles, position: int
 ) -> tuple[int, int, int | None]:
-    """Position and base offset of the first sound batch behind the damaged one at `position`, and
-    the last offset that this one names, if its header leads there.
+    """Return position and base offset of the first sound batch after the damaged one at `position`,
+    and the last offset in the header of the damaged one, if that leads to the next batch.
 
-    The end of the segment when there is none.
+    Without a sound batch, return the end of the segment.
     """
     table = scan_segment(handle, position, verify_crc=False)
     if len(table) > 1 or (len(table) and table.stop_position == handle.size_bytes):

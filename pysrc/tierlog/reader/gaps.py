@@ -1,8 +1,8 @@
-"""Which offsets a tier lacks: one decision for every reader, listing and audit.
+"""Finds the offsets that a tier lacks, for every reader, listing and audit.
 
-The offsets of a log lie in its tier without a hole. A compacted segment, or one that ends with
-control batches, still covers all offsets up to the next segment; what retention and DeleteRecords
-remove lies below the log start offset, or is recorded as being deleted.
+A tier holds the offsets of a log without a gap. A compacted segment, or one that ends with control
+batches, still covers all offsets up to the next segment. Offsets that retention and DeleteRecords
+remove lie below the log start offset, or their segment is recorded as being deleted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
-"""What a reader does at a gap: raise it, pass over it, or report it to a function and go on."""
+"""What a reader does at a gap: raise the error, pass over it, or call a function and go on."""
 
 GapStartOf = Callable[[RemoteLogSegmentMetadata], int | None]
-"""The gap start offset that is kept with a segment; called only where offsets seem to be missing.
-`gap_start_in` asks the store."""
+"""Returns the gap start offset that is stored with a segment. It is called only where offsets seem
+to be missing. `gap_start_in` asks the store."""
 
 _MAX_PARTITIONS = 4096
 _HINT = "tierlog verify names what is missing; --on-gap skip (on_gap, onGap) reads past it"
@@ -78,7 +78,7 @@ def missing_offsets(
         (
             (first, last, number, segment)
             for number, segment in enumerate(segments)
-            for first, last in _ranges(segment, lineage)
+            for first, last in _held_ranges(segment, lineage)
         ),
         key=lambda one: one[:3],
     )
@@ -143,7 +143,7 @@ class KnownGaps:
         return gaps
 
 
-def _ranges(
+def _held_ranges(
     segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs | None
 ) -> list[tuple[int, int]]:
     if lineage is not None:
@@ -153,7 +153,7 @@ def _ranges(
 
 
 def gap_start_in(storage: RemoteStorageManager) -> GapStartOf:
-    """The gap start offsets that the `.indexes` objects of `storage` hold."""
+    """Return a function that reads gap start offsets from the `.indexes` objects of `storage`."""
 
     def gap_start_of(segment: RemoteLogSegmentMetadata) -> int | None:
         kind = IndexKind.METADATA
@@ -164,12 +164,12 @@ def gap_start_in(storage: RemoteStorageManager) -> GapStartOf:
 
 
 def gap_error(partition: TopicIdPartition, first_offset: int, last_offset: int | None) -> GapError:
-    """The error for offsets that are missing; `last_offset` None when the end is unknown."""
+    """Return the error for missing offsets; `last_offset` is None when the end is unknown."""
     return GapError(partition.topic, partition.partition, first_offset, last_offset, hint=_HINT)
 
 
 def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
-    """The error for a log that goes on from `offset` on, nothing says how far."""
+    """Return the error for a log that goes on at `offset` to an unknown end."""
     hint = (
         "a .log object there has no .indexes object: it is being copied, or tierlog index rebuild "
         "makes it again; --on-gap skip (on_gap, onGap) reads what is before it"
@@ -178,7 +178,7 @@ def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
 
 
 def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
-    """The function to call at a gap; ConfigError for an unknown word."""
+    """Return the function to call at a gap; ConfigError for an unknown word."""
     if callable(on_gap):
         return on_gap
     if on_gap == "fail":
@@ -189,5 +189,5 @@ def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
 
 
 def raise_gap(error: GapError) -> None:
-    """Raise it: the default of every reader."""
+    """Raise the error: the default of every reader."""
     raise error

@@ -1,4 +1,4 @@
-"""The indexes of a few segments in memory, for readers that have no index cache."""
+"""Keeps the indexes of a few segments in memory, for readers without an index cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Indexes", "KeptIndexes"]
 
-# Whatever has the indexes of segments, and gets them from the store when it has not.
+# Has the indexes of segments and gets others from the store.
 Indexes: TypeAlias = "RemoteIndexCache | KeptIndexes"
 
 _KEPT_ENTRIES = 64
@@ -24,10 +24,10 @@ _KEPT_BYTES = 8 << 20
 
 
 class KeptIndexes:
-    """Answers as a `RemoteIndexCache` does, without disk and clock: what was asked for last stays.
+    """A `RemoteIndexCache` without disk and clock: it keeps the entries that were loaded last.
 
-    Any thread, and without a lock: a child process may go on with it, whatever another thread was
-    doing at the fork. Two threads that miss the same segment both ask the store.
+    Any thread. There is no lock, so that a child process can go on with it whatever another thread
+    was doing at the fork. Two threads that miss the same segment both ask the store.
     """
 
     def __init__(self, storage: RemoteStorageManager) -> None:
@@ -40,8 +40,8 @@ class KeptIndexes:
         return key_of(segment_id) in self._entries
 
     def get(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
-        """The verified indexes of that segment, with one request if need be; its errors are those
-        of `RemoteIndexCache.get`."""
+        """Return the verified indexes of that segment, by a request if necessary. The errors are
+        those of `RemoteIndexCache.get`."""
         key = key_of(segment.segment_id)
         entry = self._entries.get(key)
         if entry is None:
@@ -52,7 +52,7 @@ class KeptIndexes:
         return entry
 
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Forget that segment. Whether it was here."""
+        """Forget that segment; return whether it was here."""
         return self._entries.pop(key_of(segment_id), None) is not None
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
-"""What every reader of partitions offers, whatever it reads from.
+"""The protocol of readers of whole partitions.
 
-Answers are verified columns: every batch's CRC is checked before a row is handed out, control
-records are left out, and the first row is the first one at or past the offset asked for.
+They yield verified columns: the CRC of each batch is checked before its rows are returned, control
+records are left out, and the first row has the start offset or the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tierlog.columns import RecordColumns
 
 __all__ = ["FETCH_BYTES", "LogReader", "PartitionSummary", "SegmentSummary", "rows_between"]
 
-# One request fetches up to this much of a segment, or one batch if that is larger.
+# A request fetches up to this much of a segment, or one larger batch.
 FETCH_BYTES = 8 << 20
 
 
@@ -54,35 +54,35 @@ class PartitionSummary:
 
 
 class LogReader(Protocol):
-    """What all readers offer. ``topic`` is a topic's name or its 22-character id.
+    """Reads partitions. ``topic`` is a topic's name or its 22-character id.
 
-    OutOfRangeError for a partition that is not here; CorruptDataError for damage, naming file or
-    object and byte; GapError for offsets that should be here and are not; RemoteStorageError or
-    OSError when the bytes cannot be had.
+    OutOfRangeError for an unknown partition; CorruptDataError for damage, with file or object and
+    byte position; GapError for offsets that should be here and are not; RemoteStorageError or
+    OSError when the bytes cannot be read.
     """
 
     def partitions(self) -> list[PartitionSummary]:
-        """Every partition, by topic and number."""
+        """Return every partition, by topic and number."""
         ...
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
-        """The segments of one partition, by base offset."""
+        """Return the segments of one partition, by base offset."""
         ...
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """(first offset, offset after the last) of what can be read."""
+        """Return (first offset, offset after the last) of the readable records."""
         ...
 
     def check_end(self, topic: str, partition: int) -> None:
-        """GapError when the log is known to go on behind the end that `bounds` says; a reader
-        that passes over gaps reports it."""
+        """Raise GapError when the log is known to go on after the end that `bounds` returns; a
+        reader that passes over gaps reports it."""
         ...
 
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """The records from `start_offset` (or the first one after it) up to, not including,
-        `end_offset`, in pieces of a few MiB."""
+        """Yield the records from `start_offset` (or the first one after it) up to, not including,
+        `end_offset`, a few MiB at a time."""
         ...
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
@@ -95,7 +95,7 @@ class LogReader(Protocol):
 def rows_between(
     records: RecordColumns, start_offset: int, end_offset: int | None
 ) -> RecordColumns:
-    """The rows of `records` with offsets in [`start_offset`, `end_offset`)."""
+    """Return the rows of `records` with offsets in [`start_offset`, `end_offset`)."""
     first = int(np.searchsorted(records.offset, start_offset))
     last = len(records)
     if end_offset is not None:

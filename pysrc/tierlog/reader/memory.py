@@ -2,16 +2,16 @@
 fetch took a broker down).
 
     memory = FetchMemory(256 << 20)
-    permit = memory.acquire(size_bytes, wait_ms=500)      None when there was no room in time
-    records = permit.hold(data)                           the bytes, and with them their room
+    permit = memory.acquire(size_bytes, wait_ms=500)      None when the memory stays full
+    records = permit.hold(data)                           a view of the bytes that keeps the permit
 
-Room is asked for before the bytes are. `Permit.hold` ties the two together: the room is given back
-when nobody has a view of the bytes any more, neither a response nor a read-ahead, and no sooner. So
-a response need not be closed, only dropped.
+A reader acquires a permit before it requests bytes. `Permit.hold` ties both together: the share
+returns to the budget when the last view of the bytes is gone, whether a response or read-ahead has
+it. So a response need not be closed, only dropped.
 
-Whoever waits is served in the order of arrival, so that a large read does not starve. What is read
-ahead takes a share of the budget at most, never waits, and is given up first (`on_shortage`). More
-than the whole budget - one batch that is larger - is had by one reader that is alone.
+Waiting readers are served in the order of arrival, so that a large read does not starve. Read-ahead
+takes at most a share of the budget, never waits, and is dropped first (`on_shortage`). A batch that
+is larger than the whole budget gets a permit when no other permit is held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tierlog.errors import ClosedError
 __all__ = ["FetchMemory", "Permit"]
 
 _READ_AHEAD_SHARE = 0.5
-# A waiter looks again after so long at the latest, should nobody have been able to tell it.
+# A waiter checks again after this time, in case a finalizer could not wake it.
 _LOOK_MS = 50
 
 
@@ -40,7 +40,7 @@ class _Waiter:
         self.condition = threading.Condition()
 
     def wake(self) -> None:
-        """Without waiting for its lock: a finalizer may call this wherever it pleases."""
+        """Wake the waiter without waiting for its lock: a finalizer may run anywhere."""
         if self.condition.acquire(blocking=False):
             try:
                 self.condition.notify_all()
@@ -49,9 +49,9 @@ class _Waiter:
 
 
 class FetchMemory:
-    """`limit_bytes` for everybody together. Any thread.
+    """A budget of `limit_bytes` for all readers together. Any thread.
 
-    ``read_ahead_share`` of it may be read ahead. Time is `clock`'s monotonic one.
+    Read-ahead may take ``read_ahead_share`` of it. Time is `clock`'s monotonic one.
     """
 
     def __init__(
@@ -75,37 +75,38 @@ class FetchMemory:
     def __repr__(self) -> str:
         return f"FetchMemory({self.used_bytes} of {self.limit_bytes} bytes)"
 
-    # -- what is there
+    # -- counts
 
     @property
     def limit_bytes(self) -> int:
-        """The budget."""
+        """The size of the budget."""
         return self.budget.limit_bytes
 
     @property
     def used_bytes(self) -> int:
-        """Room that is taken now."""
+        """Bytes of all permits that are held now."""
         return self.budget.used_bytes
 
     @property
     def read_ahead_bytes(self) -> int:
-        """How much of it is for what nobody has asked for yet, or was when it was read."""
+        """Bytes of the permits that read-ahead has acquired, whether a reader uses them or not."""
         return self.budget.ahead_bytes
 
     @property
     def most_bytes(self) -> int:
-        """The most that was ever taken."""
+        """The highest `used_bytes` so far."""
         return self.budget.most_bytes
 
     @property
     def waiting(self) -> int:
-        """How many readers wait."""
+        """The number of waiting readers."""
         return len(self._waiters)
 
     # -- taking
 
     def acquire(self, size_bytes: int, wait_ms: int) -> Permit | None:
-        """Room for `size_bytes`, after waiting up to `wait_ms` for it; None when there was none.
+        """Return a permit for `size_bytes`, after a wait of up to `wait_ms`; None when the memory
+        stays full.
 
         ClosedError when the memory was closed, also while waiting.
         """
@@ -121,35 +122,35 @@ class FetchMemory:
         with self._lock:
             if waiter.permit is None and waiter in self._waiters:
                 self._waiters.remove(waiter)
-        # Who stood behind it may fit.
+        # The next waiter may fit.
         self._admit()
         if waiter.permit is None:
             self._check_open()
         return waiter.permit
 
     def try_acquire(self, size_bytes: int, *, ahead: bool = False) -> Permit | None:
-        """Room if there is some now and nobody waits for it; `ahead`: within the share for
-        read-ahead."""
+        """Return a permit if there is room now and no reader waits, else None. With `ahead` the
+        share for read-ahead must have room, too."""
         if self._closed:
             self._check_open()
         return self.budget.take(size_bytes, ahead)
 
     def on_shortage(self, give_up: Callable[[int], object]) -> None:
-        """`give_up` is told how many bytes a reader lacks before it waits."""
+        """Call `give_up` with the number of bytes that a reader needs, before it waits."""
         self._on_shortage.append(give_up)
 
     def remove_on_shortage(self, give_up: Callable[[int], object]) -> None:
-        """The opposite of `on_shortage`; may be repeated."""
+        """Undo `on_shortage`; may be repeated."""
         if give_up in self._on_shortage:
             self._on_shortage.remove(give_up)
 
     def resize(self, limit_bytes: int) -> None:
-        """Another budget from now on; what is taken already stays taken."""
+        """Set the size of the budget; permits that are held stay."""
         self.budget.set_limits(limit_bytes, self._ahead_limit(limit_bytes))
         self._admit()
 
     def close(self) -> None:
-        """Nobody gets room any more, who waits gets ClosedError; what is held stays good."""
+        """Grant no more permits. Waiting readers get ClosedError; permits that are held stay."""
         self._closed = self.budget.closed = True
         with self._lock:
             waiters = list(self._waiters)
@@ -168,7 +169,7 @@ class FetchMemory:
     def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
-            # Again and again: what was in use may lie idle now.
+            # Repeat this: chunks that were in use may be idle now.
             for give_up in tuple(self._on_shortage):
                 give_up(waiter.size_bytes)
             self._admit()
@@ -179,7 +180,7 @@ class FetchMemory:
                 self._clock.wait(waiter.condition, min(left_ms, _LOOK_MS))
 
     def _admit(self) -> None:
-        """Let those in who now fit."""
+        """Grant permits to the waiters that now fit."""
         with self._lock:
             granted = self._grant()
         for waiter in granted:
@@ -188,10 +189,10 @@ class FetchMemory:
             self._admit_at_once()
 
     def _admit_at_once(self) -> None:
-        """The same when room came back while somebody waits.
+        """Grant permits when one was returned while a reader waits.
 
-        A finalizer may run anywhere, also in a thread that holds the lock: so nobody waits for it
-        here, and everybody who had it looks again afterwards.
+        This runs in finalizers, which may interrupt a thread that holds the lock. So it never waits
+        for the lock, and every thread that held the lock checks again after it released it.
         """
         self._look_again = True
         while self._look_again and self._lock.acquire(blocking=False):

@@ -1,7 +1,7 @@
-"""What lies near a place that holds no archive: a prefix was left out, or written wrong.
+"""Finds archives near a URL that holds none, since its prefix may be missing or misspelled.
 
-The look is bounded, however much a bucket holds: the places above, and at most `_MAX_FOLDERS`
-folders below, else as many beside, are asked for the marker of an archive.
+The search is bounded for buckets of any size: it looks for the marker of an archive in the folders
+above, and in at most `_MAX_FOLDERS` folders below, or else as many beside.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MAX_FOLDERS = 50
 _MAX_ABOVE = 8
 _MAX_SHOWN = 20
 _PARALLEL_LOOKS = 8
-# A store of this process is of no use to another one, and its URLs are stores of their own.
+# Stores in memory have no folders, and each URL is a store of its own.
 _ALONE = "memory"
 
 
 class _Nearby(NamedTuple):
-    """`above` holds the place itself. `unseen` counts the folders that were not looked into;
-    `is_known` is False when the store did not answer everywhere."""
+    """What lies near a URL. `above` is an archive that contains it. `unseen` counts the folders
+    that were not searched. `is_known` is False when the store failed somewhere."""
 
     above: str | None
     archives: Sequence[str]
@@ -42,8 +42,8 @@ class _Nearby(NamedTuple):
 
 
 def require_archive(store: ObjectStore, *, may_be_empty: bool) -> None:
-    """RemoteResourceNotFoundError, which names the archives near it, for a store without segments
-    that is no archive; with `may_be_empty` not for one that is only empty."""
+    """Raise RemoteResourceNotFoundError, which names the archives nearby, for a store that is not
+    an archive. With `may_be_empty` an empty store is accepted."""
     try:
         store.head(CLUSTER_KEY)
     except RemoteResourceNotFoundError:
@@ -53,12 +53,13 @@ def require_archive(store: ObjectStore, *, may_be_empty: bool) -> None:
 
 
 def no_archive(store: ObjectStore) -> RemoteResourceNotFoundError:
-    """The error for a store with neither marker nor segment; it names the archives near it."""
+    """Return the error for a store with neither marker nor segment; it names the archives
+    nearby."""
     return _error(store.url, _look_around(store.url))
 
 
 def describe_nearby(url: str) -> str:
-    """What is near `url`, for an error; empty when nothing is."""
+    """Return what lies near `url`, for an error; empty when nothing does."""
     nearby = _look_around(url)
     return _text(nearby) if nearby.above or nearby.archives or nearby.folders else ""
 
@@ -87,8 +88,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _is_only_empty(store: ObjectStore, nearby: _Nearby) -> bool:
-    """Whether nothing suggests that the archive is elsewhere. A folder of this machine is made by
-    a person, a prefix of a bucket is not: it is no place before something lies there."""
+    """Whether nothing suggests that the archive is elsewhere. A person makes a local folder, but a
+    prefix of a bucket does not exist before an object has it."""
     found = nearby.above is not None or nearby.archives or not nearby.is_known
     if found or next(iter(store.list()), None) is not None:
         return False
@@ -130,7 +131,7 @@ def _look_around(url: str) -> _Nearby:
 
 
 def _marker_in(store: ObjectStore, folder: str = "") -> str | None:
-    """The marker of an archive, or of a broker's log directory on this machine."""
+    """Return the marker of an archive, or of a local log directory; None without one."""
     names = (CLUSTER_KEY, META_PROPERTIES) if store.url.startswith("file:") else (CLUSTER_KEY,)
     for name in names:
         try:
@@ -142,7 +143,7 @@ def _marker_in(store: ObjectStore, folder: str = "") -> str | None:
 
 
 def _above(url: str) -> list[str]:
-    """The URLs of the places above, the nearest one first."""
+    """Return the URLs of the folders above, the nearest one first."""
     parts = urlsplit(url)
     if parts.scheme == _ALONE:
         return []

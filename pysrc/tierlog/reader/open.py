@@ -1,4 +1,4 @@
-"""Opens a reader for whatever holds the records: a store, or a broker's log directory."""
+"""Opens a reader of a store, of a broker's log directory, or of both as one log."""
 
 from __future__ import annotations
 
@@ -83,22 +83,22 @@ def open_reader(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> LogReader:
-    """A reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log directory; of a
-    directory and the ``store`` that it is tiered to as one log.
+    """Return a reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log
+    directory; with ``store`` of a directory and the store that it is tiered to, as one log.
 
-    A store is listed once, beside a directory also when that has lost what was not in the store
-    then, and asked once about each segment: with ``topic`` (name or id) and ``partition`` only
-    about theirs, and nothing else can be read then. ``on_problem`` is told of objects that are no
-    whole segments; without it, one that hides a segment is an error, since its records would be
-    missing in silence. With an ``index_cache`` of that store, indexes are asked for once, and reads
-    of its `.log` objects wait while ``fetch_quota`` is exceeded. A reader of ``read_committed``
-    leaves out the records of aborted transactions and stops before the oldest that has not ended.
+    The store is listed once, and again when a directory beside it has deleted segments that it
+    lacked. Each segment takes one request. With ``topic`` (name or id) and ``partition``
+    only their segments are requested, and nothing else can be read. ``on_problem`` receives objects
+    that are not whole segments; without it, an object that hides a segment is an error, since its
+    records would be missing silently. With an ``index_cache`` of that store each index is requested
+    once. Reads of `.log` objects wait while ``fetch_quota`` is exceeded. `read` has the rest.
 
-    ``config`` sets the fetch quota (when no ``fetch_quota`` is given), the memory and the threads
-    of reading a store, and how much one batch may open to. Offsets that the store lacks and should
-    have are a GapError. With ``on_gap`` "skip" they are passed over; a function is told of each gap
-    instead. In the same way ``on_corrupt`` says what happens at damaged records and, unless there
-    is an ``on_problem``, at segments that damage hides: a function receives `LostRecords`.
+    ``config`` sets the fetch quota (unless ``fetch_quota`` is given), the memory and the threads of
+    reads from a store, and the largest size that one batch may open to. Offsets that the store
+    lacks and should have are a GapError. With ``on_gap`` "skip" they are passed over; a function is
+    called with the error of each gap. In the same way ``on_corrupt`` decides what happens at
+    damaged records and, without ``on_problem``, at segments that damage hides: a function receives
+    `LostRecords`.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
     quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
@@ -151,7 +151,7 @@ def _store_reader(
     beside_directory: bool,
 ) -> StoreReader:
     """Return the reader of a store URL, through the managers that the settings name."""
-    # A directory is read without them.
+    # The managers' modules are imported only for a store.
     from tierlog.reader.store_listing import StoreListing
     from tierlog.reader.store_reader import StoreReader
     from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
@@ -160,7 +160,7 @@ def _store_reader(
 
     store, config = open_store(url), options["config"]
     storage = make_storage_manager(config, store)
-    # A directory may name a topic by an id that it got after it was archived.
+    # A directory may know a topic by an id that it got after it was archived.
     adopted = adopted_topic_ids(store) if beside_directory else {}
     known = make_metadata_manager(config, url)
     if known is not None:
@@ -191,7 +191,7 @@ def _require_listable(storage: RemoteStorageManager) -> None:
 
 
 def _problem_handler(on_corrupt: OnCorrupt) -> Callable[[Problem], object] | None:
-    """What to do with objects of a store that are no whole segments; None to refuse them."""
+    """Return what to do with objects that are not whole segments; None to refuse them."""
     if on_corrupt == "fail":
         return None
     report = damage_handler(on_corrupt)
@@ -229,7 +229,7 @@ def _isolation(text: str) -> IsolationLevel:
 def _wanted(
     topic: str | None, partition: int | None, adopted: Mapping[str, str]
 ) -> Callable[[ObjectKey], bool]:
-    """Whether a key may be one of a topic (None: any) and partition (None: any)."""
+    """Return a function that tells keys of a topic and partition (None: any) from others."""
 
     def wanted(key: ObjectKey) -> bool:
         ids = key.topic_id, adopted.get(key.topic_id)
@@ -257,28 +257,28 @@ def read(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> Iterator[RecordColumns]:
-    """The records of one partition of a store URL or log directory, as verified columns.
+    """Yield the records of one partition of a store URL or log directory, as verified columns.
 
         for records in tierlog.read("/var/lib/kafka/data", "orders", 0, store="s3://bucket/kafka"):
             for record in records.records(): ...
 
-    With ``store`` the partition is read over both tiers: what the directory has no more comes from
-    the store, also when that changes while it is read. From a store far away the next pieces are
-    fetched before they are asked for.
+    The read begins at `start_offset`, or at the first record of `timestamp_ms` or later when that
+    is given, and goes up to, not including, `end_offset`. It yields a few MiB at a time and passes
+    over offsets without a record (compacted, control records).
 
-    With ``read_committed`` the records of aborted transactions are left out, and it ends before
-    the oldest transaction that has not ended; in a store alone also before one whose end is not in
-    the store.
+    With ``store`` both tiers are read: offsets that the directory has deleted come from the store,
+    also when they are deleted during the read. The next chunks of a slow store are fetched ahead.
 
-    From `start_offset`, or from the first record of `timestamp_ms` or later when that is given,
-    up to, not including, `end_offset`, in pieces of a few MiB. Offsets that hold no record
-    (compacted, control records) are passed over. Readers of stores that share a `fetch_quota`
-    wait while it is exceeded; ClosedError when it is closed. A damaged segment of the partition is
-    a CorruptDataError; with `on_problem`, which is told of it, the others are read. Offsets that
-    the store lacks and should have are a GapError after the records before them; with `on_gap`
-    "skip" they are passed over, and a function is told of them. Damaged records are a
-    CorruptDataError after the records before them; with `on_corrupt` "skip" the reader goes on at
-    the next sound batch, and a function is told what was lost. Other errors as in `LogReader`.
+    With ``read_committed`` the read leaves out the records of aborted transactions and ends before
+    the oldest open transaction; in a store alone also before one whose end is not in the store.
+
+    Reads of stores that share a `fetch_quota` wait while it is exceeded; ClosedError when it is
+    closed. A damaged segment of the partition is a CorruptDataError; with `on_problem`, which
+    receives it, the others are read. Offsets that the store lacks and should have are a GapError
+    after the records before them; with `on_gap` "skip" they are passed over, and a function is
+    called with the error. Damaged records are a CorruptDataError after the records before them;
+    with `on_corrupt` "skip" the read goes on at the next sound batch, and a function is called with
+    the lost records. Other errors as in `LogReader`.
     """
     reader = open_reader(
         source,
@@ -319,13 +319,13 @@ async def read_async(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> AsyncIterator[RecordColumns]:
-    """`read` inside an event loop, with the same arguments: each piece is made in a thread.
+    """Yield what `read` yields, inside an event loop; a thread makes each part.
 
-    A cancelled reader no longer waits for a quota; the piece that is being made is dropped. So
+    A cancelled read stops waiting for the quota, and the part that is being made is dropped. So
     `fetch_quota` is a `QuotaManager` here, whose waits can be cancelled.
     """
 
-    # Here, since it takes long to import and most readers wait in threads.
+    # asyncio takes long to import, and most readers are synchronous.
     import asyncio
 
     def next_piece() -> RecordColumns | None:
@@ -360,7 +360,7 @@ async def read_async(
 
 
 class _Abandonable:
-    """A quota whose waits end when nobody wants the records any more."""
+    """A quota whose waits end when the read is cancelled."""
 
     def __init__(self, quota: QuotaManager) -> None:
         self._quota = quota
@@ -384,6 +384,6 @@ class _Abandonable:
         return self._quota.transfer(size_bytes, cancelled=lambda: self._abandoned)
 
     def abandon(self) -> None:
-        """A read that waits ends with a QuotaWaitCancelledError."""
+        """End a waiting read with a QuotaWaitCancelledError."""
         self._abandoned = True
         self._quota.wake()

@@ -1,7 +1,7 @@
-"""Which segment of the tier an offset is read from, remembered while nothing changes.
+"""Finds the remote segment that holds an offset, and remembers it until the metadata changes.
 
-The leader epoch of an offset, as the lineage has it, decides about the segment; of that segment
-only what was written in epochs of the lineage, and was not cut off later, is part of the log.
+The leader epoch that the lineage has for an offset decides which segment holds it. Only the offsets
+that were written in epochs of the lineage and not truncated later are part of the log.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _MAX_PLACES = 64
 
 
 class SegmentPlaces:
-    """Answers from a metadata manager, kept per partition until its number of changes or the
-    lineage is another one. Any thread."""
+    """Finds places by a metadata manager. Any thread.
+
+    The places of a partition are kept until its number of changes or the lineage differs.
+    """
 
     def __init__(
         self, metadata: RemoteLogMetadataManager, gap_start_of: GapStartOf | None = None
@@ -34,7 +36,7 @@ class SegmentPlaces:
         self._metadata = metadata
         self._gaps = KnownGaps(metadata, gap_start_of)
         self._table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
-        # Where an offset is, when that was found before and nothing has changed since.
+        # Return the place of an offset if it was found before and the metadata has not changed.
         self.find_known = self._table.find
 
     def find(
@@ -44,14 +46,14 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> Place | None:
-        """Where `offset` is; None when no finished segment of the lineage holds it. Of several
-        places `stay`, where a reader is already, if nothing has changed since."""
+        """Return the place of `offset`; None when no finished segment of the lineage holds it. Of
+        several places prefer `stay`, where a reader is already, if the metadata has not changed."""
         known = self._table.current(partition, lineage)
         if stay is not None and stay.holds(offset) and stay in known.places:
             return stay
         place = known.at(offset)
         if place is None:
-            place = self._look_up(partition, lineage, offset)
+            place = self._find_in_metadata(partition, lineage, offset)
             if place is not None:
                 self._remember(partition, known, place)
         return place
@@ -63,7 +65,8 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> tuple[Place, int] | None:
-        """As `find`, else the place of the next offset that has one, and that offset."""
+        """Return the place of `offset`, or else of the next offset that has one, and that
+        offset."""
         place = self.find(partition, lineage, offset, stay)
         if place is not None:
             return place, offset
@@ -102,15 +105,15 @@ class SegmentPlaces:
         return None if gap is None or gap.first_offset >= next_offset else gap
 
     def is_current(self, place: Place) -> bool:
-        """Whether the segment is still what it was when it was looked up."""
+        """Whether the metadata still has the segment as it was looked up."""
         segment: RemoteLogSegmentMetadata = place.segment
         return self._metadata.get(segment.segment_id) == segment
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Ask again next time."""
+        """Forget the places of a partition."""
         self._table.forget(partition)
 
-    def _look_up(
+    def _find_in_metadata(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> Place | None:
         epoch = lineage.epoch_for(offset)

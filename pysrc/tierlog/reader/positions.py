@@ -1,12 +1,16 @@
-"""Where in an object to begin reading: from whatever says so, best first.
+"""Turns offsets and timestamps into positions, whichever index there is.
 
-1. the indexes of the segment, when the index cache has them: their offset index is the closest;
-2. the partition's own remote index files, when this node has some: the run of some 256 KiB;
-3. the indexes from the store, one request;
-4. nothing, when the indexes are damaged or gone although the segment is there: the object is then
-   walked from its start, or from the nearest batch that such a walk has come by before.
+A position in a remote segment comes from the first of these:
 
-An index is a hint: what is read there is checked before anybody gets it.
+1. the segment's own indexes, if the index cache has them: the offset index is the closest;
+2. the partition's remote index files, if this node has some: an entry of about 256 KiB;
+3. the segment's indexes from the store, in one request;
+4. a walk, if the indexes are damaged or gone although the segment is there. It begins at byte 0, or
+   at the nearest batch that an earlier walk has found.
+
+A position in a local segment comes from its offset index, or from a walk over all headers.
+
+An index is only a hint: every batch that is read is checked.
 """
 
 from __future__ import annotations
@@ -66,12 +70,12 @@ IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexLookups | None"]
 # Above every offset.
 NO_LIMIT = 2**63
 
-# Between two entries of an offset index there are 4 KiB, or one batch that is larger. A sparse one
-# is no better than the remote log index.
+# Two entries of an offset index are 4 KiB or one larger batch apart. An index with wider gaps is no
+# better than the remoteLogIndex.
 SPARSE_BYTES = 64 << 10
-# Of how many segments the run starts, or what a walk came by, is remembered.
+# The entries of so many segments, and the walks of so many, are remembered.
 _MAX_SEGMENTS = 256
-# Damaged indexes are looked at again after so long: somebody may have put them right.
+# Damaged indexes are tried again after this time, in case they were repaired.
 _RETRY_MS = 60_000
 _MAX_LOCAL_INDEX_BYTES = 64 << 20
 # An entry of a local offset index: relative offset, position.
@@ -79,14 +83,14 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 
 
 class Start:
-    """From which byte of an object on an offset is found.
+    """Byte position from which to scan for an offset.
 
-    The batch that holds it begins at `position` or later, at `latest` the latest, and ends by
-    `covers`, as far as the index knows; else `covers` is a guess. Of the batch at `position` the
-    index says that it ends with `last_offset`, or that it begins with `highest_offset` (or below,
-    without `first_timestamp_ms`, which is the one of its first record), so that both can be checked
-    against each other; a reader who comes from there knows its `lowest_offset`. ``guessed``: no
-    index has said so.
+    The batch that holds the offset begins between `position` and `latest` and ends at or before
+    `covers`, if an index says so; otherwise the start is ``guessed``, and `covers` with it.
+
+    What is known of the batch at `position` is compared with the batch that is read there: it ends
+    with `last_offset`; or it begins with `highest_offset` and with a record of
+    `first_timestamp_ms`, or, without a timestamp, between `lowest_offset` and `highest_offset`.
     """
 
     __slots__ = (
@@ -121,7 +125,7 @@ class Start:
         self.last_offset = last_offset
         self.lowest_offset = lowest_offset
         self.guessed = guessed
-        # To the store, for this answer.
+        # Requests to the store that the look-up took.
         self.requests = 0
 
     def __repr__(self) -> str:
@@ -129,8 +133,10 @@ class Start:
 
 
 class _Runs:
-    """The runs of a segment by its remote log index, all of them in its object; copied, so that the
-    index cache can let go of its file."""
+    """The ranges of a segment by the entries of its remoteLogIndex, checked to lie in its object.
+
+    They are copies, so that the index cache can release its file.
+    """
 
     __slots__ = ("ends", "first_offsets", "first_timestamps_ms", "last_offsets", "starts")
 
@@ -172,7 +178,7 @@ class _Runs:
 def _starts(
     entries: RemoteLogIndexEntries, place: Place, path: str, storage: RemoteStorageManager
 ) -> Int64Column:
-    """Return the positions that the remote data ids mean."""
+    """Return the positions that the remote data ids point at."""
     found = []
     for row, data_id in enumerate(entries.rdi):
         try:
@@ -189,7 +195,7 @@ def _starts(
 
 
 class _Walked:
-    """What reading a segment without its indexes has come by: batch boundaries."""
+    """Batch boundaries that reads without indexes have found in a segment."""
 
     __slots__ = ("last_offsets", "positions", "until_ms")
 
@@ -206,7 +212,8 @@ class _Walked:
             self.last_offsets.insert(index, last_offset)
 
     def start_for(self, offset: int) -> tuple[int, int]:
-        """Where to begin for `offset`, and the lowest offset that the batch there can have."""
+        """Return where to begin for `offset`, and the lowest offset that the batch there can
+        have."""
         index = bisect_left(self.last_offsets, offset)
         return (self.positions[index - 1], self.last_offsets[index - 1] + 1) if index else (0, 0)
 
@@ -294,10 +301,10 @@ class IndexLookups:
 
 
 class Positions:
-    """Looks positions up. Any thread.
+    """Looks up positions in remote segments. Any thread.
 
-    `alarm` is told of indexes that are damaged, or gone although their segment is not: readers get
-    their answers all the same, slower.
+    `alarm` receives an error for indexes that are damaged, or gone although their segment is not.
+    Reads go on without them, slower.
     """
 
     def __init__(
@@ -319,15 +326,15 @@ class Positions:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
-        # Segments whose indexes nobody believes for the time being.
+        # Segments whose indexes are not used for the time being.
         self._walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
     # -- looking up
 
     def find(self, place: Place, offset: int) -> Start | None:
-        """Where to begin for `offset`; None when its index says that nothing reaches it.
+        """Return where to begin for `offset`; None when the index says that no batch reaches it.
 
-        RemoteStorageError when the indexes have to be asked for and the store fails.
+        RemoteStorageError when the indexes have to be requested and the store fails.
         """
         segment_id = place.segment.segment_id
         if self._walked and (walked := self._without_index(segment_id)) is not None:
@@ -347,7 +354,7 @@ class Positions:
         return start
 
     def index_of(self, place: Place) -> SegmentIndex | None:
-        """The segment's own index, if it is here and nothing speaks against it."""
+        """Return the segment's own index if it is kept here and in use, else None."""
         if self._walked and self._without_index(place.segment.segment_id) is not None:
             return None
         entry = self._indexes.find(place.index_key)
@@ -364,8 +371,8 @@ class Positions:
             return None
 
     def fetch_index(self, place: Place) -> SegmentIndex | None:
-        """The same with a request; None when it is not the way to find an offset there, or in
-        vain: `find` knows what to do then. RemoteStorageError when the store fails."""
+        """Request the segment's own index. None when the request fails, or when `find` has a way
+        without it. RemoteStorageError when the store fails."""
         segment_id = place.segment.segment_id
         if self._files is not None or segment_id in self._walked or segment_id in self._indexes:
             return None
@@ -376,23 +383,25 @@ class Positions:
             return None
 
     def run_before(self, place: Place, offset: int) -> int:
-        """Where the run of `offset` begins, by an index already here; 0 when none says."""
+        """Return where the entry of `offset` begins, by an index that is here; 0 without one."""
         span = self._span(place, offset)
         return 0 if span is None else span[0]
 
     def run_limit(self, place: Place, position: int, offset: int) -> int:
-        """No batch that begins at `position` and holds `offset` or more ends after this byte."""
+        """Return a byte behind which no batch ends that begins at `position` and holds `offset` or
+        a later one."""
         span = self._span(place, offset)
         size_bytes = place.segment.segment_size_bytes
         return span[1] if span is not None and span[0] <= position < span[1] else size_bytes
 
     def is_loaded(self, place: Place) -> bool:
-        """Whether `run_end` needs no request."""
+        """Whether `run_end` takes no request."""
         segment_id = place.segment.segment_id
         return segment_id in self._runs or segment_id in self._indexes
 
     def load(self, place: Place) -> bool:
-        """Gets the runs of a segment, with a request if need be; False when that is in vain."""
+        """Get the entries of a segment, by a request if necessary; False when they are damaged or
+        gone."""
         try:
             self._runs_of(place, self._indexes.get(place.segment))
         except (CorruptDataError, RemoteResourceNotFoundError):
@@ -400,9 +409,9 @@ class Positions:
         return True
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
-        """Where the last run ends that ends within `size_bytes` of `position`, but at least one
-        does, and its last offset; None when the place has nothing from there on, or no index here
-        says."""
+        """Return where the last entry ends that ends within `size_bytes` of `position`, and its
+        last offset; the first entry after `position` when none does. None when the place has no
+        entry from there on, or no index is here."""
         runs = self._known_runs(place)
         if runs is None or not runs.ends:
             return None
@@ -418,31 +427,32 @@ class Positions:
     # -- forgetting, and walking
 
     def forget(self, place: Place) -> None:
-        """What is known of a segment may be wrong: ask the store again."""
+        """Forget the indexes of a segment, which may be wrong: the store has them."""
         segment_id = place.segment.segment_id
         with self._lock:
             self._runs.pop(segment_id, None)
         self._indexes.remove(segment_id)
 
     def distrust(self, place: Place, error: CorruptDataError) -> None:
-        """The segment's indexes are sound by their checksums, but lead astray."""
+        """Stop using indexes whose checksums are right and whose positions are wrong."""
         self._give_up(place, error)
 
     def note(self, place: Place, last_offset: int, position: int) -> None:
-        """A walk came by a batch at `position`; all before it end at `last_offset` or earlier."""
+        """Remember that a batch begins at `position` and that all before it end at `last_offset` or
+        earlier."""
         walked = self._walked.get(place.segment.segment_id)
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
 
     def keep_walk(self, place: Place) -> None:
-        """A walk waits for its quota: what it came by must not be forgotten meanwhile."""
+        """Keep what a walk has found while it waits for its quota."""
         walked = self._walked.get(place.segment.segment_id)
         if walked is not None:
             walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
     def clear(self) -> None:
-        """Forget everything that is kept here; the index cache is somebody else's."""
+        """Forget everything that is kept here; the index cache belongs to the caller."""
         if isinstance(self._indexes, KeptIndexes):
             self._indexes.clear()
         with self._lock:
@@ -464,7 +474,7 @@ class Positions:
                 found=f"{position}, {latest} and {covers}",
             )
         if position == 0:
-            # The offset index has no word about the very first batch, the runs do.
+            # The offset index does not know the first batch, the remoteLogIndex does.
             runs = self._runs_of(place, entry)
             if runs.starts and runs.starts[0] == 0:
                 return self._run_start(runs, 0, latest, covers)
@@ -523,7 +533,7 @@ class Positions:
         return runs
 
     def _known_runs(self, place: Place) -> _Runs | None:
-        """The runs of a segment whose indexes are here."""
+        """Return the entries of a segment whose indexes are here."""
         segment_id = place.segment.segment_id
         runs = self._runs.get(segment_id)
         if runs is None and segment_id in self._indexes and self.load(place):
@@ -531,7 +541,7 @@ class Positions:
         return runs
 
     def _span(self, place: Place, offset: int) -> tuple[int, int] | None:
-        """First byte of the run of `offset` and the one after its last."""
+        """Return the first byte of the entry of `offset` and the one after its last."""
         runs = self._known_runs(place)
         if runs is not None:
             row = runs.row_reaching(offset)
@@ -540,8 +550,8 @@ class Positions:
         return None if start is None else (start.position, start.covers)
 
     def _give_up(self, place: Place, error: Exception) -> _Walked:
-        """Read the segment without its indexes for a while, and say so; the error itself when the
-        segment is not what it was, or somebody is deleting it."""
+        """Stop using the segment's indexes for a while and report it. Raise `error` when the
+        segment was changed or is being deleted."""
         if not self._is_current(place):
             raise error
         walked = _Walked(self._clock.monotonic_ms() + _RETRY_MS)
@@ -567,7 +577,7 @@ class Positions:
         )
 
     def _report(self, error: Exception) -> None:
-        # Whoever keeps the error must not keep, by its frames, what was being read.
+        # The frames of a kept error must not keep the bytes alive that were being read.
         error.__context__ = None
         self._alarm(error.with_traceback(None))
 

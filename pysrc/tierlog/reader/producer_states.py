@@ -1,4 +1,4 @@
-"""The producer state that a segment begins with, as the broker wrote it or as its log says."""
+"""Finds the producer state before a segment, in the broker's snapshots or from the log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_SNAPSHOT_BYTES = 256 << 20
 
 
 class ProducerStates:
-    """Producer state at the base offset of a partition's segments, one kept at a time.
+    """Finds producer states at the base offsets of a partition's segments, and keeps one.
 
-    ``log`` may be replaced by a later listing of the same log. ``earlier`` is asked for the state
-    before an offset that the directory begins with and has no snapshot of.
+    ``log`` may be replaced by a later listing of the same log. ``earlier`` returns the state before
+    the first offset of the directory if that has no snapshot of it.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class ProducerStates:
         self._snapshot: bytes | None = None
 
     def remember(self, offset: int, snapshot: bytes) -> None:
-        """The state as it is before `offset`."""
+        """Keep `snapshot` as the state before `offset`."""
         self._offset, self._snapshot = offset, snapshot
 
     def before(self, segment: SegmentFiles) -> bytes | None:
-        """The state at the segment's base: as remembered, as the broker wrote it, or rebuilt from
-        the segments before, like a broker that finds no snapshot. None: no producers known."""
+        """Return the state before the segment: the kept one, the broker's snapshot, or one rebuilt
+        from the segments before, as a broker without a snapshot does. None without producers."""
         if self._offset == segment.base_offset:
             return self._snapshot
         upto = [one for one in self.log.segments if one.base_offset <= segment.base_offset]
@@ -67,7 +67,7 @@ def _rebuilt_snapshot(segment: SegmentFiles, snapshot: bytes | None) -> bytes:
 
 
 def _read_snapshot(segment: SegmentFiles) -> bytes | None:
-    """The broker's own snapshot at the segment's base, unless it is missing or damaged."""
+    """Return the broker's snapshot before the segment; None when it is missing or damaged."""
     if segment.start_snapshot_path is None:
         return None
     try:

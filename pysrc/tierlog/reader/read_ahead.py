@@ -1,32 +1,31 @@
-"""What sequential readers will ask for next, fetched before they do.
+"""Fetches what sequential readers will ask for next.
 
-A reader is known by where it goes on: whoever asks for the offset after the last one that was
-handed out, of whatever partition, is taken for the one that got those. So several readers of one
-partition each have a `Stream`, and nobody has to say who he is. It is made for the second read:
+A reader is identified by the offset at which it goes on: a read that begins where an earlier one
+ended continues its `Stream`. So each of several readers of a partition has a stream of its own, and
+none needs an id. A stream is made for the second read.
 
-* a store of this machine that answers at once is read in place, in pieces of `chunk_bytes` at
-  least;
-* from any other the next pieces are fetched by a few threads: run after run of the remote log
-  index, on into the next segment, whose indexes are fetched before it is reached.
+* A store on this machine that answers at once is read when the reader comes, in ranges of at least
+  `chunk_bytes`.
+* From every other store a few threads fetch the next chunks: entry after entry of the
+  remoteLogIndex, and on into the next segment, whose indexes are fetched in advance.
 
-How far ahead: of a server that sends at once two pieces are under way while the reader is at the
-one before, so that neither rests. Of one that lets readers wait, twice what the reader gets
-through, at his pace, while one request is under way. A stream whose reader had to wait all the same
-asks for four times as much from then on, in larger pieces when there are more of them than threads,
-up to `max_window_bytes` and the share of the memory that may be read ahead. What nobody came for
-goes after `idle_ms`, and at once when somebody else needs the memory.
+The window says how far ahead. A server that sends at once has two chunks requested while the reader
+is at the one before, so that neither side rests. For a store that lets readers wait the window is
+twice the bytes that the reader consumes during one request. A stream whose reader still had to wait
+gets four times the window from then on, in larger chunks when there are more chunks than threads,
+up to `max_window_bytes` and the read-ahead share of the memory. Chunks that are not read are
+dropped after `idle_ms`, and at once when another reader needs the memory.
 
-Requests that go out at one moment come back at one moment, and then for a while nothing does: those
-that take their places are all on their way. So they go out evenly, a window in the time that a
-piece takes until it is checked: what goes out faster waits for a processor, in more memory than
-lies in the caches.
+Requests that are sent together arrive together, and then nothing arrives until the next ones do. So
+they are sent evenly: one window in the time that a chunk takes until it is checked. Chunks that are
+requested faster wait for a processor, in memory that the processor's caches no longer hold.
 
-A piece is charged to the quota of the read that had it planned, when it is asked of the store. No
-piece is planned while that quota is used up; one that finds it used up stays where it is, until its
-reader comes to it or there is room again.
+A chunk is charged to the quota of the read that planned it, when it is requested. None is planned
+while that quota is used up. A chunk that finds it used up waits until its reader comes, or until
+the quota has room.
 
-A piece is checked where it was fetched, on that thread. One that is damaged or could not be had is
-dropped: the reader asks for it again itself and gets the error, if there still is one.
+Each chunk is checked on the thread that fetched it. A damaged or failed one is dropped: the reader
+requests it again and gets the error, if it persists.
 """
 
 from __future__ import annotations
@@ -49,22 +48,22 @@ from tierlog.reader.store_waits import StoreWaits
 from tierlog.reader.workers import Threads, Workers
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
-__all__ = ["Piece", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream", "Work"]
+__all__ = ["Chunk", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream", "Work"]
 
 _GROWTH = 4
-# So many pieces of a server that sends at once, after the one that the reader is at. With one the
-# processors still rest at times, three bring no more than two.
+# The number of chunks requested of a server that sends at once, after the one that the reader is
+# at. With one the processors rest at times, and three are no faster than two.
 _UNDER_WAY = 2
-# A window goes out in at most so many times what the store lets readers wait: one piece that took
-# for ever does not hold up those after it.
+# A window is requested within so many times the wait of the store, so that one slow chunk does not
+# delay those after it.
 _MOST_SPREAD = 2
-# So many pieces, about, tell how long one takes.
-_PIECES = 16
-# A reader that is back within the same millisecond.
+# The time of a chunk is the moving mean of about so many.
+_CHUNKS = 16
+# The pause of a reader that returns within the same millisecond.
 _NO_PAUSE_MS = 0.25
-# So many segments' indexes are fetched beforehand at most.
+# The indexes of at most so many segments are fetched in advance.
 _MAX_WARMED = 16
-# Topic id, partition and where a reader goes on.
+# Topic id, partition, and the offset at which a reader goes on.
 _Key = tuple[str, int, int]
 # Place, position and time of a first read.
 _Begun = tuple[Place, int, int]
@@ -72,8 +71,8 @@ _Begun = tuple[Place, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadSettings:
-    """Sizes in bytes. ``threads`` fetch for all streams together; with ``max_window_bytes`` 0
-    nothing is read ahead. ``slow_ms``: a store that lets readers wait that long is read ahead."""
+    """Limits of read-ahead. ``threads`` fetch for all streams together. With ``max_window_bytes`` 0
+    nothing is read ahead. A store that lets readers wait for ``slow_ms`` counts as slow."""
 
     threads: int = 32
     chunk_bytes: int = 1 << 20
@@ -86,10 +85,10 @@ class ReadAheadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadStats:
-    """Counts since the start, but ``streams`` and ``threads``, which are of now.
+    """Counts since the start; ``streams`` and ``threads`` are the numbers now.
 
-    ``stalls``: how often a reader waited for a piece that was on its way. ``wasted_bytes`` were
-    fetched and dropped, ``failed`` pieces were damaged or not to be had.
+    ``pieces`` and ``bytes`` count planned chunks. ``stalls`` counts waits of readers for a chunk.
+    ``wasted_bytes`` were fetched and dropped. ``failed`` chunks were damaged or not available.
     """
 
     pieces: int
@@ -102,23 +101,23 @@ class ReadAheadStats:
 
 
 class Fetch(Protocol):
-    """How a piece gets its bytes."""
+    """Fetches and scans a range of the object of `place`."""
 
     def __call__(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun: ...
 
 
 class Work(Enum):
-    """What came of an attempt to fetch a piece."""
+    """The result of an attempt to fetch a chunk."""
 
     DONE = "done"
-    # Another thread fetches it, or has done so.
+    # Another thread fetches the chunk or has fetched it.
     TAKEN = "taken"
     # The quota is used up.
     REFUSED = "refused"
 
 
-class Piece:
-    """Bytes [`position`, `end`) of a place's object: waiting, under way, here or failed."""
+class Chunk:
+    """Bytes [`position`, `end`) of a place's object: planned, being fetched, here, or failed."""
 
     __slots__ = (
         "_done",
@@ -148,17 +147,18 @@ class Piece:
     ) -> None:
         self.place = place
         self.payer = payer
-        # Whether the quota had no room when a worker came to it.
+        # Whether the quota had no room when a worker tried to fetch it.
         self.is_refused = False
-        # The first one where a stream enters a segment: from there on nothing is left out. Its
-        # batches begin with the lowest one or later and end with the last one.
+        # The first offset is known where a stream enters a segment. The batches begin at or above
+        # the lowest offset and end with the last one.
         self.first_offset, self._lowest_offset, self._last_offset = offsets
         self.position, self.end = span
         self.run: BatchRun | None = None
         self._fetch = fetch
         self._done = threading.Event()
         self._dropped = False
-        # The thread that takes the permit fetches the piece, or gives it up. One at a time tries.
+        # The thread that takes the permit fetches the chunk or drops it. One thread tries at a
+        # time.
         self._permit: Permit | None = permit
         self._turn = threading.Lock()
 
@@ -168,11 +168,11 @@ class Piece:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no thread has asked the store for it yet."""
+        """Whether it was not requested yet."""
         return self._permit is not None
 
     def fetch_ahead(self) -> Work:
-        """Fetch it before its reader comes; never waits for the quota or another thread."""
+        """Fetch it before its reader comes. Never waits for the quota or another thread."""
         if not self._turn.acquire(blocking=False):
             return Work.TAKEN
         try:
@@ -184,43 +184,44 @@ class Piece:
             permit, self._permit = self._permit, None
         finally:
             self._turn.release()
-        self._work(permit)
+        self._fetch_and_check(permit)
         return Work.DONE
 
     def fetch_now(self, payer: Payer) -> Work:
-        """Fetch it for the reader that has come to it, at its expense."""
+        """Fetch it for the reader that needs it now; `payer` is that reader's."""
         with self._turn:
             if self._permit is None:
                 return Work.TAKEN
             if not payer.charge(self.end - self.position):
                 return Work.REFUSED
             permit, self._permit = self._permit, None
-        self._work(permit)
+        self._fetch_and_check(permit)
         return Work.DONE
 
-    def _work(self, permit: Permit) -> None:
+    def _fetch_and_check(self, permit: Permit) -> None:
         run = None
         try:
             run = self._fetch(self.place, self.position, self.end, permit)
             if not self._is_sound(run):
                 run = None
         except (TierlogError, OSError):
-            # The reader asks again itself and gets the error.
+            # The reader requests the range again and gets the error.
             run = None
         finally:
             self.run = run
-            # Looked at afterwards: `drop` first says so and then takes it away.
+            # Checked last: `drop` sets the flag before it clears `run`.
             if self._dropped:
                 self.run = None
             self._done.set()
 
     def result(self) -> BatchRun | None:
-        """Its batches; None when it failed or was dropped. Waits for the thread that fetches it."""
+        """Return its batches, after a wait for the thread that fetches it; None when it failed or
+        was dropped."""
         self._done.wait()
         return self.run
 
     def drop(self) -> int:
-        """Give it up; how many bytes were fetched in vain."""
+        """Drop it; return how many bytes were fetched in vain."""
         self._dropped = True
         with self._turn:
             permit, self._permit = self._permit, None
@@ -232,7 +233,7 @@ class Piece:
         return self.end - self.position
 
     def _is_sound(self, run: BatchRun) -> bool:
-        """No checksum covers the base offset of a batch, but the index knows the run's offsets."""
+        """Whether the offsets are those of the index: no checksum covers a base offset."""
         return (
             run.is_whole
             and run.base_offset[0] >= self._lowest_offset
@@ -241,17 +242,17 @@ class Piece:
 
 
 class Stream:
-    """One sequential reader: the next batch begins at byte `position` of `place`.
+    """The state of one sequential reader: its next batch begins at byte `position` of `place`.
 
-    `pieces` follow each other from there on without a gap, also into later segments;
-    (`plan_place`, `plan_position`) is where the next one begins. For one thread at a time.
+    `chunks` follow each other from there on without a gap, also into later segments. The next chunk
+    begins at (`plan_place`, `plan_position`). For one thread at a time.
     """
 
     __slots__ = (
         "answered_ms",
+        "chunks",
         "due_ms",
         "partition",
-        "pieces",
         "place",
         "plan_lowest",
         "plan_offset",
@@ -271,74 +272,75 @@ class Stream:
         self.window_bytes = 0
         self.place: Place | None = place
         self.position = position
-        # What a request brought beyond what was asked for.
+        # Batches left over from the last request.
         self.run: BatchRun | None = None
-        self.pieces: deque[Piece] = deque()
+        self.chunks: deque[Chunk] = deque()
         self.plan_place: Place | None = None
         self.plan_position = 0
         self.plan_offset: int | None = None
         self.plan_lowest = 0
         self.reads = 0
-        # Where planning was when indexes were last asked for beforehand.
+        # The place of the last chunk when indexes were last fetched in advance.
         self.warmed: Place | None = None
         self.answered_ms = answered_ms
-        # When the next piece may be asked for.
+        # When the next chunk may be requested.
         self.due_ms: float = answered_ms
 
     def is_at(self, place: Place) -> bool:
-        """Whether the stream goes on in this segment."""
+        """Whether the next batch is in this segment."""
         return self.place is not None and self.place.is_of(place)
 
     @property
     def at_end(self) -> bool:
-        """Whether all bytes of its segment were handed out."""
+        """Whether all bytes of its segment were returned."""
         return self.place is not None and self.position >= self.place.segment.segment_size_bytes
 
     def goes_on(self, place: Place, position: int) -> None:
-        """The next batch begins there."""
+        """Set where the next batch begins, and drop the chunks before it."""
         self.place, self.position = place, position
-        while self.pieces and self.pieces[0].end <= position and self.pieces[0].place.is_of(place):
-            self.pieces.popleft()
+        while self.chunks and self.chunks[0].end <= position and self.chunks[0].place.is_of(place):
+            self.chunks.popleft()
 
     def enters(self, place: Place, offset: int) -> bool:
-        """Whether the next piece is the one with which to enter a segment at `offset`."""
-        while self.pieces and not self.pieces[0].place.is_of(place):
-            self.pieces.popleft().drop()
-        if not self.pieces:
+        """Whether the next chunk is the one with which the stream enters a segment at `offset`."""
+        while self.chunks and not self.chunks[0].place.is_of(place):
+            self.chunks.popleft().drop()
+        if not self.chunks:
             return False
-        first_offset = self.pieces[0].first_offset
+        first_offset = self.chunks[0].first_offset
         return first_offset is not None and first_offset <= offset
 
     def plan_from(self, place: Place, position: int, offset: int) -> None:
-        """The next piece begins there, with `offset` or later, right after what was handed out."""
+        """Plan the next chunk right after the returned batches; it begins with `offset` or
+        later."""
         self.plan_place, self.plan_position, self.plan_offset = place, position, None
         self.plan_lowest = offset
 
     def planned_bytes(self) -> int:
-        """Bytes of all pieces, here or on their way."""
-        return sum(piece.end - piece.position for piece in self.pieces)
+        """Return the bytes of all chunks."""
+        return sum(chunk.end - chunk.position for chunk in self.chunks)
 
 
 class NextPlaces(Protocol):
-    """What the planning of pieces needs to know of segments and their indexes."""
+    """Answers questions about segments and their indexes for the planning of chunks."""
 
     def following(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, place: Place
     ) -> tuple[Place, int] | None:
-        """The place after `place`, and the offset it goes on at."""
+        """Return the place after `place`, and the offset at which it begins."""
         ...
 
     def is_loaded(self, place: Place) -> bool:
-        """Whether the next two calls need no request."""
+        """Whether `start_of` and `run_end` take no request."""
         ...
 
     def start_of(self, place: Place, offset: int) -> int | None:
-        """From which byte on to read for `offset`; None when nothing there reaches it."""
+        """Return the position of the batch that holds `offset`; None when none does."""
         ...
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
-        """Where the runs end that fit into `size_bytes` from `position` on, at least one, and
-        their last offset."""
+        """Return where the index entries end that fit into `size_bytes` from `position` on, at
+        least one, and their last offset."""
         ...
 
     def load(self, place: Place) -> object:
@@ -347,7 +349,7 @@ class NextPlaces(Protocol):
 
 
 class ReadAhead:
-    """The streams of one reader, and the threads that fetch for them. Any thread."""
+    """The streams of one `RemoteBatchReader`, and the threads that fetch for them. Any thread."""
 
     def __init__(
         self,
@@ -373,29 +375,29 @@ class ReadAhead:
         self._lock = threading.Lock()
         self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
         self._count = 0
-        # Where readers that have read once go on: place, position, and the time of the read. The
-        # stream is made for the second read.
+        # Where readers that have read once go on. When the first table is full it replaces the
+        # second one.
         self._begun: dict[_Key, _Begun] = {}
         self._begun_before: dict[_Key, _Begun] = {}
         self._max_begun = settings.max_streams if settings.max_window_bytes > 0 else 0
         self._loading: set[RemoteLogSegmentId] = set()
         self._pieces = self._bytes = self._wasted = self._failed = self._stalls = 0
-        # What a piece takes to be fetched and checked, in the mean of the last ones.
-        self._piece_ms = 0.0
+        # The mean time to fetch and check a chunk.
+        self._chunk_ms = 0.0
         self._closed = False
         memory.on_shortage(self.give_up)
 
     # -- streams
 
     def take(self, partition: TopicIdPartition, offset: int) -> Stream | None:
-        """The stream that goes on at `offset`, for the caller alone; of several the one that has
-        read most ahead."""
+        """Return the stream that goes on at `offset` and remove it here; of several the one with
+        the most chunks. None without one."""
         key = (partition.topic_id, partition.partition, offset)
         if self._streams and key in self._streams:
             with self._lock:
                 found = self._streams.get(key)
                 if found:
-                    stream = max(found, key=lambda one: len(one.pieces))
+                    stream = max(found, key=lambda one: len(one.chunks))
                     found.remove(stream)
                     self._count -= 1
                     if not found:
@@ -407,8 +409,8 @@ class ReadAhead:
         return None if begun is None else Stream(partition, *begun)
 
     def begin(self, offset: int, place: Place, position: int, now_ms: int) -> None:
-        """Somebody has read once, and goes on at `offset` if he is sequential: at byte `position`
-        of `place`."""
+        """Remember a first read. If its reader is sequential, it goes on at `offset`, which is byte
+        `position` of `place`."""
         if self._closed or not self._max_begun:
             return
         begun = self._begun
@@ -419,7 +421,7 @@ class ReadAhead:
         begun[topic_id, partition, offset] = place, position, now_ms
 
     def put(self, stream: Stream, offset: int) -> None:
-        """The stream goes on at `offset`; who takes it next reads on there."""
+        """Keep a stream for the read that goes on at `offset`."""
         stream.answered_ms = self._clock.monotonic_ms()
         key = (stream.partition.topic_id, stream.partition.partition, offset)
         surplus: list[Stream] = []
@@ -430,19 +432,19 @@ class ReadAhead:
                 self._streams.setdefault(key, []).append(stream)
                 self._count += 1
                 self._streams.move_to_end(key)
-            surplus += self._surplus()
+            surplus += self._remove_surplus()
         for one in surplus:
-            self.drop_pieces(one)
+            self.drop_chunks(one)
 
     def sweep(self) -> None:
-        """Drop what nobody came for in time."""
+        """Drop the chunks of readers that did not return in time."""
         with self._lock:
-            surplus = self._surplus()
+            surplus = self._remove_surplus()
         for one in surplus:
-            self.drop_pieces(one)
+            self.drop_chunks(one)
 
-    def _surplus(self) -> list[Stream]:
-        """Streams that are too many or too old, out of the table."""
+    def _remove_surplus(self) -> list[Stream]:
+        """Remove and return the streams that are too many or too old."""
         found: list[Stream] = []
         now_ms = self._clock.monotonic_ms()
         while self._streams:
@@ -461,9 +463,9 @@ class ReadAhead:
     # -- pieces
 
     def in_place(self, stream: Stream, size_bytes: int) -> int:
-        """How much to fetch for a reader who waits for `size_bytes`: more than that when he is
-        sequential, so that the next reads find it here. From a quick store the more the longer he
-        has been it: one who reads here and there comes by his own marks now and then."""
+        """Return how much to fetch for a reader that waits for `size_bytes`. A sequential reader
+        gets more, for its next reads. From a quick store it gets more with each read, since a
+        random reader may happen to reach the end of an earlier read of its own."""
         if stream.reads < 1 or self.settings.max_window_bytes <= 0:
             return size_bytes
         chunk_bytes = self.settings.chunk_bytes
@@ -476,82 +478,81 @@ class ReadAhead:
         """Whether the store lets readers wait."""
         return self.waits.wait_ms >= self.settings.slow_ms
 
-    def awaited(self, stream: Stream, piece: Piece, payer: Payer) -> tuple[BatchRun | None, Work]:
-        """The batches of a piece, and whether the caller fetched it itself or must not. A reader
-        that has to wait for the store gets more read ahead from then on."""
-        if piece.is_done:
-            return self._counted(piece.run), Work.TAKEN
+    def wait_for(self, stream: Stream, chunk: Chunk, payer: Payer) -> tuple[BatchRun | None, Work]:
+        """Return the batches of a chunk, after a wait if necessary, and whether the caller fetched
+        it or must not. The window of a stream whose reader waits for the store grows."""
+        if chunk.is_done:
+            return self._count_failure(chunk.run), Work.TAKEN
         begun_ms = self._clock.monotonic_ms()
-        work = piece.fetch_now(payer)
+        work = chunk.fetch_now(payer)
         if work is Work.REFUSED:
             return None, work
-        run = piece.result()
+        run = chunk.result()
         waited = self._clock.monotonic_ms() - begun_ms >= self.settings.slow_ms
         # Under a limit the wait may have been for the quota.
         if waited and not (work is Work.DONE and payer.is_limited):
             self._stalls += 1
             if self.is_slow:
                 stream.window_bytes *= _GROWTH
-        return self._counted(run), work
+        return self._count_failure(run), work
 
-    def _counted(self, run: BatchRun | None) -> BatchRun | None:
+    def _count_failure(self, run: BatchRun | None) -> BatchRun | None:
         if run is None:
             self._failed += 1
         return run
 
     def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int, payer: Payer) -> None:
-        """Have the pieces after those at hand fetched, as far ahead as the stream's window; from a
-        server that sends at once no more than are to be under way; none while the quota of the
-        payer is used up."""
+        """Have the next chunks fetched, as far as the window of the stream reaches; only a few of a
+        server that sends at once, and none while the quota of the payer is used up."""
         is_slow = self.is_slow
         if self._closed or stream.plan_place is None:
             return
-        if not is_slow and not self._is_sent(stream, max_bytes):
+        if not is_slow and not self._is_sent_ahead(stream, max_bytes):
             return
         if not payer.charge_ahead(0):
             return
-        for piece in stream.pieces:
-            if piece.is_refused:
-                piece.is_refused, piece.payer = False, payer
-                self._workers.submit(self._worker(piece))
+        for chunk in stream.chunks:
+            if chunk.is_refused:
+                chunk.is_refused, chunk.payer = False, payer
+                self._workers.submit(self._fetch_job(chunk))
         now_ms, wait_ms = self._clock.monotonic_ms(), self.waits.wait_ms if is_slow else 0.0
         window = self._window(stream, max_bytes, now_ms, wait_ms)
-        spread_ms = min(max(wait_ms, self._piece_ms), _MOST_SPREAD * wait_ms)
+        spread_ms = min(max(wait_ms, self._chunk_ms), _MOST_SPREAD * wait_ms)
         planned = stream.planned_bytes()
-        while planned < window and (is_slow or len(stream.pieces) <= _UNDER_WAY):
-            most_bytes = self._piece_bytes(window, max_bytes)
-            next_piece = self._next_piece(stream, lineage, most_bytes, payer)
-            if next_piece is None:
+        while planned < window and (is_slow or len(stream.chunks) <= _UNDER_WAY):
+            most_bytes = self._chunk_bytes(window, max_bytes)
+            next_chunk = self._plan_chunk(stream, lineage, most_bytes, payer)
+            if next_chunk is None:
                 return
-            piece = next_piece
-            size_bytes = piece.end - piece.position
+            chunk = next_chunk
+            size_bytes = chunk.end - chunk.position
             planned += size_bytes
-            stream.pieces.append(piece)
+            stream.chunks.append(chunk)
             self._pieces += 1
             self._bytes += size_bytes
             due_ms = max(stream.due_ms, now_ms)
             stream.due_ms = due_ms + spread_ms * size_bytes / window
-            self._workers.submit(self._worker(piece), due_ms - now_ms)
+            self._workers.submit(self._fetch_job(chunk), due_ms - now_ms)
 
-    def _worker(self, piece: Piece) -> Callable[[], None]:
+    def _fetch_job(self, chunk: Chunk) -> Callable[[], None]:
         def job() -> None:
             begun_ms = self._clock.monotonic_ms()
-            if piece.fetch_ahead() is Work.DONE:
+            if chunk.fetch_ahead() is Work.DONE:
                 took_ms = self._clock.monotonic_ms() - begun_ms
-                before_ms = self._piece_ms or took_ms
-                self._piece_ms = before_ms + (took_ms - before_ms) / _PIECES
+                before_ms = self._chunk_ms or took_ms
+                self._chunk_ms = before_ms + (took_ms - before_ms) / _CHUNKS
 
         return job
 
-    def _is_sent(self, stream: Stream, max_bytes: int) -> bool:
-        """Whether a server may send before the reader asks: as soon as he is given whole chunks,
-        so not to one who has come by his own mark once, reading here and there."""
+    def _is_sent_ahead(self, stream: Stream, max_bytes: int) -> bool:
+        """Whether a quick server is read ahead for this reader. It is once its requests are whole
+        chunks, and so not for a random reader that reached its own earlier end by chance."""
         return not self._is_local and (
             self.in_place(stream, max_bytes) >= self.settings.chunk_bytes
         )
 
     def _window(self, stream: Stream, max_bytes: int, now_ms: int, wait_ms: float) -> int:
-        """How many bytes are to be here or on their way."""
+        """Return how many bytes the chunks of a stream should have."""
         if stream.reads == 1:
             pause_ms = now_ms - stream.answered_ms
             stream.window_bytes = int(2 * max_bytes * wait_ms / max(pause_ms, _NO_PAUSE_MS))
@@ -560,19 +561,19 @@ class ReadAhead:
         stream.window_bytes = window
         return window
 
-    def _piece_bytes(self, window: int, max_bytes: int) -> int:
-        """Larger pieces when the window has more of them than there are threads; several reads of
-        `max_bytes` to a piece, or one."""
+    def _chunk_bytes(self, window: int, max_bytes: int) -> int:
+        """Return the size of the next chunk: one read of `max_bytes`, or several; more when the
+        window has more chunks than there are threads."""
         settings = self.settings
         size = min(max(settings.chunk_bytes, window // settings.threads), settings.max_chunk_bytes)
         if max_bytes >= size:
             return min(max_bytes, settings.max_window_bytes)
         return size - size % max_bytes if max_bytes > 0 else size
 
-    def _next_piece(
+    def _plan_chunk(
         self, stream: Stream, lineage: LeaderEpochs, size_bytes: int, payer: Payer
-    ) -> Piece | None:
-        place = self._planned_place(stream, lineage)
+    ) -> Chunk | None:
+        place = self._find_plan_place(stream, lineage)
         if place is None:
             return None
         found = self._places.run_end(place, stream.plan_position, size_bytes)
@@ -584,18 +585,18 @@ class ReadAhead:
             return None
         span = stream.plan_position, end
         offsets = stream.plan_offset, stream.plan_lowest, last_offset
-        piece = Piece(self._fetch, place, span, permit, offsets, payer)
+        chunk = Chunk(self._fetch, place, span, permit, offsets, payer)
         stream.plan_position, stream.plan_offset = end, None
         stream.plan_lowest = last_offset + 1
-        return piece
+        return chunk
 
-    def _planned_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
-        """Where the next piece lies; None while that is not known, or when there is no more."""
+    def _find_plan_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
+        """Return the place of the next chunk; None while it is not known, or without one."""
         place = stream.plan_place
         assert place is not None
         if stream.warmed is not place:
             stream.warmed = place
-            self._warm(stream, lineage, place)
+            self._load_indexes(stream, lineage, place)
         if not self._places.is_loaded(place):
             return None
         if self._places.run_end(place, stream.plan_position, 1) is not None:
@@ -611,20 +612,19 @@ class ReadAhead:
         stream.plan_lowest = 0
         return place
 
-    def _warm(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:
-        """Have the indexes fetched of the segments that read-ahead comes to while it waits for
-        what it has asked for."""
+    def _load_indexes(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:
+        """Have the indexes of the segments fetched that the window will reach next."""
         ahead_bytes = -place.segment.segment_size_bytes
         for _ in range(_MAX_WARMED):
             if not self._places.is_loaded(place):
-                self._workers.submit(self._loader(place))
+                self._workers.submit(self._load_job(place))
             ahead_bytes += place.segment.segment_size_bytes
             following = self._places.following(stream.partition, lineage, place)
             if following is None or ahead_bytes > 2 * stream.window_bytes:
                 return
             place = following[0]
 
-    def _loader(self, place: Place) -> Callable[[], None]:
+    def _load_job(self, place: Place) -> Callable[[], None]:
         segment_id = place.segment.segment_id
 
         def load() -> None:
@@ -634,7 +634,7 @@ class ReadAhead:
             try:
                 self._places.load(place)
             except (TierlogError, OSError):
-                # The reader asks again himself and gets the error.
+                # The reader requests them again and gets the error.
                 self._failed += 1
             finally:
                 self._loading.discard(segment_id)
@@ -644,36 +644,36 @@ class ReadAhead:
     # -- giving up
 
     def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether bytes for a reader that goes on at `offset` are here, or on their way."""
+        """Whether bytes for a reader that goes on at `offset` were requested already."""
         key = (partition.topic_id, partition.partition, offset)
         with self._lock:
             return any(
-                one.run is not None or (one.pieces and not one.pieces[0].is_waiting)
+                one.run is not None or (one.chunks and not one.chunks[0].is_waiting)
                 for one in self._streams.get(key, ())
             )
 
-    def drop_pieces(self, stream: Stream) -> int:
-        """What was read ahead for a stream goes; how many bytes that were."""
+    def drop_chunks(self, stream: Stream) -> int:
+        """Drop the chunks of a stream; return how many bytes that frees."""
         freed = 0 if stream.run is None else stream.run.view.nbytes
         stream.run = None
-        while stream.pieces:
-            piece = stream.pieces.pop()
-            freed += piece.end - piece.position
-            self._wasted += piece.drop()
+        while stream.chunks:
+            chunk = stream.chunks.pop()
+            freed += chunk.end - chunk.position
+            self._wasted += chunk.drop()
         stream.plan_place = None
         return freed
 
     def give_up(self, needed_bytes: int) -> None:
-        """Somebody needs memory: what was read ahead for who has been away longest goes first."""
+        """Free `needed_bytes` for another reader; the streams that were idle longest go first."""
         with self._lock:
             for streams in self._streams.values():
                 for stream in streams:
                     if needed_bytes <= 0:
                         return
-                    needed_bytes -= self.drop_pieces(stream)
+                    needed_bytes -= self.drop_chunks(stream)
 
     def stats(self) -> ReadAheadStats:
-        """Counts for metrics."""
+        """Return the counts for metrics."""
         return ReadAheadStats(
             pieces=self._pieces,
             bytes=self._bytes,
@@ -685,7 +685,7 @@ class ReadAhead:
         )
 
     def close(self) -> None:
-        """Drop everything; a piece under way is dropped when it comes."""
+        """Drop everything. A chunk that is being fetched is dropped when it arrives."""
         with self._lock:
             self._closed = True
             streams = [one for found in self._streams.values() for one in found]
@@ -694,5 +694,5 @@ class ReadAhead:
             self._count = 0
         self._workers.close()
         for stream in streams:
-            self.drop_pieces(stream)
+            self.drop_chunks(stream)
         self._memory.remove_on_shortage(self.give_up)

@@ -19,15 +19,16 @@ __all__ = ["Fetched", "RefusedError", "RemoteRead", "ThrottledError", "Wanted", 
 
 
 class RemoteRead(NamedTuple):
-    """What a read found.
+    """The result of a remote read.
 
-    ``records``: whole batches as they are stored, back to back, the first one reaching the offset
-    asked for. They lie in ``segment`` from byte ``start_position`` up to, not including,
-    ``end_position``; ``first_offset`` is the base offset of the first one and ``next_offset`` the
-    one after the last. Without any, `first_offset` is -1 and `next_offset` is where to go on: past
-    a gap, or the offset itself when the first batch is too large, or there was no memory for it in
-    time (``refused``), or the quota is used up (``throttled``). ``requests`` to the store were made
-    for it.
+    ``records``: whole batches as they are stored, back to back; the first one reaches the offset of
+    the read. They lie in ``segment`` from byte ``start_position`` up to, not including,
+    ``end_position``. ``first_offset`` is the base offset of the first batch and ``next_offset`` the
+    offset after the last one.
+
+    In an empty read `first_offset` is -1. Its `next_offset` lies past a gap, or is the offset of
+    the read: the first batch is too large, there was no memory in time (``refused``), or the quota
+    is used up (``throttled``). ``requests`` counts the requests to the store.
     """
 
     records: Buffer
@@ -42,7 +43,7 @@ class RemoteRead(NamedTuple):
 
 
 class RefusedError(Exception):
-    """There was no memory in time."""
+    """The memory stayed full for too long."""
 
 
 class ThrottledError(Exception):
@@ -50,7 +51,7 @@ class ThrottledError(Exception):
 
 
 class Fetched(NamedTuple):
-    """Bytes of a place, from `position` on, that nobody has looked at closely yet."""
+    """Bytes of a place from `position` on that were fetched and not examined yet."""
 
     place: Place
     position: int
@@ -114,7 +115,7 @@ class Wanted:
         self.fetched: Fetched | None = None
 
     def go_to(self, offset: int) -> None:
-        """Past a gap, or to the next segment: the stream's position is not where that is."""
+        """Move on past a gap or to the next segment, where the stream's position says nothing."""
         self.offset = offset
         if self.stream is not None:
             self.stream.place = None

@@ -1,4 +1,4 @@
-"""Whether batches are what the index, or the batches before them, said of that position."""
+"""Compares batches with what an index, or the batches before them, said of their position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRONG_POSITION = "wrong_position"
 
 
 def check_start(run: BatchRun, start: Start, place: Place) -> None:
-    """CorruptDataError unless the batch at that position is the one that the index names."""
+    """Raise CorruptDataError unless the first batch of `run` is the one that the index names."""
     if not len(run):
         return
     first, last = run.base_offset[0], run.last_offset[0]
@@ -32,7 +32,7 @@ def check_start(run: BatchRun, start: Start, place: Place) -> None:
         if (first, timestamp_ms) == (start.highest_offset, start.first_timestamp_ms):
             return
         if first == start.highest_offset:
-            # A batch is there, but another one.
+            # There is a batch at that position, but a different one.
             reason, hint = "wrong_batch", "the object holds another segment"
         expected = f"a batch of offset {start.highest_offset}, time {start.first_timestamp_ms}"
     raise CorruptDataError(

@@ -1,4 +1,4 @@
-"""What a sequential reader gets of the pieces that were read ahead for it."""
+"""Serves a sequential reader from the chunks that were read ahead for it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tierlog.reader.remote_read import Wanted
 
 __all__ = ["Outcome", "Part", "take_parts"]
 
-# An answer of this size may end with a piece when it is half of what was asked for: filling it up
-# would mean copying all of it.
+# A read of this size may end with a chunk when that is half of `max_bytes`: a second chunk would
+# mean copying both.
 _LARGE_BYTES = 256 << 10
 
 
 class Outcome(Enum):
-    """Why there are no batches."""
+    """Why chunks gave no batches."""
 
-    # What was asked for allows none.
+    # The limits of the read allow none.
     NOTHING = "nothing"
-    # The segment has no more of the log.
+    # The segment has no more batches of the log.
     EXHAUSTED = "exhausted"
-    # It was not read ahead.
+    # No chunk holds the offset.
     MISSED = "missed"
-    # It is not here yet, and the quota is used up.
+    # The chunk has to be fetched, and the quota is used up.
     THROTTLED = "throttled"
 
 
@@ -41,23 +41,24 @@ class Part:
 
     @property
     def size_bytes(self) -> int:
+        """The size of the batches together."""
         return self.run.position_of(self.end) - self.run.position_of(self.row)
 
 
 def take_parts(
     ahead: ReadAhead, stream: Stream, place: Place, wanted: Wanted
 ) -> list[Part] | Outcome:
-    """The batches wanted, from pieces of `place`, waiting for those on their way."""
+    """Return the wanted batches from chunks of `place`; waits for chunks that are being fetched."""
     last_offset = min(place.last_offset, wanted.last_offset)
     parts: list[Part] = []
     offset, left = wanted.offset, wanted.max_bytes
-    for piece in stream.pieces:
-        if not piece.place.is_of(place):
-            # Read ahead goes on in the next segment, so this one has no more.
+    for chunk in stream.chunks:
+        if not chunk.place.is_of(place):
+            # Read-ahead went on into the next segment, so this one has no more.
             return parts or Outcome.EXHAUSTED
         if parts and left * 2 <= wanted.max_bytes and wanted.max_bytes >= _LARGE_BYTES:
             return parts
-        run, work = ahead.awaited(stream, piece, wanted.payer)
+        run, work = ahead.wait_for(stream, chunk, wanted.payer)
         wanted.requests += work is Work.DONE
         if run is None and work is Work.REFUSED:
             return parts or Outcome.THROTTLED
@@ -67,7 +68,7 @@ def take_parts(
         if row == len(run):
             continue
         if run.base_offset[row] > offset:
-            # A gap, or other bytes than were asked for: by the index one can tell.
+            # Either a gap, or the store returned other bytes: the index decides.
             return parts or Outcome.MISSED
         end = run.rows_within(row, left, last_offset)
         if end == row and not parts:

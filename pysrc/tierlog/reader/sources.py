@@ -1,4 +1,4 @@
-"""What a verb is pointed at: a broker's log directory or a store, and which partition of it."""
+"""Tells log directories from stores, and parses topic and partition arguments."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
     "source_of",
 ]
 
-# Spark and Hadoop write some with one slash.
+# Spark and Hadoop write some URLs with one slash.
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _ONE_SLASH = re.compile(r"file:/(?!/)")
 _MAX_INT32 = 2**31 - 1
 
 
 class SourceKind(StrEnum):
-    """Where records lie."""
+    """The kinds of places that hold records."""
 
     LOG_DIR = "log directory"
     STORE = "store"
@@ -53,14 +53,14 @@ class Source(NamedTuple):
 
 
 def is_url(text: str) -> bool:
-    """Whether this is no path of this machine."""
+    """Whether `text` is a URL rather than a path."""
     return _URL.match(text) is not None and not os.path.lexists(text)
 
 
 def source_of(text: str) -> Source:
-    """A URL is a store; so is a directory that holds a store's marker, and the folder that Kafka's
-    LocalTieredStorage writes to. OSError if there is none, ConfigError for the URL of a broker's
-    log directory."""
+    """Return the source that a path or URL names. A URL is a store; so is a directory with a
+    store's marker, and the folder that Kafka's LocalTieredStorage writes to. OSError if it does not
+    exist, ConfigError for the URL of a broker's log directory."""
     if is_url(text):
         url = _ONE_SLASH.sub("file:///", text)
         folder = local_path(url)
@@ -95,7 +95,7 @@ def source_of(text: str) -> Source:
 
 
 def _may_be_log_dir(path: str) -> bool:
-    """Whether `open_log_dir` is to decide, also about what is no folder or cannot be listed."""
+    """Whether to open it as a log directory, whose errors also fit a file or unreadable folder."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -108,7 +108,7 @@ def _near_path(path: str) -> str:
 
 
 def _near(url: str) -> str:
-    # Most commands need neither the stores' modules nor threads before this.
+    # Most commands need neither the stores' modules nor threads until here.
     from tierlog.reader.nearby import describe_nearby
 
     told = describe_nearby(url)
@@ -116,7 +116,7 @@ def _near(url: str) -> str:
 
 
 def local_path(url: str) -> str | None:
-    """The folder of a store of files, None for any other store."""
+    """Return the folder of a store of files, None for any other store."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -125,14 +125,14 @@ def local_path(url: str) -> str | None:
 
 
 def parse_topic(text: str) -> tuple[str, int | None]:
-    """``TOPIC`` or ``TOPIC:PARTITION``; ValueError says what is wrong with it."""
+    """Parse ``TOPIC`` or ``TOPIC:PARTITION``; ValueError says what is wrong."""
     if ":" in text:
         return parse_topic_partition(text)
     return check_topic_name(text), None
 
 
 def parse_topic_partition(text: str) -> tuple[str, int]:
-    """``TOPIC:PARTITION``; ValueError says what is wrong with it."""
+    """Parse ``TOPIC:PARTITION``; ValueError says what is wrong."""
     topic, colon, number = text.rpartition(":")
     if not colon:
         name, dash, digits = text.rpartition("-")

@@ -1,7 +1,7 @@
-"""A store as one listing shows it: its segments, and the objects that are none.
+"""Lists a store once: its segments, and the objects that are not segments.
 
-An object that cannot be described may be all that is left of a segment, so a reader must not take
-its offsets for missing without a reason, nor the end of what is described for the end of the log.
+An unreadable object may be all that is left of a segment. So a reader must not report its offsets
+as an unexplained gap, nor take the end of the readable segments for the end of the log.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class StoreListing:
         self._hidden: list[ObjectKey] = []
         self._unfinished: list[ObjectKey] = []
         self.metadata: RemoteLogMetadataManager = bucket_metadata(
-            store, wanted=wanted, on_problem=self._note
+            store, wanted=wanted, on_problem=self._report_problem
         )
 
     def has_reported(self, error: GapError) -> bool:
-        """Whether `on_problem` was told of the segment that the missing offsets begin with."""
+        """Whether `on_problem` received the segment with which the missing offsets begin."""
         return any(
             (key.topic_label, key.partition, key.base_offset)
             == (error.topic[:MAX_TOPIC_LABEL], error.partition, error.first_offset)
@@ -48,7 +48,7 @@ class StoreListing:
         )
 
     def has_unfinished(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether a `.log` object from `offset` on has no `.indexes` object, still not."""
+        """Whether a `.log` object from `offset` on still has no `.indexes` object."""
         return any(
             (key.topic_id, key.partition) == (partition.topic_id, partition.partition)
             and key.base_offset >= offset
@@ -57,14 +57,15 @@ class StoreListing:
         )
 
     def _has_indexes(self, key: ObjectKey) -> bool:
-        """A copy may have ended since the listing: the `.indexes` object comes last."""
+        """Whether the `.indexes` object exists now: a copy that ended since the listing wrote it
+        last."""
         try:
             self._store.head(key.stem + INDEXES_SUFFIX)
         except RemoteResourceNotFoundError:
             return False
         return True
 
-    def _note(self, problem: Problem) -> None:
+    def _report_problem(self, problem: Problem) -> None:
         if problem.reason is ProblemReason.LOG_WITHOUT_INDEXES:
             self._unfinished.append(parse_key(problem.key))
         if self._on_problem is None:

@@ -1,7 +1,7 @@
 """Reads partitions back from a store, by the store's own words.
 
 The segments' metadata come from a metadata manager, or from the bucket itself; how their bytes are
-found and fetched is `RemoteReader`'s business.
+found and fetched is `RemoteBatchReader`'s business.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tierlog.reader.memory import FetchMemory, Permit
 from tierlog.reader.places import Place, SegmentPlaces
 from tierlog.reader.positions import IndexFilesOf, IndexLookups, range_in
 from tierlog.reader.read_ahead import ReadAheadSettings
-from tierlog.reader.remote import RemoteReader
+from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.remote_read import RemoteRead
 from tierlog.reader.types import IsolationLevel
 from tierlog.remote.index_files.lookups import index_views
@@ -96,10 +96,10 @@ class StoreReader:
         """`index_cache` is one of the same store; without it each call asks for its indexes.
         Requests for `.log` objects count for `fetch_quota` when they go, by default for the quota
         that `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
-        ``alarm`` is that of `RemoteReader`: it hears of damaged indexes that reading does without.
-        ``on_gap`` is what happens where the store lacks offsets, ``on_corrupt`` what happens at
-        damage. ``has_unfinished`` is that of `StoreListing`. ``adopted``: the ids that topics got
-        after they were archived, by the ids they are archived under."""
+        ``alarm`` is that of `RemoteBatchReader`: it hears of damaged indexes that reading does
+        without. ``on_gap`` is what happens where the store lacks offsets, ``on_corrupt`` what
+        happens at damage. ``has_unfinished`` is that of `StoreListing`. ``adopted``: the ids that
+        topics got after they were archived, by the ids they are archived under."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
@@ -210,7 +210,7 @@ class StoreReader:
             end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
             transactions = TransactionReader(self._storage, self._metadata, index_cache=indexes)
             aborted = RemoteAborted(transactions, wanted, lineage, beyond)
-        yield from self._read(wanted, lineage, indexes, start_offset, end_offset, aborted)
+        yield from self._read_records(wanted, lineage, indexes, start_offset, end_offset, aborted)
         if is_open_ended:
             self.check_end(topic, partition)
 
@@ -222,7 +222,7 @@ class StoreReader:
             for first, last in ranges_in_lineage(segment, lineage):
                 start = lookups.older_until(segment, first, timestamp_ms)
                 has_older = start > first
-                for records in self._read(
+                for records in self._read_records(
                     wanted, lineage, indexes, start, last + 1, include_control=True
                 ):
                     late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
@@ -343,7 +343,7 @@ class StoreReader:
         section = self._section(segment, IndexKind.REMOTE_LOG, indexes)
         return decode_remote_log_index(section, path=indexes_key(segment))
 
-    def _read(
+    def _read_records(
         self,
         partition: TopicIdPartition,
         lineage: LeaderEpochs,
@@ -355,18 +355,18 @@ class StoreReader:
         include_control: bool = False,
     ) -> Iterator[RecordColumns]:
         offset = start_offset
-        with closing(self._reads(partition, indexes, start_offset, end_offset)) as reads:
+        with closing(self._open_batches(partition, indexes, start_offset, end_offset)) as batches:
             while end_offset is None or offset < end_offset:
-                found = reads.places.find_or_next(partition, lineage, offset)
+                found = batches.places.find_or_next(partition, lineage, offset)
                 if found is None or found[1] > offset:
                     ends = [one for one in (found and found[1], end_offset) if one is not None]
-                    reads.check_gap(partition, lineage, offset, min(ends, default=_NO_LIMIT))
+                    batches.check_gap(partition, lineage, offset, min(ends, default=_NO_LIMIT))
                 if found is None or (end_offset is not None and found[1] >= end_offset):
                     return
                 place, offset = found
                 is_checked = True
                 try:
-                    read = reads.read(partition, lineage, offset)
+                    read = batches.read_next(partition, lineage, offset)
                 except CorruptDataError as error:
                     read = self._read_damaged(place, offset, indexes, error)
                     is_checked = False
@@ -434,15 +434,15 @@ class StoreReader:
         data = self._storage.fetch_log_segment(segment, start, end)
         return RemoteRead(data, first_offset, last_offset + 1, segment, start, end)
 
-    def _reads(
+    def _open_batches(
         self,
         partition: TopicIdPartition,
         indexes: Indexes,
         start_offset: int,
         end_offset: int | None,
-    ) -> _Reads:
+    ) -> _SequentialBatches:
         segments = self._finished(partition)
-        return _Reads(
+        return _SequentialBatches(
             self._storage,
             self._metadata,
             indexes,
@@ -456,9 +456,9 @@ class StoreReader:
         )
 
 
-class _Reads:
-    """The reads of one sequential reader, one after the other, through a `RemoteReader` that is
-    its own; a child process that goes on with them gets another.
+class _SequentialBatches:
+    """The reads of one sequential reader, one after the other, through a `RemoteBatchReader` that
+    is its own; a child process that goes on with them gets another.
 
     The memory bounds what is held here: pieces that the caller keeps come on top.
     """
@@ -497,7 +497,7 @@ class _Reads:
     def _open(self) -> None:
         self._process_id = os.getpid()
         self._memory = FetchMemory(self._memory_bytes, read_ahead_share=1.0)
-        self._reader = RemoteReader(
+        self._reader = RemoteBatchReader(
             self._storage,
             self._metadata,
             memory=self._memory,
@@ -526,14 +526,16 @@ class _Reads:
         if gap is not None:
             gap_handler(self._on_gap)(gap_error(partition, gap.first_offset, gap.last_offset))
 
-    def read(self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int) -> RemoteRead:
+    def read_next(
+        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
+    ) -> RemoteRead:
         """The batches from `offset` on."""
         if self._process_id != os.getpid():
             # The threads stayed in the parent, and whatever they had locked is locked for ever.
             self._open()
         self._memory.resize(self._memory_bytes + self._kept_bytes())
         while True:
-            read = self._reader.read(
+            read = self._reader.read_batches(
                 partition,
                 lineage,
                 offset,

@@ -1,4 +1,4 @@
-"""How long a store lets its readers wait, as the requests to it tell."""
+"""Estimates from requests how long a store waits before it sends."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections import deque
 
 __all__ = ["StoreWaits"]
 
-# Bytes that any store hands over in a millisecond: what a request took beyond that was waiting.
+# Every store sends this many bytes in a millisecond. The rest of a request's time was waiting.
 _BYTES_PER_MS = 1 << 20
-# So many requests tell how quick a store is.
+# The estimate follows the last so many requests.
 _REQUESTS = 8
 
 
 class StoreWaits:
-    """``wait_ms`` goes by before a store begins to send. Any thread.
+    """``wait_ms`` is the estimated time before a store begins to send. Any thread.
 
-    A request that had the line to itself tells it: what it took beyond the time of its bytes. Of
-    several at once each says two things only: no longer than what it took beyond the time of its
-    own bytes, no less than beyond that of all that were under way. So what was found is kept until
-    the last few requests say otherwise, the quickest of them: the others may have waited for a
+    A request that has the line for itself measures it: its time minus the time of its bytes. A
+    request beside others gives two bounds: at most its time minus the time of its own bytes, and at
+    least its time minus the time of all bytes that were requested. The estimate changes only when
+    the bounds of the quickest of the last requests exclude it: slower ones may have waited for a
     processor.
     """
 
@@ -31,13 +31,13 @@ class StoreWaits:
         self._most_ms: deque[float] = deque(maxlen=_REQUESTS)
 
     def begin(self, size_bytes: int) -> int:
-        """A request goes out; what `end` wants to know of it."""
+        """Note the start of a request; return the `shared_bytes` for `end`."""
         with self._lock:
             self._under_way_bytes += size_bytes
             return self._under_way_bytes
 
     def end(self, size_bytes: int, shared_bytes: int, duration_ms: int | None) -> None:
-        """It took that long; None when it failed."""
+        """Note the end of a request and its duration, None when it failed."""
         with self._lock:
             shared_bytes = max(shared_bytes, self._under_way_bytes)
             self._under_way_bytes -= size_bytes

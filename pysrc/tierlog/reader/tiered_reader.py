@@ -1,8 +1,7 @@
-"""Reads a partition over both tiers: a store for what the directory has no more, the directory for
-the rest.
+"""Reads a partition over both tiers: from the store below the directory's first offset, then from
+the directory.
 
-The border is where the directory begins now. It may move on while somebody reads: then what was
-deleted here is read from the store.
+The directory may delete segments while they are read. Their records are then read from the store.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ __all__ = ["TieredReader"]
 
 
 class _Here(NamedTuple):
-    """The directory at one moment: where it begins, None when it has nothing of the partition, and
-    how far it is stable, for a reader of committed records."""
+    """The directory at one moment: its first offset, None when it has nothing of the partition, and
+    its last stable offset, for a reader of committed records."""
 
     start_offset: int | None
     stable: StableLog | None
@@ -37,8 +36,8 @@ class _Here(NamedTuple):
 class TieredReader:
     """A `LogReader` over a directory's reader and a store's, of the same cluster.
 
-    Offsets that neither has are a GapError, unless the reader passes over gaps. A name
-    stands for the topic that the directory has by that name: the store may have others of it.
+    Offsets that neither has are a GapError, unless the reader passes over gaps. A topic name means
+    the topic that has it in the directory; the store may have other topics of that name.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class TieredReader:
         on_gap: OnGap = "fail",
         same_owner: bool = False,
     ) -> None:
-        """Both readers are of the same isolation level. ``look_again`` opens the store anew, for
-        what has been copied since; None when `remote` hears of it by itself. ``on_gap`` is what
-        happens where both lack offsets. ``same_owner``: the store is the broker's own tier, whose
-        segments below the log start offset of the directory are deleted and only not gone yet;
-        an archive keeps what its broker has deleted."""
+        """Both readers have the same isolation level. ``look_again`` opens the store anew, to find
+        segments that were copied since; None when `remote` finds them by itself. ``on_gap`` decides
+        what happens where both lack offsets. ``same_owner``: the store is the broker's own tier,
+        and its segments below the log start offset of the directory are about to be deleted. An
+        archive keeps what its broker has deleted."""
         self._same_owner = same_owner
         self._local = local
         self._remote = remote
@@ -64,21 +63,21 @@ class TieredReader:
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
 
     def partitions(self) -> list[PartitionSummary]:
-        """See `LogReader`; a partition of both is one, with the segments of both counted."""
+        """See `LogReader`; a partition in both is listed once and counts the segments of both."""
         known = {_identity(one): one for one in self._remote.partitions()}
         derived = {key[:2]: key for key in known if key[2] and is_derived_topic_id(key[2])}
         for one in self._local.partitions():
             key = _identity(one)
             if one.topic_id is None:
-                # Archived under an id that was made of its name.
+                # It was archived under an id that was made from its name.
                 key = derived.get(key[:2], key)
             other = known.get(key)
-            known[key] = one if other is None else _joined(other, one)
+            known[key] = one if other is None else _join_summaries(other, one)
         return sorted(known.values(), key=lambda one: (one.topic, one.partition))
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
-        """See `LogReader`; what lies in both is there twice, the store's first."""
-        topic = self._known_as(topic, partition)
+        """See `LogReader`; a segment in both is listed twice, the store's first."""
+        topic = self._stable_name(topic, partition)
         found: list[SegmentSummary] = []
         if self._remote.extent(topic, partition) is not None:
             found += self._remote.segments(topic, partition)
@@ -88,13 +87,13 @@ class TieredReader:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `LogReader`."""
-        topic = self._known_as(topic, partition)
+        topic = self._stable_name(topic, partition)
         remote: tuple[int, int] | None = None
         if self._remote.extent(topic, partition) is not None:
             remote = self._remote.bounds(topic, partition)
         local: tuple[int, int] | None
         if self._committed and self._local.start_offset(topic, partition) is not None:
-            stable = self._stable(topic, partition)
+            stable = self._stable_log(topic, partition)
             local = stable.start_offset, stable.last_stable_offset
         else:
             local = self._local_bounds(topic, partition)
@@ -106,27 +105,26 @@ class TieredReader:
         return max(min(remote[0], local[0]), start_offset), max(remote[1], local[1])
 
     def _log_start(self, topic: str, partition: int) -> int:
-        """Below this nothing of the store belongs to the log."""
+        """Return the offset below which no segment of the store belongs to the log."""
         return self._local.recorded_log_start(topic, partition) if self._same_owner else 0
 
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. What is read from the store is read ahead; the directory is looked at
-        again only where a tier ends. When the topic is deleted meanwhile, OutOfRangeError after
-        what the store has of it."""
-        name, topic = topic, self._known_as(topic, partition)
+        """See `LogReader`. The store is read ahead; the directory is listed again only where a tier
+        ends. OutOfRangeError after the records in the store when the topic is deleted meanwhile."""
+        name, topic = topic, self._stable_name(topic, partition)
         held = self._remote.extent(topic, partition)
         offset = max(start_offset, self._log_start(topic, partition))
         here: _Here | None = None
         while end_offset is None or offset < end_offset:
-            before, here = here, self._look(topic, partition, here)
+            before, here = here, self._list_directory(topic, partition, here)
             border = here.start_offset
             is_deleted = border is None and before is not None
             if is_deleted and self._look_again is not None:
                 self._remote = self._look_again()
             if border is not None and offset < border:
-                # What neither has before all that is here was deleted from the log.
+                # Offsets below both tiers were deleted from the log.
                 offset = max(offset, border if held is None else min(held[0], border))
             try:
                 if border is None or offset < border:
@@ -150,23 +148,23 @@ class TieredReader:
                     offset = int(records.offset[-1]) + 1
                     yield records
             except (FileNotFoundError, VanishedError):
-                # Deleted under our hands: the border has moved, look again.
+                # A segment was deleted while it was read: the directory begins later now.
                 if self._local.start_offset(topic, partition) == border:
                     raise
                 continue
             return
 
-    def _look(self, topic: str, partition: int, before: _Here | None) -> _Here:
-        """Where the directory begins now; how far it is stable, unless it was known `before`."""
+    def _list_directory(self, topic: str, partition: int, before: _Here | None) -> _Here:
+        """List the directory again; the last stable offset is kept if it was known `before`."""
         start_offset = self._local.start_offset(topic, partition)
         if before is not None and before.start_offset == start_offset:
             return before
         if start_offset is None or not self._committed:
             return _Here(start_offset, None)
-        stable = self._stable(topic, partition)
+        stable = self._stable_log(topic, partition)
         return _Here(stable.start_offset, stable)
 
-    def _stable(self, topic: str, partition: int) -> StableLog:
+    def _stable_log(self, topic: str, partition: int) -> StableLog:
         return self._local.stable_log(
             topic,
             partition,
@@ -174,27 +172,27 @@ class TieredReader:
         )
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: where the directory has the partition, it knows the end."""
-        topic = self._known_as(topic, partition)
+        """See `LogReader`: the directory knows the end if it has the partition."""
+        topic = self._stable_name(topic, partition)
         if self._local.start_offset(topic, partition) is None:
             self._remote.check_end(topic, partition)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
-        topic = self._known_as(topic, partition)
+        topic = self._stable_name(topic, partition)
         border = self._local.start_offset(topic, partition)
         if self._remote.extent(topic, partition) is not None:
             found = self._remote.offset_for_timestamp(topic, partition, timestamp_ms)
             if found is not None and found < self._log_start(topic, partition):
-                return self._first_not_before(topic, partition, timestamp_ms)
+                return self._find_by_time(topic, partition, timestamp_ms)
             if found is not None and (border is None or found < border):
                 return found
         if border is None:
             return None
         return self._local.offset_for_timestamp(topic, partition, timestamp_ms)
 
-    def _first_not_before(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """The first record of that time or later, from the log start offset on."""
+    def _find_by_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record of that time or later, from the log start on."""
         for records in self.read(topic, partition, 0):
             late = np.flatnonzero(records.timestamp_ms >= timestamp_ms)
             if len(late):
@@ -210,10 +208,11 @@ class TieredReader:
         end_offset: int | None,
         here: _Here,
     ) -> Iterator[RecordColumns]:
-        """What only the store has, up to the border; what it lacks there is a gap of `name`."""
+        """Yield the records below the directory's first offset; missing ones are a gap of
+        `name`."""
         ends = [one for one in (here.start_offset, end_offset) if one is not None]
         end = min(ends, default=None)
-        # How a transaction has ended may stand anywhere before the border.
+        # The end of a transaction may stand anywhere below the directory's first offset.
         needed_end = end if here.stable is None else here.start_offset
         remote_end = self._remote_end(topic, partition, start_offset)
         if needed_end is not None and remote_end < needed_end and self._look_again is not None:
@@ -230,9 +229,9 @@ class TieredReader:
         held = self._remote.extent(topic, partition)
         return start_offset if held is None else max(start_offset, held[1])
 
-    def _known_as(self, topic: str, partition: int) -> str:
-        """The topic's id, if the directory knows it: whoever goes on by it stays with the topic,
-        whatever takes its name."""
+    def _stable_name(self, topic: str, partition: int) -> str:
+        """Return the topic's id if the directory knows it: a read by id stays with the topic when
+        another topic takes its name."""
         return self._local.topic_id(topic, partition) or topic
 
     def _local_bounds(self, topic: str, partition: int) -> tuple[int, int] | None:
@@ -246,7 +245,7 @@ def _identity(one: PartitionSummary) -> tuple[str, int, str | None]:
     return one.topic, one.partition, one.topic_id
 
 
-def _joined(remote: PartitionSummary, local: PartitionSummary) -> PartitionSummary:
+def _join_summaries(remote: PartitionSummary, local: PartitionSummary) -> PartitionSummary:
     starts = [one for one in (remote.log_start_offset, local.log_start_offset) if one is not None]
     return PartitionSummary(
         topic=local.topic,

@@ -1,6 +1,6 @@
-"""A fetch over many partitions: what is asked, and what is answered for each of them.
+"""Requests and responses of a fetch over many partitions.
 
-The words and numbers are those of Kafka's Fetch request; offsets are Kafka offsets, sizes bytes.
+Names and numbers are those of Kafka's Fetch request.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = [
     "PartitionData",
 ]
 
-# The replica id of everybody who is no broker.
+# The replica id of all clients but brokers.
 CONSUMER = -1
 
 
 class IsolationLevel(IntEnum):
-    """What a consumer wants to see; Kafka's numbers."""
+    """Which records a consumer reads; Kafka's numbers."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -58,7 +58,7 @@ class FetchError(IntEnum):
 
 
 class FetchSource(Enum):
-    """Where the answer for a partition comes from, or why it has no records."""
+    """The tier that answers for a partition, or why the answer has no records."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -69,9 +69,9 @@ class FetchSource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """One partition of a request; `max_bytes` is exceeded by a first batch that is larger.
+    """One partition of a request. A first batch may be larger than `max_bytes`.
 
-    ``current_leader_epoch`` is the epoch the client believes in, -1 when it does not say.
+    ``current_leader_epoch`` is the leader epoch that the client knows, -1 without one.
     """
 
     partition: TopicIdPartition
@@ -84,9 +84,9 @@ class FetchPartition:
 class FetchRequest:
     """A fetch; the defaults are those of Kafka's consumer.
 
-    Limits of 0 or less ask for no bytes, but get the first batch there is all the same, once per
-    request. ``client_id`` decides which quota it counts for; ``replica_id`` is a broker's id when a
-    follower asks. No answer is kept back longer than ``max_wait_ms`` for want of ``min_bytes``.
+    With limits of 0 or less the answer still has one batch, once per request. ``client_id`` selects
+    the quota; ``replica_id`` is the broker's id when a follower asks. The answer waits up to
+    ``max_wait_ms`` for ``min_bytes``.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -102,10 +102,9 @@ class FetchRequest:
 class PartitionData:
     """The answer for one partition.
 
-    ``records``: whole batches as they are stored, back to back, each of them checked; the first one
-    may begin before the offset asked for. Offsets are -1 where unknown.
-    ``aborted_transactions`` is None unless the reader wants committed records only. ``text`` says
-    to a person what the error is about.
+    ``records``: whole checked batches as they are stored, back to back; the first one may begin
+    below the fetch offset. Unknown offsets are -1. ``aborted_transactions`` is None unless the
+    reader wants committed records only. ``text`` explains an error to a person.
     """
 
     partition: TopicIdPartition
@@ -125,7 +124,7 @@ class PartitionData:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether somebody who asks for the same later is helped by it."""
+        """Whether a later request for the same can use it."""
         return self.size_bytes > 0
 
 
@@ -138,13 +137,13 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchView:
-    """What a host shows of one partition at one moment.
+    """The state of one partition at one moment.
 
     The log is readable from ``log_start_offset`` on, locally from ``local_log_start_offset`` on;
-    ``log.leader_epochs`` is the lineage of the whole of it. Consumers read below
-    ``high_watermark``, or below ``last_stable_offset``; followers below ``log_end_offset``.
-    ``tiered``: what lies below the local log start is in the tier. Without ``leads`` only fetches
-    of consumers are answered; followers, and searches for offsets, need the leader.
+    ``log.leader_epochs`` is the lineage of the whole log. Consumers read below ``high_watermark``,
+    or below ``last_stable_offset``; followers below ``log_end_offset``. ``tiered``: offsets below
+    the local log start are in the tier. A host that does not lead (``leads``) answers only fetches
+    of consumers; followers, and searches for offsets, need the leader.
     """
 
     log: PartitionLog
@@ -159,14 +158,14 @@ class FetchView:
 
 
 class FetchHost(Protocol):
-    """Whoever has the partitions: a node, or a reader of directories and stores."""
+    """Has the partitions: a node, or a reader of directories and stores."""
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
-        """The partition now, None when it is not here; quick, from any thread.
+        """Return the partition now, None when it is not here. Quick, from any thread.
 
-        Who looks at a log that somebody else goes on with asks for the last stable offset and the
-        high watermark, then lists the segments, and then asks for the log start and the local log
-        start. An abort below the last stable offset may stand in the last segment listed, and no
-        segment from the local log start on may be missing.
+        A host of a log that another process writes reads the last stable offset and the high
+        watermark first, then lists the segments, and reads the log start and the local log start
+        last. Then the listed segments have every abort marker below the last stable offset, and
+        every segment from the local log start on.
         """
         ...

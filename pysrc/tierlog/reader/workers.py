@@ -1,4 +1,4 @@
-"""The few threads that fetch what readers will want next."""
+"""The threads of read-ahead."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["Threads", "Workers"]
 
 
 class Workers(Protocol):
-    """Where pieces are fetched."""
+    """Runs the jobs of read-ahead."""
 
     def submit(self, job: Callable[[], None], delay_ms: float = 0) -> None:
         """Run `job` on another thread, soon or after `delay_ms`."""
         ...
 
     def close(self) -> None:
-        """Start no more; what has not begun never does."""
+        """Start no more jobs; those that have not started never do."""
         ...
 
     @property
     def threads(self) -> int:
-        """How many there are now."""
+        """The number of threads now."""
         ...
 
 
 class Threads:
-    """Up to `most` daemon threads, begun when there is work; one that had none
-    for `idle_ms` ends and calls `when_idle`.
+    """Up to `most` daemon threads, started when there are jobs. A thread that had no job for
+    `idle_ms` calls `when_idle` and ends.
 
-    They are not waited for: a store that never answers keeps nobody from closing.
+    `close` does not wait for them, so that a store that never answers cannot block it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Threads:
         self._clock = clock
         self._when_idle = when_idle
         self._condition = threading.Condition()
-        # When, in which order they came, what.
+        # Due time, number in the order of arrival, job.
         self._jobs: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._threads = self._idle = 0
@@ -64,7 +64,7 @@ class Threads:
             heappush(self._jobs, (due_ms, next(self._numbers), job))
             if len(self._jobs) > self._idle and self._threads < self._most:
                 self._threads += 1
-                threading.Thread(target=self._work, name="tier-read-ahead", daemon=True).start()
+                threading.Thread(target=self._run_jobs, name="tier-read-ahead", daemon=True).start()
             else:
                 self._condition.notify()
 
@@ -74,20 +74,21 @@ class Threads:
             self._jobs.clear()
             self._condition.notify_all()
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while True:
             with self._condition:
-                job = self._next()
+                job = self._wait_for_job()
                 if job is None:
                     self._threads -= 1
                     break
             job()
-            # A thread without work must not keep alive what the last job has fetched.
+            # An idle thread must not keep the bytes alive that its last job has fetched.
             del job
         self._when_idle()
 
-    def _next(self) -> Callable[[], None] | None:
-        """Waits for the next job to be due; None when there is none for too long. With the lock."""
+    def _wait_for_job(self) -> Callable[[], None] | None:
+        """Wait until the next job is due; None when no job comes for `idle_ms`. The caller holds
+        the lock."""
         now_ms = self._clock.monotonic_ms()
         until_ms = now_ms + self._idle_ms
         while not self._closed and (self._jobs or now_ms < until_ms):

@@ -22,7 +22,7 @@ from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.aborted import TransactionReader
 from tierlog.reader.committed import StableLog
-from tierlog.reader.local import LocalRead
+from tierlog.reader.local_batches import LocalRead
 from tierlog.reader.local_reader import LocalReader
 from tierlog.tables.filters import Wanted
 from tierlog.tables.findings import Findings

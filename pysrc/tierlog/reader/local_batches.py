@@ -23,7 +23,7 @@ from tierlog.types import StopReason
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalFetchReader", "LocalRead"]
+__all__ = ["LocalBatchReader", "LocalRead"]
 
 # Behind an index entry lie up to `log.index.interval.bytes` and two batches before the next.
 _SLACK_BYTES = 16 << 10
@@ -53,13 +53,13 @@ class _Range(NamedTuple):
     end_offset: int
 
 
-class LocalFetchReader:
+class LocalBatchReader:
     """Reads from log directories; keeps the offset indexes of the segments read last."""
 
     def __init__(self, max_indexes: int = 512) -> None:
         self._positions = LocalPositions(max_indexes)
 
-    def read(
+    def read_batches(
         self,
         view: FetchView,
         offset: int,

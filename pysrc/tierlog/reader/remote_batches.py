@@ -1,20 +1,20 @@
 """Reads of the tier: one partition, one offset, whole checked batches.
 
-    reader = RemoteReader(storage, metadata, index_cache=cache, memory=FetchMemory(256 << 20))
-    found = reader.read(partition, lineage, 4711, 1 << 20, upper_offset, minimum_one=True)
+    reader = RemoteBatchReader(storage, metadata, index_cache=cache, memory=FetchMemory(256 << 20))
+    found = reader.read_batches(partition, lineage, 4711, 1 << 20, upper_offset, minimum_one=True)
     found.records, found.next_offset
 
-A read takes one request when the segment's indexes are here, in the index cache or in the
-partition's own remote index files, and two when they are not; none when it was read ahead. It
-brings batches of one segment (Kafka's rule). A first batch that is larger than what was asked for
-takes one more request, a damaged one is asked for once more, past everything that is kept here.
+A read takes no request when its bytes were read ahead, one when the segment's indexes are in the
+index cache or in the partition's remote index files, and two otherwise. It returns batches of one
+segment, as Kafka does. A first batch that is larger than `max_bytes` takes one more request. A
+damaged batch is requested again, and everything that is kept of its segment is ignored.
 
-Batches that straddle the end of what the lineage has of a segment, or the point where it was cut
-off, are no part of the log: Kafka removes such a batch as a whole, and the offsets it had are a
-gap. Gaps, compacted tails and empty segments are passed over.
+A batch that straddles the last offset that the lineage has of a segment, or the offset at which the
+log was truncated, is no part of the log: Kafka removes the whole batch, and its offsets are a gap.
+Reads pass over gaps, compacted tails and empty segments.
 
-The bytes of `.log` objects are charged to the payer of the read when they are asked of the store
-(`charges`), those that are read ahead as well; using them later costs nothing.
+Bytes of `.log` objects are charged to the payer of the read when they are requested, read-ahead
+included (`charges`). Using them later costs nothing.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogS
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.types import StopReason, TopicIdPartition
 
-__all__ = ["RemoteRead", "RemoteReader"]
+__all__ = ["RemoteBatchReader", "RemoteRead"]
 
-# A first batch of up to so much comes with the first request whatever was asked for; of a larger
-# one that much.
+# The first request brings a first batch of up to this size, whatever the read asks for.
 _WHOLE_BATCH_BYTES = 1 << 20
+# Of a larger first batch the first request brings this much.
 _LEAST_BYTES = 64 << 10
-# A little of the batch that follows is asked for as well: its offset bears out the last one's.
+# A range goes on into the header of the next batch, whose base offset proves that of the last one.
 _NEXT_BYTES = 17
-# Walking through an object without its indexes asks for so much at a time.
+# A walk without indexes requests this much at a time.
 _WALK_BYTES = 1 << 20
-# A record of a few KiB must not keep the MiB alive that it was fetched with.
+# A smaller answer is copied, so that it does not keep the range alive that it was fetched with.
 _COPY_BELOW_BYTES = 64 << 10
 _MEMORY_WAIT_MS = 500
-# Damage that may also mean that there is no batch at that position at all.
+# Damage that a position between two batches looks like, too.
 _STRUCTURAL = frozenset(
     {reason.value for reason in StopReason} - {StopReason.END.value, StopReason.BAD_CRC.value}
     | {"wrong_segment", "wrong_position"}
@@ -89,15 +89,16 @@ _STRUCTURAL = frozenset(
 _new_tuple = tuple.__new__
 
 
-class RemoteReader:
-    """Reads what `metadata` knows from the objects of `storage`. Blocking, any thread.
+class RemoteBatchReader:
+    """Reads the segments that `metadata` lists from the objects of `storage`. Blocking, any thread.
 
-    ``index_cache`` is one of the same store; without it the indexes of a few segments are kept.
-    ``index_files`` gives the remote index files of a partition where this node has some.
-    All buffers are charged to ``memory``, which may be shared; a read that finds it full waits up
-    to ``memory_wait_ms``. ``read_ahead`` says how much is fetched beforehand, ``workers`` on what
-    threads (its own if None). ``alarm`` is told of damage that readers were spared. It runs on the
-    reading thread and must not raise. ``on_gap`` is what happens where the tier lacks offsets.
+    ``index_cache`` belongs to the same store; without one the indexes of a few segments are kept.
+    ``index_files`` returns the remote index files of a partition if this node has some. All buffers
+    are charged to ``memory``, which several readers may share; a read waits up to
+    ``memory_wait_ms`` while it is full. ``read_ahead`` sets how much is fetched in advance, and
+    ``workers`` are the threads that do it (None: threads of this reader). ``alarm`` receives each
+    error that the reader worked around; it runs on the reading thread and must not raise.
+    ``on_gap`` decides what happens where the tier lacks offsets.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class RemoteReader:
         )
         self._ahead = ReadAhead(
             read_ahead or ReadAheadSettings(),
-            fetch=self._fetch_with,
+            fetch=self._fetch_chunk,
             places=_NextPlaces(self._places, self._positions),
             memory=memory,
             clock=self._clock,
@@ -143,9 +144,9 @@ class RemoteReader:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"RemoteReader({self.storage!r}, {self._memory!r})"
+        return f"RemoteBatchReader({self.storage!r}, {self._memory!r})"
 
-    def read(
+    def read_batches(
         self,
         partition: TopicIdPartition,
         lineage: LeaderEpochs,
@@ -158,23 +159,23 @@ class RemoteReader:
         tier_end_offset: int | None = None,
         payer: Payer = UNCHARGED,
     ) -> RemoteRead:
-        """The batches from the one that holds `offset` (or the next one after it) on.
+        """Return the batches from the one that holds `offset` on, or from the next one after it.
+
+        They take at most `max_bytes` and no more than the memory's budget, but `minimum_one` brings
+        the first one whatever its size. Each ends below `upper_offset`. A sequential reader of a
+        slow store may get half of a large `max_bytes`, up to the end of a chunk that was read
+        ahead. The read is empty when the tier has a segment that covers `offset` but no batch from
+        there on: local segments go on at `next_offset`.
 
         The log begins at `log_start_offset`, and the tier should hold it up to, not including,
-        `tier_end_offset`; None is unknown.
+        `tier_end_offset`; None is unknown. `payer` pays for the requests of the read and of the
+        read-ahead that it starts.
 
-        At most `max_bytes` of them, and no more than the memory's budget, but the first one
-        always when `minimum_one`; each ends below `upper_offset`. What a sequential reader gets of
-        a slow store may end where a piece ends that was read ahead, when that is half of a large
-        `max_bytes`. Nothing when the tier has no more from there on although it has a segment that
-        covers `offset`: local segments go on at `next_offset`. What is asked of the store for it,
-        and read ahead, is charged to `payer`.
-
-        OutOfRangeError when `offset` lies before `log_start_offset`, or no segment here has it or
-        anything later, or it was deleted meanwhile. RemoteStorageError when the store fails or an
-        object that should be there is not. CorruptDataError for damage that a second request
-        brought as well. GapError when the tier lacks offsets, unless `on_gap` says to pass over
-        them. MetadataNotReadyError, ClosedError.
+        OutOfRangeError when `offset` lies below `log_start_offset`, when no segment holds it or a
+        later offset, or when it was deleted meanwhile. RemoteStorageError when the store fails or
+        lacks an object. CorruptDataError for damage that a second request brings as well. GapError
+        when the tier lacks offsets, unless `on_gap` passes over them. MetadataNotReadyError,
+        ClosedError.
         """
         if offset < (log_start_offset or 0):
             raise OutOfRangeError(
@@ -208,21 +209,21 @@ class RemoteReader:
         return self._positions.lookups.older_until(segment, first_offset, timestamp_ms)
 
     def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether a read from `offset` on finds bytes that were asked for already."""
+        """Whether bytes for a read from `offset` on were requested already."""
         return self._ahead.has_ready(partition, offset)
 
     def close(self) -> None:
-        """Let go of everything; reads under way end with a ClosedError, their bytes are dropped."""
+        """Release everything. Active reads end with a ClosedError, and their bytes are dropped."""
         self._closed = True
         self._ahead.close()
         self._positions.clear()
 
     def sweep(self) -> None:
-        """Drop what was read ahead for readers that did not come back in time."""
+        """Drop the chunks that were read ahead for readers that did not return in time."""
         self._ahead.sweep()
 
     def stats(self) -> ReadAheadStats:
-        """What was read ahead, for metrics."""
+        """Return the counts of read-ahead, for metrics."""
         return self._ahead.stats()
 
     # -- from an open file
@@ -237,10 +238,10 @@ class RemoteReader:
         minimum_one: bool,
         count: Callable[[int], object] | None,
     ) -> RemoteRead | None:
-        """Read a few batches from a local object in one native call; None unless the place, the
-        index and the file are at hand, and the batches beyond doubt.
+        """Read a few batches of a local object in one native call. None unless the place and the
+        index are known and every batch is sound.
 
-        A random reader does hardly anything else, so this comes before every other step.
+        Random reads do hardly anything else, so this comes before every other step.
         """
         place = self._places.find_known(partition, lineage, offset)
         if place is None or max_bytes < 0 or self._closed:
@@ -285,7 +286,7 @@ class RemoteReader:
         except RefusedError:
             read = nothing_read(wanted, refused=True)
         except ThrottledError:
-            # The reader asks for the same again.
+            # The next read asks for the same offset again.
             wanted.offset = offset
             read = nothing_read(wanted, throttled=True)
         except (CorruptDataError, GapError) as error:
@@ -294,7 +295,7 @@ class RemoteReader:
             raise error.with_traceback(None) from None
         finally:
             if read is None and stream is not None:
-                self._ahead.drop_pieces(stream)
+                self._ahead.drop_chunks(stream)
         if stream is not None:
             self._ahead.put(stream, read.next_offset)
         if self._closed:
@@ -367,8 +368,8 @@ class RemoteReader:
         log_start_offset: int | None,
         tier_end_offset: int | None,
     ) -> None:
-        """GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap` says to
-        pass over it; the log and its tier are as in `read`."""
+        """Raise GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap`
+        passes over it. See `read_batches` for the other arguments."""
         gap = self._places.find_gap(
             partition,
             lineage,
@@ -383,8 +384,8 @@ class RemoteReader:
     def _require_another(
         self, wanted: Wanted, error: RemoteResourceNotFoundError | CorruptDataError
     ) -> None:
-        """OutOfRangeError when a segment was deleted while it was read and no other segment holds
-        the offset."""
+        """Raise OutOfRangeError when no other segment holds the offset of a segment that was
+        deleted while it was read."""
         self._places.forget(wanted.partition)
         if self._places.find(wanted.partition, wanted.lineage, wanted.offset) is None:
             raise OutOfRangeError(
@@ -395,36 +396,37 @@ class RemoteReader:
     # -- reading from one segment
 
     def _read_place(self, place: Place, wanted: Wanted) -> RemoteRead | None:
-        """None when the place has no batch from the offset on."""
+        """Read from one segment; None when it has no batch from the offset on."""
         try:
             if wanted.stream is None:
                 read = self._read_indexed(place, wanted)
                 if read is not None:
                     return read
             else:
-                found = self._read_on(wanted.stream, place, wanted)
+                found = self._read_stream(wanted.stream, place, wanted)
                 if found is not Outcome.MISSED:
                     return found
-            start = self._start(place, wanted)
-            return None if start is None else self._read_from(place, wanted, start)
+            start = self._find_start(place, wanted)
+            return None if start is None else self._read_ranges(place, wanted, start)
         except CorruptDataError as error:
-            # What is kept here may be wrong, or the bytes were changed on their way.
+            # The indexes that are kept may be wrong, or the bytes were changed on the way.
             if error.reason != WRONG_POSITION:
                 self._positions.forget(place)
             if wanted.stream is not None:
-                self._ahead.drop_pieces(wanted.stream)
+                self._ahead.drop_chunks(wanted.stream)
                 wanted.stream.place = None
         start = self._positions.find(place, wanted.offset)
         if start is None:
             return None
         try:
-            return self._read_from(place, wanted, start)
+            return self._read_ranges(place, wanted, start)
         except CorruptDataError as error:
-            return self._read_despite(place, wanted, start, error)
+            return self._read_past_index(place, wanted, start, error)
 
     def _read_indexed(self, place: Place, wanted: Wanted) -> RemoteRead | None:
-        """Read what the segment's own index leads to, in one request; None when that takes more
-        requests or a closer look at the bytes, which `wanted.fetched` holds then."""
+        """Read by the segment's own index, in one request that a native call checks. None when that
+        takes more requests, or when the bytes, which `wanted.fetched` then holds, have to be
+        examined batch by batch."""
         index = self._positions.index_of(place)
         if index is None:
             index = self._positions.fetch_index(place)
@@ -440,11 +442,11 @@ class RemoteReader:
             or covers - latest > _WHOLE_BATCH_BYTES
         ):
             return None
-        end = self._cut(place, position, max(covers, latest + max_bytes) + _NEXT_BYTES)
+        end = self._limit_range(place, position, max(covers, latest + max_bytes) + _NEXT_BYTES)
         permit = self._memory.try_acquire(end - position)
         if permit is None:
             return None
-        view, now_ms = self._request(place, wanted, position, end, permit)
+        view, now_ms = self._charge_and_fetch(place, wanted, position, end, permit)
         found = index.answer(
             view, position, first_last_offset, offset, last_offset, max_bytes, wanted.minimum_one
         )
@@ -452,64 +454,64 @@ class RemoteReader:
             wanted.fetched = Fetched(place, position, view)
             return None
         start, stop, first_offset, next_offset = found
-        records, segment = self._own(view[start:stop], end - position), place.segment
+        records, segment = self._copy_if_small(view[start:stop], end - position), place.segment
         start, stop = position + start, position + stop
         self._ahead.begin(next_offset, place, stop, now_ms)
         return RemoteRead(records, first_offset, next_offset, segment, start, stop, wanted.requests)
 
-    def _start(self, place: Place, wanted: Wanted) -> Start | None:
-        """Where the stream goes on, else what the index says."""
+    def _find_start(self, place: Place, wanted: Wanted) -> Start | None:
+        """Return where the stream goes on, or else where the index says."""
         stream = wanted.stream
         if stream is None or not stream.is_at(place):
             return self._positions.find(place, wanted.offset)
         position = stream.position
         end = position + max(_LEAST_BYTES, wanted.max_bytes)
-        # A batch of a later offset is a gap, or other bytes than were asked for: the index knows.
+        # A later offset there is a gap, or the store returned other bytes: the index decides.
         return Start(position, position, end, wanted.offset, lowest_offset=wanted.offset)
 
     # -- sequential readers
 
-    def _read_on(
+    def _read_stream(
         self, stream: Stream, place: Place, wanted: Wanted
     ) -> RemoteRead | Literal[Outcome.MISSED] | None:
-        """From what was fetched before; None when the place has no more."""
+        """Read from chunks that were fetched before; None when the place has no more batches."""
         stream.reads += 1
         at_place = stream.is_at(place)
         if at_place and stream.at_end:
             return None
         if at_place and stream.run is not None:
-            read = self._read_kept(stream.run, place, wanted)
+            read = self._read_leftover(stream.run, place, wanted)
             if read is not None:
                 return read
         stream.run = None
         if not at_place and not stream.enters(place, wanted.offset):
-            self._ahead.drop_pieces(stream)
+            self._ahead.drop_chunks(stream)
             return Outcome.MISSED
-        if not stream.pieces:
+        if not stream.chunks:
             stream.plan_from(place, stream.position, wanted.offset)
         self._ahead.extend(stream, wanted.lineage, wanted.max_bytes, wanted.payer)
         parts = take_parts(self._ahead, stream, place, wanted)
         if isinstance(parts, list):
-            return self._joined(parts, place, wanted)
+            return self._join_parts(parts, place, wanted)
         if parts is Outcome.THROTTLED:
             raise ThrottledError
         if parts is Outcome.MISSED:
-            self._ahead.drop_pieces(stream)
+            self._ahead.drop_chunks(stream)
             return Outcome.MISSED
         return nothing_read(wanted) if parts is Outcome.NOTHING else None
 
-    def _read_kept(self, run: BatchRun, place: Place, wanted: Wanted) -> RemoteRead | None:
-        """The whole of what is wanted from what the last request brought besides."""
+    def _read_leftover(self, run: BatchRun, place: Place, wanted: Wanted) -> RemoteRead | None:
+        """Serve the whole read from bytes left over from the previous request."""
         row = run.row_reaching(wanted.offset)
         if row == len(run):
             return None
         last_offset = min(place.last_offset, wanted.last_offset)
         end = run.rows_within(row, wanted.max_bytes, last_offset)
         whole = end < len(run) or run.stop_position >= place.segment.segment_size_bytes
-        return self._answer(run, row, place, wanted) if whole else None
+        return self._answer_from(run, row, place, wanted) if whole else None
 
-    def _joined(self, parts: list[Part], place: Place, wanted: Wanted) -> RemoteRead:
-        """One answer of what may lie in several pieces."""
+    def _join_parts(self, parts: list[Part], place: Place, wanted: Wanted) -> RemoteRead:
+        """Join batches of several chunks to one read."""
         first = parts[0]
         records = None
         if len(parts) > 1:
@@ -521,15 +523,17 @@ class RemoteReader:
                 pieces = [part.run.bytes_of(part.row, part.end) for part in parts]
                 records = permit.hold(join_slab(pieces, size_bytes))
         if records is None:
-            records = self._own(first.run.bytes_of(first.row, first.end), first.run.view.nbytes)
-        return self._found(records, first, parts[-1], place, wanted)
+            records = self._copy_if_small(
+                first.run.bytes_of(first.row, first.end), first.run.view.nbytes
+            )
+        return self._make_read(records, first, parts[-1], place, wanted)
 
     # -- at a position
 
-    def _read_despite(
+    def _read_past_index(
         self, place: Place, wanted: Wanted, start: Start, error: CorruptDataError
     ) -> RemoteRead | None:
-        """Whether the index has led to where no batch begins: walk there from further back."""
+        """Walk from further back when the index led to where no batch begins."""
         suspect = error.position == start.position and error.reason in _STRUCTURAL
         if start.guessed or not suspect:
             raise error
@@ -539,10 +543,10 @@ class RemoteReader:
                 continue
             walk = Start(position, position, position, NO_LIMIT, guessed=True)
             try:
-                read = self._read_from(place, wanted, walk)
+                read = self._read_ranges(place, wanted, walk)
             except CorruptDataError as found:
                 if found.position == error.position or position == 0:
-                    # The batches before lead there as well.
+                    # The batches before lead to the same damage.
                     raise error from None
                 continue
             except ThrottledError:
@@ -553,74 +557,78 @@ class RemoteReader:
             return read
         raise error
 
-    def _read_from(self, place: Place, wanted: Wanted, start: Start) -> RemoteRead | None:
-        """Range after range until one holds the batch; with a sound index the first one does."""
+    def _read_ranges(self, place: Place, wanted: Wanted, start: Start) -> RemoteRead | None:
+        """Fetch range after range until one holds the batch. With a sound index the first one
+        does."""
         wanted.requests += start.requests
         size_bytes = place.segment.segment_size_bytes
-        position, end = start.position, self._first_end(place, wanted, start)
+        position, end = start.position, self._end_first_range(place, wanted, start)
         stride = _WALK_BYTES if start.guessed else max(wanted.max_bytes, _LEAST_BYTES)
         whole = False
         known_offset = -1
         while position < size_bytes:
-            run = self._fetch(place, wanted, position, end)
+            run = self._fetch_run(place, wanted, position, end)
             if whole and len(run) and run.base_offset[0] != known_offset:
                 raise wrong_position(run, place, f"the batch of offset {known_offset}")
             if position == start.position:
                 check_start(run, start, place)
             row = run.row_reaching(wanted.offset)
             if row < len(run):
-                again = None if whole else self._missing(run, row, place, wanted)
+                again = None if whole else self._find_rest(run, row, place, wanted)
                 if again is None:
-                    return self._answer(run, row, place, wanted)
+                    return self._answer_from(run, row, place, wanted)
                 known_offset = run.base_offset[row]
                 position, end, whole = *again, True
                 del run
                 continue
-            position, end = self._go_on(run, place, wanted, stride)
+            position, end = self._find_next_range(run, place, wanted, stride)
             if len(run):
                 self._positions.note(place, run.last_offset[len(run) - 1], run.stop_position)
-                # Each step of a walk asks for itself: what it came by is remembered.
+                # Each step of a walk is charged by itself: the walk resumes from what it found.
                 wanted.is_begun = wanted.is_begun and not start.guessed
-            # The views go before the next ones come.
+            # Release the views before the next range is fetched.
             del run
         return None
 
-    def _first_end(self, place: Place, wanted: Wanted, start: Start) -> int:
+    def _end_first_range(self, place: Place, wanted: Wanted, start: Start) -> int:
         if start.guessed:
-            return self._cut(place, start.position, start.position + _WALK_BYTES)
+            return self._limit_range(place, start.position, start.position + _WALK_BYTES)
         end = start.covers
         if end - start.latest > _WHOLE_BATCH_BYTES:
-            # Its header first, which says how much is needed.
+            # The header of the batch comes first and says how much is needed.
             end = start.latest + _LEAST_BYTES
         size_bytes = wanted.max_bytes
         if wanted.stream is not None:
             size_bytes = self._ahead.in_place(wanted.stream, size_bytes)
-        return self._cut(place, start.position, max(end, start.latest + size_bytes) + _NEXT_BYTES)
+        return self._limit_range(
+            place, start.position, max(end, start.latest + size_bytes) + _NEXT_BYTES
+        )
 
-    def _cut(self, place: Place, position: int, end: int) -> int:
-        """No range is larger than the memory, unless that has no room for the head of a batch."""
+    def _limit_range(self, place: Place, position: int, end: int) -> int:
+        """Return `end`, or less if the range is larger than the memory or goes beyond the object.
+        A range always has room for the header of a batch."""
         size_bytes: int = place.segment.segment_size_bytes
         return min(end, size_bytes, position + max(self._memory.limit_bytes, _NEXT_BYTES))
 
-    def _fetch(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
+    def _fetch_run(self, place: Place, wanted: Wanted, position: int, end: int) -> BatchRun:
         fetched, wanted.fetched = wanted.fetched, None
         if fetched is not None and fetched.place.is_of(place) and fetched.position == position:
-            return self._run(fetched.view, position, place)
+            return self._scan_range(fetched.view, position, place)
         del fetched
         permit = self._memory.try_acquire(end - position)
         if permit is None:
             if wanted.stream is not None:
-                self._ahead.drop_pieces(wanted.stream)
+                self._ahead.drop_chunks(wanted.stream)
             permit = self._memory.acquire(end - position, self._memory_wait_ms)
         if permit is None:
             raise RefusedError
-        view, _ = self._request(place, wanted, position, end, permit)
-        return self._run(view, position, place)
+        view, _ = self._charge_and_fetch(place, wanted, position, end, permit)
+        return self._scan_range(view, position, place)
 
-    def _request(
+    def _charge_and_fetch(
         self, place: Place, wanted: Wanted, position: int, end: int, permit: Permit
     ) -> tuple[memoryview, int]:
-        """The bytes, charged to the read's payer before they are asked for, and when they came."""
+        """Charge a range to the payer and fetch it. Return the bytes and the time they arrived."""
         try:
             if wanted.is_begun:
                 if wanted.payer.count is not None:
@@ -635,18 +643,18 @@ class RemoteReader:
         wanted.requests += 1
         return self._fetch_view(place, position, end, permit)
 
-    def _fetch_with(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun:
+    def _fetch_chunk(self, place: Place, position: int, end: int, permit: Permit) -> BatchRun:
         view, _ = self._fetch_view(place, position, end, permit)
-        return self._run(view, position, place)
+        return self._scan_range(view, position, place)
 
-    def _run(self, view: memoryview, position: int, place: Place) -> BatchRun:
+    def _scan_range(self, view: memoryview, position: int, place: Place) -> BatchRun:
         index = self._positions.index_of(place)
         return BatchRun(view, position, place.segment, place.log_key, index)
 
     def _fetch_view(
         self, place: Place, position: int, end: int, permit: Permit
     ) -> tuple[memoryview, int]:
-        """The bytes, and when they came."""
+        """Fetch a range. Return the bytes and the time they arrived."""
         waits, size_bytes = self._ahead.waits, end - position
         begun_ms = self._clock.monotonic_ms()
         shared_bytes = waits.begin(size_bytes)
@@ -662,10 +670,10 @@ class RemoteReader:
         self._check_open()
         return view, now_ms
 
-    def _missing(
+    def _find_rest(
         self, run: BatchRun, row: int, place: Place, wanted: Wanted
     ) -> tuple[int, int] | None:
-        """The range that brings more batches than `run` has, if there are some that fit."""
+        """Return the range that brings further batches that fit; None when `run` has them all."""
         if run.end_position >= place.segment.segment_size_bytes:
             return None
         position = run.position_of(row)
@@ -677,22 +685,25 @@ class RemoteReader:
         claimed = run.claimed_size()
         if claimed is not None and run.stop_position + claimed > full:
             return None
-        return position, self._cut(place, position, full)
+        return position, self._limit_range(place, position, full)
 
-    def _go_on(self, run: BatchRun, place: Place, wanted: Wanted, stride: int) -> tuple[int, int]:
-        """The next range after one without the batch; CorruptDataError when there is no way on."""
+    def _find_next_range(
+        self, run: BatchRun, place: Place, wanted: Wanted, stride: int
+    ) -> tuple[int, int]:
+        """Return the range after one that lacks the batch. CorruptDataError for damage that hides
+        where the next batch begins."""
         position = run.stop_position
         cut_off = run.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
         if run.is_whole or (cut_off and run.end_position < place.segment.segment_size_bytes):
             claimed = None if run.is_whole else run.claimed_size()
             if claimed is None:
-                return position, self._cut(place, position, position + stride)
+                return position, self._limit_range(place, position, position + stride)
             limit = self._positions.run_limit(place, position, wanted.offset)
             if not 0 < claimed <= limit - position or run.stop_reason is StopReason.ZERO_TAIL:
                 raise too_long(place, position, claimed, limit - position)
-            # However large it is: nothing else brings the reader on.
+            # The batch has to come whole, however large it is.
             end = min(position + claimed + _NEXT_BYTES, place.segment.segment_size_bytes)
-            return position, max(end, self._cut(place, position, position + stride))
+            return position, max(end, self._limit_range(place, position, position + stride))
         if run.stop_reason is StopReason.BAD_CRC:
             return self._step_over(run, place, wanted, stride)
         raise run.damage()
@@ -700,25 +711,27 @@ class RemoteReader:
     def _step_over(
         self, run: BatchRun, place: Place, wanted: Wanted, stride: int
     ) -> tuple[int, int]:
-        """Past a damaged batch that nobody has asked for; its damage if it is the one."""
+        """Return the range after a damaged batch. Raise the damage if the read wants that batch."""
         at = run.stop_position - run.start_position
         rest = BatchRun(
             run.view[at:], run.stop_position, place.segment, place.log_key, verify_crc=False
         )
         row = rest.row_reaching(wanted.offset)
         if row == 0 or not len(rest):
-            # Not by a name: it would keep this frame and with it the bytes.
+            # A variable for the error would keep this frame alive, and the bytes with it.
             raise run.damage()
         self._alarm(run.damage())
         position = rest.position_of(row)
-        return position, self._cut(place, position, position + stride)
+        return position, self._limit_range(place, position, position + stride)
 
     # -- answering
 
-    def _answer(self, run: BatchRun, row: int, place: Place, wanted: Wanted) -> RemoteRead | None:
+    def _answer_from(
+        self, run: BatchRun, row: int, place: Place, wanted: Wanted
+    ) -> RemoteRead | None:
         last_offset = min(place.last_offset, wanted.last_offset)
         if run.last_offset[row] > last_offset:
-            # It is cut off by the lineage, and all that follow with it, or by the reader's limit.
+            # The lineage ends within this batch, and before all that follow, or the read does.
             return nothing_read(wanted) if place.last_offset > wanted.last_offset else None
         end = run.rows_within(row, wanted.max_bytes, last_offset)
         if end == row:
@@ -726,15 +739,15 @@ class RemoteReader:
                 return nothing_read(wanted)
             end = row + 1
         part = Part(run, row, end)
-        records = self._own(run.bytes_of(row, end), run.view.nbytes)
-        read = self._found(records, part, part, place, wanted)
+        records = self._copy_if_small(run.bytes_of(row, end), run.view.nbytes)
+        read = self._make_read(records, part, part, place, wanted)
         stream = wanted.stream
         if stream is not None:
             keep = stream.reads and end < len(run) and not self._ahead.is_slow
             stream.run = run if keep else None
         return read
 
-    def _found(
+    def _make_read(
         self, records: memoryview, first: Part, last: Part, place: Place, wanted: Wanted
     ) -> RemoteRead:
         next_offset = last.run.last_offset[last.end - 1] + 1
@@ -753,8 +766,8 @@ class RemoteReader:
             requests=wanted.requests,
         )
 
-    def _own(self, records: memoryview, kept_bytes: int) -> memoryview:
-        """A few bytes out of many as a copy, so that the many can go."""
+    def _copy_if_small(self, records: memoryview, kept_bytes: int) -> memoryview:
+        """Return a copy of a few bytes out of many, so that the rest is released."""
         size_bytes = records.nbytes
         if size_bytes >= _COPY_BELOW_BYTES or kept_bytes <= 4 * size_bytes:
             return records
@@ -767,7 +780,7 @@ class RemoteReader:
 
 
 class _NextPlaces:
-    """What read-ahead asks about segments and their indexes."""
+    """Answers the questions of read-ahead about segments and their indexes."""
 
     def __init__(self, places: SegmentPlaces, positions: Positions) -> None:
         self._places = places
