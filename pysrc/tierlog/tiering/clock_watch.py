@@ -1,4 +1,4 @@
-"""Tells whether the wall clock can be believed when something is to be deleted by its age."""
+"""Decides whether the wall clock can be trusted for deletions by age."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ TOLERANCE_MS = 600_000
 
 
 class ClockWatch:
-    """The wall clock against the monotonic one, from the moment this was made.
+    """Compares the wall clock with the monotonic clock since this object was created.
 
-    A wall clock that has jumped by more than ``tolerance_ms`` is not believed until it is back, or
-    `trust` accepts it: an operator who mends a wrong clock should not thereby delete what a wrong
-    one kept, or the other way round.
+    After a jump of more than ``tolerance_ms`` the wall clock is not trusted until it jumps back or
+    `trust` accepts it. Otherwise a corrected clock could delete segments whose age a wrong clock
+    had recorded.
     """
 
     def __init__(self, clock: Clock, tolerance_ms: int = TOLERANCE_MS) -> None:
@@ -23,12 +23,12 @@ class ClockWatch:
         self._difference_ms = self._now_difference_ms()
 
     def jumped_ms(self) -> int:
-        """How far the wall clock is from where it should be; 0 while it is believed."""
+        """Return the jump of the wall clock in ms; 0 while the clock is trusted."""
         jump_ms = self._now_difference_ms() - self._difference_ms
         return jump_ms if abs(jump_ms) > self._tolerance_ms else 0
 
     def trust(self) -> None:
-        """The wall clock is right as it is now."""
+        """Accept the present wall clock as correct."""
         self._difference_ms = self._now_difference_ms()
 
     def _now_difference_ms(self) -> int:

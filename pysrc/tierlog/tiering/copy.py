@@ -1,14 +1,14 @@
-"""Copies one rolled segment of a broker's directory to the remote tier.
+"""Copies one rolled segment of a log directory to the remote tier.
 
     scan + rebuild -> COPY_SEGMENT_STARTED -> .log -> .indexes -> verify -> COPY_SEGMENT_FINISHED
 
-A copy begins only when the segment scans clean and fits its name, its neighbour and the leader
-epochs; the bytes sent are hashed again and must be those that were scanned. Until
-COPY_SEGMENT_FINISHED nobody reads the objects, and a copy that fails removes what it wrote. What a
-crash leaves behind, `SegmentCopier.resume` finishes or removes.
+A copy starts only when the scan finds no damage and the segment matches its file name, the next
+segment and the leader epochs. The sent bytes are hashed again and must equal the scanned bytes.
+Readers ignore the objects until COPY_SEGMENT_FINISHED. A failed copy removes its objects; after a
+crash, `SegmentCopier.resume` finishes the copy or removes its objects.
 
-Kafka's ``RemoteLogManager.RLMCopyTask`` is the model; unlike it, all indexes are rebuilt from the
-log here, so a damaged index file beside a good log is never tiered.
+The model is Kafka's ``RemoteLogManager.RLMCopyTask``. Unlike Kafka, this copier rebuilds all
+indexes from the log, so a damaged index file is never tiered.
 """
 
 from __future__ import annotations
@@ -70,15 +70,16 @@ __all__ = [
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
-# The table of so many batches takes 10 MiB; beyond that a copy looks at a part at a time.
+# A table of this many batches takes 10 MiB. A copy of a larger segment reads it in parts.
 MAX_TABLE_ROWS = 1 << 17
 PART_BYTES = 4 << 20
 
 
 class SegmentRefusedError(TierlogError):
-    """A segment that must not be copied: damaged, or not what its name and epochs say.
+    """The segment must not be copied: it is damaged, or contradicts its name or leader epochs.
 
-    ``findings`` are lines that name byte, field, expected and found value; ``reason`` is a word.
+    ``findings`` are lines with byte position, field, expected and found value; ``reason`` is one
+    word.
     """
 
     def __init__(self, path: str, findings: list[str], reason: str = "damaged") -> None:
@@ -90,14 +91,14 @@ class SegmentRefusedError(TierlogError):
 
 
 class CopyFailedError(TierlogError):
-    """The store or the metadata manager failed; what was written is removed or will be."""
+    """The store or the metadata manager failed. The objects are removed, now or by a later run."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedSegment:
-    """A segment in COPY_SEGMENT_FINISHED, and its remoteLogIndex entries, without a trailer."""
+    """A segment in COPY_SEGMENT_FINISHED and its remoteLogIndex entries without a trailer."""
 
     metadata: RemoteLogSegmentMetadata
     remote_log_index: bytes
@@ -105,10 +106,10 @@ class CopiedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedSegment:
-    """A segment that scanned clean, and what was found on the way.
+    """A segment whose scan found no damage, with the results of the scan.
 
-    ``leader_epochs`` is the lineage from its beginning up to the segment's end, as Kafka uploads
-    it. ``rebuilt`` holds the indexes and the producer state the next segment starts from.
+    ``leader_epochs`` is the lineage from its first entry to the segment's end, as Kafka uploads
+    it. ``rebuilt`` holds the indexes and the producer state at the start of the next segment.
     """
 
     partition: TopicIdPartition
@@ -122,7 +123,7 @@ class PreparedSegment:
     def metadata(
         self, segment_id: str, *, broker_id: int, event_timestamp_ms: int
     ) -> RemoteLogSegmentMetadata:
-        """The segment as COPY_SEGMENT_STARTED announces it, under a new id."""
+        """Return the metadata of the segment in COPY_SEGMENT_STARTED."""
         base_offset = self.segment.base_offset
         epochs = self.leader_epochs_of_batches()
         sizes = self.rebuilt.bytes_per_epoch
@@ -137,15 +138,17 @@ class PreparedSegment:
             segment_size_bytes=self.size_bytes,
             leader_epochs=epochs,
             txn_index_empty=not self.rebuilt.transaction_index,
-            # Messages older than leader epochs are counted for none of them.
+            # Messages of formats 0 and 1 belong to no leader epoch.
             bytes_per_epoch=sizes if known.issuperset(epoch for epoch, _ in sizes) else None,
             log_crc32c=self.log_crc32c,
         )
 
     def leader_epochs_of_batches(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, first offset) pairs over the whole segment: the lineage, and before the lineage
-        begins, where records were deleted, the epochs in the batches. The first pair begins at the
-        base offset or below, also where the cleaner left nothing from there on."""
+        """Return (epoch, first offset) pairs that cover the segment.
+
+        They come from the lineage; offsets before its first entry, whose records were deleted,
+        have the epochs of the batches. The first pair starts at or below the base offset, also
+        when compaction removed the first records."""
         base_offset = self.segment.base_offset
         lineage = [
             (entry.epoch, entry.start_offset)
@@ -153,8 +156,8 @@ class PreparedSegment:
         ]
         begin = lineage[0][1] if lineage else self.end_offset + 1
         before = [(epoch, start) for epoch, start in self.rebuilt.leader_epochs if start < begin]
-        told = {epoch for epoch, _ in before}
-        epochs = (*before, *(entry for entry in lineage if entry[0] not in told))
+        of_batches = {epoch for epoch, _ in before}
+        epochs = (*before, *(entry for entry in lineage if entry[0] not in of_batches))
         first_epoch, first_start = epochs[0]
         return ((first_epoch, min(first_start, base_offset)), *epochs[1:])
 
@@ -170,11 +173,11 @@ def prepare(
     max_table_rows: int = MAX_TABLE_ROWS,
     draft: Draft | None = None,
 ) -> PreparedSegment:
-    """Scans an open segment and rebuilds its indexes; SegmentRefusedError when it is not sound.
+    """Scan an open segment and rebuild its indexes; SegmentRefusedError when it is damaged.
 
     ``producer_snapshot`` is the producer state at the segment's base offset. ``allow_gaps``: the
-    topic is compacted, so offsets may be missing. ``draft``, if any, holds the segment afterwards;
-    RemoteStorageError when it cannot be written.
+    topic is compacted, so offsets may be missing. The scan also writes the segment to ``draft``;
+    RemoteStorageError when that fails.
     """
     path = segment.log_path
     lineage = log.lineage
@@ -198,7 +201,7 @@ def prepare(
             raise draft.failed(error) from error
         raise
     table = rebuilt.table
-    findings = _findings(rebuilt, handle, lineage, segment, allow_gaps)
+    findings = _find_defects(rebuilt, handle, lineage, segment, allow_gaps)
     change = handle.recheck()
     if change not in (FileChange.UNCHANGED, FileChange.GONE):
         findings.append(f"the file was {change.value} while it was read")
@@ -220,22 +223,22 @@ def prepare(
 
 
 def segment_tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[BatchTable]:
-    """The batches of a segment that scanned clean: the table at hand, or where the batches are so
-    small that it was not kept, one part after the other."""
+    """Return the batches of a scanned segment: its table, or several tables when it has more
+    batches than `MAX_TABLE_ROWS`."""
     if rebuilt.table_complete:
         return iter((rebuilt.table,))
     parts = scan_segment_in_parts(handle, PART_BYTES, verify_crc=False)
     return (table for table in parts if len(table))
 
 
-def _findings(
+def _find_defects(
     rebuilt: RebuiltIndexes,
     handle: SegmentHandle,
     lineage: LeaderEpochs,
     segment: SegmentFiles,
     allow_gaps: bool,
 ) -> list[str]:
-    """What is wrong with a scanned segment, line by line."""
+    """Return one line for each defect of a scanned segment."""
     stop = rebuilt.table
     if stop.stop_reason is not StopReason.END:
         where = f"{stop.stop_reason} at byte {stop.stop_position}"
@@ -276,10 +279,9 @@ def encode_segment_indexes(
     data_id: Callable[[int], bytes] | None = None,
     gap_start_offset: int | None = None,
 ) -> tuple[bytes, bytes]:
-    """The `.indexes` object of the segment, and of it the remoteLogIndex entries.
+    """Return the segment's `.indexes` object and its remoteLogIndex entries.
 
-    ``tables`` holds its batches as `segment_tables` does. The same segment under the same metadata
-    makes the same bytes.
+    ``tables`` are those of `segment_tables`. The same segment and metadata give the same bytes.
     """
     rebuilt = prepared.rebuilt
     record_count = batch_count = 0
@@ -329,7 +331,7 @@ def _with_data_ids(
 
 
 class SegmentCopier:
-    """Copies prepared segments into one store. Blocking; one segment per call, any thread."""
+    """Copies prepared segments into one store. Calls block; each copies one segment; any thread."""
 
     def __init__(
         self,
@@ -354,21 +356,21 @@ class SegmentCopier:
 
     @property
     def broker_id(self) -> int:
-        """The broker that the segments are copied from."""
+        """Id of the broker whose segments are copied."""
         return self._broker_id
 
     def new_id(self) -> str:
-        """An id for one attempt to copy a segment; every attempt has its own."""
+        """Return a new segment id. Every attempt to copy a segment has an id of its own."""
         return random_kafka_uuid(self._random_bytes)
 
     @contextmanager
     def draft(
         self, log: PartitionLog, segment: SegmentFiles, segment_id: str
     ) -> Iterator[Draft | None]:
-        """For `prepare` and then `copy` of the same segment under the same id: the segment is
-        read once. None where the store takes no drafts.
+        """Yield a draft for `prepare` and `copy` of one segment under one id, so that the segment
+        is read once. None when the store has no drafts.
 
-        The bytes are on their way before anybody could hold them back: not for a paced copy.
+        `prepare` already sends the bytes, so a paced copy must not use a draft.
         """
         draft = None
         if log.archive_id is not None:
@@ -398,18 +400,19 @@ class SegmentCopier:
         gap_start_offset: int | None = None,
         fence: Callable[[], None] | None = None,
     ) -> CopiedSegment:
-        """Copies the segment behind `handle`, as the leader of `leader_epoch` if one is given.
+        """Copy the segment of `handle` as the leader of `leader_epoch`; None is not fenced.
 
-        ``gap_start_offset`` is that of `eligibility.gap_start_offset`, kept with the segment.
+        ``gap_start_offset`` is the result of `eligibility.gap_start_offset`; the segment keeps it.
 
-        ``gate`` is told the size of each piece before it is sent; it may block (a quota's
-        `Transfer.before_piece`), or stop the copy by raising. ``fence`` raises FencedLeaderError
-        when a later leader is known elsewhere; it is called when both objects are stored.
-        SegmentRefusedError when the offsets and epochs of the segment contradict each other,
-        CorruptDataError when the file has changed since it was scanned, CopyFailedError when the
-        store fails or does not hold what was sent.
-        The objects of a copy that failed or was stopped are removed again. FencedLeaderError when
-        a later leader owns the partition; to it belongs, from then on, all that this copy has left.
+        ``gate`` is called with the size of each chunk before the chunk is sent; it may block (a
+        quota's `Transfer.before_piece`) or raise to stop the copy. ``fence`` is called when both
+        objects are stored and raises FencedLeaderError when the store knows a later leader.
+
+        Raises SegmentRefusedError when offsets and epochs of the segment contradict each other,
+        CorruptDataError when the file has changed since the scan, CopyFailedError when the store
+        fails or holds other bytes, FencedLeaderError when a later leader owns the partition. A
+        copy that fails or is stopped removes its objects; after FencedLeaderError, remaining
+        objects belong to the later leader.
         """
         try:
             started = prepared.metadata(
@@ -428,8 +431,8 @@ class SegmentCopier:
             log = handle.fileno() if draft is None else draft
             custom = self._storage.copy_log_segment_data(started, log, indexes, before_chunk=gate)
             started = replace(started, custom_metadata=custom)
-            self._require_small(started)
-            self._require_whole(started, indexes)
+            self._require_small_custom_metadata(started)
+            self._require_stored(started, indexes)
             if fence is not None:
                 fence()
         except CorruptDataError as error:
@@ -450,7 +453,7 @@ class SegmentCopier:
         metadata: RemoteLogSegmentMetadata,
         gap_start_offset: int | None = None,
     ) -> tuple[bytes, bytes]:
-        """Return the `.indexes` object of a prepared segment, and of it the remoteLogIndex."""
+        """Return the `.indexes` object of a prepared segment and its remoteLogIndex entries."""
         return encode_segment_indexes(
             prepared,
             segment_tables(prepared.rebuilt, handle),
@@ -462,9 +465,9 @@ class SegmentCopier:
         )
 
     def has_copied(self, prepared: PreparedSegment, broken: Container[str]) -> bool:
-        """Whether a finished remote segment holds the bytes of this one under the same offsets.
+        """Return whether a finished remote segment has the same offsets and bytes.
 
-        ``broken`` has the ids of segments whose objects are not what they were.
+        ``broken`` holds the ids of remote segments with missing or damaged objects.
         """
         offsets = prepared.segment.base_offset, prepared.end_offset
         epochs = prepared.leader_epochs_of_batches()
@@ -482,15 +485,14 @@ class SegmentCopier:
     def resume(
         self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None
     ) -> RemoteLogSegmentMetadata | None:
-        """Settles what an interrupted run left: finished if both objects are whole, else removed.
+        """Finish an interrupted copy whose objects are complete; remove any other.
 
-        Returns the finished segment or None. RemoteStorageError when the store cannot tell.
+        Returns the finished segment or None. RemoteStorageError when the store does not answer.
         """
         started = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-        # Of other storage managers the custom metadata is lost, without which a copy may mean
-        # nothing.
-        known = self._storage.store is not None
-        if started and known and not self._storage.verify(metadata, deep=True):
+        # Other storage managers may need the custom metadata, which is lost.
+        is_own = self._storage.store is not None
+        if started and is_own and not self._storage.verify(metadata, deep=True):
             return self._advance(metadata, _FINISHED, leader_epoch)
         self.delete(metadata, leader_epoch=leader_epoch)
         return None
@@ -498,10 +500,10 @@ class SegmentCopier:
     def delete(
         self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None
     ) -> None:
-        """Removes a segment, from whatever state it is in; may be repeated after a failure.
+        """Remove a segment in any state. The call may be repeated after a failure.
 
-        Nobody reads it any more before its first object goes. RemoteStorageError when the store
-        refuses: then it stays in DELETE_SEGMENT_STARTED.
+        The state changes before the first object is removed, so no reader uses the segment then.
+        RemoteStorageError when the store refuses; the segment stays in DELETE_SEGMENT_STARTED.
         """
         if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             return
@@ -515,12 +517,12 @@ class SegmentCopier:
     def _foreign_data_ids(
         self, metadata: RemoteLogSegmentMetadata
     ) -> Callable[[int], bytes] | None:
-        """Return what encodes the remote data ids of a segment; None when they are tierlog's own,
-        which `group_batches` writes by itself."""
+        """Return the encoder of another storage manager's remote data ids; None for tierlog's own
+        ids, which `group_batches` writes."""
         encode = partial(self._storage.encode_data_id, metadata)
         return None if encode(0) == encode_rdi(metadata, 0) else encode
 
-    def _require_small(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def _require_small_custom_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
         size_bytes = len(metadata.custom_metadata or b"")
         if size_bytes > self._custom_metadata_max_bytes:
             raise storage_error(
@@ -531,7 +533,7 @@ class SegmentCopier:
                 retriable=False,
             )
 
-    def _require_whole(self, metadata: RemoteLogSegmentMetadata, indexes: bytes) -> None:
+    def _require_stored(self, metadata: RemoteLogSegmentMetadata, indexes: bytes) -> None:
         problems = self._storage.verify_copy(metadata, indexes)
         if problems:
             raise RemoteStorageError("; ".join(map(str, problems)))
@@ -546,7 +548,7 @@ class SegmentCopier:
             raise
 
     def _remove(self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None) -> None:
-        """Takes a failed copy back; what the store refuses now is left for `resume`."""
+        """Remove a failed copy. When the store refuses, `resume` removes it later."""
         try:
             self.delete(metadata, leader_epoch=leader_epoch)
         except RemoteStorageError:
@@ -556,8 +558,9 @@ class SegmentCopier:
             raise
 
     def _remove_unknown(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Somebody settled this copy while it went, and may have looked for its objects before
-        they were there. Nobody can ever refer to them any more."""
+        """Remove the objects of a copy that another task or node has deleted from the metadata.
+
+        Its deletion may have come before the objects existed, and no metadata refers to them."""
         known = self._metadata.get(metadata.segment_id)
         if known is None or known.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             with suppress(RemoteStorageError):

@@ -1,9 +1,9 @@
 """The copy task of a leader: one segment per run, from the front of the log (Kafka's
 ``RLMCopyTask``).
 
-The first run of a leadership claims the partition, settles what an interrupted copy left behind
-and asks the metadata what is in the tier; so does the first one after a failure, since then nobody
-knows how far the last copy came. From then on the task knows.
+The first run of a leadership claims the partition, finishes or removes interrupted copies and
+reads the finished segments from the metadata. The first run after a failure does the same, since
+the state of the last copy is unknown. Later runs use what they remember.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UNFINISHED = (
     RemoteLogSegmentState.COPY_SEGMENT_STARTED,
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
 )
-# What is neither in the tier nor on its way out: the lag.
+# Segments with other reasons than these count as copy lag.
 _NOT_LAGGING = frozenset(
     {
         Ineligible.ACTIVE,
@@ -70,11 +70,11 @@ _MAX_TIME_INDEX_BYTES = 64 << 20
 
 
 class _CancelledError(TierlogError):
-    """The task was cancelled while a segment was on its way."""
+    """The task was cancelled during a copy."""
 
 
 class CopyTask:
-    """Copies the segments of one partition that may be copied, one per run."""
+    """Copies the eligible segments of one partition, one per run."""
 
     def __init__(self, work: PartitionWork) -> None:
         self._work = work
@@ -91,12 +91,12 @@ class CopyTask:
     def __call__(self, task: Task) -> Again:
         view = self._work.log.view()
         if view is None:
-            self._unknown_lag()
+            self._show_unknown_lag()
             return Again.LATER
         if view.topic.copy_disabled:
             self._show_known_lag(view)
             return Again.LATER
-        if view is self._nothing_to_do_in and not self._may_go_on(view):
+        if view is self._nothing_to_do_in and not self._has_new_work(view):
             return Again.LATER
         if not self._tier.metadata.is_ready(self._work.partition):
             return Again.LATER
@@ -108,22 +108,22 @@ class CopyTask:
             self._work.fenced()
             return Again.NEVER
         except (TierlogError, OSError):
-            # How far the last copy came is unknown; the next run asks.
+            # The state of the last copy is unknown; the next run reads the metadata.
             self._copied = None
             self._show_known_lag(view)
-            # Also before a segment is touched: a full store takes no claim either.
+            # A full store refuses the claim, too, before any segment is copied.
             self._count_failure()
             raise
 
     def _run(self, task: Task, view: LogView) -> Again:
         if self._copied is None:
             self._decided = None
-            self._copied = self._settle(view)
+            self._copied = self._take_over(view)
         if self._check.is_due() and self._check.run(view):
             self._decided = None
-            self._copied = self._settle(view)
+            self._copied = self._take_over(view)
         copied = self._copied
-        # The run before has looked after its copy, and only time could have changed anything.
+        # The last run decided again after its copy; only time has passed since.
         decided, self._decided = self._decided, None
         if decided is not None and decided[0] is view:
             decisions = decided[1]
@@ -132,7 +132,7 @@ class CopyTask:
         candidates = [
             segment
             for decision in decisions
-            if decision.eligible and (segment := self._unless_refused(decision.segment, view))
+            if decision.eligible and (segment := self._find_copyable(decision.segment, view))
         ]
         if not candidates:
             if copied is not None:
@@ -145,7 +145,7 @@ class CopyTask:
         refused = len(self._refused)
         self._copy(task, view, copied, candidates[0])
         if _copies_at_once(view.topic):
-            # What is copied says nothing about other segments.
+            # A copy changes no decision about other segments.
             base_offset = candidates[0].base_offset
             decisions = tuple(
                 self._decisions((one.segment,), view, copied)[0]
@@ -160,16 +160,16 @@ class CopyTask:
         more = len(candidates) > 1 or len(self._refused) < refused or self._check.has_work
         return Again.NOW if more else Again.LATER
 
-    # -- knowing what is there
+    # -- taking the partition over
 
-    def _settle(self, view: LogView) -> Coverage | None:
-        """Claim the partition, finish or remove interrupted copies, and learn what is copied."""
+    def _take_over(self, view: LogView) -> Coverage | None:
+        """Claim the partition, finish or remove interrupted copies; return the copied offsets."""
         work = self._work
         work.claim()
         segments = self._tier.metadata.list(work.partition)
         unfinished = [segment for segment in segments if segment.state in _UNFINISHED]
         for segment in unfinished:
-            self._settle_one(segment)
+            self._resume_copy(segment)
         if unfinished:
             segments = self._tier.metadata.list(work.partition)
         work.catch_up_indexes()
@@ -177,25 +177,25 @@ class CopyTask:
             return None
         return work.copied_offsets(segments, view.log.leader_epochs)
 
-    def _settle_one(self, segment: RemoteLogSegmentMetadata) -> None:
+    def _resume_copy(self, segment: RemoteLogSegmentMetadata) -> None:
         work = self._work
         if not work.copy_begins(segment.segment_id.id):
-            # The expiration task was faster.
+            # The expiration task deletes this segment.
             return
         try:
             finished = self._tier.copier.resume(segment, leader_epoch=work.leader_epoch)
         except FencedLeaderError:
             raise
         except (RemoteStorageError, RemoteMetadataError) as error:
-            # The store does not answer, or the expiration task was faster: it will be tried again
-            # there, and nothing depends on it.
-            self._tell(Happened.NOT_SETTLED, segment, str(error))
+            # The store does not answer, or the expiration task deleted the segment. The expiration
+            # task tries again.
+            self._report(Happened.NOT_SETTLED, segment, str(error))
             return
         finally:
             work.copy_ended(segment.segment_id.id)
-        self._tell(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
+        self._report(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
 
-    def _tell(self, happened: Happened, segment: RemoteLogSegmentMetadata, text: str) -> None:
+    def _report(self, happened: Happened, segment: RemoteLogSegmentMetadata, text: str) -> None:
         self._work.tell(happened, segment.start_offset, segment.segment_size_bytes, text=text)
 
     # -- deciding
@@ -229,7 +229,7 @@ class CopyTask:
             self._work.reached(view, copied)
 
     def _lag(self, view: LogView) -> CopyLag | None:
-        """The copy lag of the topic, None where it copies at once; -1 is the local retention."""
+        """Return the topic's copy lag (KIP-1241), None without one; -1 is the local one."""
         topic = view.topic
         if _copies_at_once(topic):
             return None
@@ -264,13 +264,13 @@ class CopyTask:
         )
 
     def _show_known_lag(self, view: LogView) -> None:
-        """The lag by what the log directory and the metadata hold, whatever the store does."""
+        """Report the lag from the log directory and the metadata; the store is not asked."""
         self._nothing_to_do_in = None
         partition, lineage = self._work.partition, view.log.lineage
         metadata = self._tier.metadata
         try:
             if lineage is None or not metadata.is_ready(partition):
-                self._unknown_lag()
+                self._show_unknown_lag()
                 return
             seen = view, metadata.changes(partition)
             if seen != self._lag_seen:
@@ -278,9 +278,9 @@ class CopyTask:
                 self._show_lag(self._decisions(view.log.segments, view, copied), copied)
                 self._lag_seen = seen
         except (TierlogError, OSError):
-            self._unknown_lag()
+            self._show_unknown_lag()
 
-    def _unknown_lag(self) -> None:
+    def _show_unknown_lag(self) -> None:
         self._lag_seen = None
         self._nothing_to_do_in = None
         if self._work.metrics is not None:
@@ -291,8 +291,8 @@ class CopyTask:
     def _copy(
         self, task: Task, view: LogView, copied: Coverage | None, segment: SegmentFiles
     ) -> None:
-        """Copies one segment. What is wrong with it alone is told and does not stop the others;
-        what may pass by itself is raised."""
+        """Copy one segment. A defect of this segment is reported and does not stop others; an
+        error that may pass by itself is raised."""
         work = self._work
         base_offset, size_bytes = segment.base_offset, segment.size_bytes
         try:
@@ -313,11 +313,11 @@ class CopyTask:
             )
             raise
         if copied is not None and segment.next_base_offset is not None:
-            # The whole segment, wherever the checkpoints begin the log: its batches were compared
-            # with them, and what is copied must not be chosen again.
+            # All offsets, also those below the checkpoints' log start offset: a copied segment
+            # must not be chosen again.
             copied.add(base_offset, segment.next_base_offset - 1)
         if self._refused.pop(base_offset, None) is not None:
-            # Later ones may have been refused because of this one: producer state comes from it.
+            # Later segments may have been refused because they need its producer state.
             self._refused = {base: one for base, one in self._refused.items() if base < base_offset}
         if done is None:
             return
@@ -332,7 +332,7 @@ class CopyTask:
     def _refuse(
         self, happened: Happened, view: LogView, segment: SegmentFiles, *, reason: str, text: str
     ) -> None:
-        """Set a segment aside, and tell that unless it was told already."""
+        """Remember the refusal of a segment; report it when its text is new."""
         before = self._refused.get(segment.base_offset)
         now_ms = self._tier.clock.monotonic_ms()
         self._refused[segment.base_offset] = Refusal.of(view, segment, text, now_ms)
@@ -341,21 +341,21 @@ class CopyTask:
                 happened, segment.base_offset, segment.size_bytes, reason=reason, text=text
             )
 
-    def _unless_refused(self, segment: SegmentFiles, view: LogView) -> SegmentFiles | None:
-        """The segment as it is to be copied now; None while it is the one that was refused."""
+    def _find_copyable(self, segment: SegmentFiles, view: LogView) -> SegmentFiles | None:
+        """Return the segment to copy; None while it is unchanged since its refusal."""
         refusal = self._refused.get(segment.base_offset)
         if refusal is None:
             return segment
         return refusal.retry(view, segment, self._tier.clock.monotonic_ms())
 
-    def _may_go_on(self, view: LogView) -> bool:
-        """Whether the store check is due or a segment that was refused may be copied now."""
+    def _has_new_work(self, view: LogView) -> bool:
+        """Return whether the store check is due or a refused segment may be copied now."""
         if self._check.is_due():
             return True
         if not self._refused:
             return False
         refused = [one for one in view.log.rolled_segments if one.base_offset in self._refused]
-        return any(self._unless_refused(one, view) for one in refused)
+        return any(self._find_copyable(one, view) for one in refused)
 
     def _count_failure(self) -> None:
         if self._work.metrics is not None:
@@ -364,9 +364,9 @@ class CopyTask:
     def _transfer(
         self, task: Task, view: LogView, copied: Coverage | None, segment: SegmentFiles
     ) -> CopiedSegment | None:
-        """Copy one segment; None when a finished remote segment has these very bytes.
+        """Copy one segment; None when a finished remote segment already has its bytes.
 
-        The wait for the quota comes before the scan: what is scanned and open is sent at once."""
+        The wait for the quota comes before the scan, so a scanned segment is sent at once."""
         work, tier = self._work, self._tier
 
         def waits(wait_ms: int) -> None:
@@ -434,7 +434,7 @@ class CopyTask:
     def _check_records(
         self, segment: SegmentFiles, handle: SegmentHandle, prepared: PreparedSegment
     ) -> None:
-        """Tell of batches whose records cannot be read; the segment is copied all the same."""
+        """Report batches whose records cannot be read; the segment is copied nevertheless."""
         try:
             found = find_unreadable(handle, segment_tables(prepared.rebuilt, handle))
         except (CorruptDataError, OSError) as error:

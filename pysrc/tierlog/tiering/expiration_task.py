@@ -1,13 +1,13 @@
-"""The expiration task of a leader: what is too old, too much or superseded leaves the tier, then
-the disk (Kafka's ``RLMExpirationTask``). It knows nothing of the copy quota and never waits for it.
+"""The expiration task of a leader deletes expired segments from the tier, then from the disk
+(Kafka's ``RLMExpirationTask``). It does not use the copy quota.
 
-As a rule the outline of the archive, its size by `remote_log_size` and its first segment tell that
-nothing has to go, at a cost that does not grow with the segments (KIP-852). When something has, the
-oldest ones are asked for, one after the other, up to the first that stays. All are listed only when
-a leader with less of the log may have cut some, or something changes at that moment.
+Usually the outline of the archive, its `remote_log_size` and its first segment show that no segment
+has expired, at a cost that does not grow with the segments (KIP-852). Otherwise the task reads the
+oldest segments up to the first that stays. It lists all segments only when a new leader with a
+shorter log may have truncated some, or when the metadata changes during the run.
 
-The new log start offset is durable before DELETE_SEGMENT_STARTED, that before the objects go, and
-those before DELETE_SEGMENT_FINISHED.
+Order of a deletion: the new log start offset is durable, DELETE_SEGMENT_STARTED, the objects are
+removed, DELETE_SEGMENT_FINISHED.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ from tierlog.tiering.truncation import truncations
 
 __all__ = ["ExpirationTask"]
 
-# A store that denies deletions must not fill the metadata with segments half deleted.
+# Limits the segments that stay in DELETE_SEGMENT_STARTED when a store denies deletions.
 MAX_FAILED_DELETIONS = 10
-# How long an idle partition needs no full look: what goes by time may go a hundredth of the
-# retention late.
+# How long the task skips an idle partition: at most a hundredth of the retention time.
 _QUIET_MS = 600_000
 _QUIET_PART = 100
 
@@ -95,13 +94,13 @@ class ExpirationTask:
         return Again.LATER
 
     def _is_quiet(self, seen: tuple[LogView, int]) -> bool:
-        """Whether nothing has changed since a run that found nothing to do, nor can have."""
+        """Return whether nothing can have changed since a run that had nothing to do."""
         if self._quiet is None or self._quiet[0] is not seen[0] or self._quiet[1] != seen[1]:
             return False
         return self._tier.clock.monotonic_ms() < self._quiet_until_ms
 
     def _run(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
-        """One look at the partition; True when there was nothing to do."""
+        """Expire what has expired; True when there was nothing to do."""
         work = self._work
         began_ms = self._tier.clock.monotonic_ms()
         look = look_at_archive(work, view, lineage)
@@ -112,14 +111,14 @@ class ExpirationTask:
                 size_bytes = look.remote_bytes + local_bytes
             self._show_delete_lag(())
             self._show_percent(view, size_bytes)
-            return self._keep_up(task, view, look.near, look.copied)
+            return self._update_local(task, view, look.near, look.copied)
         facts = facts_from_front(work, look)
         if facts is None:
             return self._run_in_full(task, view, lineage)
         return self._expire(task, view, facts, look.near, look.copied)
 
     def _run_in_full(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
-        """The same with a look at every segment."""
+        """Do the same with a list of all segments."""
         work = self._work
         segments, being_copied = work.list_segments()
         cut = self._truncate(segments, lineage)
@@ -138,26 +137,26 @@ class ExpirationTask:
         segments: Sequence[RemoteLogSegmentMetadata],
         copied: Coverage,
     ) -> bool:
-        """Decide and carry it out; True when there was nothing to do."""
+        """Decide and delete; True when there was nothing to do."""
         plan = None if facts is None else decide_retention(facts)
         self._show_plan(view, plan)
         failure = None
         if facts is not None and plan is not None:
             failure = self._carry_out(task, view, facts, plan)
-        # The disk must not fill up because the store refuses to delete.
-        is_same = self._keep_up(task, view, segments, copied)
+        # Local retention runs also when the store refuses deletions.
+        is_same = self._update_local(task, view, segments, copied)
         if failure is not None:
             raise failure
         return plan is not None and not plan.deletions and is_same
 
-    def _keep_up(
+    def _update_local(
         self,
         task: Task,
         view: LogView,
         segments: Sequence[RemoteLogSegmentMetadata],
         copied: Coverage,
     ) -> bool:
-        """What follows on this node from what is in the tier; whether the log is as in `view`."""
+        """Update this node's indexes and segments; return whether the log is as in `view`."""
         work = self._work
         work.reached(view, copied)
         work.catch_up_if_behind()
@@ -169,7 +168,7 @@ class ExpirationTask:
     def _truncate(
         self, segments: tuple[RemoteLogSegmentMetadata, ...], lineage: LeaderEpochs
     ) -> bool:
-        """Record where a leader with less of the log has cut what was tiered before."""
+        """Record truncations of tiered segments by a leader with a shorter log."""
         found = truncations(segments, lineage)
         for segment, offset in found:
             update = segment.update_to(
@@ -178,7 +177,7 @@ class ExpirationTask:
                 truncation_offset=offset,
             )
             self._tier.metadata.update(update, leader_epoch=self._work.leader_epoch)
-            self._tell(Happened.TRUNCATED, segment, text=f"at offset {offset}")
+            self._report(Happened.TRUNCATED, segment, text=f"at offset {offset}")
         return bool(found)
 
     def _carry_out(
@@ -188,7 +187,8 @@ class ExpirationTask:
         facts: RetentionFacts,
         plan: RetentionPlan,
     ) -> TierlogError | None:
-        """Delete what the plan says, or of it only what no reader can reach; the first error."""
+        """Delete the plan's segments; without the guard's permission only those that no reader can
+        reach. Return the first error."""
         work, held = self._work, None
         if plan.held_back:
             self._tier.listener.on_held_back(work.partition, plan.held_back)
@@ -213,8 +213,8 @@ class ExpirationTask:
         return held or failure
 
     def _is_allowed(self, view: LogView, facts: RetentionFacts, plan: RetentionPlan) -> bool:
-        """Whether the guard lets retention go on. It counts copies that ended just now, too, which
-        the plan leaves alone: else an archive could go segment by segment."""
+        """Return whether the guard allows the plan. The guard also counts copies that are not in
+        the plan because they ended just now; otherwise an archive could vanish bit by bit."""
         if not plan.deletions and plan.log_start_offset == view.log_start_offset:
             return True
         return self._tier.deletion_guard.allows(plan_of(self._work, facts))
@@ -243,7 +243,7 @@ class ExpirationTask:
             )
 
     def _show_unknown(self) -> None:
-        """The metadata has no answer: nothing is known of the archive."""
+        """Report sizes and lag as unknown, since the metadata has no answer."""
         if self._work.metrics is not None:
             self._work.metrics.remote_log_unknown()
             self._work.metrics.delete_lag_unknown()
@@ -262,8 +262,8 @@ class ExpirationTask:
             self._work.drop_indexes_below(plan.log_start_offset)
 
     def _delete_all(self, task: Task, deletions: tuple[Deletion, ...]) -> RemoteStorageError | None:
-        """In order; one that the store refuses does not keep the others, up to a bound. The first
-        refusal."""
+        """Delete in order; return the store's first refusal. A refused segment does not stop the
+        others, up to `MAX_FAILED_DELETIONS`."""
         failures: list[RemoteStorageError] = []
         left = list(deletions)
         for deletion in deletions:
@@ -271,7 +271,7 @@ class ExpirationTask:
                 break
             segment_id = deletion.segment.segment_id.id
             if not self._work.delete_begins(segment_id):
-                # The copy task was faster: the next run sees what became of it.
+                # The copy task resumes this segment; the next run sees the result.
                 continue
             try:
                 if self._delete(deletion):
@@ -284,7 +284,7 @@ class ExpirationTask:
         return failures[0] if failures else None
 
     def _delete(self, deletion: Deletion) -> bool:
-        """Whether it is gone."""
+        """Delete one segment; return whether it is deleted."""
         work, segment = self._work, deletion.segment
         if work.metrics is not None:
             work.metrics.delete_started()
@@ -295,19 +295,19 @@ class ExpirationTask:
         except (RemoteStorageError, RemoteMetadataError) as error:
             if work.metrics is not None:
                 work.metrics.delete_failed()
-            self._tell(Happened.DELETE_FAILED, segment, deletion.reason.value, str(error))
+            self._report(Happened.DELETE_FAILED, segment, deletion.reason.value, str(error))
             if isinstance(error, RemoteStorageError):
                 raise
-            # What is known of the segment has changed meanwhile: the next run sees how.
+            # The segment's metadata has changed; the next run reads it.
             return False
         if self._tier.index_cache is not None:
             self._tier.index_cache.remove(segment.segment_id)
         if work.metrics is not None:
             work.metrics.deleted(segment.segment_size_bytes)
-        self._tell(Happened.DELETED, segment, deletion.reason.value)
+        self._report(Happened.DELETED, segment, deletion.reason.value)
         return True
 
-    def _tell(
+    def _report(
         self,
         happened: Happened,
         segment: RemoteLogSegmentMetadata,
@@ -325,5 +325,5 @@ def _quiet_ms(topic: TopicSettings) -> int:
 
 
 def _percent(size_bytes: int | None, limit_bytes: int | None) -> int:
-    """As Kafka: 0 where nothing is limited, or nothing known."""
+    """Return the percentage as Kafka does: 0 without a limit or a known size."""
     return 100 * size_bytes // limit_bytes if size_bytes is not None and limit_bytes else 0

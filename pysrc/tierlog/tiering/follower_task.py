@@ -1,5 +1,5 @@
-"""The follower task: how far the leader has tiered the log, so that this node's own copy may go
-(kafka-behaviour, 8), and the remote indexes of what it tiered."""
+"""The follower task learns how far the leader has tiered the log. This node then deletes its local
+segments and builds its remote index files (Kafka's ``RLMFollowerTask``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FollowerTask"]
 
 
 class FollowerTask:
-    """Follows what another node tiers of one partition. It changes nothing in the tier."""
+    """Follows the tier of one partition that another node copies; it changes nothing there."""
 
     def __init__(self, work: PartitionWork) -> None:
         self._work = work
@@ -40,6 +40,6 @@ class FollowerTask:
             work.drop_indexes_below(view.log_start_offset)
         if not task.cancelled:
             drop_local_segments(work, view, segments, copied)
-        # What goes by its age may go at any time.
+        # Local retention by time can apply at any time.
         self._quiet = None if view.topic.local_retention_ms is not None else seen
         return Again.LATER
