@@ -409,7 +409,7 @@ def test_a_copy_lag_that_the_broker_does_not_wait_for(
     house.metadata.close()
 
 
-def test_what_another_broker_copied_meanwhile_is_not_copied_again(tmp_path: Path) -> None:
+def test_what_another_broker_list_active_copies_is_not_copied_again(tmp_path: Path) -> None:
     """Two sidecars, one store: the partition moves to the second broker and back."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -105,7 +105,7 @@ class CopyTask:
         except (QuotaWaitCancelledError, _CancelledError, ClosedError):
             return Again.NEVER
         except FencedLeaderError:
-            self._work.fenced()
+            self._work.report_fenced()
             return Again.NEVER
         except (TierlogError, OSError):
             # The state of the last copy is unknown; the next run reads the metadata.
@@ -196,7 +196,7 @@ class CopyTask:
         self._report(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
 
     def _report(self, happened: Happened, segment: RemoteLogSegmentMetadata, text: str) -> None:
-        self._work.tell(happened, segment.start_offset, segment.segment_size_bytes, text=text)
+        self._work.report(happened, segment.start_offset, segment.segment_size_bytes, text=text)
 
     # -- deciding
 
@@ -226,7 +226,7 @@ class CopyTask:
         self._work.decisions = decisions
         self._show_lag(decisions, copied)
         if copied is not None:
-            self._work.reached(view, copied)
+            self._work.report_tiered(view, copied)
 
     def _lag(self, view: LogView) -> CopyLag | None:
         """Return the topic's copy lag (KIP-1241), None without one; -1 is the local one."""
@@ -308,7 +308,7 @@ class CopyTask:
             self._count_failure()
             return
         except (TierlogError, OSError) as error:
-            work.tell(
+            work.report(
                 Happened.COPY_FAILED, base_offset, size_bytes, reason="failed", text=str(error)
             )
             raise
@@ -325,7 +325,7 @@ class CopyTask:
         work.index_segment(metadata, done.remote_log_index)
         if work.metrics is not None:
             work.metrics.copied(metadata.segment_size_bytes)
-        work.tell(Happened.COPIED, base_offset, size_bytes)
+        work.report(Happened.COPIED, base_offset, size_bytes)
 
     # -- segments that were refused
 
@@ -337,7 +337,7 @@ class CopyTask:
         now_ms = self._tier.clock.monotonic_ms()
         self._refused[segment.base_offset] = Refusal.of(view, segment, text, now_ms)
         if before is None or before.text != text:
-            self._work.tell(
+            self._work.report(
                 happened, segment.base_offset, segment.size_bytes, reason=reason, text=text
             )
 
@@ -378,7 +378,7 @@ class CopyTask:
         def gate(piece_bytes: int) -> None:
             nonlocal sent_bytes
             if sent_bytes == segment.size_bytes:
-                # Only the indexes are left, and with them the segment can be read.
+                # The `.indexes` object comes next; with it the segment becomes readable.
                 work.require_leadership()
             sent_bytes += piece_bytes
             if task.cancelled:
@@ -391,7 +391,7 @@ class CopyTask:
                 segment.size_bytes, cancelled=lambda: task.cancelled, on_wait=waits
             ) as transfer,
             open_listed_segment(segment) as handle,
-            self._under_way() as segment_id,
+            self._register_copy() as segment_id,
             self._draft(view, segment, segment_id) as draft,
         ):
             if work.metrics is not None:
@@ -445,7 +445,7 @@ class CopyTask:
             text = describe(segment.log_path, found)
             if self._work.metrics is not None:
                 self._work.metrics.found_unreadable(len(found))
-        self._work.tell(Happened.UNREADABLE, segment.base_offset, segment.size_bytes, text=text)
+        self._work.report(Happened.UNREADABLE, segment.base_offset, segment.size_bytes, text=text)
 
     def _gap_start_offset(
         self, view: LogView, copied: Coverage | None, segment: SegmentFiles
@@ -458,13 +458,13 @@ class CopyTask:
     def _draft(
         self, view: LogView, segment: SegmentFiles, segment_id: str
     ) -> AbstractContextManager[Draft | None]:
-        """A paced copy sends its pieces one by one, after the scan."""
+        """Open a draft; None for a paced copy, which sends chunks after the scan."""
         if self._tier.copy_quota.paces:
             return nullcontext()
         return self._tier.copier.draft(view.log, segment, segment_id)
 
     @contextmanager
-    def _under_way(self) -> Iterator[str]:
+    def _register_copy(self) -> Iterator[str]:
         segment_id = self._tier.copier.new_id()
         self._work.copy_begins(segment_id)
         try:
@@ -484,7 +484,7 @@ def _copies_at_once(topic: TopicSettings) -> bool:
 
 
 def _largest_timestamp_ms(segment: SegmentFiles) -> int:
-    """As the time index says, or when there is none, when the file was last written; -1 unknown."""
+    """Return the largest timestamp of the time index, else the file's time, else -1; in ms."""
     try:
         if segment.time_index_path is not None:
             data = read_small(segment.time_index_path, _MAX_TIME_INDEX_BYTES)

@@ -1,5 +1,5 @@
-"""Deletes a whole partition from the tier, because its topic is gone (Kafka's delete-partition
-states). Once begun it goes on until nothing is left, over failures and restarts."""
+"""Deletes all segments of a partition of a deleted topic (Kafka's delete-partition states).
+The deletion continues after failures and restarts until nothing is left."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["PARTITION_DELETED", "DeletePartitionTask"]
 
-# Why a segment goes: with its whole partition.
+# Reason of a deletion: the topic was deleted.
 PARTITION_DELETED = "partition_deleted"
 
 _MAX_FAILURES = 10
 
 
 class DeletePartitionTask:
-    """Removes every segment of a partition marked for deletion, then the partition itself."""
+    """Deletes every segment of a partition marked for deletion, then the partition."""
 
     def __init__(self, partition: TopicIdPartition, tier: Tier, broker_id: int) -> None:
         self._partition = partition
@@ -48,7 +48,7 @@ class DeletePartitionTask:
         return Again.NEVER
 
     def _delete_segments(self, task: Task) -> bool:
-        """False when the task was cancelled; raises the first refusal after trying the others."""
+        """Delete all segments, then raise the first refusal; False when the task was cancelled."""
         failures: list[RemoteStorageError] = []
         for segment in self._tier.metadata.list(self._partition):
             if task.cancelled:

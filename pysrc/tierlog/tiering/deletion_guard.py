@@ -1,8 +1,8 @@
-"""Stops a pass of retention that would delete most of an archive, or all of a partition's.
+"""Stops retention that would delete most of the archive or the whole archive of a partition.
 
-A retention of 7 where 7 days were meant, a clock that is wrong, a unit that is missing: each looks
-to retention like an archive that has expired. So before anything is deleted the plans of all led
-partitions are added up, and what exceeds the ratio waits for a person to allow it.
+A retention of 7 ms instead of 7 days, or a wrong clock, makes the whole archive look expired. So
+the guard adds up the planned deletions of all led partitions first. Above the ratio an operator
+has to allow them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _SETTING = "tierlog.retention.max.deleted.ratio"
-# No reader can reach these any more: only their objects are still there.
+# Readers cannot reach these segments; only their objects remain.
 DECIDED_BEFORE = frozenset(
     {
         DeleteReason.LOG_START_OFFSET,
@@ -43,7 +43,7 @@ class DeletionHeldBackError(TierlogError):
 
 
 class PlannedDeletion(NamedTuple):
-    """What of a partition's archive one plan of retention would delete; finished segments only."""
+    """Finished segments of one partition: how many there are, how many retention would delete."""
 
     partition: TopicIdPartition
     archive_segments: int
@@ -64,8 +64,8 @@ def planned_deletion(
     archive_bytes: int,
     plan: RetentionPlan,
 ) -> PlannedDeletion:
-    """Add up what `plan` would delete of the finished segments. Of those that were cut only what is
-    left of them counts, as in `remote_log_size`."""
+    """Return what `plan` would delete of the finished segments. Truncated segments count as in
+    `remote_log_size`."""
     deleted_segments = deleted_bytes = 0
     for one in plan.deletions:
         if one.segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
@@ -84,7 +84,7 @@ def planned_deletion(
 
 @dataclass(slots=True)
 class _Pass:
-    """One look at the plans of all partitions: when it is over, and what may still be deleted."""
+    """One pass over the plans of all partitions: its end, and the bytes it may still delete."""
 
     until_ms: int
     left_bytes: float
@@ -92,10 +92,10 @@ class _Pass:
 
 
 class DeletionGuard:
-    """Decides for all partitions of a manager whether a planned deletion may go on. Thread-safe.
+    """Decides for all partitions of a manager whether a planned deletion is allowed. Thread-safe.
 
-    ``list_plans`` plans every led partition anew. It is called at most once per ``pass_ms``, and
-    only when something is to be deleted. With a ``max_ratio`` of 1 everything may be deleted.
+    ``list_plans`` returns the plans of all led partitions. It is called at most once per
+    ``pass_ms``, and only before a deletion. A ``max_ratio`` of 1 allows every deletion.
     """
 
     def __init__(
@@ -113,22 +113,22 @@ class DeletionGuard:
         self._pass: _Pass | None = None
 
     def set_max_ratio(self, max_ratio: float) -> None:
-        """From now on `max_ratio` holds, for the plans of this moment."""
+        """Set the ratio; the next deletion starts a new pass."""
         with self._lock:
             self._max_ratio = max_ratio
             self._pass = None
 
     def set_pass(self, pass_ms: int) -> None:
-        """From now on a pass over all partitions lasts `pass_ms`."""
+        """Set the duration of a pass; the next deletion starts a new pass."""
         with self._lock:
             self._pass_ms = pass_ms
             self._pass = None
 
     def allows(self, planned: PlannedDeletion) -> bool:
-        """Whether the deletion may go on now.
+        """Return whether the deletion is allowed in this pass.
 
-        DeletionHeldBackError when it must not: always for all of a partition's archive, and for the
-        first partition of a pass that would delete too much of all partitions together.
+        DeletionHeldBackError for the whole archive of a partition, and for the first partition of a
+        pass that would delete too much of all partitions together.
         """
         if self._max_ratio >= 1 or planned.deleted_segments == 0:
             return True

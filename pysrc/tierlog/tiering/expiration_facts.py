@@ -1,7 +1,7 @@
-"""What the expiration task asks the metadata manager before it decides.
+"""The facts that the expiration task reads from the metadata manager for its decision.
 
-As a rule the outline of the archive, and of the segments only the oldest ones: the cost grows with
-the leader epochs and with what must go, not with the archive (KIP-852).
+Usually these are the outline of the archive and its oldest segments. The cost grows with the leader
+epochs and the expired segments, not with the archive (KIP-852).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was asked at the beginning of a run.
+    """What a run reads first.
 
-    ``change``: the partition's `changes` before that. ``near``: the finished segments that reach
-    the local log. ``copied``: their offsets. ``facts``: None while where the log starts or how far
-    it is committed is unknown.
+    ``change``: the partition's `changes` before the run. ``near``: the finished segments that
+    overlap the local log. ``copied``: their offsets. ``facts``: None while the log start offset or
+    the high watermark is unknown.
     """
 
     change: int
@@ -52,7 +52,7 @@ class Look:
 
 
 def look_at_archive(work: PartitionWork, view: LogView, lineage: LeaderEpochs) -> Look:
-    """Ask what costs the same for a thousand segments and a million."""
+    """Read the facts whose cost does not depend on the number of segments."""
     change = work.tier.metadata.changes(work.partition)
     outline, being_copied = work.outline()
     remote_bytes = remote_log_size(work, lineage, outline)
@@ -72,21 +72,21 @@ def look_at_archive(work: PartitionWork, view: LogView, lineage: LeaderEpochs) -
 
 
 def remote_log_size(work: PartitionWork, lineage: LeaderEpochs, outline: ArchiveOutline) -> int:
-    """Bytes of the finished segments that belong to the log's history."""
+    """Return the bytes of finished segments in the epochs of the lineage."""
     size_of = work.tier.metadata.remote_log_size
     epochs = {entry.epoch for entry in lineage.entries}.intersection(outline.epochs)
     return sum(size_of(work.partition, epoch) for epoch in epochs)
 
 
 def facts_from_front(work: PartitionWork, look: Look) -> RetentionFacts | None:
-    """Ask for the segments that may have to go; None when all have to be looked at instead: one may
-    have to be cut first, or something was copied since the look."""
+    """Read the segments that may have expired. None when all segments are needed: some may have to
+    be truncated first, or the metadata has changed since `look`."""
     if look.facts is None or may_be_cut(look.facts):
         return None
     metadata = work.tier.metadata
     front = take_front(look.facts, metadata.segments_by_offset(work.partition))
     overlapping = metadata.overlapping_segments(work.partition)
-    facts = replace(look.facts, being_copied=work.copied_meanwhile())
+    facts = replace(look.facts, being_copied=work.list_active_copies())
     if metadata.changes(work.partition) != look.change:
         return None
     return facts_of_front(facts, front, overlapping)
@@ -99,7 +99,8 @@ def facts_of_all(
     being_copied: frozenset[str],
     copied: Coverage,
 ) -> RetentionFacts | None:
-    """None while where the log starts or how far it is committed is unknown."""
+    """Return the facts with all segments; None while the log start offset or the high watermark
+    is unknown."""
     start_offset, high_watermark = view.log_start_offset, view.log.high_watermark
     if start_offset is None or high_watermark is None or view.log.lineage is None:
         return None
@@ -121,7 +122,7 @@ def facts_of_all(
 
 
 def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
-    """Return what retention would delete of a led partition now; None while that is unknown."""
+    """Return what retention would delete of a led partition now; None for unknown."""
     view = work.log.view()
     if view is None or view.log.lineage is None or not work.tier.metadata.is_ready(work.partition):
         return None
@@ -135,7 +136,7 @@ def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
 
 
 def plan_of(work: PartitionWork, facts: RetentionFacts) -> PlannedDeletion:
-    """What would be deleted, copies that ended just now included, of how much."""
+    """Return what the rules would delete, including copies that ended just now."""
     outline = work.tier.metadata.outline(work.partition)
     size_of = work.tier.metadata.remote_log_size
     return planned_deletion(
@@ -173,7 +174,7 @@ def _outline_facts(
         highest_offsets={
             epoch: offset for epoch, offset in highest_offsets.items() if offset is not None
         },
-        unreferenced=_unreferenced(work, look.outline, earliest),
+        unreferenced=_list_unreferenced(work, look.outline, earliest),
         now_ms=work.tier.clock.now_ms(),
         retention_ms=view.topic.retention_ms,
         retention_bytes=view.topic.retention_bytes,
@@ -182,10 +183,10 @@ def _outline_facts(
     )
 
 
-def _unreferenced(
+def _list_unreferenced(
     work: PartitionWork, outline: ArchiveOutline, earliest: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """The segments that end in an epoch from before the lineage."""
+    """Return the segments whose last epoch is older than the lineage."""
     return [
         one
         for epoch in outline.epochs

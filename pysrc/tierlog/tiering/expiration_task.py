@@ -83,7 +83,7 @@ class ExpirationTask:
         except ClosedError:
             return Again.NEVER
         except FencedLeaderError:
-            work.fenced()
+            work.report_fenced()
             return Again.NEVER
         except RemoteMetadataError:
             self._show_unknown()
@@ -158,7 +158,7 @@ class ExpirationTask:
     ) -> bool:
         """Update this node's indexes and segments; return whether the log is as in `view`."""
         work = self._work
-        work.reached(view, copied)
+        work.report_tiered(view, copied)
         work.catch_up_if_behind()
         after = work.log.view()
         if after is not None and not task.cancelled:
@@ -314,7 +314,7 @@ class ExpirationTask:
         reason: str = "",
         text: str = "",
     ) -> None:
-        self._work.tell(
+        self._work.report(
             happened, segment.start_offset, segment.segment_size_bytes, reason=reason, text=text
         )
 

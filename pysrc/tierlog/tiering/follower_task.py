@@ -34,7 +34,7 @@ class FollowerTask:
         except ClosedError:
             return Again.NEVER
         copied = coverage(segments, view.log.leader_epochs)
-        work.reached(view, copied)
+        work.report_tiered(view, copied)
         work.catch_up_indexes()
         if view.log_start_offset is not None:
             work.drop_indexes_below(view.log_start_offset)

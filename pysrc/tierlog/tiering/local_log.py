@@ -1,8 +1,8 @@
-"""What the remote log manager needs of a partition's local log, whoever owns it.
+"""The interface between the remote log manager and the host of a local log.
 
-A host (a broker's sidecar, a node of its own) shows each log as a `LogView`, a picture of one
-moment, and is told what became durable in the tier. The words are Kafka's: the log start offset is
-the first offset readable anywhere, the local log start offset the first one readable locally.
+The host (a sidecar or a node) returns the state of each log as a `LogView` and learns which offsets
+are durable in the tier. As in Kafka, the log start offset is the first readable offset of the whole
+log, the local log start offset the first readable offset of the local log.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ __all__ = ["LocalLog", "LogView", "TopicSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The settings of a topic that tiering goes by; None is unlimited.
+    """The settings of a topic that tiering uses; None is unlimited.
 
-    ``copy_lag_ms`` and ``copy_lag_bytes`` (KIP-1241) hold a segment back until it is that old, or
-    so many bytes follow it, whichever comes first; 0 in either copies at once, -1 takes the local
-    retention as the lag.
+    ``copy_lag_ms`` and ``copy_lag_bytes`` (KIP-1241) delay the copy of a segment until it is that
+    old or that many bytes follow it. 0 in either copies at once, -1 uses the local retention.
     """
 
     retention_ms: int | None = None
@@ -38,9 +37,9 @@ class TopicSettings:
 class LogView:
     """A partition's local log at one moment. None is unknown.
 
-    ``log_start_offset`` is that of the whole log, both tiers; the local directory's own stands in
-    ``log``. The leader epochs of ``log`` are the lineage of the whole log, `PartitionLog.lineage`
-    and what was before. ``compacted`` as the cluster says it, or as the directory does.
+    ``log_start_offset`` is that of the whole log, both tiers; ``log`` has that of the directory.
+    The leader epochs of ``log`` are the lineage of the whole log: `PartitionLog.lineage` and
+    earlier epochs. ``compacted`` comes from the cluster, else from the directory.
     """
 
     log: PartitionLog
@@ -54,22 +53,22 @@ class LocalLog(Protocol):
     """One partition's log on the host. Calls may come from any thread."""
 
     def view(self) -> LogView | None:
-        """The log now; None when it is gone.
+        """Return the present state of the log; None when it was deleted.
 
-        The same object while nothing has changed, so that a look at an idle log costs nothing.
+        Returns the same object until something changes, so that idle logs cost nothing.
         """
         ...
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Nothing below `offset` is read any more; durable when this returns, never taken back."""
+        """Raise the log start offset durably; it never moves back."""
         ...
 
     def raise_highest_remote_offset(self, offset: int) -> None:
-        """Everything up to `offset`, itself included, is durable and verified in the tier."""
+        """Record that all offsets up to and including `offset` are durable in the tier."""
         ...
 
     def delete_local_segments(self, local_log_start_offset: int) -> None:
-        """Segments wholly below the offset may go: first the local log start offset is raised,
-        then they leave the look-ups, then the disk. A host that does not own its files keeps
+        """Delete the segments below `local_log_start_offset`: first raise the local log start
+        offset, then end look-ups, then delete the files. A host that does not own its files keeps
         them."""
         ...

@@ -1,8 +1,8 @@
-"""Which local segments may go because the tier has them: a pure function (kafka-behaviour, 14).
+"""Local retention: which local segments to delete, as a pure function.
 
-Local deletion is the last step of tiering: a segment goes only when every offset of it is durable
-in the tier, or lies below the log start offset. While the store does not answer, nothing goes: the
-disk fills, and no record is lost.
+A segment is deleted only when all its offsets are durable in the tier or below the log start
+offset. While the store does not answer, no segment is deleted: the disk fills, and no record is
+lost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["LocalRetentionFacts", "expired_local_segments"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRetentionFacts:
-    """What is known when local segments are chosen.
+    """The input of `expired_local_segments`.
 
-    ``copied``: the offsets of finished remote segments in this log's lineage; None is unknown.
-    ``largest_timestamp_ms``: by base offset; segments that are missing do not go by their age.
+    ``copied``: the offsets of finished remote segments in the lineage; None is unknown.
+    ``largest_timestamp_ms``: by base offset; retention by time keeps segments without an entry.
     ``clock_trusted``: the wall clock has not jumped.
     """
 
@@ -34,48 +34,48 @@ class LocalRetentionFacts:
 
 
 def expired_local_segments(facts: LocalRetentionFacts) -> tuple[SegmentFiles, ...]:
-    """The segments, from the front, that may leave the disk. Never the active one.
+    """Return the oldest segments that local retention deletes, never the active one.
 
-    Stops at the first that has to stay: the local log has no holes.
+    The first segment that stays ends the result, so the local log has no holes.
     """
     view = facts.view
     high_watermark = view.log.high_watermark
     if high_watermark is None:
         return ()
     left_bytes = sum(segment.size_bytes for segment in view.log.segments)
-    going = []
+    expired = []
     for segment in view.log.segments:
         end = segment.next_base_offset
         if end is None or end > high_watermark:
             break
-        if not (_below_start(segment, view) or _tiered(segment, facts)):
+        if not (_is_below_start(segment, view) or _is_tiered(segment, facts)):
             break
-        if not _due(segment, left_bytes, facts):
+        if not _is_due(segment, left_bytes, facts):
             break
-        going.append(segment)
+        expired.append(segment)
         left_bytes -= segment.size_bytes
-    return tuple(going)
+    return tuple(expired)
 
 
-def _below_start(segment: SegmentFiles, view: LogView) -> bool:
+def _is_below_start(segment: SegmentFiles, view: LogView) -> bool:
     end, start = segment.next_base_offset, view.log_start_offset
     return end is not None and start is not None and end <= start
 
 
-def _tiered(segment: SegmentFiles, facts: LocalRetentionFacts) -> bool:
-    """Whether all of it that counts is in the tier."""
+def _is_tiered(segment: SegmentFiles, facts: LocalRetentionFacts) -> bool:
+    """Return whether all offsets of the segment from the log start offset on are tiered."""
     if facts.copied is None or segment.next_base_offset is None:
         return False
     first = max(segment.base_offset, facts.view.log_start_offset or 0)
     return facts.copied.holds(first, segment.next_base_offset - 1)
 
 
-def _due(segment: SegmentFiles, left_bytes: int, facts: LocalRetentionFacts) -> bool:
-    if _below_start(segment, facts.view):
+def _is_due(segment: SegmentFiles, left_bytes: int, facts: LocalRetentionFacts) -> bool:
+    if _is_below_start(segment, facts.view):
         return True
     topic = facts.view.topic
     limit_bytes = topic.local_retention_bytes
-    # Never less than the limit stays, as in the tier.
+    # At least the limit stays, as in the tier.
     if limit_bytes is not None and left_bytes - segment.size_bytes >= limit_bytes:
         return True
     if topic.local_retention_ms is None or not facts.clock_trusted:

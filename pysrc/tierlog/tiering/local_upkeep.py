@@ -1,7 +1,7 @@
-"""What the tier changes on a node's own disk: local segments that may go, of leader and follower.
+"""Deletes local segments of leaders and followers by local retention.
 
-A segment leaves the disk only after what stands for it in the tier was looked at once more: both
-objects there, of the right size, and of that segment.
+Before a segment is deleted, both objects of every remote segment with its offsets are checked once
+more: that they exist, their sizes, and that they belong to that segment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def drop_local_segments(
     segments: Sequence[RemoteLogSegmentMetadata],
     copied: Coverage,
 ) -> None:
-    """Let local segments go by the local retention of the topic."""
+    """Delete local segments by the local retention of the topic."""
     tier = work.tier
     finished = _Finished(segments)
     facts = LocalRetentionFacts(
@@ -38,37 +38,39 @@ def drop_local_segments(
         largest_timestamp_ms=_written_ms(view, finished),
         clock_trusted=tier.clock_watch.jumped_ms() == 0,
     )
-    going = expired_local_segments(facts)
-    kept = next((one for one in going if not _verified(work, view, one, finished)), None)
+    expired = expired_local_segments(facts)
+    kept = next((one for one in expired if not _verify_tiered(work, view, one, finished)), None)
     if kept is not None:
-        going = going[: going.index(kept)]
-    if not going or going[-1].next_base_offset is None:
+        expired = expired[: expired.index(kept)]
+    if not expired or expired[-1].next_base_offset is None:
         return
-    work.log.delete_local_segments(going[-1].next_base_offset)
-    for segment in going:
-        work.tell(Happened.LOCAL_DELETED, segment.base_offset, segment.size_bytes)
+    work.log.delete_local_segments(expired[-1].next_base_offset)
+    for segment in expired:
+        work.report(Happened.LOCAL_DELETED, segment.base_offset, segment.size_bytes)
 
 
 def _written_ms(view: LogView, finished: _Finished) -> dict[int, int]:
-    """When the newest record of each local segment was written, as the tier knows it: of several
-    remote segments in its range the newest. Nothing where nobody asks for it."""
+    """Return the largest timestamp of each local segment by the remote segments with its offsets.
+    Empty without a local retention by time."""
     known: dict[int, int] = {}
     if view.topic.local_retention_ms is None:
         return known
     for segment in view.log.rolled_segments:
-        newest_ms = max((one.max_timestamp_ms for one in finished.over(segment)), default=-1)
+        newest_ms = max(
+            (one.max_timestamp_ms for one in finished.find_overlapping(segment)), default=-1
+        )
         if newest_ms >= 0:
             known[segment.base_offset] = newest_ms
     return known
 
 
 class _Finished:
-    """The finished remote segments of a partition, found by the offsets they hold."""
+    """Finds the finished remote segments of a partition by offsets."""
 
     def __init__(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
         self._given = segments
 
-    # Sorted when first asked for: mostly nothing is to go, and nobody asks.
+    # Sorted on first use: most runs delete nothing.
 
     @cached_property
     def _segments(self) -> list[RemoteLogSegmentMetadata]:
@@ -83,11 +85,11 @@ class _Finished:
 
     @cached_property
     def _reach(self) -> list[int]:
-        # They may overlap, and a cut one may end before an earlier one: how far all up to here get.
+        # The highest end offset up to each segment: segments may overlap or be truncated.
         return list(accumulate((one.served_end_offset for one in self._segments), max))
 
-    def over(self, segment: SegmentFiles) -> list[RemoteLogSegmentMetadata]:
-        """Those that hold offsets of a local segment."""
+    def find_overlapping(self, segment: SegmentFiles) -> list[RemoteLogSegmentMetadata]:
+        """Return the remote segments with offsets of a local segment."""
         if segment.next_base_offset is None:
             return []
         first = bisect_left(self._reach, segment.base_offset)
@@ -96,25 +98,25 @@ class _Finished:
         return [one for one in near if one.served_end_offset >= segment.base_offset]
 
 
-def _verified(
+def _verify_tiered(
     work: PartitionWork,
     view: LogView,
     segment: SegmentFiles,
     finished: _Finished,
 ) -> bool:
-    """Whether the tier holds what stands for the segment; what it holds is not to be believed
-    while the store does not answer."""
+    """Return whether the tier has sound objects for all offsets of the segment. False while the
+    store does not answer."""
     end, start_offset = segment.next_base_offset, view.log_start_offset
     if end is not None and start_offset is not None and end <= start_offset:
         return True
     problems: list[str] = []
-    for one in finished.over(segment):
+    for one in finished.find_overlapping(segment):
         try:
             problems += map(str, work.tier.storage.verify(one))
         except RemoteStorageError as error:
             problems.append(str(error))
     if problems:
-        work.tell(
+        work.report(
             Happened.LOCAL_KEPT,
             segment.base_offset,
             segment.size_bytes,

@@ -6,8 +6,8 @@
         manager.become_leader(partition, leader_epoch, log)
         ...
 
-It owns its threads and the remote index files it opened; the storage, the metadata and the cache
-belong to the caller, who closes them after the manager, in this order: cache, metadata, store.
+The manager owns its threads and remote index files. The caller owns the storage, the metadata and
+the cache, and closes them after the manager in this order: cache, metadata, store.
 """
 
 from __future__ import annotations
@@ -58,12 +58,11 @@ __all__ = ["ManagerOptions", "RemoteLogManager"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions:
-    """What a manager may be given besides; every part has a default.
+    """Optional parts of a manager.
 
-    ``index_config.dir`` keeps remote index files of the partitions there (none when None).
-    ``check_interval_ms`` and ``repair`` as in `Tier`. ``claim_in_store``: nodes that share no
-    metadata fence each other by claims in the store; ``learn_partition`` as in `Tier`.
-    ``random_bytes`` is where jitter and segment ids come from.
+    ``index_config.dir``: the directory of remote index files; None keeps none. ``claim_in_store``:
+    nodes that share no metadata fence each other by claims in the store. ``random_bytes`` makes
+    jitter and segment ids. ``check_interval_ms``, ``repair`` and ``learn_partition`` as in `Tier`.
     """
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
@@ -85,11 +84,11 @@ class ManagerOptions:
 
 
 class RemoteLogManager:
-    """Tiers the partitions it is told to lead, and follows those it is told to follow.
+    """Tiers the partitions that this node leads and follows those of other leaders.
 
-    Calls may come from any thread, or from an event loop: all but `close`, `wait_until_idle` and
-    `run_until_idle` return at once. The work goes on in the threads of three pools, so that copies
-    that wait for their quota never keep anything from expiring.
+    Calls may come from any thread or event loop. All but `close`, `wait_until_idle` and
+    `run_until_idle` return at once. Copies, expiration and followers have pools of their own, so
+    copies that wait for their quota never delay expiration.
     """
 
     def __init__(
@@ -133,17 +132,17 @@ class RemoteLogManager:
                 given.config.manager_task_interval_ms,
             ),
             index_cache=given.index_cache,
-            open_index_files=_index_files(given),
+            open_index_files=_index_files_opener(given),
             include_internal=given.include_internal,
             include_compacted=given.include_compacted,
             index_interval_bytes=given.log_config.index_interval_bytes,
             check_interval_ms=given.check_interval_ms,
             repair=given.repair,
-            claims=_claims(storage, broker_id, clock) if given.claim_in_store else None,
+            claims=_open_claims(storage, broker_id, clock) if given.claim_in_store else None,
             learn_partition=given.learn_partition,
         )
-        self.copy_pool, self.expiration_pool, self.follower_pool = self._pools = _pools(
-            given, clock, self._failed
+        self.copy_pool, self.expiration_pool, self.follower_pool = self._pools = _make_pools(
+            given, clock, self._report_failure
         )
         for pool in self._pools:
             self.metrics.watch_pool(pool.name, pool)
@@ -157,9 +156,9 @@ class RemoteLogManager:
     # -- partitions
 
     def become_leader(self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog) -> None:
-        """This node leads the partition since `leader_epoch`: copy it and expire it.
+        """Copy and expire the partition, which this node leads since `leader_epoch`.
 
-        A repeat changes nothing; a new epoch, or another log, begins anew.
+        A repeated call changes nothing. A new epoch or another log starts anew.
         """
         work = self._take_over(partition, leader_epoch, log, leads=True)
         if work is not None:
@@ -170,7 +169,7 @@ class RemoteLogManager:
     def become_follower(
         self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog
     ) -> None:
-        """Another node leads the partition: follow what it tiers."""
+        """Follow the tier of a partition that another node leads."""
         work = self._take_over(partition, leader_epoch, log, leads=False)
         if work is not None:
             self.copy_pool.remove(partition)
@@ -179,11 +178,11 @@ class RemoteLogManager:
             self.follower_pool.add(partition, FollowerTask(work))
 
     def stop_partition(self, partition: TopicIdPartition, *, delete_remote: bool = False) -> None:
-        """This node has no more to do with the partition; one it does not know is none.
+        """Stop all work for the partition; an unknown partition is fine.
 
-        With `delete_remote` all of it is deleted from the tier, for good: the topic is gone. That
-        survives a restart (`resume_deletions`), may be asked for again at any time, and is done
-        when the metadata has forgotten it.
+        With `delete_remote` the whole partition is deleted from the tier, since its topic was
+        deleted. The deletion survives a restart (`resume_deletions`) and may be requested again; it
+        is complete when the metadata no longer knows the partition.
         """
         with self._lock:
             self._check_open()
@@ -209,34 +208,34 @@ class RemoteLogManager:
         self._delete_partition(partition)
 
     def resume_deletions(self) -> tuple[TopicIdPartition, ...]:
-        """Go on with the partitions whose deletion was begun, by this process or an earlier one."""
-        begun = tuple(
+        """Resume the deletions of partitions that this or an earlier process started."""
+        started = tuple(
             partition
             for partition in self._metadata.partitions()
             if self._metadata.partition_delete_state(partition) is not None
         )
-        for partition in begun:
+        for partition in started:
             self._delete_partition(partition)
-        return begun
+        return started
 
     def partitions(self) -> dict[TopicIdPartition, bool]:
-        """The partitions in this node's hands, and whether it leads them."""
+        """Return the partitions of this node; the value is True for those it leads."""
         with self._lock:
             return {partition: work.leads for partition, work in self._work.items()}
 
     def decisions(self, partition: TopicIdPartition) -> tuple[Decision, ...] | None:
-        """What the last look at a led partition said about each of its local segments; None when
-        there was none yet."""
+        """Return the last run's decision about each local segment of a led partition; None before
+        the first run."""
         with self._lock:
             work = self._work.get(partition)
         return None if work is None else work.decisions
 
     def trust_clock(self) -> None:
-        """The wall clock is right although it has jumped: retention by time goes on."""
+        """Accept the wall clock after a jump, so that retention by time continues."""
         self._tier.clock_watch.trust()
 
     def set_max_deleted_ratio(self, max_ratio: float) -> None:
-        """From now on retention deletes at most this part of the archive in one pass."""
+        """Set the largest share of the archive that retention may delete in one pass."""
         self._tier.deletion_guard.set_max_ratio(max_ratio)
 
     def set_interval(self, interval_ms: int) -> None:
@@ -245,10 +244,10 @@ class RemoteLogManager:
             pool.set_interval(interval_ms)
         self._tier.deletion_guard.set_pass(interval_ms)
 
-    # -- life
+    # -- running
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the threads."""
         with self._lock:
             self._check_open()
         self._tier.is_running.set()
@@ -256,29 +255,29 @@ class RemoteLogManager:
             pool.start()
 
     def hurry(self) -> None:
-        """Every partition is looked at now instead of after the interval."""
+        """Run every task now instead of after the interval."""
         for pool in self._pools:
             pool.hurry()
 
     def wait_until_idle(self, timeout_ms: int = 600_000) -> bool:
-        """Wait until no task is running and none has more to do now; False when that took too
-        long. Tasks that failed are waited for no longer than to their failure."""
+        """Wait until no task is running or due; False after `timeout_ms`. A failed task counts as
+        idle until its retry."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         return all(
             pool.wait_until_idle(deadline_ms - self._clock.monotonic_ms()) for pool in self._pools
         )
 
     def run_until_idle(self) -> None:
-        """Run every task in this thread, at least once and until none has more to do now; for
-        simulations and single passes, instead of `start`."""
+        """Run every task in this thread at least once and until none is due. For simulations and
+        single passes, instead of `start`."""
         self.hurry()
         while [pool for pool in self._pools if pool.run_due()]:
             pass
 
     def close(self, timeout_ms: int = 30_000) -> tuple[RunningTask, ...]:
-        """Cancel all tasks and wait for the runs under way; those that would not end in time.
+        """Cancel all tasks and wait for active runs; return the runs that did not end in time.
 
-        A copy under way takes back what it wrote. May be repeated.
+        An active copy removes its objects. The call may be repeated.
         """
         with self._lock:
             self._closed = True
@@ -308,12 +307,12 @@ class RemoteLogManager:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
-    # -- inside
+    # -- internals
 
     def _take_over(
         self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog, *, leads: bool
     ) -> PartitionWork | None:
-        """The work of a new role; None when it is the present one."""
+        """Return the `PartitionWork` of a new role; None when the role is unchanged."""
         with self._lock:
             self._check_open()
             present = self._work.get(partition)
@@ -335,12 +334,12 @@ class RemoteLogManager:
         self.expiration_pool.add(partition, task)
 
     def _plan_deletions(self) -> list[PlannedDeletion]:
-        """What retention would delete now of each led partition."""
+        """Return the planned deletion of each led partition."""
         with self._lock:
             led = [work for work in self._work.values() if work.leads]
         return [planned for planned in map(plan_deletion, led) if planned is not None]
 
-    def _failed(self, failure: TaskFailure) -> None:
+    def _report_failure(self, failure: TaskFailure) -> None:
         self.metrics.task_failed(failure.pool, failure.error)
         self._tier.listener.on_task_failure(failure)
 
@@ -349,7 +348,7 @@ class RemoteLogManager:
             raise ClosedError("the remote log manager is closed")
 
 
-def _pools(
+def _make_pools(
     options: ManagerOptions, clock: Clock, on_failure: Callable[[TaskFailure], None]
 ) -> tuple[TaskPool, TaskPool, TaskPool]:
     config = options.config
@@ -372,13 +371,13 @@ def _pools(
     )
 
 
-def _claims(storage: RemoteStorageManager, broker_id: int, clock: Clock) -> StoreClaims | None:
-    """None where the storage manager has no store that could be listed."""
+def _open_claims(storage: RemoteStorageManager, broker_id: int, clock: Clock) -> StoreClaims | None:
+    """Return claims in the store; None when the storage manager has no store."""
     store = storage.store
     return None if store is None else StoreClaims(store, broker_id=broker_id, clock=clock)
 
 
-def _index_files(
+def _index_files_opener(
     options: ManagerOptions,
 ) -> Callable[[TopicIdPartition], RemoteIndexFiles] | None:
     directory, config = options.index_config.dir, options.index_config

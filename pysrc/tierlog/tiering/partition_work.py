@@ -1,7 +1,7 @@
-"""What the tasks of one partition share, and what all partitions share.
+"""The state that the tasks of one partition share, and the parts that all partitions share.
 
-A `PartitionWork` lives as long as one leadership (or one time as a follower); the next one is a
-new object, so nothing that an earlier leader epoch believed outlives it.
+Every leadership of a partition, and every time as a follower, has a new `PartitionWork`, so no
+state of an earlier leader epoch remains.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Happened(StrEnum):
-    """What became of a segment."""
+    """What happened to a segment."""
 
     COPIED = "copied"
     REFUSED = "refused"
@@ -76,8 +76,8 @@ class Happened(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEvent:
-    """One segment, local or remote, and what became of it; ``reason`` is a short word, ``text``
-    says it to a person."""
+    """What happened to one local or remote segment; ``reason`` is one word, ``text`` a
+    sentence."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -88,26 +88,26 @@ class SegmentEvent:
 
 
 class ManagerListener:
-    """Is told what the tasks do, in their threads; overwrite what is of interest. Must not raise,
-    nor block: the partition waits meanwhile."""
+    """Receives the events of the tasks in their threads; override methods as needed. A method must
+    not raise or block, since the partition waits for it."""
 
     def on_segment(self, event: SegmentEvent) -> None:
-        """Something became of a segment."""
+        """Receive an event of a segment."""
 
     def on_sent(self, partition: TopicIdPartition, size_bytes: int) -> None:
-        """A piece of a segment was handed to the store."""
+        """A chunk of a segment was sent to the store."""
 
     def on_quota_wait(self, partition: TopicIdPartition, wait_ms: int) -> None:
-        """A copy waits for the quota, for about that long."""
+        """A copy waits about `wait_ms` for the quota."""
 
     def on_fenced(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """A later leader owns the partition; the leader of this epoch does no more for it."""
+        """A later leader owns the partition; this leader's tasks stop."""
 
     def on_held_back(self, partition: TopicIdPartition, held_back: Sequence[HeldBack]) -> None:
-        """Rules of retention that could not be applied in this run."""
+        """Retention could not apply these rules in this run."""
 
     def on_index_failure(self, partition: TopicIdPartition, error: Exception) -> None:
-        """This node's remote index files could not be written; they are caught up with later."""
+        """This node's remote index files could not be written; a later run tries again."""
 
     def on_task_failure(self, failure: TaskFailure) -> None:
         """A run ended with an error; it is tried again."""
@@ -115,14 +115,14 @@ class ManagerListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What the tasks of all partitions work with.
+    """The parts that the tasks of all partitions use.
 
-    ``claims``: leaders that share nothing but the store claim their partitions there, too.
-    ``learn_partition`` brings into the metadata what another broker has copied of a partition. It
-    is called after the claim, when that broker can finish no more, and before the first copy.
+    ``claims``: leaders that share only the store claim their partitions there, too.
+    ``learn_partition`` adds to the metadata the segments that another broker has copied. It is
+    called after the claim, when that broker can finish no copy, and before the first copy.
     ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
-    never). ``repair``: it compares every byte, once, and removes what is left over.
-    ``is_running``: tasks run in threads without end, so a copy may take its time.
+    never). ``repair``: the check compares every byte, once, and removes superfluous objects.
+    ``is_running``: the tasks run in threads without end, so a copy may take longer.
     """
 
     storage: RemoteStorageManager
@@ -147,12 +147,12 @@ class Tier:
 
     @property
     def checks_records(self) -> bool:
-        """Whether a copy looks at records, too: a single pass is over sooner without that."""
+        """Whether a copy also checks records; a single pass does not, to end sooner."""
         return self.repair or self.is_running.is_set()
 
 
 class PartitionWork:
-    """One partition in the hands of this process, under one leader epoch or as a follower."""
+    """One partition that this process leads under one epoch, or follows."""
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class PartitionWork:
         self.tier = tier
         self.leads = leads
         self.decisions: tuple[Decision, ...] | None = None
-        # Finished segments whose objects the last check found missing or damaged, by id. Replaced,
-        # never changed: other tasks read it.
+        # Finished segments with missing or damaged objects, by id. Other tasks read this dict, so
+        # the check replaces it and never changes it.
         self.broken: dict[str, RemoteLogSegmentMetadata] = {}
         self.metrics: PartitionMetrics | None = tier.metrics.partition(partition) if leads else None
         self._lock = threading.Lock()
@@ -180,7 +180,7 @@ class PartitionWork:
         self._claimed = False
         self._fenced = False
         self._index_files: RemoteIndexFiles | None = None
-        self._index_behind = False
+        self._is_index_behind = False
         self._catching_up = threading.Lock()
         self._closed = False
 
@@ -189,7 +189,7 @@ class PartitionWork:
         return f"PartitionWork({self.partition}, {role}, epoch {self.leader_epoch})"
 
     def claim(self) -> None:
-        """The first act of a leader: earlier ones can do nothing from here on."""
+        """Claim the partition before any other step of a leader; earlier leaders are fenced."""
         if not self._claimed:
             self.tier.metadata.claim_leadership(self.partition, self.leader_epoch)
             if self.tier.claims is not None:
@@ -199,14 +199,14 @@ class PartitionWork:
             self._claimed = True
 
     def require_leadership(self) -> None:
-        """FencedLeaderError when a later leader has claimed the partition in the store."""
+        """Raise FencedLeaderError when a later leader has claimed the partition in the store."""
         if self.tier.claims is not None:
             self.tier.claims.require(self.partition, self.leader_epoch)
 
     def require_leadership_or_keep(
         self, segment_id: str, start_offset: int, end_offset: int
     ) -> None:
-        """As `require_leadership`, once both objects of a segment are stored."""
+        """Check as `require_leadership` does, when both objects of a segment are stored."""
         if self.tier.claims is not None:
             self.tier.claims.require_or_keep(
                 RemoteLogSegmentId(topic_id_partition=self.partition, id=segment_id),
@@ -215,14 +215,14 @@ class PartitionWork:
                 end_offset,
             )
 
-    def fenced(self) -> None:
-        """A later leader owns the partition."""
+    def report_fenced(self) -> None:
+        """Report once that a later leader owns the partition."""
         with self._lock:
-            told, self._fenced = self._fenced, True
-        if not told:
+            was_fenced, self._fenced = self._fenced, True
+        if not was_fenced:
             self.tier.listener.on_fenced(self.partition, self.leader_epoch)
 
-    def tell(
+    def report(
         self,
         happened: Happened,
         base_offset: int,
@@ -231,7 +231,7 @@ class PartitionWork:
         reason: str = "",
         text: str = "",
     ) -> None:
-        """Tell the listener what became of a segment."""
+        """Report an event of a segment to the listener."""
         self.tier.listener.on_segment(
             SegmentEvent(
                 partition=self.partition,
@@ -246,27 +246,27 @@ class PartitionWork:
     def copied_offsets(
         self, segments: Iterable[RemoteLogSegmentMetadata], lineage: LeaderEpochs
     ) -> Coverage:
-        """The offsets that finished and whole segments hold, see `coverage`."""
+        """Return the offsets of finished segments without the broken ones, see `coverage`."""
         broken = self.broken
         return coverage([one for one in segments if one.segment_id.id not in broken], lineage)
 
     def offsets_ever_copied(self, lineage: LeaderEpochs) -> Coverage:
-        """The offsets that were copied and not deleted since, whatever the store has of them."""
+        """Return the offsets of all finished segments, also of those that the store has lost."""
         return coverage(self.tier.metadata.list(self.partition), lineage)
 
-    def reached(self, view: LogView, copied: Coverage) -> None:
-        """Tell the host up to where its log is in the tier without a hole."""
+    def report_tiered(self, view: LogView, copied: Coverage) -> None:
+        """Report to the host the offset up to which its log is tiered without a hole."""
         if view.log.segments:
             first = max(view.log.segments[0].base_offset, view.log_start_offset or 0)
             offset = copied.reaches(first)
             if offset is not None:
                 self.log.raise_highest_remote_offset(offset)
 
-    # -- copies under way, which retention must not take for interrupted ones
+    # -- active copies, which retention must not treat as interrupted
 
     def copy_begins(self, segment_id: str) -> bool:
-        """Before COPY_SEGMENT_STARTED, or before an interrupted copy is settled. False, and then
-        it must not be: the segment is being deleted."""
+        """Register a copy before COPY_SEGMENT_STARTED or before it is resumed. False when the
+        segment is being deleted; the caller must not copy it then."""
         with self._lock:
             if segment_id in self._deleting:
                 return False
@@ -274,14 +274,14 @@ class PartitionWork:
             return True
 
     def copy_ended(self, segment_id: str) -> None:
-        """After its last event, whatever that was."""
+        """Unregister a copy after its last event."""
         with self._lock:
             self._copying.discard(segment_id)
             self._copy_ended.add(segment_id)
 
     def delete_begins(self, segment_id: str) -> bool:
-        """Before a segment of `list_segments` is deleted. False, and then it must not be: it is
-        being copied or settled, or was since then, so what was decided on may not be so."""
+        """Register a deletion. False when the segment is being copied or was copied since
+        `list_segments`; the caller must not delete it then, since its listed state is old."""
         with self._lock:
             if segment_id in self._copying or segment_id in self._copy_ended:
                 return False
@@ -289,79 +289,78 @@ class PartitionWork:
             return True
 
     def delete_ended(self, segment_id: str) -> None:
-        """Deleted, or given up for now."""
+        """Unregister a deletion after success or failure."""
         with self._lock:
             self._deleting.discard(segment_id)
 
     def list_segments(self) -> tuple[tuple[RemoteLogSegmentMetadata, ...], frozenset[str]]:
-        """The partition's segments, and the ids of those that were being copied at any moment
-        since this began to list them: their listed state may be old. One caller at a time."""
+        """Return the partition's segments and the ids of copies that were active during the call:
+        their listed state may be old. One caller at a time."""
         with self._lock:
             self._copy_ended.clear()
         segments = self.tier.metadata.list(self.partition)
-        return segments, self.copied_meanwhile()
+        return segments, self.list_active_copies()
 
     def outline(self) -> tuple[ArchiveOutline, frozenset[str]]:
-        """As `list_segments`, of all segments together."""
+        """Return the outline and the ids of active copies, as `list_segments` does."""
         with self._lock:
             self._copy_ended.clear()
         outline = self.tier.metadata.outline(self.partition)
-        return outline, self.copied_meanwhile()
+        return outline, self.list_active_copies()
 
-    def copied_meanwhile(self) -> frozenset[str]:
-        """The ids of the segments that are being copied, or were since the last list or outline."""
+    def list_active_copies(self) -> frozenset[str]:
+        """Return the ids of copies that are active or ended since the last list or outline."""
         with self._lock:
             return frozenset(self._copying | self._copy_ended)
 
-    # -- the remote index files of this node: whatever becomes of them, they can be made again from
-    # the store, so a disk that refuses them stops neither copies nor deletions
+    # -- the remote index files of this node. They can be rebuilt from the store, so a write error
+    # stops neither copies nor deletions.
 
     def index_segment(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> None:
-        """Index a segment that was copied just now."""
-        self._index(lambda files: files.append(segment, entries))
+        """Add a copied segment to the index files."""
+        self._change_indexes(lambda files: files.append(segment, entries))
 
     def catch_up_indexes(self) -> None:
-        """Index what is finished and not indexed yet, from the store, and drop what was cut.
+        """Add finished segments that are not indexed yet, and remove truncated entries.
 
-        One at a time, each by what the metadata says when its turn has come: an older list would
-        bring back what was cut meanwhile."""
+        One call at a time, each with a new list of the metadata: an older list would restore
+        entries that were truncated since."""
         with self._catching_up:
-            self._index_behind = False
-            self._index(self._catch_up)
+            self._is_index_behind = False
+            self._change_indexes(self._catch_up)
 
     def catch_up_if_behind(self) -> None:
-        """As `catch_up_indexes`, after something could not be written."""
-        if self._index_behind:
+        """Call `catch_up_indexes` after a failed write."""
+        if self._is_index_behind:
             self.catch_up_indexes()
 
     def cut_indexes(self) -> None:
-        """Segments were cut. What the copy task has indexed since then stays, and what it could
-        not, behind entries that are gone now, is added: what it finishes at this moment, by the
-        next `catch_up_if_behind`."""
+        """Remove truncated entries. Segments that the copy task finishes during the call are added
+        by the next `catch_up_if_behind`."""
         self.catch_up_indexes()
-        self._index_behind = True
+        self._is_index_behind = True
 
     def _catch_up(self, files: RemoteIndexFiles) -> None:
         segments = self.tier.metadata.list(self.partition)
         files.catch_up([one for one in segments if one.state is _FINISHED], self._fetch_entries)
 
     def drop_indexes_below(self, log_start_offset: int) -> None:
-        """What ends below the log start offset is not looked up any more."""
-        self._index(lambda files: files.drop_below(log_start_offset))
+        """Remove entries below the log start offset."""
+        self._change_indexes(lambda files: files.drop_below(log_start_offset))
 
-    def _index(self, change: Callable[[RemoteIndexFiles], object]) -> None:
+    def _change_indexes(self, change: Callable[[RemoteIndexFiles], object]) -> None:
         try:
-            files = self._opened_index_files()
+            files = self._open_index_files()
             if files is not None:
                 change(files)
         except ClosedError:
             return
         except (OSError, TierlogError) as error:
-            self._index_behind = True
+            self._is_index_behind = True
             self.tier.listener.on_index_failure(self.partition, error)
 
-    def _opened_index_files(self) -> RemoteIndexFiles | None:
-        """Opened, and repaired where need be, when first asked for; None when none are kept."""
+    def _open_index_files(self) -> RemoteIndexFiles | None:
+        """Open the index files on first use, with repair; None when this node has none."""
         if self.tier.open_index_files is None:
             return None
         with self._lock:
@@ -374,7 +373,7 @@ class PartitionWork:
         return self.tier.storage.fetch_indexes(segment, [kind])[kind]
 
     def close(self) -> None:
-        """The partition is given up: gauges vanish, files are let go."""
+        """Close the files and the gauges of the partition."""
         with self._lock:
             self._closed = True
             files, self._index_files = self._index_files, None
@@ -388,7 +387,7 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def coverage(segments: Sequence[RemoteLogSegmentMetadata], lineage: LeaderEpochs) -> Coverage:
-    """The offsets of this lineage that finished segments hold, see `ranges_archived`."""
+    """Return the offsets of the lineage in finished segments, see `ranges_archived`."""
     return Coverage(
         offsets
         for segment in segments

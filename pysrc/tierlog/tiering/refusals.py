@@ -1,8 +1,8 @@
-"""When a local segment that was refused is tried again.
+"""Decides when a refused local segment is tried again.
 
-A damaged segment is not scanned in every look. It is scanned again when its file, the listing or
-what it is compared with has changed - an operator restored it - and after a while in any case: a
-damage may have been one of the read, not of the disk.
+A damaged segment is not scanned in every run. It is scanned again when its file, the listing, the
+leader epochs or the cleanup policy has changed, for example after an operator restored the file,
+and after `RETRY_MS`, since a read error may pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A segment as it was when it was refused; ``found`` is its file, None when it was gone."""
+    """The state of a segment at its refusal; ``found`` is its file, None when it was missing."""
 
     segment: SegmentFiles
     leader_epochs: LeaderEpochs | None
@@ -33,7 +33,7 @@ class Refusal:
 
     @classmethod
     def of(cls, view: LogView, segment: SegmentFiles, text: str, now_ms: int) -> Refusal:
-        """The refusal of `segment` now; ``now_ms`` is a monotonic time."""
+        """Return the refusal of `segment`; ``now_ms`` is a monotonic time."""
         return cls(
             segment=segment,
             leader_epochs=view.log.leader_epochs,
@@ -44,10 +44,10 @@ class Refusal:
         )
 
     def retry(self, view: LogView, segment: SegmentFiles, now_ms: int) -> SegmentFiles | None:
-        """The segment to try again, None while nothing has changed.
+        """Return the segment to try again; None while nothing has changed.
 
-        A file that was changed in place is taken as it is now: the listing does not look into
-        directories where no name has changed. Another file needs another listing.
+        A file that was changed in place is returned with its present size: the listing skips
+        directories without changed names. A replaced file needs a new listing.
         """
         now = _identity(segment.log_path)
         listed = segment.identity

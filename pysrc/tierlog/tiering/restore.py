@@ -1,4 +1,4 @@
-"""Makes an `.indexes` object again from the `.log` object in the store."""
+"""Rebuilds `.indexes` objects from the `.log` objects in the store."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def restore_indexes(
     segment: RemoteLogSegmentMetadata,
     listed: Iterable[str],
 ) -> None:
-    """Make the `.indexes` object of a finished segment again; `listed` are the partition's keys.
+    """Rebuild the `.indexes` object of a finished segment; `listed` are the partition's keys.
 
-    CorruptDataError or SegmentRefusedError when the `.log` object is not what was copied.
+    CorruptDataError or SegmentRefusedError when the `.log` object is damaged.
     """
     key = log_key(segment)
-    told = objects.describe(indexes_key(segment))
-    with _fetched(objects, key, segment.segment_size_bytes) as handle:
-        prepared = _prepared(work, view, handle, segment.start_offset, segment.end_offset)
+    present = objects.describe(indexes_key(segment))
+    with _fetch_to_file(objects, key, segment.segment_size_bytes) as handle:
+        prepared = _prepare_segment(work, view, handle, segment.start_offset, segment.end_offset)
         if segment.log_crc32c not in (None, prepared.log_crc32c):
             raise CorruptDataError(
                 reason="wrong_checksum",
@@ -46,8 +46,8 @@ def restore_indexes(
                 expected=f"CRC-32C {segment.log_crc32c:#010x}",
                 found=f"{prepared.log_crc32c:#010x}",
             )
-        if told is not None and told.metadata.segment_id == segment.segment_id:
-            gap_start = told.gap_start_offset
+        if present is not None and present.metadata.segment_id == segment.segment_id:
+            gap_start = present.gap_start_offset
         else:
             gap_start = _gap_start_offset(work, view, prepared.segment, listed)
         indexes, _ = work.tier.copier.encode_indexes(prepared, handle, segment, gap_start)
@@ -61,17 +61,19 @@ def adopt_log_object(
     key: str,
     listed: Mapping[str, int],
 ) -> None:
-    """Make a segment of a `.log` object that has no sound `.indexes` and that no metadata knows.
+    """Add a segment for a `.log` object that has no sound `.indexes` object and no metadata.
     `listed` has the sizes of the partition's objects, by key.
 
-    CorruptDataError, SegmentRefusedError or ValueError when it cannot be one of this log.
+    CorruptDataError, SegmentRefusedError or ValueError when the object does not fit this log.
     """
     parsed, tier, size_bytes = parse_key(key), work.tier, listed[key]
-    with _fetched(objects, key, size_bytes) as handle:
+    with _fetch_to_file(objects, key, size_bytes) as handle:
         last_offset = _last_offset(handle, key)
-        prepared = _prepared(work, view, handle, parsed.base_offset, last_offset)
+        prepared = _prepare_segment(work, view, handle, parsed.base_offset, last_offset)
         if prepared.size_bytes != size_bytes:
-            raise ValueError(f"{key}: {size_bytes - prepared.size_bytes} bytes behind the batches")
+            raise ValueError(
+                f"{key}: {size_bytes - prepared.size_bytes} bytes after the last batch"
+            )
         metadata = prepared.metadata(
             parsed.segment_id,
             broker_id=tier.copier.broker_id,
@@ -90,8 +92,8 @@ def adopt_log_object(
 def _gap_start_offset(
     work: PartitionWork, view: LogView, files: SegmentFiles, listed: Iterable[str]
 ) -> int | None:
-    """As a copy finds it: offsets that were never copied and that the log does not have any more.
-    None when the store has an object from among them, damaged or not."""
+    """Return the first of the offsets before `files` that were deleted before their copy, as a
+    copy finds them. None when the store has any object of these offsets."""
     if view.log.lineage is None:
         return None
     copied = work.offsets_ever_copied(view.log.lineage)
@@ -102,7 +104,7 @@ def _gap_start_offset(
     return None if any(first <= base < files.base_offset for base in bases) else first
 
 
-def _prepared(
+def _prepare_segment(
     work: PartitionWork, view: LogView, handle: SegmentHandle, start_offset: int, end_offset: int
 ) -> PreparedSegment:
     files = SegmentFiles(
@@ -115,15 +117,15 @@ def _prepared(
         view.log,
         files,
         handle,
-        producer_snapshot=_producers_before(work, view, start_offset),
+        producer_snapshot=_find_producers(work, view, start_offset),
         index_interval_bytes=work.tier.index_interval_bytes,
-        # What a cleaner left out was left out when the segment was copied.
+        # Compaction may have removed offsets before the copy.
         allow_gaps=True,
     )
 
 
-def _producers_before(work: PartitionWork, view: LogView, offset: int) -> bytes | None:
-    """The producer state at `offset`: of the broker's log, else of the segment that ends there."""
+def _find_producers(work: PartitionWork, view: LogView, offset: int) -> bytes | None:
+    """Return the producer state at `offset` from the local log, else from the segment before."""
     for local in view.log.segments:
         if local.base_offset == offset:
             return ProducerStates(view.log).before(local)
@@ -139,8 +141,8 @@ def _producers_before(work: PartitionWork, view: LogView, offset: int) -> bytes 
 
 
 @contextmanager
-def _fetched(objects: StoredObjects, key: str, size_bytes: int) -> Iterator[SegmentHandle]:
-    """The object in a temporary file."""
+def _fetch_to_file(objects: StoredObjects, key: str, size_bytes: int) -> Iterator[SegmentHandle]:
+    """Yield the object as a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="tierlog-restore-", suffix=".log") as file:
         for piece in objects.read(key, size_bytes):
             file.write(piece)

@@ -1,17 +1,17 @@
-"""What of a partition's remote log has expired: a pure function over plain values.
+"""Decides which remote segments have expired: a pure function over plain values.
 
-Kafka's ``RLMExpirationTask`` is the model (time, size, log start offset, epochs below the lineage),
-with its known bugs left out:
+The model is Kafka's ``RLMExpirationTask`` (time, size, log start offset, epochs below the lineage),
+without its known bugs:
 
-* the size counts finished segments of the lineage only, and no byte twice: where segments overlap
-  after a change of leaders, the heaviest set of segments that do not overlap stands for them all,
-  so the sum is never too high and retention never leaves less than it promises;
-* while it is unknown how far the remote log reaches, no size is known and nothing expires by it;
-* copies that were begun and never finished are removed, and neither counted nor waited for;
-* a leader that sees a segment of a later epoch than its own has been deposed, and deletes nothing.
+* the size counts finished segments of the lineage only, and each byte once. Of segments that
+  overlap after a change of leaders, only the largest set without overlap counts, so the sum is
+  never too high and retention never leaves less than its limit;
+* while the highest remote offset is unknown, the size is unknown and nothing expires by it;
+* unfinished copies are removed; they are not counted, and nothing waits for them;
+* a leader that finds a segment of a later epoch has been deposed and deletes nothing.
 
-The new log start offset has to be durable before the first object goes (invariant: no reader ever
-finds a hole above the log start offset).
+The new log start offset must be durable before the first object is removed, so no reader finds a
+hole above the log start offset.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class DeleteReason(StrEnum):
-    """Why a remote segment goes."""
+    """Why a remote segment is deleted."""
 
     RETENTION_TIME = "retention_time"
     RETENTION_SIZE = "retention_size"
@@ -68,15 +68,15 @@ class LocalSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """What a leader knows of one partition. None is unknown; no limit is None too.
+    """The facts about one partition that a leader decides on. None is unknown, or no limit.
 
-    ``segments``: every remote segment known, whatever its state. ``highest_remote_offset``: -1 when
-    it is known that nothing is remote. ``being_copied``: ids of the copies this process has under
-    way. ``clock_trusted``: the wall clock has not jumped against the monotonic one.
+    ``segments``: every known remote segment in any state. ``highest_remote_offset``: -1 when no
+    segment is remote. ``being_copied``: ids of this process's active copies. ``clock_trusted``: the
+    wall clock has not jumped against the monotonic clock.
 
-    Finished segments that stay whatever the rules say may be left out, those that share offsets
-    with others excepted (`retention_outline`). Then ``rest_bytes`` is what these have in the
-    lineage, and ``latest_epoch`` the highest leader epoch of any segment.
+    Finished segments that surely stay may be left out unless they share offsets with others
+    (`retention_outline`). Then ``rest_bytes`` is their size in the lineage, and ``latest_epoch``
+    the highest leader epoch of any segment.
     """
 
     segments: Sequence[RemoteLogSegmentMetadata]
@@ -97,7 +97,7 @@ class RetentionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """A segment to delete, and why."""
+    """A segment to delete and the reason."""
 
     segment: RemoteLogSegmentMetadata
     reason: DeleteReason
@@ -105,9 +105,9 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan:
-    """``log_start_offset`` is to be made durable first, then the deletions carried out in order.
+    """The caller makes ``log_start_offset`` durable, then carries out the deletions in order.
 
-    ``size_bytes``: what the size rule held against the limit, None when it was not applied.
+    ``size_bytes``: the size that the size rule compared with its limit; None when not applied.
     """
 
     log_start_offset: int
@@ -117,7 +117,7 @@ class RetentionPlan:
 
 
 class _Served(NamedTuple):
-    """A finished segment and the part of it that readers can reach; offsets inclusive."""
+    """A finished segment and its readable part; offsets are inclusive."""
 
     first_offset: int
     last_offset: int
@@ -126,11 +126,11 @@ class _Served(NamedTuple):
 
 
 def decide_retention(facts: RetentionFacts) -> RetentionPlan:
-    """What is to be deleted now, and the log start offset that says so."""
+    """Return the segments to delete and the new log start offset."""
     latest_epochs = [facts.latest_epoch, *(one.leader_epochs[-1][0] for one in facts.segments)]
     if max(latest_epochs) > facts.leader_epoch:
         return RetentionPlan(log_start_offset=facts.log_start_offset, held_back=(HeldBack.DEPOSED,))
-    served = _served(facts)
+    served = _list_served(facts)
     held_back = []
     by_time = by_size = facts.log_start_offset
     size_bytes = None
@@ -152,14 +152,14 @@ def decide_retention(facts: RetentionFacts) -> RetentionPlan:
     start_offset = max(facts.log_start_offset, min(max(by_time, by_size), facts.high_watermark))
     return RetentionPlan(
         log_start_offset=start_offset,
-        deletions=_deletions(facts, start_offset, by_time),
+        deletions=_plan_deletions(facts, start_offset, by_time),
         size_bytes=size_bytes,
         held_back=tuple(held_back),
     )
 
 
-def _served(facts: RetentionFacts) -> list[_Served]:
-    """The finished segments that hold offsets of the lineage, by those offsets."""
+def _list_served(facts: RetentionFacts) -> list[_Served]:
+    """Return the finished segments with offsets of the lineage, in the order of these offsets."""
     found = []
     for segment in facts.segments:
         if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
@@ -172,7 +172,8 @@ def _served(facts: RetentionFacts) -> list[_Served]:
 
 
 def size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]]) -> int:
-    """Bytes of the epochs that lie in the lineage as a whole; what nobody counted is nothing."""
+    """Return the bytes of the segment's epochs that lie wholly in the lineage. Without bytes per
+    epoch the result is 0 (docs/decisions/0014)."""
     if ranges == [(segment.start_offset, segment.end_offset)]:
         return segment.segment_size_bytes
     if segment.bytes_per_epoch is None:
@@ -190,7 +191,7 @@ def local_only_bytes(
     highest_remote_offset: int | None,
     log_start_offset: int,
 ) -> int | None:
-    """Bytes of the local segments that begin above the remote log; None while that is unknown."""
+    """Return the bytes of local segments above the remote log; None for unknown."""
     if highest_remote_offset is None or local_segments is None:
         return None
     first = max(highest_remote_offset + 1, log_start_offset)
@@ -198,12 +199,12 @@ def local_only_bytes(
 
 
 class _Sizes:
-    """How much is left when the log starts at an offset, no byte counted twice."""
+    """Computes the size of the log above an offset; counts each byte once."""
 
     def __init__(self, served: Sequence[_Served], behind_bytes: int) -> None:
         self._firsts = [one.first_offset for one in served]
         self._behind_bytes = behind_bytes
-        # The heaviest set of segments without overlap, of those from each row on.
+        # From each row on: the size of the largest set of segments without overlap.
         self._heaviest = [0] * (len(served) + 1)
         for row in range(len(served) - 1, -1, -1):
             after = bisect_right(self._firsts, served[row].last_offset)
@@ -211,12 +212,12 @@ class _Sizes:
             self._heaviest[row] = max(with_it, self._heaviest[row + 1])
 
     def remaining(self, start_offset: int) -> int:
-        """Bytes at `start_offset` and above, remote and local; segments it cuts do not count."""
+        """Return the remote and local bytes of segments that start at `start_offset` or above."""
         return self._behind_bytes + self._heaviest[bisect_left(self._firsts, start_offset)]
 
 
 def _start_by_time(served: list[_Served], facts: RetentionFacts, retention_ms: int) -> int:
-    """Where the log starts once the segments in front that are all too old are gone."""
+    """Return the log start offset after the oldest segments have expired by time."""
     cutoff_ms = facts.now_ms - retention_ms
     start_offset = facts.log_start_offset
     for one in served:
@@ -229,8 +230,8 @@ def _start_by_time(served: list[_Served], facts: RetentionFacts, retention_ms: i
 
 
 def written_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """The time of the newest record, by its own word where that can be: a segment without
-    timestamps, or with one from after its copy, is as old as its copy."""
+    """Return the largest timestamp of the segment. Without timestamps, or with one later than the
+    copy, it is the time of the copy."""
     copied_ms = segment.event_timestamp_ms
     known = 0 <= segment.max_timestamp_ms <= copied_ms
     return segment.max_timestamp_ms if known else copied_ms
@@ -239,7 +240,7 @@ def written_ms(segment: RemoteLogSegmentMetadata) -> int:
 def _start_by_size(
     served: list[_Served], sizes: _Sizes, facts: RetentionFacts, retention_bytes: int
 ) -> int:
-    """The last segment's end, from the front, beyond which not less than the limit remains."""
+    """Return the highest log start offset that leaves at least `retention_bytes`."""
     start_offset = facts.log_start_offset
     for one in served:
         after = max(start_offset, one.last_offset + 1)
@@ -249,18 +250,18 @@ def _start_by_size(
     return start_offset
 
 
-def _deletions(
+def _plan_deletions(
     facts: RetentionFacts, start_offset: int, start_by_time: int
 ) -> tuple[Deletion, ...]:
     deletions = []
     for segment in sorted(facts.segments, key=lambda one: (one.start_offset, one.end_offset)):
-        reason = _reason(segment, facts, start_offset, start_by_time)
+        reason = _find_reason(segment, facts, start_offset, start_by_time)
         if reason is not None and segment.segment_id.id not in facts.being_copied:
             deletions.append(Deletion(segment=segment, reason=reason))
     return tuple(deletions)
 
 
-def _reason(
+def _find_reason(
     segment: RemoteLogSegmentMetadata,
     facts: RetentionFacts,
     start_offset: int,

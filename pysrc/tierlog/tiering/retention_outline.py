@@ -1,8 +1,8 @@
-"""What of a partition's remote log has expired, without a look at all of its segments (KIP-852).
+"""Decides which remote segments have expired without reading all of them (KIP-852).
 
-The size comes from `remote_log_size`, and the segments from the front, the oldest first, up to the
-first one that stays by every rule. The decision about these few is that of `decide_retention` about
-all: pure functions, as there.
+The size comes from `remote_log_size`. Segments are read from the oldest on, up to the first one
+that stays by every rule. For these segments `decide_retention` decides as it would for all. All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["OutlineFacts", "expires_nothing", "facts_of_front", "may_be_cut", "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlineFacts:
-    """What questions tell whose cost does not grow with the segments; the rest as `RetentionFacts`.
+    """Facts whose cost does not grow with the segments; other fields as in `RetentionFacts`.
 
     ``remote_bytes``: the sum of `remote_log_size` over the lineage. ``highest_offsets``: by epoch
-    of the outline and the lineage. ``unreferenced``: the segments that end in an epoch from before
+    of the outline and the lineage. ``unreferenced``: the segments whose last epoch is older than
     the lineage.
     """
 
@@ -51,14 +51,15 @@ class OutlineFacts:
     clock_trusted: bool = True
 
     def local_only_bytes(self) -> int | None:
-        """Bytes of local segments above the remote log, None for unknown."""
+        """Return the bytes of local segments above the remote log; None for unknown."""
         return local_only_bytes(
             self.local_segments, self.highest_remote_offset, self.log_start_offset
         )
 
 
 def expires_nothing(facts: OutlineFacts) -> bool:
-    """Whether nothing is to be deleted or cut now; False also when only the segments can tell."""
+    """Return True when no segment has to be deleted or truncated; False also when that is not
+    known without the segments."""
     outline, first = facts.outline, facts.outline.first
     if any(one.segment_id.id not in facts.being_copied for one in outline.unfinished):
         return False
@@ -80,13 +81,13 @@ def expires_nothing(facts: OutlineFacts) -> bool:
     local_bytes = facts.local_only_bytes()
     if local_bytes is None:
         return False
-    # Segments that overlap count twice in the sum: it is never too low.
+    # Overlapping segments count twice, so the sum is never too low.
     size_bytes = facts.remote_bytes + local_bytes
     return size_bytes - size_in_lineage(first, ranges) < facts.retention_bytes
 
 
 def may_be_cut(facts: OutlineFacts) -> bool:
-    """Whether segments may reach beyond the end that the lineage gives one of their epochs."""
+    """Return whether a segment may have offsets above the end of one of its epochs."""
     entries = facts.lineage.entries
     if not entries:
         return True
@@ -102,10 +103,11 @@ def may_be_cut(facts: OutlineFacts) -> bool:
 def take_front(
     facts: OutlineFacts, segments: Iterable[RemoteLogSegmentMetadata]
 ) -> list[RemoteLogSegmentMetadata]:
-    """Those of the finished `segments`, given by start offset, that may have to go, and the first
-    one that stays: all behind it stay, too, except where they overlap.
+    """Return the finished segments that may have expired and the first one that stays; all later
+    segments without overlap stay, too.
 
-    Asks for no segment more. Nothing may have to be cut (`may_be_cut`).
+    `segments` come by start offset; no further one is read. The caller has excluded truncations
+    (`may_be_cut`).
     """
     front: list[RemoteLogSegmentMetadata] = []
     epochs = {entry.epoch for entry in facts.lineage}
@@ -113,8 +115,8 @@ def take_front(
     by_time = facts.retention_ms is not None and facts.clock_trusted
     by_size = facts.retention_bytes is not None and facts.local_only_bytes() is not None
     cutoff_ms, limit_bytes = facts.now_ms - (facts.retention_ms or 0), facts.retention_bytes or 0
-    # Segments up to here are not served in the order of their start offsets, or not whole: which
-    # of them goes first is seen only when all are known.
+    # Up to this offset, segments are not served in the order of their start offsets, or only in
+    # part: their order of expiration is known only when all have been read.
     unsure_to = expired_to = facts.log_start_offset - 1
     for segment in segments:
         front.append(segment)
@@ -137,8 +139,8 @@ def facts_of_front(
     front: Sequence[RemoteLogSegmentMetadata],
     overlapping: Sequence[RemoteLogSegmentMetadata],
 ) -> RetentionFacts:
-    """What `decide_retention` has to know: what `take_front` gave, the finished segments that
-    overlap, and those that go whatever their offsets."""
+    """Return the facts for `decide_retention`: the result of `take_front`, the finished segments
+    that overlap, and those that are deleted at any offset."""
     finished = {one.segment_id.id: one for one in (*overlapping, *front)}
     others = (*facts.outline.unfinished, *facts.unreferenced)
     known = finished | {one.segment_id.id: one for one in others}
@@ -165,7 +167,7 @@ def facts_of_front(
 
 
 def _counted_bytes(segment: RemoteLogSegmentMetadata, epochs: set[int]) -> int:
-    """What the segment adds to the sum of `remote_log_size` over `epochs`."""
+    """Return the segment's share of the sum of `remote_log_size` over `epochs`."""
     return sum(
         size_bytes for epoch, size_bytes in segment.served_size_per_epoch() if epoch in epochs
     )

@@ -1,15 +1,15 @@
-"""Does the store still hold what the metadata calls finished, and what mends it?
+"""Checks that the store has the objects of all finished segments, and repairs what it can.
 
-A check lists the objects of one partition and looks closer at what seems missing. With ``deep``
-every byte of every object is compared. What it finds is mended without loss:
+A check lists the objects of one partition and verifies the segments with missing objects. With
+``repair`` it compares every byte of every object. Repairs lose no records:
 
-* a bad `.indexes` object is made again from the `.log` object beside it;
-* a segment with a bad `.log` object is copied again while the broker still has the records, and
-  only then removed;
-* a segment that neither the store nor the broker has is told as lost, and left as it is.
+* a missing or damaged `.indexes` object is rebuilt from its `.log` object;
+* a segment with a damaged `.log` object is copied again while the broker has the records; only then
+  the damaged segment is removed;
+* a segment that neither the store nor the broker has is reported as lost and stays as it is.
 
-A store that does not answer, or a store without its cluster marker (a volume that is not mounted),
-changes nothing. One thread: that of the copy task.
+The check changes nothing while the store does not answer or has no cluster marker (a volume that is
+not mounted). The copy task calls it in its thread.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from tierlog.types import RemoteLogSegmentId
 __all__ = ["StoreCheck"]
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-# A store that did not answer is asked again so soon, or after the interval if that is shorter.
+# Time to the next check when the store did not answer, unless the interval is shorter.
 _AGAIN_MS = 300_000
 _NO_REPAIR = (
-    "the broker does not have these records any more: restore the objects from a backup or an "
-    "older version in the bucket"
+    "the broker no longer has these records: restore the objects from a backup or an older version "
+    "in the bucket"
 )
 
 
 class StoreCheck:
-    """The checks of one partition, under one leadership."""
+    """Checks one partition under one leadership."""
 
     def __init__(self, work: PartitionWork) -> None:
         self._work = work
         self._tier = work.tier
         self._due_ms = 0
         store = work.tier.storage.store
-        # The store does not use tierlog's keys, so only the metadata lists the segments.
+        # None when the storage manager does not use tierlog's keys.
         self._objects = None if store is None else StoredObjects(store)
         self._must_clean = work.tier.repair and store is not None
 
     def is_due(self) -> bool:
-        """Whether the store is to be checked now: at first, and then at each interval."""
+        """Return whether a check is due: at the start and then once per interval."""
         if self._objects is None:
             return False
         if self._tier.check_interval_ms is None and not self._must_clean:
@@ -65,11 +65,11 @@ class StoreCheck:
 
     @property
     def has_work(self) -> bool:
-        """Whether `drop_replaced` or `clean` may have something to do after a copy."""
+        """Whether `drop_replaced` or `clean` may have work after a copy."""
         return self._must_clean or bool(self._work.broken)
 
     def run(self, view: LogView) -> bool:
-        """Check every finished segment; True when some have to be copied again."""
+        """Check every finished segment; return whether the broken segments have changed."""
         interval_ms = self._tier.check_interval_ms
         now_ms = self._tier.clock.monotonic_ms()
         before = frozenset(self._work.broken)
@@ -77,13 +77,13 @@ class StoreCheck:
             if self._objects is not None:
                 self._check(view, self._objects)
         except RemoteStorageError as error:
-            self._work.tell(Happened.NOT_CHECKED, 0, 0, text=str(error))
+            self._work.report(Happened.NOT_CHECKED, 0, 0, text=str(error))
             interval_ms = _AGAIN_MS if interval_ms is None else min(interval_ms, _AGAIN_MS)
         self._due_ms = 2**63 if interval_ms is None else now_ms + interval_ms
         return self._work.broken.keys() != before
 
     def _check(self, view: LogView, objects: StoredObjects) -> None:
-        segments = self._finished()
+        segments = self._list_finished()
         listed = objects.list_partition(self._work.partition)
         broken: dict[str, RemoteLogSegmentMetadata] = {}
         for segment in segments:
@@ -100,7 +100,7 @@ class StoreCheck:
             log_is_bad = any(problem.key == log_key(segment) for problem in problems)
             if log_is_bad or not self._restore_indexes(view, objects, segment, listed, text):
                 broken[segment.segment_id.id] = segment
-                self._tell_broken(view, segment, text)
+                self._report_broken(view, segment, text)
         self._work.broken = broken
 
     def _restore_indexes(
@@ -115,30 +115,30 @@ class StoreCheck:
             restore_indexes(self._work, objects, view, segment, listed)
         except (CorruptDataError, SegmentRefusedError):
             return False
-        self._tell(Happened.REPAIRED, segment, "indexes_rebuilt", problems)
+        self._report(Happened.REPAIRED, segment, "indexes_rebuilt", problems)
         return True
 
-    def _tell_broken(self, view: LogView, segment: RemoteLogSegmentMetadata, text: str) -> None:
-        if _local(view).holds(segment.start_offset, segment.served_end_offset):
-            self._tell(Happened.BROKEN, segment, "broken", text)
+    def _report_broken(self, view: LogView, segment: RemoteLogSegmentMetadata, text: str) -> None:
+        if _local_offsets(view).holds(segment.start_offset, segment.served_end_offset):
+            self._report(Happened.BROKEN, segment, "broken", text)
         else:
-            self._tell(Happened.LOST, segment, "lost", f"{text}; {_NO_REPAIR}")
+            self._report(Happened.LOST, segment, "lost", f"{text}; {_NO_REPAIR}")
 
-    def _tell(
+    def _report(
         self, happened: Happened, segment: RemoteLogSegmentMetadata, reason: str, text: str
     ) -> None:
-        self._work.tell(
+        self._work.report(
             happened, segment.start_offset, segment.segment_size_bytes, reason=reason, text=text
         )
 
-    def _finished(self) -> list[RemoteLogSegmentMetadata]:
+    def _list_finished(self) -> list[RemoteLogSegmentMetadata]:
         segments = self._tier.metadata.list(self._work.partition)
         return [segment for segment in segments if segment.state is _FINISHED]
 
     # -- after the copies
 
     def drop_replaced(self, copied: Coverage) -> None:
-        """Remove the broken segments whose offsets whole segments hold now."""
+        """Remove the broken segments whose offsets sound segments have."""
         for name, segment in tuple(self._work.broken.items()):
             if copied.holds(segment.start_offset, segment.served_end_offset):
                 self._delete(segment)
@@ -147,15 +147,15 @@ class StoreCheck:
                 }
 
     def clean(self, view: LogView) -> None:
-        """With ``repair``, once, when nothing is left to copy: remove second copies and objects
-        without a segment, and take in `.log` objects that only lack a sound `.indexes`."""
+        """With ``repair``, once, after the last copy: remove duplicate segments and objects without
+        a segment, and adopt `.log` objects that lack a sound `.indexes` object."""
         objects = self._objects
         if objects is None or not self._must_clean:
             return
         self._must_clean = False
-        for segment in _second_copies(self._whole()):
+        for segment in _find_duplicates(self._list_sound()):
             self._delete(segment)
-            self._tell(
+            self._report(
                 Happened.REPAIRED, segment, "copy_removed", "another segment has the same bytes"
             )
         listed = objects.list_partition(self._work.partition)
@@ -163,12 +163,12 @@ class StoreCheck:
         for key in unknown:
             self._clean_object(view, objects, key, listed)
 
-    def _whole(self) -> list[RemoteLogSegmentMetadata]:
+    def _list_sound(self) -> list[RemoteLogSegmentMetadata]:
         broken = self._work.broken
-        return [one for one in self._finished() if one.segment_id.id not in broken]
+        return [one for one in self._list_finished() if one.segment_id.id not in broken]
 
     def _is_unknown(self, key: str) -> bool:
-        """Whether it is a segment's object, and the metadata does not know the segment."""
+        """Return whether `key` is an object of a segment that the metadata does not know."""
         if not is_segment_key(key):
             return False
         name = parse_key(key).segment_id
@@ -181,24 +181,24 @@ class StoreCheck:
         base_offset, size_bytes = parse_key(key).base_offset, listed[key]
         work = self._work
         held = any(
-            one.start_offset <= base_offset <= one.served_end_offset for one in self._whole()
+            one.start_offset <= base_offset <= one.served_end_offset for one in self._list_sound()
         )
         if held:
             objects.delete(key)
             text = f"{key}: no segment has this object, and others hold its offsets"
-            work.tell(
+            work.report(
                 Happened.REPAIRED, base_offset, size_bytes, reason="object_removed", text=text
             )
-        elif key.endswith(LOG_SUFFIX) and objects.describe(_pair_of(key)) is None:
+        elif key.endswith(LOG_SUFFIX) and objects.describe(_other_key(key)) is None:
             try:
                 adopt_log_object(work, objects, view, key, listed)
             except (CorruptDataError, SegmentRefusedError, ValueError) as error:
                 text = f"{key}: left as it is: {error}; {_NO_REPAIR}"
-                work.tell(Happened.LOST, base_offset, size_bytes, reason="lost", text=text)
+                work.report(Happened.LOST, base_offset, size_bytes, reason="lost", text=text)
             else:
-                damage = "damaged" if _pair_of(key) in listed else "missing"
+                damage = "damaged" if _other_key(key) in listed else "missing"
                 text = f"{key}: its .indexes object was {damage}"
-                work.tell(
+                work.report(
                     Happened.REPAIRED, base_offset, size_bytes, reason="indexes_rebuilt", text=text
                 )
 
@@ -211,14 +211,14 @@ class StoreCheck:
         except FencedLeaderError:
             raise
         except (RemoteStorageError, RemoteMetadataError) as error:
-            # The expiration task ends what was begun.
-            self._tell(Happened.DELETE_FAILED, segment, "failed", str(error))
+            # The expiration task completes the deletion.
+            self._report(Happened.DELETE_FAILED, segment, "failed", str(error))
         finally:
             self._work.delete_ended(name)
 
 
-def _local(view: LogView) -> Coverage:
-    """The offsets of the rolled segments on the broker's disk."""
+def _local_offsets(view: LogView) -> Coverage:
+    """Return the offsets of the rolled local segments."""
     start = view.log.log_start_offset or 0
     return Coverage(
         (max(start, one.base_offset), one.next_base_offset - 1)
@@ -227,8 +227,10 @@ def _local(view: LogView) -> Coverage:
     )
 
 
-def _second_copies(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """All segments but the first one of those with the same offsets, epochs and bytes."""
+def _find_duplicates(
+    segments: Sequence[RemoteLogSegmentMetadata],
+) -> list[RemoteLogSegmentMetadata]:
+    """Return the segments with the offsets, epochs and bytes of an earlier one."""
     seen: set[tuple[object, ...]] = set()
     found = []
     for one in sorted(segments, key=lambda one: (one.event_timestamp_ms, one.segment_id.id)):
@@ -240,7 +242,7 @@ def _second_copies(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteL
     return found
 
 
-def _pair_of(key: str) -> str:
-    """The key of the other object of the segment."""
+def _other_key(key: str) -> str:
+    """Return the key of the segment's other object."""
     stem, _, suffix = key.rpartition(".")
     return f"{stem}.{'indexes' if suffix == 'log' else 'log'}"

@@ -1,4 +1,4 @@
-"""The objects of a store under tierlog's own keys, one by one: what checks and repairs need."""
+"""Access to single objects under tierlog's keys, for checks and repairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 4 << 20
 
 
 class StoredObjects:
-    """One store; RemoteStorageError when it does not answer."""
+    """The objects of one store. Calls raise RemoteStorageError when the store does not answer."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -33,8 +33,8 @@ class StoredObjects:
         return {info.key: info.size_bytes for info in self._store.list(prefix)}
 
     def require_marker(self) -> None:
-        """RemoteStorageError when the store has no cluster marker: it is not the store that was
-        written to, and what it lacks may be elsewhere."""
+        """Raise RemoteStorageError when the store has no cluster marker: then it is another store,
+        and the missing objects may exist."""
         try:
             self._store.head(CLUSTER_KEY)
         except RemoteResourceNotFoundError as error:
@@ -44,7 +44,7 @@ class StoredObjects:
             ) from error
 
     def describe(self, key: str) -> SegmentDescription | None:
-        """What an `.indexes` object says of its segment; None when it is missing or damaged."""
+        """Return the description in an `.indexes` object; None when it is missing or damaged."""
         try:
             header, first = read_indexes_header(self._store, key)
             sections = read_sections(self._store, key, header, first, [IndexKind.METADATA])
@@ -53,7 +53,7 @@ class StoredObjects:
             return None
 
     def read(self, key: str, size_bytes: int) -> Iterator[Buffer]:
-        """The first `size_bytes` of an object, piece by piece."""
+        """Yield the first `size_bytes` of an object in chunks."""
         for position in range(0, size_bytes, _CHUNK_BYTES):
             expected = min(_CHUNK_BYTES, size_bytes - position)
             data = self._store.get_range(key, position, expected)
@@ -65,15 +65,15 @@ class StoredObjects:
             yield data
 
     def replace_indexes(self, metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
-        """Store the `.indexes` object of a segment, whatever is in its place now."""
+        """Store the `.indexes` object of a segment; overwrite an existing one."""
         self._store.put_bytes(indexes_key(metadata), indexes, overwrite=True)
 
     def delete(self, key: str) -> None:
-        """Remove one object; an object that is not there counts as removed."""
+        """Remove one object; a missing object is no error."""
         self._store.delete(key)
 
 
 def seems_whole(metadata: RemoteLogSegmentMetadata, listed: Mapping[str, int]) -> bool:
-    """Whether a listing has both objects of the segment, the `.log` with its size."""
+    """Return whether a listing has both objects of the segment, the `.log` with its size."""
     log_bytes = listed.get(log_key(metadata))
     return log_bytes == metadata.segment_size_bytes and indexes_key(metadata) in listed

@@ -1,12 +1,11 @@
 """Repeating tasks of many partitions on a few threads.
 
-Each task runs again a fixed delay after its last run has ended, as in Kafka; one with a backlog
-goes to the end of the queue and runs again at once, so partitions take turns.
-A run that fails is tried again later, whatever it failed with: nothing but its own word ends a
-task's schedule. Two runs with one key never overlap, also when the second task replaced the first.
+Each task runs again a fixed time after the end of its last run, as in Kafka. A task with a backlog
+runs again at once, after the other due tasks, so partitions take turns. A failed run is retried
+after any error; only the task itself can end its schedule. Two runs with one key never overlap,
+also when a second task replaces the first.
 
-The same pool can be driven by hand, one run after the other in the caller's thread, under a clock
-that moves only when told.
+`run_due` runs the tasks one by one in the caller's thread, for tests under a manual clock.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from tierlog.metrics.busy import BusyMeter
 
 __all__ = ["Again", "RetryPolicy", "RunningTask", "Task", "TaskFailure", "TaskPool"]
 
-# Idle tasks wake a thread together: their times are rounded up to this part of the interval.
+# Due times are rounded up to this fraction of the interval, so that idle tasks share wake-ups.
 _SLOTS = 256
 _LONG_MS = 3_600_000
 
 
 class Again(Enum):
-    """When a task wants to run again."""
+    """When a task runs again."""
 
     NOW = "now"
     LATER = "later"
@@ -40,22 +39,22 @@ class Again(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long after a failure a task runs again: ``backoff_ms``, doubled with each further one up
-    to ``max_ms``, changed by chance by up to ``jitter`` (0 to 0.5) of it."""
+    """The delay of a retry: ``backoff_ms``, doubled with each further failure up to ``max_ms``,
+    plus or minus a random share of up to ``jitter`` (0 to 0.5)."""
 
     backoff_ms: int = 500
     max_ms: int = 30_000
     jitter: float = 0.2
 
     def delay_ms(self, failures: int, chance: float) -> int:
-        """The pause after the `failures`-th failure in a row; `chance` is in [0, 1)."""
+        """Return the delay after `failures` failures in a row; `chance` is in [0, 1)."""
         doubled_ms = min(self.backoff_ms << min(failures - 1, 32), self.max_ms)
         return max(1, round(doubled_ms * (1 + self.jitter * (2 * chance - 1))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailure:
-    """A run that raised `error`; the next one is in `retry_ms`."""
+    """A run raised `error`; the next run is in `retry_ms`."""
 
     pool: str
     key: Hashable
@@ -66,14 +65,14 @@ class TaskFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """A run under way for `running_ms`."""
+    """An active run since `running_ms`."""
 
     key: Hashable
     running_ms: int
 
 
 class Task:
-    """One repeating task. `cancelled` is asked by its runs between their steps."""
+    """One repeating task. Its runs check `cancelled` between their steps."""
 
     __slots__ = ("_cancelled", "failures", "key", "run")
 
@@ -85,20 +84,19 @@ class Task:
 
     @property
     def cancelled(self) -> bool:
-        """Whether its pool has let go of it."""
+        """Whether the task was cancelled."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """The run under way ends at its next step, and there is no further one."""
+        """End the active run at its next step; no further run starts."""
         self._cancelled = True
 
 
 class TaskPool:
     """``size`` threads that run tasks every ``interval_ms``.
 
-    ``on_failure`` is told of every run that raised, in the thread it ran in; it must not raise.
-    ``random`` gives
-    numbers in [0, 1). Threads begin with `start`; without it `run_due` runs one task at a time.
+    ``on_failure`` is called for every failed run in its thread; it must not raise. ``random``
+    returns numbers in [0, 1). `start` starts the threads; without it `run_due` runs one task.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ class TaskPool:
         self._on_failure = on_failure
         self._slot_ms = max(1, interval_ms // _SLOTS)
         self._lock = threading.Lock()
-        # Of the idle threads one watches what is due next, the others sleep until called.
+        # One idle thread waits for the next due time; the others sleep until notified.
         self._watch = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)
         self._settled = threading.Condition(self._lock)
@@ -143,8 +141,8 @@ class TaskPool:
     # -- tasks
 
     def add(self, key: Hashable, run: Callable[[Task], Again]) -> Task:
-        """A task that runs for the first time at once. One with this key is replaced: it is
-        cancelled, and the new one waits until its last run has ended."""
+        """Add a task that runs at once. A task with this key is cancelled; the new one starts when
+        its last run has ended."""
         task = Task(key, run)
         with self._lock:
             if self._closed:
@@ -157,7 +155,7 @@ class TaskPool:
         return task
 
     def remove(self, key: Hashable) -> None:
-        """Cancel the task with this key, if there is one; a run under way ends by itself."""
+        """Cancel the task with this key, if it exists; an active run ends at its next step."""
         with self._lock:
             task = self._tasks.pop(key, None)
             if task is not None:
@@ -166,14 +164,14 @@ class TaskPool:
                 self._settled.notify_all()
 
     def set_interval(self, interval_ms: int) -> None:
-        """Run every task now, and from then on once per `interval_ms`."""
+        """Run every task now and then once per `interval_ms`."""
         with self._lock:
             self.interval_ms = interval_ms
             self._slot_ms = max(1, interval_ms // _SLOTS)
         self.hurry()
 
     def hurry(self) -> None:
-        """Every task is due now."""
+        """Make every task due now."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             self._due = [
@@ -184,7 +182,7 @@ class TaskPool:
             heapq.heapify(self._due)
             self._call()
 
-    # -- by hand
+    # -- without threads
 
     def next_due_ms(self) -> int | None:
         """Monotonic time of the next run; None when nothing is scheduled."""
@@ -205,20 +203,20 @@ class TaskPool:
     # -- threads
 
     def start(self) -> None:
-        """Begin to work in threads of its own."""
+        """Start the threads."""
         with self._lock:
             self._started = True
             self._fill()
 
     def resize(self, size: int) -> None:
-        """Another number of threads, from now on; a thread too many ends after its run."""
+        """Change the number of threads; a superfluous thread ends after its run."""
         with self._lock:
             self._size = size
             self._fill()
             self._call_all()
 
     def wait_until_idle(self, timeout_ms: int) -> bool:
-        """Wait until no task is running or due now; False when that took too long."""
+        """Wait until no task is running or due; False after the timeout."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         with self._lock:
             while True:
@@ -232,7 +230,7 @@ class TaskPool:
                 self._clock.wait(self._settled, deadline_ms - now_ms)
 
     def cancel(self) -> None:
-        """Cancel everything, for good, and wait for nobody."""
+        """Cancel all tasks for good without waiting."""
         with self._lock:
             self._closed = True
             for task in (*self._tasks.values(), *(task for task, _ in self._running.values())):
@@ -243,7 +241,7 @@ class TaskPool:
             self._call_all()
 
     def close(self, timeout_ms: int = 30_000) -> tuple[RunningTask, ...]:
-        """`cancel`, then wait for the runs under way; those that go on after all.
+        """Cancel all tasks and wait; return the runs that did not end in time.
 
         May be repeated.
         """
@@ -257,29 +255,29 @@ class TaskPool:
                 self._clock.wait(self._settled, left_ms)
         return self.running()
 
-    # -- for whoever watches
+    # -- figures
 
     @property
     def size(self) -> int:
-        """How many threads there are to be."""
+        """The configured number of threads."""
         return self._size
 
     @property
     def runs(self) -> int:
-        """Runs that have ended."""
+        """The number of runs that have ended."""
         return self._runs
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def queued(self) -> int:
-        """Tasks that are due and wait for a thread."""
+        """Return the number of tasks that are due and wait for a thread."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             return sum(due_ms <= now_ms and not task.cancelled for due_ms, _, task in self._due)
 
     def running(self) -> tuple[RunningTask, ...]:
-        """Runs under way, the longest first."""
+        """Return the active runs, the longest first."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             found = [
@@ -289,11 +287,11 @@ class TaskPool:
         return tuple(sorted(found, key=lambda one: -one.running_ms))
 
     def idle_ratio(self) -> float:
-        """The idle share of all threads in the last minute, 0 to 1."""
+        """Return the idle share of all threads in the last minute, 0 to 1."""
         under_way_ms = [one.running_ms for one in self.running()]
         return self._busy.idle_ratio(self._size, under_way_ms, self._clock.monotonic_ms())
 
-    # -- inside; the lock is held where it is not said otherwise
+    # -- internals; the caller holds the lock unless a docstring says otherwise
 
     def _push(self, task: Task, due_ms: int) -> None:
         heapq.heappush(self._due, (due_ms, next(self._order), task))
@@ -301,7 +299,7 @@ class TaskPool:
             self._call()
 
     def _call(self) -> None:
-        """Somebody is to look what is due first."""
+        """Wake the thread that waits for the next due time."""
         (self._watch if self._watching else self._work).notify()
 
     def _call_all(self) -> None:
@@ -313,7 +311,7 @@ class TaskPool:
             heapq.heappop(self._due)
 
     def _take(self, now_ms: int) -> Task | None:
-        """The task to run now, marked as running."""
+        """Return the task to run now, marked as running."""
         while True:
             self._drop_cancelled()
             if not self._due or self._due[0][0] > now_ms:
@@ -325,7 +323,7 @@ class TaskPool:
             self._parked.setdefault(task.key, deque()).append(task)
 
     def _run(self, task: Task, began_ms: int) -> None:
-        """Run a task that was taken; without the lock."""
+        """Run a task that `_take` returned; without the lock."""
         failure: BaseException | None = None
         again = Again.NEVER
         try:
@@ -334,7 +332,7 @@ class TaskPool:
         except (KeyboardInterrupt, SystemExit):
             self._ended(task, began_ms, again, None)
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever ends a run does not end its task
+        except BaseException as error:  # noqa: BLE001 - no error ends the task
             failure = error
         self._ended(task, began_ms, again, failure)
 
@@ -366,7 +364,7 @@ class TaskPool:
         task.failures += 1
         retry_ms = self._retry.delay_ms(task.failures, self._random())
         if not isinstance(error, OSError) and not getattr(error, "retriable", False):
-            # Nobody promised that this goes away by itself.
+            # The error may be permanent.
             retry_ms = max(retry_ms, self.interval_ms)
         return TaskFailure(
             pool=self.name,
@@ -381,16 +379,16 @@ class TaskPool:
         return -(-due_ms // self._slot_ms) * self._slot_ms
 
     def _fill(self) -> None:
-        """As many threads as there are to be."""
+        """Start threads up to the configured number."""
         while self._started and not self._closed and len(self._threads) < self._size:
             name = f"tierlog-{self.name}-{len(self._threads)}"
-            # A store call that hangs for ever must not keep the process from ending.
+            # A store call that hangs must not prevent the process from ending.
             thread = threading.Thread(target=self._work_on, name=name, daemon=True)
             self._threads.add(thread)
             thread.start()
 
     def _work_on(self) -> None:
-        """What each thread does; without the lock."""
+        """Run tasks until the pool is closed; without the lock."""
         while True:
             with self._lock:
                 found = self._next_task()
@@ -401,7 +399,7 @@ class TaskPool:
             self._run(*found)
 
     def _next_task(self) -> tuple[Task, int] | None:
-        """Waits for the next task that is due; None when this thread is to end."""
+        """Wait for the next due task; None when this thread should end."""
         while not self._closed and len(self._threads) <= self._size:
             now_ms = self._clock.monotonic_ms()
             task = self._take(now_ms)

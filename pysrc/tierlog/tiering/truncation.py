@@ -1,8 +1,8 @@
-"""Where remote segments end after a leader with less of the log took over: a pure function.
+"""Finds the truncation offset of remote segments after an unclean election: a pure function.
 
-After an unclean election the new leader lacks records that its predecessor had tiered, and writes
-others at their offsets. KIP-405 proposes that the segment's metadata records the truncation point
-and that the segment is served only up to there; Kafka itself goes by the lineage of whoever reads.
+The new leader lacks records that its predecessor had tiered, and writes other records at their
+offsets. KIP-405 proposes to record the truncation offset in the segment's metadata and to serve the
+segment only up to it. Kafka itself uses the lineage of the replica that reads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["truncation_offset", "truncations"]
 def truncations(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: LeaderEpochs
 ) -> list[tuple[RemoteLogSegmentMetadata, int]]:
-    """The finished segments that reach beyond the log's history, and the offset where each is cut.
+    """Return the finished segments to truncate, with their truncation offsets.
 
-    Those that are cut there, or earlier, already are left out.
+    Segments that already end at or below that offset are left out.
     """
     found = []
     for segment in segments:
@@ -33,10 +33,10 @@ def truncations(
 
 
 def truncation_offset(segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> int | None:
-    """The first offset of `segment` that `lineage` says was written otherwise; None for none.
+    """Return the first offset of `segment` that is not part of `lineage`; None without one.
 
-    Unknown is not cut: epochs from before the lineage begins (their records were deleted, and the
-    checkpoint with them), and epochs after it ends (then another leader knows more).
+    Epochs older than the lineage count as part of it, since their records were deleted. So do later
+    epochs, since another leader knows more.
     """
     entries = lineage.entries
     if not entries:

@@ -1,8 +1,8 @@
-"""Batches that a broker keeps and serves, and whose records cannot be read as they are.
+"""Finds batches that a broker keeps and serves although their records cannot be read.
 
-A copy looks only at batch headers and checksums. Brokers open compressed batches when they are
-produced, so the batches that pass a broker and not the decoder are uncompressed ones, and a look at
-their records costs little. What compressed batches hold, `tierlog verify --deep` tells.
+A copy checks only batch headers and checksums. Brokers decompress batches when they are produced,
+so only uncompressed batches can pass a broker and fail in the decoder; to check their records costs
+little. `tierlog verify --deep` checks compressed batches, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_TOLD = 3
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """One batch, where it is in the segment, and why its records cannot be read."""
+    """One batch, its position in the segment, and the error of its records."""
 
     base_offset: int
     last_offset: int
@@ -54,7 +54,7 @@ def _find(source: SegmentSource, tables: Iterable[BatchTable]) -> Iterator[Unrea
 def _find_in_run(
     source: SegmentSource, table: BatchTable, first: int, after: int
 ) -> Iterator[UnreadableBatch]:
-    """The batches of the rows from `first` up to `after`, which lie side by side."""
+    """Find them in the rows from `first` up to `after`, whose batches are adjacent."""
     end = int(table.position[after - 1]) + int(table.size_bytes[after - 1])
     while first < after:
         try:
@@ -63,7 +63,8 @@ def _find_in_run(
         except CorruptDataError as error:
             if error.position is None:
                 raise
-            # Records lie behind their header; one that is missing is missed where its batch ends.
+            # The position is behind the header of the batch; a missing record has the position of
+            # the end of its batch.
             row = int(np.searchsorted(table.position, error.position, side="left")) - 1
             row = max(first, row)
             yield UnreadableBatch(
@@ -76,7 +77,7 @@ def _find_in_run(
 
 
 def describe(path: str, found: Sequence[UnreadableBatch]) -> str:
-    """Return what an operator is told of the unreadable batches of a segment, which has some."""
+    """Return the message about the unreadable batches of a segment; `found` is not empty."""
     told = "; ".join(
         f"offsets {one.base_offset} to {one.last_offset} at byte {one.position}: expected "
         f"{one.error.expected}, found {one.error.found}"
