@@ -1,16 +1,16 @@
-//! The two checksums of the formats: CRC-32C (record batches v2, producer snapshots, our object
-//! sections) and CRC-32 as zlib computes it (legacy messages, remoteLogIndex entries).
+//! The two checksums of the formats: CRC-32C (record batches v2, producer snapshots, sections of
+//! `.indexes` objects) and CRC-32 as in zlib (legacy messages, remoteLogIndex entries).
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
-/// CRC-32C of a whole buffer.
+/// Returns the CRC-32C of `data`.
 #[inline]
 pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// CRC-32 (zlib) of a whole buffer. Index entries and legacy messages are short, where `crc_fast`
-/// takes several times as long.
+/// Returns the CRC-32 (zlib) of `data`. Index entries and legacy messages are short, where
+/// `crc_fast` takes several times as long.
 #[inline]
 pub fn crc32(data: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -23,7 +23,7 @@ pub fn crc32(data: &[u8]) -> u32 {
 /// The polynomial of CRC-32C without its highest term, reflected: bit 31 is x^0.
 const CRC32C: u32 = 0x82f6_3b78;
 
-/// The product of two polynomials modulo that of CRC-32C, all reflected.
+/// Returns the product of two polynomials modulo that of CRC-32C, all reflected.
 const fn times(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut power = 32;
@@ -35,7 +35,8 @@ const fn times(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// By byte `k` of a length, what so many zero bytes multiply a CRC-32C by: x^(8 * byte * 256^k).
+/// `ZEROS[k][byte]` is the factor that appends `byte * 256^k` zero bytes to a CRC-32C: x^(8 * byte
+/// * 256^k).
 static ZEROS: [[u32; 256]; 8] = {
     let mut table = [[1 << 31; 256]; 8];
     let mut one = 1 << 23;
@@ -52,8 +53,8 @@ static ZEROS: [[u32; 256]; 8] = {
     table
 };
 
-/// CRC-32C of two runs of bytes, one after the other, from the CRC-32C of each. About 0.1 us for
-/// runs below 16 MiB, where `crc_fast` takes microseconds.
+/// Returns the CRC-32C of two consecutive byte strings from the CRC-32C of each. It takes about 0.1
+/// us when the second is below 16 MiB, where `crc_fast` takes microseconds.
 #[inline]
 pub fn join_crc32c(first: u32, second: u32, second_bytes: u64) -> u32 {
     let moved = second_bytes.to_le_bytes().iter().zip(&ZEROS).fold(first, |crc, (&byte, zeros)| {
@@ -62,7 +63,7 @@ pub fn join_crc32c(first: u32, second: u32, second_bytes: u64) -> u32 {
     moved ^ second
 }
 
-/// A checksum fed piece by piece.
+/// A checksum that is updated with consecutive parts of the data.
 #[derive(Debug)]
 pub struct Running(Digest);
 
@@ -77,12 +78,12 @@ impl Running {
         Self(Digest::new(CrcAlgorithm::Crc32IsoHdlc))
     }
 
-    /// Goes on from the value of an earlier CRC-32C.
+    /// Continues from the value of an earlier CRC-32C.
     pub fn crc32c_from(value: u32) -> Self {
         Self(Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(value ^ u32::MAX)))
     }
 
-    /// Goes on from the value of an earlier CRC-32.
+    /// Continues from the value of an earlier CRC-32.
     pub fn crc32_from(value: u32) -> Self {
         Self(Digest::new_with_init_state(CrcAlgorithm::Crc32IsoHdlc, u64::from(value ^ u32::MAX)))
     }
@@ -93,7 +94,7 @@ impl Running {
         self.0.update(data);
     }
 
-    /// The value so far.
+    /// Returns the checksum of all bytes so far.
     pub fn value(&self) -> u32 {
         self.0.finalize() as u32
     }
@@ -110,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn runs_join_at_every_length() {
+    fn joined_checksum_equals_the_whole_at_every_length() {
         let data: Vec<u8> =
             (0..70_000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
         for cut in [0, 1, 21, 255, 256, 257, 4096, 65_535, 65_536, 65_537, 70_000] {
             let (first, second) = data.split_at(data.len() - cut);
             assert_eq!(join_crc32c(crc32c(first), crc32c(second), cut as u64), crc32c(&data));
         }
-        // Long runs: two joins are one.
+        // Long second parts: joining is associative.
         let (a, b, c) = (0x1234_5678, 0x9abc_def0, 0x0fed_cba9);
         let (short, long) = (12_345, (7 << 32) + 99);
         let left = join_crc32c(join_crc32c(a, b, long), c, short);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_equal_the_whole() {
+    fn parts_equal_the_whole() {
         let mut running = Running::crc32c();
         running.update(b"1234");
         let middle = running.value();

@@ -1,20 +1,22 @@
-//! CRC-32 (zlib) of a few dozen bytes, where the usual ways spend their time on getting started.
+//! CRC-32 (zlib) of at most 256 bytes, where general implementations spend most of their time on
+//! setup.
 //!
-//! Leading zeros do not change a CRC that starts from zero, so the data is taken as a whole number
-//! of 64-byte blocks with the zeros in front, the first four data bytes inverted, and the blocks
-//! are folded into each other by carry-less multiplication: 512 bits at a time, then four lanes
-//! into one, then Barrett's reduction ("Fast CRC Computation for Generic Polynomials Using
-//! PCLMULQDQ", Intel, 2009). A third to a half of the time of `crc32fast` below 256 bytes.
+//! Leading zeros do not change a CRC that starts from zero. The data is therefore treated as a
+//! whole number of 64-byte blocks with the zeros in front and the first four data bytes inverted.
+//! Carry-less multiplication folds 512 bits at a time, then four lanes into one, then Barrett's
+//! reduction gives the remainder ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ",
+//! Intel, 2009). Below 256 bytes this takes a third to a half of the time of `crc32fast`.
 #![expect(unsafe_code, reason = "vector loads, and calls that need a CPU feature")]
 
 use std::arch::x86_64::*;
 
-/// Fewer bytes have no room for the inversion.
+/// The inversion covers four bytes.
 const MIN_SIZE: usize = 4;
-/// From here on `crc32fast` has caught up.
+/// Beyond this size `crc32fast` is as fast.
 const MAX_SIZE: usize = 256;
 
-/// CRC-32 of `data`, if this CPU can and `data` is short.
+/// Returns the CRC-32 of `data`; `None` when the CPU lacks a feature or the size of `data` is not
+/// supported.
 #[inline]
 pub fn crc32_short(data: &[u8]) -> Option<u32> {
     let fits = (MIN_SIZE..=MAX_SIZE).contains(&data.len());
@@ -26,7 +28,7 @@ pub fn crc32_short(data: &[u8]) -> Option<u32> {
     (fits && can).then(|| unsafe { crc32(data) })
 }
 
-/// x^n modulo the polynomial, in the reflected form that multiplication wants.
+/// Returns x^n modulo the polynomial, in the reflected form for carry-less multiplication.
 const fn power(n: u32) -> i64 {
     let mut value: u32 = 1;
     let mut step = 0;
@@ -37,16 +39,16 @@ const fn power(n: u32) -> i64 {
     (value.reverse_bits() as i64) << 1
 }
 
-/// What the two halves of a lane are multiplied by to move it `bits` on.
+/// Returns the factors for the two halves of a lane that shift it by `bits`.
 const fn shift(bits: u32) -> [i64; 2] {
     [power(bits + 32), power(bits - 32)]
 }
 
-/// One block on.
+/// Shift by one block.
 const BLOCK: [i64; 2] = shift(512);
-/// Three lanes, two lanes, one lane on.
+/// Shifts by three lanes, two lanes and one lane.
 const LANES: [[i64; 2]; 3] = [shift(384), shift(256), shift(128)];
-/// 96 bits to 64.
+/// Reduces 96 bits to 64.
 const X64: i64 = power(64);
 /// The polynomial, and 2^64 divided by it, reflected.
 const BARRETT: [i64; 2] = [0x1_db71_0641, 0x1_f701_1641];
@@ -61,7 +63,7 @@ fn crc32(data: &[u8]) -> u32 {
     let ones = _mm512_zextsi128_si512(_mm_cvtsi32_si128(-1));
     let inverted = _mm512_xor_si512(bytes, _mm512_maskz_mov_epi8(mask, ones));
     let mut sum = _mm512_maskz_expand_epi8(u64::MAX << (64 - head), inverted);
-    // With fewer than four bytes in the first block, the inversion goes on in the second.
+    // When the first block has fewer than four bytes, the inversion continues in the second block.
     let left_over = u64::from(u32::MAX).checked_shr(8 * head as u32).unwrap_or(0);
     let mut spill = _mm512_zextsi128_si512(_mm_cvtsi64_si128(left_over as i64));
     let block = _mm512_broadcast_i32x4(_mm_set_epi64x(BLOCK[1], BLOCK[0]));
@@ -81,7 +83,7 @@ fn fold(lanes: __m512i, by: __m512i) -> __m512i {
     _mm512_xor_si512(low, _mm512_clmulepi64_epi128(lanes, by, 0x11))
 }
 
-/// Four lanes into the last one.
+/// Folds four lanes into the last one.
 #[inline]
 #[target_feature(enable = "avx512bw,vpclmulqdq")]
 fn one_lane(lanes: __m512i) -> __m128i {
@@ -93,7 +95,7 @@ fn one_lane(lanes: __m512i) -> __m128i {
     _mm_xor_si128(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1))
 }
 
-/// 128 bits to 96, to 64, to the remainder.
+/// Reduces 128 bits to 96, then to 64, then to the remainder.
 #[inline]
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 fn reduce(sum: __m128i) -> u32 {
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equals_the_usual_way_at_every_length() {
+    fn equals_crc32fast_at_every_length() {
         let data: Vec<u8> =
             (0..2 * MAX_SIZE as u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
         let able = crc32_short(&data[..MIN_SIZE]).is_some();

@@ -1,18 +1,19 @@
-//! Files made durable together.
+//! Syncs many files at once.
 
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// So many syncs are under way at a time: a disk that flushes its cache does so once for all that
-/// wait for it.
+/// Largest number of concurrent syncs. A disk that flushes its cache does so once for all waiting
+/// syncs.
 const THREADS: usize = 8;
-/// Fewer files than this are not worth a thread.
+/// Fewer files than this do not use a second thread.
 const LEAST_FILES: usize = 4;
 
-/// Syncs every file, several at a time; the first one's error with its index. Each is synced once,
-/// whatever became of the others: of a failed write the system tells a file only once.
+/// Syncs every file, several at a time, and returns the index and error of the first file that
+/// failed. Each file is synced once even if another one fails, because the system reports a failed
+/// write only once.
 pub fn sync_all(files: &[File]) -> Result<(), (usize, io::Error)> {
     each_of(files, &File::sync_all)
 }
@@ -35,7 +36,7 @@ fn each_of(
     };
     let failed = thread::scope(|scope| {
         let others: Vec<_> = (1..THREADS.min(files.len() / LEAST_FILES))
-            // Without threads it only takes longer.
+            // If a thread cannot be started, the others sync its files.
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
             .collect();
         let mut failed: Vec<_> = work().into_iter().collect();
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_is_synced_once_also_after_errors() {
+    fn every_file_is_synced_once_even_after_errors() {
         for count in [0, 1, 7, 100] {
             let files = files(count);
             let seen = Mutex::new(Vec::new());
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_synced_is_an_error() {
+    fn file_that_cannot_be_synced_is_an_error() {
         assert!(sync_all(&[]).is_ok());
         let files = [File::open("/proc/self").unwrap(), File::open("/proc/self/status").unwrap()];
         let index = sync_all(&files).map_err(|(index, error)| (index, error.raw_os_error()));

@@ -1,10 +1,10 @@
-//! The one error type of the core: a coarse kind, the byte position, what was expected and what
-//! was found. A kind exists only where a caller would act differently.
+//! The error type of the core: a coarse kind, the byte position, the expected and the found value.
+//! A kind exists only where a caller acts differently.
 
 use std::fmt;
 use std::io;
 
-/// What went wrong.
+/// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The data ends before the structure does.
@@ -13,26 +13,26 @@ pub enum ErrorKind {
     BadCrc,
     /// A length field is impossible or disagrees with another one.
     BadLength,
-    /// A version byte nobody here knows.
+    /// The version byte is unknown.
     UnknownMagic,
     /// A header field has an impossible value.
     BadHeader,
-    /// A record inside a batch cannot be what its batch says.
+    /// A record contradicts its batch or the format.
     BadRecord,
     /// Offsets do not ascend.
     OffsetOrder,
-    /// A compressed payload cannot be opened.
+    /// A compressed payload cannot be decompressed.
     BadCompression,
-    /// The caller's limit would be passed.
+    /// The data exceeds the caller's limit.
     TooLarge,
-    /// The caller gave an argument that no file can hold.
+    /// An argument is impossible.
     InvalidArgument,
-    /// The operating system refused.
+    /// The operating system returned an error.
     Io,
 }
 
 impl ErrorKind {
-    /// The name users see as `reason`.
+    /// Returns the name that users see as `reason`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Truncated => "truncated",
@@ -50,26 +50,26 @@ impl ErrorKind {
     }
 }
 
-/// An error with everything a person needs to find the byte.
+/// An error that names the kind, the position, the expected and the found value.
 #[derive(Debug)]
 pub struct Error {
-    /// What went wrong.
+    /// Kind of the error.
     pub kind: ErrorKind,
     /// Byte position in the source (or the index of the argument row).
     pub position: u64,
-    /// What a valid source would hold there, field first: `crc 0x1234abcd`.
+    /// The value a valid source would hold there, field first: `crc 0x1234abcd`.
     pub expected: String,
-    /// What it holds.
+    /// The value it holds.
     pub found: String,
     /// The operating system's error for [`ErrorKind::Io`].
     pub io: Option<io::Error>,
 }
 
-/// The result of everything that can fail here.
+/// Result of a fallible function of the core.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error about bytes or arguments.
+    /// Creates an error about bytes or arguments.
     #[cold]
     pub fn new(
         kind: ErrorKind,
@@ -80,7 +80,7 @@ impl Error {
         Self { kind, position, expected: expected.into(), found: found.into(), io: None }
     }
 
-    /// An operating system error at a position.
+    /// Creates an error of the operating system at a position.
     #[cold]
     pub fn io(position: u64, source: io::Error) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Error {
         }
     }
 
-    /// The same error, `by` bytes further on: used when a part was decoded on its own.
+    /// Returns the same error `by` bytes further on, for a part that was decoded on its own.
     #[must_use]
     pub fn shifted(mut self, by: u64) -> Self {
         self.position = self.position.saturating_add(by);

@@ -1,7 +1,7 @@
 //! Kafka's on-disk formats for tiered storage: record batches, segments, local indexes and
 //! the remoteLogIndex, read and written without Python, clocks or sockets.
 //!
-//! Bytes are hostile here: every length is compared with what is left before it is used, every
+//! Input bytes are untrusted: every length is compared with the bytes left before it is used, every
 //! refusal is an [`error::Error`] with kind, position, expected and found, and nothing panics.
 
 #![deny(unsafe_code)]

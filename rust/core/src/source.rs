@@ -1,8 +1,8 @@
-//! Where segment bytes come from: a slice in memory, or a regular file read by `pread`.
+//! Sources of segment bytes: a slice in memory, or a regular file read by `pread`.
 //!
 //! A file that belongs to a running broker may be truncated, renamed or removed at any moment, so
-//! it is never mapped: a map of a file that shrinks ends in SIGBUS. [`SegmentFile::map`] exists
-//! for callers who say that the file is their own.
+//! it is never mapped: reading a map of a file that shrank raises SIGBUS. [`SegmentFile::map`] is
+//! for callers that own the file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,27 +12,26 @@ use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Pieces in which a copy is written. The page cache serves a file best when it was written in
-/// pieces of at least this size and at multiples of it; with much larger ones the kernel looks for
-/// pages of that size.
+/// Size of the writes of a copy. The page cache serves a file best when it was written in multiples
+/// of at least this size. For much larger writes the kernel searches for larger pages.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
-/// After so many bytes the disk is asked to begin with them.
+/// The disk is asked to start writing after this many bytes.
 const WRITEBACK_BYTES: u64 = 8 << 20;
-/// More than any [`lead`]: a cache line.
+/// One cache line, an upper bound of every [`lead`].
 pub const LEAD_BYTES: usize = 64;
 
-/// How many bytes of `memory` to leave out at its start, fewer than [`LEAD_BYTES`], so that what a
-/// file has from `position` on is copied to the rest as fast as can be.
+/// Returns how many bytes to skip at the start of `memory`, fewer than [`LEAD_BYTES`], so that the
+/// bytes of a file from `position` are copied to the rest at full speed.
 ///
-/// Some cores (AMD Zen 3) copy five times slower to memory that lies 1 to 31 bytes further into its
-/// page than what is copied lies into its own: 400 us for a MiB of the page cache instead of 75.
-/// And 16 bytes into a page is where an allocator puts a large vector, or not, as memory happens to
-/// be: the same scan took twice as long in one process as in the next.
+/// Some cores (AMD Zen 3) copy five times slower when the target lies 1 to 31 bytes further into
+/// its page than the source: 400 us instead of 75 us for 1 MiB of the page cache. Allocators may
+/// place a large vector 16 bytes into a page, so the same scan could take twice as long in one
+/// process as in the next.
 pub fn lead(memory: &[u8], position: u64) -> usize {
     (position as usize).wrapping_sub(memory.as_ptr().addr()) % LEAD_BYTES
 }
 
-/// Memory that a file is read to, piece after piece, most of which begin with a page.
+/// Memory for successive reads of a file, most of which start at a page boundary.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
@@ -40,7 +39,7 @@ pub(crate) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// So many bytes, all 0.
+    /// Returns a buffer of `size` zero bytes.
     pub(crate) fn new(size: usize) -> Self {
         let bytes = vec![0; size + LEAD_BYTES];
         let lead = lead(&bytes, 0);
@@ -71,7 +70,7 @@ pub struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens `path`; FIFOs, devices, directories and symbolic links are refused, never waited for.
+    /// Opens `path` and refuses FIFOs, devices, directories and symbolic links without blocking.
     pub fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -81,7 +80,7 @@ impl SegmentFile {
         Self::from_file(file)
     }
 
-    /// Takes an open file; its size is read once, now.
+    /// Takes an open file and reads its size once.
     pub fn from_file(file: File) -> Result<Self> {
         let metadata = file.metadata().map_err(|error| Error::io(0, error))?;
         let kind = metadata.file_type();
@@ -97,12 +96,13 @@ impl SegmentFile {
         Ok(Self { file, size_bytes: metadata.len() })
     }
 
-    /// Bytes the file held when it was opened.
+    /// Returns the size of the file when it was opened.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Fills `buffer` from `position` on as far as the file goes; fewer bytes mean its end.
+    /// Fills `buffer` from `position` and returns the byte count; fewer bytes than asked mean the
+    /// end of the file.
     pub fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -116,20 +116,19 @@ impl SegmentFile {
         Ok(filled)
     }
 
-    /// Maps the file. Only for files that nobody else truncates: see the head of this file.
+    /// Maps the file. Only for files that no other process truncates: see the module documentation.
     #[expect(unsafe_code, reason = "mapping is only sound when the caller owns the file")]
     pub fn map(&self) -> Result<memmap2::Mmap> {
-        // SAFETY: the caller says that the file is its own, so nobody shrinks or changes it while
-        // the map lives; this is the documented contract of `own_file`.
+        // SAFETY: the caller guarantees that the file is its own, so the file does not shrink or
+        // change while the map lives. This is the documented contract of `own_file`.
         let map = unsafe { memmap2::Mmap::map(&self.file) };
         map.map_err(|error| Error::io(0, error))
     }
 }
 
-/// A file of our own that takes the bytes of another one while they are read.
+/// A private file that receives the bytes of another file while they are read.
 ///
-/// Its owner makes it durable; here the disk is only kept busy meanwhile, so that little is left
-/// to do in the end.
+/// The caller makes it durable. Writing starts early, so that the final sync has little left to do.
 #[derive(Debug)]
 pub struct CopyTarget {
     file: File,
@@ -143,7 +142,7 @@ impl CopyTarget {
         Self { file, handed_over: 0, failed: false }
     }
 
-    /// Whether it was this file, not the one that is read, that could not be used.
+    /// Returns true when writing this file failed, not reading the source.
     pub fn failed(&self) -> bool {
         self.failed
     }
@@ -171,7 +170,8 @@ impl CopyTarget {
             use std::os::fd::AsRawFd;
             let length = end - self.handed_over;
             // SAFETY: the descriptor is open as long as `file` lives. The call neither touches
-            // memory nor changes the file; where it is refused, a later fsync does all the work.
+            // memory nor changes the file. If the system refuses it, the later fsync does all the
+            // work.
             unsafe {
                 libc::sync_file_range(
                     self.file.as_raw_fd(),
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_to_read_to_lies_in_its_cache_line_as_the_bytes_of_the_file_do() {
+    fn read_buffers_have_the_cache_line_alignment_of_the_file() {
         for size in [0, 1, 256, 16 << 10, 512 << 10, 4 << 20] {
             let buffers: Vec<_> = (0..4).map(|_| ReadBuffer::new(size)).collect();
             for buffer in &buffers {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_regular_file() {
+    fn only_regular_files_are_opened() {
         let error = SegmentFile::open(Path::new("/dev/null")).err();
         assert_eq!(
             error.map(|e| (e.kind, e.found)),

@@ -1,4 +1,4 @@
-//! What the lock-free parts build on: std's atomics and locks, or loom's when the models run
+//! Synchronization primitives: std's atomics and locks, or loom's when the models run
 //! (`RUSTFLAGS="--cfg tierlog_loom"`), and a small number for every live thread.
 
 #[cfg(tierlog_loom)]
@@ -20,12 +20,12 @@ pub(crate) use std::sync::{
 #[cfg(not(tierlog_loom))]
 pub(crate) use std::thread::{self, ThreadId};
 
-/// Which thread this is; no two threads of a process ever have the same answer.
+/// Returns the id of this thread, which no other thread of the process ever has.
 pub(crate) fn current_thread() -> ThreadId {
     thread::current().id()
 }
 
-/// What [`thread_number`] says of a thread without a number of its own.
+/// Result of [`thread_number`] for a thread without a number of its own.
 #[cfg(not(tierlog_loom))]
 pub(crate) const ENDING: usize = usize::MAX - 1;
 
@@ -41,12 +41,12 @@ mod numbers {
 
     const UNKNOWN: usize = usize::MAX;
 
-    /// A bit for every number that a live thread has. No lock: a forked child would wait for ever
-    /// for one that another thread of its parent held.
+    /// One bit for each number that a live thread holds. There is no lock: a forked child would
+    /// wait forever for a lock that another thread of its parent held.
     static TAKEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
     thread_local! {
-        // Without a destructor, so it can be read as long as the thread runs.
+        // It has no destructor, so the thread can read it until its end.
         static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
         static OWNED: Owned = Owned::take();
     }
@@ -59,7 +59,7 @@ mod numbers {
                 let mut taken = word.load(Ordering::Relaxed);
                 while taken != u64::MAX {
                     let bit = taken.trailing_ones();
-                    // Acquire: what the number's last owner did with it is over.
+                    // Acquire: the number's last owner has finished with everything under it.
                     taken = word.fetch_or(1 << bit, Ordering::Acquire);
                     if taken & 1 << bit == 0 {
                         return Self(index * 64 + bit as usize);
@@ -80,8 +80,9 @@ mod numbers {
         }
     }
 
-    /// A number no other live thread has, the smallest that was free when this thread first
-    /// asked; [`ENDING`] once the thread runs its destructors, or if there are too many threads.
+    /// Returns a number that no other live thread holds: the smallest that was free at this
+    /// thread's first call. Returns [`ENDING`] when the thread runs its destructors or when there
+    /// are too many threads.
     #[inline]
     pub(crate) fn thread_number() -> usize {
         let number = NUMBER.get();
@@ -112,12 +113,12 @@ mod modelled {
         static NUMBER: Cell<usize> = Cell::new(0);
     }
 
-    /// The number this thread of a model was given.
+    /// Returns the number that the model gave this thread.
     pub(crate) fn thread_number() -> usize {
         NUMBER.with(Cell::get)
     }
 
-    /// A model says which thread is which, so that every run is the same.
+    /// Sets the number of this thread, so that every run of a model is the same.
     #[cfg(test)]
     pub(crate) fn set_thread_number(number: usize) {
         NUMBER.with(|known| known.set(number));
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn live_threads_have_numbers_of_their_own_and_dead_ones_give_theirs_back() {
+    fn live_threads_hold_unique_numbers_and_release_them_at_their_end() {
         let most = || {
             let together = Barrier::new(8);
             let numbers: Vec<usize> = thread::scope(|scope| {

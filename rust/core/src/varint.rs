@@ -1,8 +1,8 @@
 //! Kafka's variable-length integers: LEB128, zig-zag for signed values, at most 5 bytes for 32
 //! and 10 for 64 bits (formats section 1).
 
-/// An unsigned value of at most 64 bits and the bytes it took; `None` when the data ends first or
-/// the encoding is longer than a `limit`-bit value can be.
+/// Decodes an unsigned value of at most `limit_bits` bits and returns it with its size; `None` when
+/// the data ends first or the encoding is too long.
 #[inline]
 fn read_unsigned(data: &[u8], limit_bits: u32) -> Option<(u64, usize)> {
     let max_bytes = limit_bits.div_ceil(7) as usize;
@@ -22,7 +22,7 @@ fn read_unsigned(data: &[u8], limit_bits: u32) -> Option<(u64, usize)> {
     None
 }
 
-/// A zig-zag `varint` (32 bits) and its size.
+/// Decodes a zig-zag `varint` (32 bits) and returns it with its size.
 #[inline]
 pub fn read_varint(data: &[u8]) -> Option<(i32, usize)> {
     if let Some(&byte) = data.first()
@@ -36,7 +36,7 @@ pub fn read_varint(data: &[u8]) -> Option<(i32, usize)> {
     Some((((raw >> 1) as i32) ^ -((raw & 1) as i32), size))
 }
 
-/// A zig-zag `varlong` (64 bits) and its size.
+/// Decodes a zig-zag `varlong` (64 bits) and returns it with its size.
 #[inline]
 pub fn read_varlong(data: &[u8]) -> Option<(i64, usize)> {
     if let Some(&byte) = data.first()
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let around = (0..63).flat_map(|bit| [1i64 << bit, (1i64 << bit) - 1, -(1i64 << bit)]);
         for value in around.chain([i64::MIN, i64::MAX]) {
             let mut bytes = Vec::new();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit_or_ends_early() {
+    fn values_that_are_too_long_or_truncated_are_refused() {
         assert_eq!(read_varint(&[]), None);
         assert_eq!(read_varint(&[0x80]), None);
         assert_eq!(read_varint(&[0xff, 0xff, 0xff, 0xff, 0x1f]), None);

@@ -1,8 +1,8 @@
-//! The golden byte vectors for tests: the same file the Python tests read.
+//! Golden byte vectors for tests, from the file that the Python tests read.
 
 const SOURCE: &str = include_str!("../../../tests/vectors.py");
 
-/// The bytes of one vector; empty when there is none of that name, which every test notices.
+/// Returns the bytes of a vector; empty for an unknown name, which every test notices.
 pub fn vector(name: &str) -> Vec<u8> {
     let key = format!("    \"{name}\": ");
     let Some((_, rest)) = SOURCE.split_once(&key) else {

@@ -1,9 +1,9 @@
-//! The answer to one read, out of bytes that begin with a batch: which batches to hand out, each of
-//! them checked.
+//! The fast path of a read: selects and checks the batches to return from bytes that begin with a
+//! batch.
 //!
-//! Only what is beyond doubt. Damage, a batch that is cut off, an old format, offsets that do not
-//! ascend: for those there is no answer here, and the careful way goes over the same bytes again and
-//! says what is wrong.
+//! It answers only when nothing is in doubt. For damage, a batch that is cut off, an old format or
+//! offsets that do not ascend it returns `None`. The caller then walks the same bytes on the slow
+//! path, which reports the error.
 
 use crate::batch::checksums::BatchChecksums;
 use crate::batch::header::{
@@ -11,53 +11,53 @@ use crate::batch::header::{
 };
 use crate::checksum::crc32c;
 
-/// What a read asks for.
+/// The request of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// The first batch is the one that holds this offset, or the next one.
     pub offset: i64,
-    /// No batch ends behind this offset.
+    /// No batch ends after this offset.
     pub last_offset: i64,
-    /// Bytes of all batches together, at most.
+    /// Largest size of all batches together.
     pub max_bytes: u64,
-    /// The first batch comes even if it is larger.
+    /// Return the first batch even if it is larger than `max_bytes`.
     pub minimum_one: bool,
 }
 
-/// What is known of the bytes beforehand.
+/// What is known about the bytes before they are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// Where in the segment they begin.
+    /// Position of the bytes in the segment.
     pub position: u64,
-    /// What was recorded of its batches.
+    /// Recorded checksums of the segment's batches.
     pub checksums: BatchChecksums<'a>,
-    /// The lowest offset of their segment.
+    /// Lowest offset of the segment.
     pub start_offset: i64,
-    /// The highest one.
+    /// Highest offset of the segment.
     pub end_offset: i64,
-    /// The first batch ends with it, by the index.
+    /// Last offset of the first batch, from the index.
     pub first_last_offset: i64,
-    /// Whether the segment ends where they do.
+    /// True when the segment ends where the bytes end.
     pub is_end: bool,
 }
 
-/// Whole batches, back to back: bytes `start..end`.
+/// Consecutive whole batches: bytes `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// First byte.
+    /// Position of the first byte.
     pub start: usize,
-    /// The one after the last.
+    /// Position after the last byte.
     pub end: usize,
     /// Base offset of the first batch.
     pub first_offset: i64,
-    /// The offset after the last one.
+    /// Offset after the last record.
     pub next_offset: i64,
 }
 
-/// The batches of `data` that are asked for; `None` when a closer look is needed.
+/// Returns the requested batches of `data`; `None` when the slow path has to look.
 ///
-/// No checksum covers the base offset of a batch, so each is borne out by that of the next one: it
-/// has to be in the bytes, unless the segment ends there.
+/// No checksum covers the base offset of a batch. It is confirmed by the next batch's base offset,
+/// which therefore has to be in the bytes, unless the segment ends there.
 pub fn answer(data: &[u8], origin: &Origin<'_>, asked: &Asked) -> Option<Answer> {
     let mut found: Option<Answer> = None;
     let mut last_before = origin.start_offset.checked_sub(1)?;
@@ -105,7 +105,7 @@ pub fn answer(data: &[u8], origin: &Origin<'_>, asked: &Asked) -> Option<Answer>
     }
 }
 
-/// The last offset of a batch that is what it should be.
+/// Returns the last offset of a batch that passes all checks.
 fn checked(batch: &[u8], recorded: Option<u32>, origin: &Origin<'_>) -> Option<i64> {
     let header = BatchHeader::parse(batch.first_chunk::<HEADER_SIZE>()?);
     let is_sound = recorded.is_none_or(|crc| crc == header.crc)

@@ -1,5 +1,5 @@
-//! The checksums of the batches that an offset index points at: they tell a segment from another
-//! one of the same size, offsets and timestamps.
+//! The checksums of the batches that an offset index points at. They distinguish a segment from
+//! another one with the same size, offsets and timestamps.
 //!
 //! The section holds big-endian `u32` values. The first is the checksum field of the batch at byte
 //! 0, and one follows for each entry of the offset index: the field of the batch at the entry's
@@ -26,7 +26,7 @@ pub struct Mismatch {
     pub found: u32,
 }
 
-/// The recorded checksums of a segment, from some byte position on.
+/// The recorded checksums of a segment from a byte position on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchChecksums<'a> {
     entries: &'a [[u8; OFFSET_ENTRY_SIZE]],
@@ -35,8 +35,8 @@ pub struct BatchChecksums<'a> {
 }
 
 impl<'a> BatchChecksums<'a> {
-    /// The section `checksums` beside its offset index; `None` unless there is a checksum for each
-    /// entry and one for the first batch, or none at all.
+    /// Combines the section `checksums` with its offset index. Returns `None` unless the section is
+    /// empty or has one checksum for the first batch and one for each entry.
     pub fn new(offset_index: &'a [u8], checksums: &'a [u8]) -> Option<Self> {
         let (entries, _) = offset_index.as_chunks::<OFFSET_ENTRY_SIZE>();
         let (checksums, rest) = checksums.as_chunks::<CHECKSUM_SIZE>();
@@ -44,7 +44,7 @@ impl<'a> BatchChecksums<'a> {
         (rest.is_empty() && is_complete).then_some(Self { entries, checksums, row: 0 })
     }
 
-    /// The same, for batches from byte `position` of the segment on.
+    /// Returns the same checksums for batches from byte `position` of the segment on.
     #[must_use]
     pub fn starting_at(mut self, position: u64) -> Self {
         if !self.checksums.is_empty() && position > 0 {
@@ -54,8 +54,8 @@ impl<'a> BatchChecksums<'a> {
         self
     }
 
-    /// What was recorded of the batch at byte `position`, `None` when nothing was. Positions ascend
-    /// from call to call.
+    /// Returns the recorded checksum of the batch at byte `position`, `None` when none was
+    /// recorded. Positions must ascend from call to call.
     pub fn expected(&mut self, position: u64) -> Option<u32> {
         loop {
             let checksum = self.checksums.get(self.row)?;
@@ -73,8 +73,8 @@ impl<'a> BatchChecksums<'a> {
         }
     }
 
-    /// The first of the batches at `positions` of `data` that was recorded with another checksum.
-    /// `data` begins at byte `data_position` of the segment.
+    /// Returns the first of the batches at `positions` of `data` whose checksum differs from the
+    /// recorded one. `data` begins at byte `data_position` of the segment.
     pub fn find_mismatch(
         self,
         data: &[u8],
@@ -94,7 +94,7 @@ fn entry_position(entry: &[u8; OFFSET_ENTRY_SIZE]) -> u32 {
     be_i32(entry, 4) as u32
 }
 
-/// The checksum field of the batch that `data` begins with.
+/// Returns the checksum field of the batch at the start of `data`.
 pub fn checksum_of(data: &[u8]) -> Option<u32> {
     let magic = *data.get(MAGIC_END - 1)?;
     let at = if magic < 2 { LEGACY_CRC_AT } else { CRC_AT };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_has_its_checksum_and_other_batches_have_none() {
+    fn only_indexed_batches_have_a_checksum() {
         let (index, section) = (index(&[100, 300]), section(&[1, 2, 3]));
         let whole = BatchChecksums::new(&index, &section).unwrap();
         let of = |start: u64, positions: &[u64]| {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_batch_with_another_checksum_is_found() {
+    fn first_batch_with_another_checksum_is_found() {
         let (index, section) = (index(&[100, 200]), section(&[1, 2, 3]));
         let mut data = vec![0; 300];
         for (at, crc) in [(0, 1_u32), (100, 2), (200, 4)] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn old_batches_have_the_field_elsewhere() {
+    fn legacy_batches_have_the_field_elsewhere() {
         let mut data = vec![0; 30];
         data[12..16].copy_from_slice(&7_u32.to_be_bytes());
         data[MAGIC_END - 1] = 1;

@@ -1,13 +1,13 @@
-//! One row per batch, one vector per field.
+//! Batches as columns: one row per batch, one vector per field.
 
 use crate::batch::header::{BatchHeader, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL};
 
-/// A batch of any magic as a row: legacy ones fill what they know and leave the rest at -1.
+/// A batch of any magic. Legacy batches have -1 in the fields that their format lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// 0, 1 or 2.
     pub magic: i8,
-    /// The fields. A legacy message set has leader epoch and producer fields of -1.
+    /// The header fields. A legacy message set has leader epoch and producer fields of -1.
     pub header: BatchHeader,
 }
 
@@ -42,25 +42,25 @@ pub struct BatchColumns {
     pub magic: Vec<i8>,
 }
 
-/// What all batches of a table add up to, for whoever needs no columns of them.
+/// Totals over all batches, for callers that need no columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Records present.
     pub records: i64,
-    /// The smallest first timestamp that is one, of batches that have it.
+    /// Smallest base timestamp that is set and is no delete horizon.
     pub first_timestamp_ms: Option<i64>,
     /// Whether a batch belongs to a transaction.
     pub has_transactions: bool,
-    /// The codecs of batches that are no control batches, a bit for each code.
+    /// Codecs of the data batches: bit `n` is set for codec `n`. Control batches do not count.
     pub codecs: u8,
-    /// Where the last batch ends; 0 without any.
+    /// Position after the last batch; 0 without batches.
     pub end_position: i64,
-    /// The batches as a run, if they are one.
+    /// The offset and epoch range of the batches, if they are contiguous.
     pub run: Option<Run>,
 }
 
-/// Batches of magic 2 each of which begins right after the one before it, in leader epochs that
-/// never fall.
+/// Contiguous batches of magic 2: each starts at the offset after the one before, and leader epochs
+/// never decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Offset of the first record.
@@ -74,7 +74,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run that goes on with a batch.
+    /// Returns this run extended by `next`, if it follows.
     fn followed_by(self, next: Self) -> Option<Self> {
         let follows = self.last_offset.checked_add(1) == Some(next.first_offset)
             && next.first_epoch >= self.last_epoch;
@@ -87,7 +87,7 @@ impl Run {
 }
 
 impl BatchColumns {
-    /// What the rows add up to.
+    /// Returns the totals over all rows.
     pub fn summary(&self) -> Summary {
         let mut found = Summary::default();
         for row in 0..self.len() {
@@ -113,7 +113,7 @@ impl BatchColumns {
         found
     }
 
-    /// A single batch as a run.
+    /// Returns the run of a single batch.
     fn run_of(&self, row: usize) -> Option<Run> {
         let (first_offset, last_offset) = (self.base_offset[row], self.last_offset[row]);
         let epoch = self.leader_epoch[row];
@@ -125,17 +125,17 @@ impl BatchColumns {
         })
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.base_offset.len()
     }
 
-    /// No rows.
+    /// Returns true when there are no rows.
     pub fn is_empty(&self) -> bool {
         self.base_offset.is_empty()
     }
 
-    /// Makes room for `rows` more.
+    /// Reserves memory for `rows` more rows.
     pub fn reserve(&mut self, rows: usize) {
         self.base_offset.reserve(rows);
         self.last_offset.reserve(rows);
@@ -203,19 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn batches_without_a_gap_are_a_run() {
+    fn batches_without_a_gap_are_contiguous() {
         let rows = [batch(100, 5, 3, 0), batch(105, 1, 3, 0x34), batch(106, 2, 7, 0x42)];
         let found = summary(&rows);
         let run = Run { first_offset: 100, last_offset: 107, first_epoch: 3, last_epoch: 7 };
         assert_eq!((found.run, found.records, found.end_position), (Some(run), 8, 300));
-        // A control batch has no codec of its own, a delete horizon is no timestamp.
+        // A control batch has no codec; a delete horizon is no timestamp.
         assert_eq!((found.codecs, found.first_timestamp_ms), (0b101, Some(895)));
         assert!(found.has_transactions);
         assert!(!summary(&rows[..1]).has_transactions);
     }
 
     #[test]
-    fn all_else_is_none() {
+    fn batches_with_gaps_or_falling_epochs_are_not_contiguous() {
         let first = batch(100, 5, 3, 0);
         let legacy = Batch { magic: 1, ..batch(105, 1, 3, 0) };
         let backwards = Batch {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_that_are_none_do_not_count() {
+    fn unset_timestamps_do_not_count() {
         let mut unknown = batch(100, 1, 0, 0);
         unknown.header.base_timestamp_ms = -1;
         assert_eq!(summary(&[unknown]).first_timestamp_ms, None);

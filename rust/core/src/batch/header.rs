@@ -12,13 +12,13 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes before the part that `batchLength` counts.
 pub const LOG_OVERHEAD: usize = 12;
-/// Bytes a reader needs to know the version of a batch.
+/// Number of leading bytes that contain the version of a batch.
 pub const MAGIC_END: usize = 17;
 /// Size of the fixed header of a v2 batch.
 pub const HEADER_SIZE: usize = 61;
-/// First byte the CRC of a v2 batch covers.
+/// First byte that the CRC of a v2 batch covers.
 pub const CRC_START: usize = 21;
-/// The smallest `size` any version can have (legacy v0).
+/// Smallest length field of any version (legacy v0).
 pub const MIN_BATCH_LENGTH: i32 = 14;
 
 pub(crate) const CODEC_MASK: i16 = 0x07;
@@ -27,14 +27,14 @@ pub(crate) const TRANSACTIONAL: i16 = 0x10;
 pub(crate) const CONTROL: i16 = 0x20;
 pub(crate) const DELETE_HORIZON: i16 = 0x40;
 
-/// The compression of a batch.
+/// Compression codec of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Plain records.
     None,
     /// RFC 1952.
     Gzip,
-    /// xerial stream or one raw block.
+    /// xerial stream, or one raw block.
     Snappy,
     /// LZ4 frame, independent blocks.
     Lz4,
@@ -43,7 +43,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec of an attributes field; 5 to 7 are nobody's.
+    /// Returns the codec of an attributes field, `None` for the unused codes 5 to 7.
     pub fn of(attributes: i16) -> Option<Self> {
         Some(match attributes & CODEC_MASK {
             0 => Self::None,
@@ -65,11 +65,11 @@ pub struct BatchHeader {
     pub batch_length: i32,
     /// Leader epoch, -1 unknown.
     pub leader_epoch: i32,
-    /// CRC-32C of bytes 21 to the end.
+    /// CRC-32C of the bytes from 21 to the end.
     pub crc: u32,
     /// Codec and flags.
     pub attributes: i16,
-    /// Last offset minus base offset; survives compaction.
+    /// Last offset minus base offset; unchanged by compaction.
     pub last_offset_delta: i32,
     /// First timestamp, or the delete horizon.
     pub base_timestamp_ms: i64,
@@ -86,7 +86,7 @@ pub struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Reads the 61 header bytes; the caller has checked that magic is 2.
+    /// Parses the 61 header bytes. The caller has checked that magic is 2.
     #[inline]
     pub fn parse(bytes: &[u8; HEADER_SIZE]) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl BatchHeader {
         }
     }
 
-    /// Refuses values that no broker writes; `position` is where the batch starts.
+    /// Refuses values that no broker writes. `position` is the start of the batch.
     #[inline]
     pub fn validate(&self, position: u64) -> Result<()> {
         let bad = |at: u64, expected: &str, found: i64| {
@@ -132,20 +132,20 @@ impl BatchHeader {
         Ok(())
     }
 
-    /// Offset of the last record, before compaction.
+    /// Returns the offset of the last record, before compaction.
     #[inline]
     pub fn last_offset(&self) -> i64 {
         self.base_offset.saturating_add(self.last_offset_delta.into())
     }
 
-    /// Bytes of the whole batch.
+    /// Returns the size of the whole batch.
     #[inline]
     pub fn size_bytes(&self) -> u64 {
         LOG_OVERHEAD as u64 + u64::try_from(self.batch_length).unwrap_or(0)
     }
 
-    /// Sequence of the last record, with Kafka's wrap at 2^31; -1 none. Lower ones, which no
-    /// producer sends, are taken as Kafka takes them.
+    /// Returns the sequence of the last record, wrapped at 2^31 like Kafka; -1 for none. Sequences
+    /// below -1, which no producer sends, are treated like Kafka treats them.
     pub fn last_sequence(&self) -> i32 {
         if self.base_sequence == -1 {
             return -1;
@@ -156,38 +156,38 @@ impl BatchHeader {
         }
     }
 
-    /// The codec; `None` for an unknown one, which [`Self::validate`] refuses.
+    /// Returns the codec, `None` for an unknown one, which [`Self::validate`] refuses.
     #[inline]
     pub fn codec(&self) -> Option<Codec> {
         Codec::of(self.attributes)
     }
 
-    /// Every record carries the append time.
+    /// Returns true when every record carries the append time.
     #[inline]
     pub fn is_log_append_time(&self) -> bool {
         self.attributes & LOG_APPEND_TIME != 0
     }
 
-    /// Part of a transaction.
+    /// Returns true for a batch of a transaction.
     #[inline]
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }
 
-    /// Holds control records.
+    /// Returns true for a batch of control records.
     #[inline]
     pub fn is_control(&self) -> bool {
         self.attributes & CONTROL != 0
     }
 
-    /// `base_timestamp_ms` is a delete horizon.
+    /// Returns true when `base_timestamp_ms` is a delete horizon.
     #[inline]
     pub fn has_delete_horizon(&self) -> bool {
         self.attributes & DELETE_HORIZON != 0
     }
 }
 
-/// Big-endian i64 at `at`; 0 when out of range, which callers rule out by length first.
+/// Returns the big-endian i64 at `at`, 0 when out of range. Callers check the length first.
 #[inline]
 pub fn be_i64(bytes: &[u8], at: usize) -> i64 {
     bytes
@@ -196,7 +196,7 @@ pub fn be_i64(bytes: &[u8], at: usize) -> i64 {
         .map_or(0, |chunk| i64::from_be_bytes(*chunk))
 }
 
-/// Big-endian i32 at `at`; see [`be_i64`].
+/// Returns the big-endian i32 at `at`; see [`be_i64`].
 #[inline]
 pub fn be_i32(bytes: &[u8], at: usize) -> i32 {
     bytes
@@ -205,7 +205,7 @@ pub fn be_i32(bytes: &[u8], at: usize) -> i32 {
         .map_or(0, |chunk| i32::from_be_bytes(*chunk))
 }
 
-/// Big-endian i16 at `at`; see [`be_i64`].
+/// Returns the big-endian i16 at `at`; see [`be_i64`].
 #[inline]
 pub fn be_i16(bytes: &[u8], at: usize) -> i16 {
     bytes

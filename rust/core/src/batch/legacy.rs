@@ -24,10 +24,10 @@ const TIMESTAMP_AT: usize = 18;
 const CODEC_MASK: i8 = 0x07;
 const LOG_APPEND_TIME: i8 = 0x08;
 
-/// One message, its key and value as ranges of the bytes it was parsed from.
+/// A message. Key and value are ranges of the bytes it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// As stored: absolute, or relative inside a wrapper of magic 1.
+    /// Offset as stored: absolute, or relative inside a wrapper of magic 1.
     pub offset: i64,
     /// The stored CRC-32.
     pub crc: u32,
@@ -37,18 +37,18 @@ pub struct Message {
     pub attributes: i8,
     /// -1 for magic 0.
     pub timestamp_ms: i64,
-    /// `None` is null.
+    /// Range of the key; `None` is null.
     pub key: Option<Range<usize>>,
-    /// `None` is null.
+    /// Range of the value; `None` is null.
     pub value: Option<Range<usize>>,
     /// Bytes of the whole message.
     pub size_bytes: usize,
 }
 
-/// What a wrapper's inner messages say about it.
+/// Summary of the messages inside a wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InnerSet {
-    /// Offset to add to every inner one: 0 for magic 0.
+    /// Value to add to every inner offset: 0 for magic 0.
     pub offset_shift: i64,
     /// Absolute offset of the first message.
     pub base_offset: i64,
@@ -56,13 +56,13 @@ pub(crate) struct InnerSet {
     pub last_offset: i64,
     /// Timestamp of the first message, as stored.
     pub first_timestamp_ms: i64,
-    /// Messages.
+    /// Number of messages.
     pub record_count: i32,
 }
 
 impl Message {
-    /// Parses the message at the start of `data`, which holds at least all of it; positions of
-    /// errors count from there.
+    /// Parses the message at the start of `data`, which must contain all of it. Error positions
+    /// count from the start of `data`.
     pub fn parse(data: &[u8]) -> Result<Self> {
         let size = size_bytes(data)?;
         let message = &data[..size];
@@ -97,7 +97,7 @@ impl Message {
         })
     }
 
-    /// The codec of the value; refuses what these versions cannot carry.
+    /// Returns the codec of the value; refuses codecs that these versions do not have.
     pub fn codec(&self) -> Result<Codec> {
         match Codec::of(i16::from(self.attributes & CODEC_MASK)) {
             Some(codec) if codec != Codec::Zstd => Ok(codec),
@@ -108,13 +108,14 @@ impl Message {
         }
     }
 
-    /// The broker set the timestamp; a wrapper's then replaces those inside.
+    /// Returns true when the broker set the timestamp. A wrapper's timestamp then replaces the
+    /// inner ones.
     pub fn is_log_append_time(&self) -> bool {
         self.magic > 0 && self.attributes & LOG_APPEND_TIME != 0
     }
 }
 
-/// Bytes of the message at the start of `data`, which must hold all of it.
+/// Returns the size of the message at the start of `data`, which must contain all of it.
 fn size_bytes(data: &[u8]) -> Result<usize> {
     if data.len() < MAGIC_END {
         let found = format!("{} bytes", data.len());
@@ -132,7 +133,7 @@ fn size_bytes(data: &[u8]) -> Result<usize> {
     Ok(size)
 }
 
-/// Reads an i32 length and steps over that many bytes; -1 is null.
+/// Reads an i32 length, advances `at` by that many bytes and returns their range; -1 is null.
 fn field(message: &[u8], at: &mut usize) -> Result<Option<Range<usize>>> {
     let rest = message.get(*at..).unwrap_or_default();
     let (length, left) = match rest.len().checked_sub(4) {
@@ -156,7 +157,7 @@ fn field(message: &[u8], at: &mut usize) -> Result<Option<Range<usize>>> {
     }
 }
 
-/// Compares the CRC-32 of the message at the start of `data`.
+/// Verifies the CRC-32 of the message at the start of `data`.
 pub fn verify_crc(data: &[u8]) -> Result<()> {
     let size = size_bytes(data)?;
     let stored = be_i32(data, CRC_AT) as u32;
@@ -168,7 +169,7 @@ pub fn verify_crc(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where the compressed set of a wrapper lies.
+/// Returns the range of the compressed set of a wrapper.
 pub(crate) fn wrapped(wrapper: &Message) -> Result<Range<usize>> {
     wrapper.value.clone().ok_or_else(|| {
         let position = wrapper.size_bytes as u64 - 4;

@@ -1,7 +1,8 @@
-//! Opens the four codecs of record batches (formats section 4) into memory that a hard limit bounds.
+//! Decompresses the four codecs of record batches (formats section 4) into memory with a hard
+//! limit.
 //!
-//! No size that a stream announces is trusted with an allocation: output grows geometrically while
-//! it is really produced, at most to the caller's limit. Decoder state is kept between batches.
+//! No allocation trusts a size that a stream announces. The output grows geometrically with the
+//! bytes that are really produced, up to the caller's limit. Decoder state is kept between batches.
 
 use flate2::Decompress;
 use zstd::zstd_safe::{self, DCtx, zstd_sys::ZSTD_ErrorCode};
@@ -11,10 +12,10 @@ use crate::codec::output::{FIRST_ROOM, Output, bad, too_large};
 use crate::codec::{gzip, lz4_frame, snappy};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a stream's first room is: this many times its compressed size, which most keep below.
+/// First output size as a multiple of the compressed size. Most streams stay below it.
 pub(crate) const USUAL_RATIO: usize = 4;
 
-/// Decoders that are made once and used for many batches.
+/// Decoders that are created once and reused for many batches.
 #[derive(Default)]
 pub struct Decompressor {
     inflate: Option<Decompress>,
@@ -23,19 +24,19 @@ pub struct Decompressor {
 }
 
 impl Decompressor {
-    /// Decoders are made when their codec is first met.
+    /// Creates no decoder yet; each codec's decoder is created on first use.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Memory for content that is looked at once.
+    /// Returns scratch memory for content that is read once.
     pub(crate) fn scratch(&mut self) -> &mut Output {
         &mut self.scratch
     }
 
-    /// Appends what `payload` holds, at most `max_bytes`, to `output`; error positions count from
-    /// the first byte of `payload`. `magic` is the version of the batch: LZ4 frames of version 0
-    /// carry a header checksum that is wrong by design.
+    /// Appends the decompressed `payload`, at most `max_bytes`, to `output`. Error positions count
+    /// from the first byte of `payload`. `magic` is the version of the batch: LZ4 frames of version
+    /// 0 carry a header checksum that is wrong by design.
     pub fn decompress(
         &mut self,
         codec: Codec,
@@ -57,16 +58,16 @@ impl Decompressor {
         }
     }
 
-    /// Frames are opened in one pass: the output is the window, so a frame that announces a huge
-    /// window costs nothing. A room that proves too small is made larger and the pass repeated,
-    /// which costs a third at most since rooms grow fourfold.
+    /// Decompresses a frame in one pass. The output is the window, so a frame that announces a huge
+    /// window costs nothing. When the output is too small, it grows fourfold and the pass is
+    /// repeated, which costs at most a third more.
     fn zstd(&mut self, payload: &[u8], output: &mut Output) -> Result<()> {
         const TOO_SMALL: usize =
             (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
         let context = match &mut self.zstd {
             Some(context) => context,
             empty => empty.insert(DCtx::try_create().ok_or_else(|| {
-                Error::new(ErrorKind::TooLarge, 0, "memory for a zstd decoder", "none left")
+                Error::new(ErrorKind::TooLarge, 0, "memory for a zstd decoder", "the allocation failed")
             })?),
         };
         let mut wanted = payload.len().saturating_mul(USUAL_RATIO).max(FIRST_ROOM);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn kafkas_own_streams() {
+    fn streams_written_by_kafka_are_decompressed() {
         let plain = vector("v2_none")[HEADER_SIZE..].to_vec();
         for (codec, name) in [
             (Codec::Gzip, "v2_gzip"),
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_with_one_set_of_decoders() {
+    fn round_trip_reuses_the_decoders() {
         let mut decoders = Decompressor::new();
         let mut output = Output::default();
         let mut expected = Vec::new();
@@ -183,13 +184,13 @@ mod tests {
                 assert!(output.buffer()[output.start()..output.end()] == data);
             }
         }
-        // Each stream lies in one buffer; together they are everything, in order.
+        // Each stream lies in one buffer. The buffers together hold all streams in order.
         assert!(output.closed() > 3);
         assert!(output.into_buffers(&mut Spare::default()).concat() == expected);
     }
 
     #[test]
-    fn the_limit_is_exact() {
+    fn limit_is_exact() {
         let data = text(300_000);
         for (codec, payload) in every_codec(&data) {
             assert_eq!(open(codec, &payload, 300_000).unwrap(), data, "{codec:?}");
@@ -203,11 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn cut_streams_are_refused() {
+    fn truncated_streams_are_refused() {
         let data = text(50_000);
         for (codec, payload) in every_codec(&data).into_iter().skip(1) {
             for size in (1..payload.len()).step_by(97).chain([payload.len() - 1]) {
-                // A xerial stream has no end mark: cut between blocks, it is a shorter one.
+                // A xerial stream has no end mark: cut between blocks, it is a shorter stream.
                 let opened = open(codec, &payload[..size], 1 << 20);
                 let shorter =
                     codec == Codec::Snappy && opened.as_ref().is_ok_and(|o| o.len() < 50_000);
@@ -260,7 +261,7 @@ mod tests {
         twice.extend(xerial(b"two", 100));
         assert_eq!(open(Codec::Snappy, &twice, 100).unwrap(), b"one two");
         assert_eq!(open(Codec::Snappy, &xerial(b"", 100), 100).unwrap(), b"");
-        // 4 GiB announced by six bytes.
+        // Six bytes that announce 4 GiB.
         let lie = [0xff, 0xff, 0xff, 0xff, 0x0f, 0x00];
         assert_eq!(kind(open(Codec::Snappy, &lie, usize::MAX)), Some(ErrorKind::BadCompression));
     }
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_stop_at_the_limit() {
+    fn decompression_bombs_stop_at_the_limit() {
         const LIMIT: usize = 4 << 20;
         let zeros = vec![0; 256 << 20];
         for (codec, payload) in every_codec(&zeros).into_iter().skip(1) {
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_zstd_frame_may_announce_any_window_and_size() {
-        // Single segment with a content size of 2^62: refused without that memory.
+        // Single segment with a content size of 2^62: refused without allocating that size.
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
         frame.extend((1u64 << 62).to_le_bytes());
         frame.extend([0x01, 0x00, 0x00]);

@@ -1,5 +1,5 @@
-//! gzip as RFC 1952 has it (formats section 4). The frame is read here and the deflate stream inside
-//! by the library, so that the CRC-32 runs at the speed of ours.
+//! gzip per RFC 1952 (formats section 4). This module reads the frame and the library inflates the
+//! deflate stream inside, so that the faster CRC-32 of this crate is used.
 
 use flate2::{Decompress, FlushDecompress, Status};
 
@@ -11,14 +11,14 @@ const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 const HEADER_SIZE: usize = 10;
 const TRAILER_SIZE: usize = 8;
 
-/// The trailer's size is believed up to this many times the compressed size.
+/// Largest ratio to the compressed size up to which the size in the trailer is used as a hint.
 const HINT_RATIO: usize = 16;
 
-/// A header, the shortest stream and a trailer do not fit into less.
+/// Smallest gzip member: a header and a trailer.
 const MIN_MEMBER_SIZE: usize = HEADER_SIZE + TRAILER_SIZE;
 
-/// Appends the content of all members: they may stand back to back, and what follows the last and
-/// begins with no gzip header is ignored, as Java does.
+/// Appends the content of all members. Members may follow each other directly. Like Java, it
+/// ignores bytes after the last member that are no gzip header.
 pub(crate) fn decompress(
     inflate: &mut Decompress,
     payload: &[u8],
@@ -49,7 +49,7 @@ pub(crate) fn decompress(
     }
 }
 
-/// Where the deflate stream of the gzip member at `at` starts.
+/// Returns the position of the deflate stream of the gzip member at `at`.
 fn body_start(payload: &[u8], at: usize) -> Result<usize> {
     const HEADER_CRC: u8 = 2;
     const EXTRA: u8 = 4;
@@ -82,7 +82,7 @@ fn body_start(payload: &[u8], at: usize) -> Result<usize> {
     Ok(payload.len() - rest.len())
 }
 
-/// Inflates the deflate stream at `at`; the bytes it took.
+/// Inflates the deflate stream at `at` and returns the number of bytes it consumed.
 fn inflate_member(
     inflate: &mut Decompress,
     payload: &[u8],
@@ -90,7 +90,7 @@ fn inflate_member(
     output: &mut Output,
 ) -> Result<usize> {
     let input = &payload[at..];
-    // The trailer's size is a hint; a stream that lies about it only grows more often.
+    // The size in the trailer is only a hint: a wrong one makes the output grow more often.
     let hint = input.last_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
     let mut wanted = hint.min(input.len().saturating_mul(HINT_RATIO)).max(FIRST_ROOM / 8);
     let mut taken = 0;

@@ -6,7 +6,8 @@
 //! the xxh32 of the content with FLG bit 2
 //! block: u32 LE size, high bit set = stored as it is; bytes; xxh32 u32 LE with FLG bit 4
 //! ```
-//! Kafka's producers of message format 0 hashed the magic too, so their HC is never looked at.
+//! Kafka's producers of message format 0 included the magic in the header checksum (HC), so HC is
+//! not checked for them.
 
 use lz4_flex::block::DecompressError;
 use twox_hash::XxHash32;
@@ -23,20 +24,20 @@ const CONTENT_SIZE: u8 = 0x08;
 const CONTENT_CHECKSUM: u8 = 0x04;
 const RESERVED: u8 = 0x03;
 const STORED: u32 = 0x8000_0000;
-/// No LZ4 block grows more than this: a length byte of 255 stands for 255 bytes.
+/// Largest ratio of an LZ4 block: a length byte of 255 stands for 255 bytes.
 const MAX_RATIO: usize = 255;
 
 struct Frame {
     max_block: usize,
     block_checksum: bool,
     content_checksum: bool,
-    /// Where the blocks start.
+    /// Position of the first block.
     blocks: usize,
 }
 
-/// Appends the content of one frame. `strict` checks the header's checksum. As in Kafka's reader, the
-/// content checksum is there and not compared, and what follows the frame is ignored: the checksum of
-/// the batch covers both.
+/// Appends the content of one frame. `strict` checks the checksum of the frame header. Like Kafka's
+/// reader, it does not compare the content checksum and ignores bytes after the frame: the batch
+/// checksum covers both.
 pub(crate) fn decompress(payload: &[u8], strict: bool, output: &mut Output) -> Result<()> {
     let frame = header(payload, strict)?;
     let mut at = frame.blocks;
@@ -90,7 +91,7 @@ fn header(payload: &[u8], strict: bool) -> Result<Frame> {
     })
 }
 
-/// Appends the block whose data starts at `at`; where the next one starts.
+/// Appends the block whose data starts at `at` and returns the position of the next block.
 fn block(
     payload: &[u8],
     at: usize,

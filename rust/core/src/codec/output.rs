@@ -1,25 +1,26 @@
-//! The memory that decoders append streams to, and their errors.
+//! Memory that decoders append streams to, and their errors.
 
 use crate::error::{Error, ErrorKind};
 use crate::memory::hints::prefer_large_pages;
 use crate::memory::spare::Spare;
 
-/// First size of an output, and the room a small stream is given at once.
+/// First size of an output, and the capacity that a small stream gets at once.
 pub(crate) const FIRST_ROOM: usize = 128 << 10;
-/// The most that one buffer may hold: views have positions of 31 bits.
+/// Largest size of one buffer: views store positions in 31 bits.
 pub const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
 
-/// Memory that decoders append streams to: one buffer after the other, each stream in one piece.
+/// Memory that decoders append streams to: a sequence of buffers, each stream contiguous in one of
+/// them.
 ///
-/// All of it is initialised, so that a decoder is given plain slices; zeroed allocations of this
-/// size come from the system untouched, not from a loop.
+/// All of it is initialised, so that a decoder gets plain slices. The system provides zeroed
+/// allocations of this size without a loop over them.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Buffers that are full.
     closed: Vec<Vec<u8>>,
     bytes: Vec<u8>,
     used: usize,
-    /// Where the last stream begins, and where it has to end.
+    /// Start of the last stream, and the limit of its end.
     start: usize,
     limit: usize,
     /// Size of the next buffer, unless a stream needs more.
@@ -29,58 +30,58 @@ pub struct Output {
 }
 
 impl Output {
-    /// What the last stream held.
+    /// Returns the bytes of the last stream.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(self.start..self.used).unwrap_or_default()
     }
 
-    /// The current buffer: streams up to [`Self::end`], the last one from [`Self::start`] on, and
-    /// memory that is free.
+    /// Returns the current buffer: streams up to [`Self::end`], the last one from [`Self::start`],
+    /// then free memory.
     pub(crate) fn buffer(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where the last stream begins in the current buffer.
+    /// Returns the position in the current buffer where the last stream starts.
     pub(crate) fn start(&self) -> usize {
         self.start
     }
 
-    /// Where it ends.
+    /// Returns the position where the last stream ends.
     pub(crate) fn end(&self) -> usize {
         self.used
     }
 
-    /// Buffers before the current one.
+    /// Returns the number of buffers before the current one.
     pub(crate) fn closed(&self) -> usize {
         self.closed.len()
     }
 
-    /// Makes the next buffer `size` large, unless a stream needs more, or takes a spare one that
-    /// is nearly as large.
+    /// Makes the next buffer `size` bytes large, unless a stream needs more. Reuses a pooled buffer
+    /// of nearly that size.
     pub(crate) fn plan(&mut self, size: usize, spare: &mut Spare) {
         self.planned = size;
         if self.prepared.is_empty() && self.bytes.len() - self.used < FIRST_ROOM {
             self.prepared = spare.take(size - size / 8).unwrap_or_default();
-            // Old content is as good as zeros: what a decoder did not write is never shown.
+            // Old content needs no zeroing: bytes that a decoder did not write are never returned.
             self.prepared.resize(self.prepared.capacity(), 0);
         }
     }
 
-    /// Forgets the content, keeps the memory.
+    /// Removes the content and keeps the memory.
     pub fn clear(&mut self) {
         self.closed.clear();
         self.start = 0;
         self.used = 0;
     }
 
-    /// The content of all buffers, without free memory.
+    /// Returns the content of all buffers without free memory.
     pub(crate) fn into_buffers(mut self, spare: &mut Spare) -> Vec<Vec<u8>> {
         spare.give(std::mem::take(&mut self.prepared));
         self.close(self.used);
         self.closed
     }
 
-    /// Closes the current buffer, whose first `size` bytes are kept.
+    /// Closes the current buffer and keeps its first `size` bytes.
     fn close(&mut self, size: usize) {
         let mut full = std::mem::take(&mut self.bytes);
         full.truncate(size);
@@ -92,7 +93,7 @@ impl Output {
         self.start = 0;
     }
 
-    /// Lets a stream of up to `max_bytes` be appended.
+    /// Starts a stream of at most `max_bytes`.
     pub(crate) fn begin(&mut self, max_bytes: usize) {
         if self.used > MAX_BUFFER_BYTES.saturating_sub(max_bytes) {
             self.close(self.used);
@@ -101,12 +102,12 @@ impl Output {
         self.limit = self.used.saturating_add(max_bytes);
     }
 
-    /// Bytes that the limit still allows.
+    /// Returns the number of bytes that the limit still allows.
     pub(crate) fn left(&self) -> usize {
         self.limit - self.used
     }
 
-    /// Free memory of `wanted` bytes, or of what the limit leaves.
+    /// Returns free memory of `wanted` bytes, at most what the limit leaves.
     pub(crate) fn room(&mut self, wanted: usize) -> &mut [u8] {
         let end = self.used.saturating_add(wanted).min(self.limit);
         if end > self.bytes.len() {
@@ -116,8 +117,8 @@ impl Output {
         &mut self.bytes[self.used..end]
     }
 
-    /// Moves the last stream, and nothing before it, to a buffer with room for `size` bytes of it.
-    /// A stream that outgrows a buffer of its own gets twice as much, so that copying stays linear.
+    /// Moves the last stream, and nothing before it, to a buffer with space for `size` bytes of it.
+    /// A stream that outgrows its own buffer gets twice as much, so that copying stays linear.
     fn grow(&mut self, size: usize) {
         let (start, stream, max_bytes) = (self.start, self.used - self.start, self.left());
         let twice = self.bytes.len().saturating_mul(2).min(stream + max_bytes);
@@ -134,19 +135,19 @@ impl Output {
         self.limit = stream + max_bytes;
     }
 
-    /// Keeps the first `count` bytes of the last [`Self::room`].
+    /// Appends the first `count` bytes of the slice that [`Self::room`] returned.
     pub(crate) fn advance(&mut self, count: usize) {
         self.used = self.used.saturating_add(count).min(self.bytes.len());
     }
 }
 
-/// A stream that is not what its codec says.
+/// Returns the error for a stream that violates its codec.
 #[cold]
 pub(crate) fn bad(position: usize, expected: &str, found: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadCompression, position as u64, expected, found)
 }
 
-/// A stream that goes on past the caller's limit.
+/// Returns the error for a stream that exceeds the caller's limit.
 #[cold]
 pub(crate) fn too_large(output: &Output) -> Error {
     let expected = format!("at most {} decompressed bytes", output.limit - output.start);

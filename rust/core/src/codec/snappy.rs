@@ -11,17 +11,17 @@ use crate::error::Result;
 
 const MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
 const HEADER_SIZE: usize = 16;
-/// A snappy element of three bytes makes at most 64, and no element makes more per byte.
+/// Largest ratio of a snappy stream: an element of three bytes makes at most 64.
 const MAX_RATIO: usize = 22;
 
-/// The xerial stream Java writes, or one raw block, which other clients write.
+/// Decompresses the xerial stream that Java writes, or one raw block, which other clients write.
 pub(crate) fn decompress(payload: &[u8], output: &mut Output) -> Result<()> {
     if payload.len() < HEADER_SIZE || !payload.starts_with(&MAGIC) {
         return block(payload, 0, output);
     }
     let mut at = 0;
     while at < payload.len() {
-        // Streams may stand back to back: each starts with the header again.
+        // Streams may follow each other directly: each starts with a header.
         if payload[at..].starts_with(&MAGIC) {
             header(payload, at)?;
             at += HEADER_SIZE;
@@ -29,7 +29,7 @@ pub(crate) fn decompress(payload: &[u8], output: &mut Output) -> Result<()> {
         }
         let rest = &payload[at..];
         if rest.len() < 4 {
-            // As in the Java library: no block begins in fewer bytes than its length has.
+            // Like the Java library: fewer bytes than a block length are ignored.
             break;
         }
         let length = be_i32(rest, 0);

@@ -6,8 +6,8 @@
 //! producerId i64, producerEpoch i16, lastSequence i32, lastOffset i64, offsetDelta i32,
 //! timestamp i64, coordinatorEpoch i32, currentTxnFirstOffset i64
 //! ```
-//! A broker remembers five batches per producer to tell duplicates apart; the file and everything
-//! rebuilt from it need the newest alone.
+//! A broker remembers five batches per producer to detect duplicates. The file, and everything
+//! rebuilt from it, needs only the newest.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +36,7 @@ pub struct LastBatch {
     pub offset_delta: i32,
 }
 
-/// What is known of one producer.
+/// State of one producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerEntry {
     /// Its id.
@@ -98,7 +98,7 @@ impl ProducerEntry {
         out.extend_from_slice(&self.current_txn_first_offset.unwrap_or(-1).to_be_bytes());
     }
 
-    /// Batches of another epoch are no longer of use.
+    /// Sets the epoch and drops the batch of an earlier epoch.
     fn set_epoch(&mut self, producer_epoch: i16) {
         if self.producer_epoch != producer_epoch {
             self.producer_epoch = producer_epoch;
@@ -112,16 +112,16 @@ impl ProducerEntry {
     }
 }
 
-/// When a producer without an open transaction is forgotten.
+/// Expiry of producers without an open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// The time it is.
+    /// Current time.
     pub now_ms: i64,
     /// `producer.id.expiration.ms`.
     pub expiration_ms: i64,
 }
 
-/// The entries of a snapshot file, in its order.
+/// Returns the entries of a snapshot file in file order.
 pub fn parse_snapshot(data: &[u8]) -> Result<Vec<ProducerEntry>> {
     let bad = |kind, at: usize, expected: String, found: String| {
         Err(Error::new(kind, at as u64, expected, found))
@@ -148,7 +148,7 @@ pub fn parse_snapshot(data: &[u8]) -> Result<Vec<ProducerEntry>> {
     Ok(slots.iter().map(ProducerEntry::parse).collect())
 }
 
-/// A snapshot file of these entries, in this order.
+/// Returns a snapshot file of these entries in this order.
 pub fn encode_snapshot<'a>(entries: impl ExactSizeIterator<Item = &'a ProducerEntry>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_SIZE + entries.len() * ENTRY_SIZE);
     bytes.extend_from_slice(&VERSION.to_be_bytes());
@@ -160,13 +160,13 @@ pub fn encode_snapshot<'a>(entries: impl ExactSizeIterator<Item = &'a ProducerEn
     bytes
 }
 
-/// Every producer of a partition and its open transactions, at some offset.
+/// All producers of a partition and their open transactions at one offset.
 #[derive(Clone, Debug)]
 pub struct ProducerState {
-    /// In the order they came; `buckets` says in which order a broker writes them.
+    /// Producers in order of arrival. `buckets` determines the order in which a broker writes them.
     producers: Vec<ProducerEntry>,
     rows: HashMap<i64, usize>,
-    /// First offset of every open transaction, and whose it is.
+    /// First offset and producer id of every open transaction.
     open_transactions: BTreeMap<i64, i64>,
     buckets: usize,
 }
@@ -183,7 +183,7 @@ impl Default for ProducerState {
 }
 
 impl ProducerState {
-    /// The state a snapshot file holds, without the producers that have expired since.
+    /// Loads the state from a snapshot file, without the producers that have expired since.
     pub fn from_snapshot(data: &[u8], expiry: Option<Expiry>) -> Result<Self> {
         let mut state = Self::default();
         for entry in parse_snapshot(data)? {
@@ -198,32 +198,33 @@ impl ProducerState {
         Ok(state)
     }
 
-    /// The producers, in no order that means anything.
+    /// Returns the producers, in no particular order.
     pub fn producers(&self) -> &[ProducerEntry] {
         &self.producers
     }
 
-    /// First offset of the oldest open transaction.
+    /// Returns the first offset of the oldest open transaction.
     pub fn first_open_offset(&self) -> Option<i64> {
         self.open_transactions.keys().next().copied()
     }
 
-    /// Forgets who has been silent for too long.
+    /// Removes producers that were silent for longer than the expiration time.
     pub fn expire(&mut self, expiry: Expiry) {
         self.producers.retain(|entry| !entry.is_expired(expiry));
         self.rows =
             self.producers.iter().enumerate().map(|(row, e)| (e.producer_id, row)).collect();
     }
 
-    /// The snapshot file a broker would write now, entries in the order of its hash map.
+    /// Returns the snapshot file that a broker would write now, entries in the order of its hash
+    /// map.
     pub fn to_snapshot(&self) -> Vec<u8> {
         let mut order: Vec<&ProducerEntry> = self.producers.iter().collect();
         order.sort_by_key(|entry| bucket(entry.producer_id, self.buckets));
         encode_snapshot(order.into_iter())
     }
 
-    /// Replays one v2 batch that starts at byte `position`. `control` is the plain record section
-    /// of a control batch. An ABORT marker that ends a transaction is answered with it.
+    /// Applies one v2 batch that starts at byte `position`. `control` is the uncompressed record
+    /// section of a control batch. Returns the aborted transaction when an ABORT marker ends one.
     pub fn append(
         &mut self,
         position: u64,
@@ -236,7 +237,7 @@ impl ProducerState {
         if !header.is_control() {
             return self.append_data(position, header).map(|()| None);
         }
-        // A control batch that the cleaner emptied still makes its producer known.
+        // A control batch that the cleaner emptied still registers its producer.
         if header.record_count == 0 {
             self.producer(header.producer_id);
             return Ok(None);
@@ -281,7 +282,7 @@ impl ProducerState {
         entry.set_epoch(header.producer_epoch);
         entry.coordinator_epoch = marker.coordinator_epoch;
         entry.timestamp_ms = marker.timestamp_ms;
-        // A marker for a transaction that wrote nothing here changes nothing else.
+        // A marker for a transaction without records here changes nothing else.
         let Some(first_offset) = entry.current_txn_first_offset.take() else {
             return Ok(None);
         };
@@ -312,9 +313,9 @@ impl ProducerState {
         &mut self.producers[row]
     }
 
-    /// Follows the size of a broker's hash map, before `producer_id` is added: it doubles beyond
-    /// three quarters, and below 64 buckets also when a chain grows past eight. What it does to
-    /// such chains beyond that size is not followed; the order has no meaning.
+    /// Tracks the size of a broker's hash map before `producer_id` is added. The map doubles beyond
+    /// a load of three quarters, and below 64 buckets also when a chain grows past eight. Trees,
+    /// which replace such chains in larger maps, are not modelled; the order has no meaning.
     fn grow(&mut self, producer_id: i64) {
         if self.buckets < 64 {
             let home = bucket(producer_id, self.buckets);
@@ -330,7 +331,7 @@ impl ProducerState {
     }
 }
 
-/// The bucket of an id in a hash map of a broker.
+/// Returns the bucket of an id in a broker's hash map.
 fn bucket(producer_id: i64, buckets: usize) -> usize {
     let folded = (producer_id ^ ((producer_id as u64) >> 32) as i64) as u32;
     (folded ^ (folded >> 16)) as usize & (buckets - 1)
@@ -345,8 +346,8 @@ struct Marker {
 }
 
 impl Marker {
-    /// Reads the first record of a control batch; key: i16 version, i16 type; value: i16 version,
-    /// i32 coordinator epoch. Versions above 0 read as 0.
+    /// Parses the first record of a control batch. Key: i16 version, i16 type. Value: i16 version,
+    /// i32 coordinator epoch. Versions above 0 are read as version 0.
     fn parse(header: &BatchHeader, records: &[u8]) -> Result<Self> {
         let bad = |expected: &str, found: String| {
             Error::new(ErrorKind::BadRecord, 0, format!("a control record with {expected}"), found)
@@ -375,7 +376,7 @@ impl Marker {
         let timestamp_ms = if header.is_log_append_time() {
             header.max_timestamp_ms
         } else {
-            // As in Java, where a sum beyond 64 bits wraps.
+            // As in Java, a sum beyond 64 bits wraps.
             header.base_timestamp_ms.wrapping_add(record.timestamp_delta)
         };
         Ok(Self {
@@ -386,7 +387,7 @@ impl Marker {
     }
 }
 
-/// The part of a record that a marker needs.
+/// The fields of a record that a marker needs.
 struct ControlRecord<'a> {
     timestamp_delta: i64,
     key: Option<&'a [u8]>,
@@ -394,7 +395,8 @@ struct ControlRecord<'a> {
 }
 
 impl<'a> ControlRecord<'a> {
-    /// The record and what follows it; `None` when it does not lie in `records` as its lengths say.
+    /// Parses a record and returns it with the bytes after it; `None` when its lengths exceed
+    /// `records`.
     fn parse(records: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (length, size) = read_varint(records)?;
         let (body, rest) = records.get(size..)?.split_at_checked(usize::try_from(length).ok()?)?;
@@ -415,7 +417,8 @@ impl<'a> ControlRecord<'a> {
     }
 }
 
-/// A length-prefixed field, a negative length for null, and what follows it.
+/// Parses a length-prefixed field, null for a negative length, and returns it with the bytes after
+/// it.
 fn nullable(data: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (length, size) = read_varint(data)?;
     let rest = data.get(size..)?;
@@ -430,7 +433,7 @@ fn nullable(data: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
 mod tests {
     use super::*;
 
-    /// The ids in the order a snapshot holds them, when they came in this one.
+    /// Returns the ids in snapshot order when they arrived in the given order.
     fn order(ids: impl Iterator<Item = i64>) -> Vec<i64> {
         let mut state = ProducerState::default();
         ids.for_each(|id| {
@@ -442,14 +445,14 @@ mod tests {
 
     /// The orders are those of `java.util.HashMap<Long, ...>` on Java 17.
     #[test]
-    fn snapshots_have_the_order_of_a_brokers_map() {
+    fn snapshots_have_the_order_of_a_broker() {
         let falling = |count: i64| (0..count).map(|number| 1000 - 37 * number);
         let twelve = [704, 593, 963, 852, 741, 630, 1000, 889, 778, 667, 926, 815];
         assert_eq!(order(falling(12)), twelve);
-        // The thirteenth doubles the table.
+        // The thirteenth entry doubles the table.
         let thirteen = [704, 963, 741, 1000, 778, 556, 815, 593, 852, 630, 889, 667, 926];
         assert_eq!(order(falling(13)), thirteen);
-        // So does the ninth in one bucket.
+        // The ninth entry of one bucket doubles it, too.
         let multiples: Vec<i64> = (1..10).map(|number| 64 * (10 - number)).collect();
         assert_eq!(order(multiples.iter().copied()), multiples);
         let mut colliding: Vec<i64> = (0..9).map(|number| 16 * number).collect();

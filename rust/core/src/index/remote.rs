@@ -1,13 +1,14 @@
-//! The remoteLogIndex: where runs of log data lie in remote storage (formats section 9).
+//! The remoteLogIndex: positions of log data in remote storage (formats section 9).
 //!
 //! ```text
 //!  0 magic i16 = 0     2 length i16, of the whole entry    4 crc u32, CRC-32 (zlib) of [8, end)
 //!  8 firstOffset i64  16 lastOffset i64  24 firstTimestamp i64  32 lastTimestamp i64
 //! 40 dataLength i32   44 rdiLength i16   46 rdi
 //! ```
-//! Entries lie back to back; last offsets ascend strictly. A file on a node ends with an 8-byte
-//! trailer, the position of its last entry, which a reader checks but never needs; a stored copy
-//! has none. Magic and length lie outside the checksum: `length == 46 + rdiLength` guards them.
+//! Entries follow each other directly, and last offsets ascend strictly. A file on a node ends with
+//! an 8-byte trailer, the position of its last entry. A reader checks the trailer but never needs
+//! it, and a stored copy has none. Magic and length lie outside the checksum: `length == 46 +
+//! rdiLength` guards them.
 //!
 //! Timestamps are any i64: Kafka has no illegal one, and -1 means "none" as it does there. Offsets
 //! are never negative and `dataLength` is at least 1.
@@ -21,11 +22,11 @@ use crate::index::local::{OffsetIndexWriter, TimeIndexWriter, lookup_offset as f
 pub const FIXED_SIZE: usize = 46;
 /// The longest rdi an entry can hold.
 pub const MAX_RDI_SIZE: usize = i16::MAX as usize - FIXED_SIZE;
-/// Bytes of the trailer of a file.
+/// Size of the trailer of a file.
 pub const TRAILER_SIZE: usize = 8;
 
 const CRC_START: usize = 8;
-/// A row to encode.
+/// An entry to encode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewEntry<'a> {
     /// Offset of the first record.
@@ -38,13 +39,13 @@ pub struct NewEntry<'a> {
     pub last_timestamp_ms: i64,
     /// Bytes of log data.
     pub data_length: i64,
-    /// Where they lie.
+    /// Location of the data.
     pub rdi: &'a [u8],
 }
 
 impl NewEntry<'_> {
-    /// Hands the fixed part of the entry to `put`, field by field, with a checksum of zero, which
-    /// [`seal`] fills in; the rdi follows it. `before` is the last offset of the row before, -1
+    /// Passes the fixed part of the entry to `put`, field by field, with a checksum of zero, which
+    /// [`seal`] fills in. The rdi follows it. `before` is the last offset of the previous row, -1
     /// for the first.
     #[inline]
     pub fn put_fixed(&self, row: usize, before: i64, mut put: impl FnMut(&[u8])) -> Result<()> {
@@ -56,7 +57,7 @@ impl NewEntry<'_> {
             return Err(self.refused_offsets(row, before));
         }
         let rdi_length = rdi_length(row, self.rdi)?;
-        // Magic 0, length and no checksum yet, as one number.
+        // Magic 0, length and an empty checksum as one number.
         put(&(((rdi_length as u64) + FIXED_SIZE as u64) << 32).to_be_bytes());
         put(&self.first_offset.to_be_bytes());
         put(&self.last_offset.to_be_bytes());
@@ -80,13 +81,13 @@ impl NewEntry<'_> {
     }
 }
 
-/// An argument that no entry can hold.
+/// Returns the error for an argument that no entry can hold.
 #[cold]
 pub(crate) fn refused(row: usize, expected: impl Into<String>, found: impl ToString) -> Error {
     Error::new(ErrorKind::InvalidArgument, row as u64, expected, found.to_string())
 }
 
-/// The rdiLength of a row's rdi; refuses what is too long.
+/// Returns the length of a row's rdi, or an error when it is too long.
 #[inline]
 pub fn rdi_length(row: usize, rdi: &[u8]) -> Result<i16> {
     match i16::try_from(rdi.len()) {
@@ -95,7 +96,7 @@ pub fn rdi_length(row: usize, rdi: &[u8]) -> Result<i16> {
     }
 }
 
-/// Fills in the checksums of whole entries that lie back to back.
+/// Fills in the checksums of consecutive whole entries.
 pub fn seal(mut entries: &mut [u8]) {
     while entries.len() >= FIXED_SIZE {
         let size = usize::from(be_i16(entries, 2) as u16).clamp(FIXED_SIZE, entries.len());
@@ -106,7 +107,7 @@ pub fn seal(mut entries: &mut [u8]) {
     }
 }
 
-/// Encodes rows back to back. Errors name the row.
+/// Encodes entries one after the other. Errors name the row.
 pub fn encode(entries: &[NewEntry<'_>]) -> Result<Vec<u8>> {
     let size = entries.iter().map(|entry| FIXED_SIZE + entry.rdi.len()).sum();
     let mut out = Vec::with_capacity(size);
@@ -120,7 +121,7 @@ pub fn encode(entries: &[NewEntry<'_>]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// One verified entry where it lies.
+/// A verified entry inside its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Byte position of the entry.
@@ -135,7 +136,7 @@ pub struct Entry<'a> {
     pub last_timestamp_ms: i64,
     /// Bytes of log data.
     pub data_length: i32,
-    /// Where they lie, untrusted.
+    /// Location of the data; untrusted input.
     pub rdi: &'a [u8],
 }
 
@@ -155,13 +156,13 @@ impl<'a> Entry<'a> {
         if entry.is_possible() { Ok(entry) } else { Err(entry.impossible()) }
     }
 
-    /// The bytes of the entry that `rest` starts with, and its fixed part, if its magic and
-    /// lengths are right and all of it is there.
+    /// Returns the bytes of the entry at the start of `rest` and its fixed part; `None` when magic
+    /// or lengths are wrong or bytes are missing.
     #[inline]
     fn whole(rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8; FIXED_SIZE])> {
         let fixed = rest.first_chunk::<FIXED_SIZE>()?;
         let rdi_length = be_i16(fixed, 44);
-        // Magic and length at once, as the one i32 they must be.
+        // Magic and length together form one i32.
         if rdi_length < 0 || be_i32(fixed, 0) != FIXED_SIZE as i32 + i32::from(rdi_length) {
             return None;
         }
@@ -194,7 +195,7 @@ impl<'a> Entry<'a> {
         bad(ErrorKind::BadRecord, self.position, expected, found)
     }
 
-    /// Bytes of the entry.
+    /// Returns the size of the entry.
     pub fn size(&self) -> usize {
         FIXED_SIZE + self.rdi.len()
     }
@@ -205,7 +206,7 @@ fn bad(kind: ErrorKind, position: usize, expected: impl Into<String>, found: Str
     Error::new(kind, position as u64, expected, found)
 }
 
-/// Why [`Entry::whole`] gave nothing.
+/// Returns the reason why [`Entry::whole`] returned `None`.
 #[cold]
 fn not_whole(position: usize, rest: &[u8]) -> Error {
     let torn = |size: usize| {
@@ -226,10 +227,10 @@ fn not_whole(position: usize, rest: &[u8]) -> Error {
     torn(FIXED_SIZE + rdi_length as usize)
 }
 
-/// A remoteLogIndex as columns; all but the rdis, which [`Entry::read`] gives.
+/// A remoteLogIndex as columns, without the rdis, which [`Entry::read`] returns.
 #[derive(Debug, Default)]
 pub struct RemoteLogIndex {
-    /// Byte position of each entry; its rdi lies 46 bytes further, up to the next entry.
+    /// Byte position of each entry. Its rdi starts 46 bytes further and ends at the next entry.
     pub position: Vec<i64>,
     /// Offset of the first record.
     pub first_offset: Vec<i64>,
@@ -241,21 +242,21 @@ pub struct RemoteLogIndex {
     pub last_timestamp_ms: Vec<i64>,
     /// Bytes of log data.
     pub data_length: Vec<i32>,
-    /// Bytes of all entries.
+    /// Size of all entries together.
     pub valid_length: usize,
-    /// A trailer follows them.
+    /// True when a trailer follows the entries.
     pub has_trailer: bool,
-    /// Why the bytes after them were left out: a torn append.
+    /// The reason why the bytes after the entries were ignored: a torn append.
     pub torn: Option<Error>,
 }
 
 impl RemoteLogIndex {
-    /// Rows.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.position.len()
     }
 
-    /// No rows.
+    /// Returns true when there are no entries.
     pub fn is_empty(&self) -> bool {
         self.position.is_empty()
     }
@@ -274,7 +275,7 @@ impl RemoteLogIndex {
         }
     }
 
-    /// Takes entries up to the first that is not good.
+    /// Reads entries up to the first invalid one.
     fn read_good_entries(&mut self, data: &[u8]) {
         let mut before = -1;
         let mut rest = data;
@@ -298,7 +299,7 @@ impl RemoteLogIndex {
         self.valid_length = data.len() - rest.len();
     }
 
-    /// What lies after the last good entry: nothing, the trailer, or an error.
+    /// Returns true when nothing or a valid trailer follows the last good entry.
     fn is_end(&self, data: &[u8]) -> bool {
         let rest = data.get(self.valid_length..).unwrap_or_default();
         rest.is_empty() || self.is_trailer(rest)
@@ -308,7 +309,7 @@ impl RemoteLogIndex {
         rest.len() == TRAILER_SIZE && self.position.last() == Some(&be_i64(rest, 0))
     }
 
-    /// The remoteOffsetIndex: last offset of each entry and its position.
+    /// Returns the remoteOffsetIndex: last offset and position of each entry.
     pub fn offset_index(&self, base_offset: i64) -> Result<Vec<u8>> {
         let mut writer = OffsetIndexWriter::new(base_offset);
         for (&offset, &position) in self.last_offset.iter().zip(&self.position) {
@@ -317,7 +318,8 @@ impl RemoteLogIndex {
         Ok(writer.into_bytes())
     }
 
-    /// The remoteTimeIndex: last timestamp and last offset of each entry that passes the maximum.
+    /// Returns the remoteTimeIndex: last timestamp and last offset of each entry that raises the
+    /// maximum.
     pub fn time_index(&self, base_offset: i64) -> Result<Vec<u8>> {
         let mut writer = TimeIndexWriter::new(base_offset);
         for ((&timestamp_ms, &offset), &position) in
@@ -330,7 +332,7 @@ impl RemoteLogIndex {
 }
 
 /// Reads and verifies a whole file, with or without a trailer. One bad byte makes the file suspect
-/// and is an error; with `recover`, a torn append at the very end is reported in
+/// and is an error. With `recover`, a torn append at the very end is reported in
 /// [`RemoteLogIndex::torn`] instead, and everything before it is good.
 pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
     let mut found = RemoteLogIndex::with_room_for(data);
@@ -340,7 +342,7 @@ pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
         found.has_trailer = position < data.len();
         return Ok(found);
     }
-    // What stopped the walk: a bad entry, or a good one out of order.
+    // The walk stopped at a bad entry or at a good one out of order.
     let error = match Entry::read(data, position) {
         Ok(entry) => {
             let expected = format!("lastOffset > {}", found.last_offset.last().unwrap_or(&-1));
@@ -355,8 +357,8 @@ pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
     Err(error)
 }
 
-/// Whether what starts at `position` can be an append that a crash cut off: it ends early, was
-/// never filled in, or is the last thing in the file.
+/// Returns true when the bytes at `position` can be an append that a crash cut off: they end early,
+/// were never filled in, or are the last ones of the file.
 fn is_torn(data: &[u8], position: usize, kind: ErrorKind) -> bool {
     let rest = data.get(position..).unwrap_or_default();
     match kind {
@@ -369,22 +371,23 @@ fn is_torn(data: &[u8], position: usize, kind: ErrorKind) -> bool {
     }
 }
 
-/// The row whose entry holds `target_offset` or what follows it: the first with a last offset that
-/// reaches it; `None` past the end. `last_offset` ascends.
+/// Returns the row of the first entry whose last offset is at least `target_offset`, `None` past
+/// the end. `last_offset` ascends.
 #[inline]
 pub fn lookup_offset(last_offset: &[i64], target_offset: i64) -> Option<usize> {
     let row = last_offset.partition_point(|&offset| offset < target_offset);
     (row < last_offset.len()).then_some(row)
 }
 
-/// The first row whose largest timestamp reaches `target_ms`; `None` when none does. Foreign
-/// entries may hold less than their largest, so the record wanted can lie in an earlier row.
+/// Returns the first row whose largest timestamp is at least `target_ms`, `None` when no row
+/// reaches it. Foreign entries may hold a smaller timestamp than their largest, so the record can
+/// lie in an earlier row.
 pub fn lookup_timestamp(last_timestamp_ms: &[i64], target_ms: i64) -> Option<usize> {
     last_timestamp_ms.iter().position(|&timestamp_ms| timestamp_ms >= target_ms)
 }
 
-/// The same as [`lookup_offset`] on undecoded files: the floor in the remoteOffsetIndex, then
-/// forward from there. Verifies the entries it walks.
+/// Does what [`lookup_offset`] does on undecoded files: finds the floor in the remoteOffsetIndex
+/// and walks forward from there. Verifies the entries it walks.
 pub fn find<'a>(
     log_index: &'a [u8],
     offset_index: &[u8],

@@ -1,4 +1,4 @@
-//! Memory that is handed on from one read to the next.
+//! Memory that one read reuses from an earlier one.
 
 pub mod hints;
 pub mod slabs;

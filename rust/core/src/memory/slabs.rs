@@ -1,11 +1,11 @@
-//! Memory of large reads, handed on from one to the next.
+//! Pool of buffers for large reads.
 //!
-//! What was read lives until the last one who looks at it lets go, in whatever thread. An allocator
-//! that keeps an arena for each thread holds on to such memory in all of them; one that returns it
-//! to the system has every page of the next read zeroed, which takes longer than the read. So each
-//! slab is a map of its own. The one given back last is handed on first, while it is in the cache.
-//! Never is more mapped than was in use at one moment: before a new slab is mapped, idle ones of as
-//! much memory go.
+//! A buffer lives until its last reader releases it, on any thread. An allocator with one arena per
+//! thread keeps such memory in every arena. An allocator that returns it to the system makes the
+//! kernel zero every page of the next read, which takes longer than the read. Therefore each buffer
+//! is its own memory map. The pool hands out the buffer that was returned last, while it is still
+//! in the CPU cache. The pool never maps more memory than was in use at one moment: before it maps
+//! a new buffer, it drops idle ones of the same total size.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,13 +17,13 @@ use memmap2::MmapMut;
 use crate::error::{Error, Result};
 use crate::memory::hints::prefer_large_pages;
 
-/// So many sizes of slabs there are between a power of two and the next one, and none closer than
-/// `UNIT_BYTES`: reads of about the same size can have each other's.
+/// Number of buffer sizes between two powers of two. Sizes are at least `UNIT_BYTES` apart, so that
+/// reads of similar size can share buffers.
 const SIZES: usize = 8;
 const UNIT_BYTES: usize = 64 << 10;
 
-/// Memory that is filled once, from its start on. Nothing can be seen but what was filled in: the
-/// rest may be of an earlier read.
+/// Buffer that is filled once, from its start. Readers see only the bytes that were filled in; the
+/// rest may hold bytes of an earlier read.
 #[derive(Debug)]
 pub struct Slab {
     map: MmapMut,
@@ -32,7 +32,7 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// New memory for `size` bytes.
+    /// Maps a new buffer for `size` bytes.
     fn map(size: usize) -> Result<Self> {
         let map = capacity_for(size)
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
@@ -42,12 +42,12 @@ impl Slab {
         Ok(Self { map, room: size, filled: 0 })
     }
 
-    /// What was filled in.
+    /// Returns the bytes that were filled in.
     pub fn bytes(&self) -> &[u8] {
         &self.map[..self.filled]
     }
 
-    /// Appends a piece, unless it is larger than what is left.
+    /// Appends `piece` and returns true, or returns false when it does not fit.
     pub fn push(&mut self, piece: &[u8]) -> bool {
         if piece.len() > self.room - self.filled {
             return false;
@@ -57,7 +57,7 @@ impl Slab {
         true
     }
 
-    /// Appends what a file has from `position` on, as far as there is room.
+    /// Appends the bytes of `file` from `position` until the buffer is full or the file ends.
     pub fn read_at(&mut self, file: &File, position: u64) -> Result<()> {
         let start = self.filled;
         while self.filled < self.room {
@@ -77,13 +77,13 @@ impl Slab {
     }
 }
 
-/// How large a slab for `size` bytes is; `None` if none can be.
+/// Returns the capacity of a buffer for `size` bytes, `None` when it would overflow.
 fn capacity_for(size: usize) -> Option<usize> {
     let unit = size.checked_next_power_of_two()? / (2 * SIZES);
     size.max(1).checked_next_multiple_of(unit.max(UNIT_BYTES))
 }
 
-/// Slabs that nobody uses, the one used last at the end.
+/// Idle buffers, the most recently used last.
 #[derive(Debug)]
 pub struct Slabs {
     idle: VecDeque<Slab>,
@@ -91,27 +91,27 @@ pub struct Slabs {
     limit_bytes: usize,
 }
 
-/// What there is for who wants memory: a slab, or the ones that go before he maps a new one.
+/// Result of a memory request.
 #[derive(Debug)]
 pub enum Found {
-    /// Used before.
+    /// A buffer that was used before.
     Slab(Slab),
-    /// To be dropped, best where nobody waits for it.
+    /// No idle buffer fits. The caller drops these evicted buffers, then maps a new one.
     Gone(Vec<Slab>),
 }
 
 impl Slabs {
-    /// Keeps up to `limit_bytes` that nobody uses.
+    /// Creates a pool that keeps at most `limit_bytes` idle.
     pub const fn new(limit_bytes: usize) -> Self {
         Self { idle: VecDeque::new(), idle_bytes: 0, limit_bytes }
     }
 
-    /// Bytes that nobody uses.
+    /// Returns the total capacity of the idle buffers.
     pub fn idle_bytes(&self) -> usize {
         self.idle_bytes
     }
 
-    /// Memory for `size` bytes, if some suits; what goes if not, for [`new_slab`].
+    /// Takes an idle buffer for `size` bytes, or evicts idle buffers for [`new_slab`].
     pub fn take(&mut self, size: usize) -> Found {
         let capacity = capacity_for(size);
         let suits = |slab: &Slab| Some(slab.capacity()) == capacity;
@@ -124,14 +124,14 @@ impl Slabs {
         Found::Slab(slab)
     }
 
-    /// Takes back a slab that nobody can see any more; what is too much, to be dropped.
+    /// Takes back an unused buffer and returns the evicted buffers for the caller to drop.
     pub fn give(&mut self, slab: Slab) -> Vec<Slab> {
         self.idle_bytes += slab.capacity();
         self.idle.push_back(slab);
         self.shrink(self.limit_bytes)
     }
 
-    /// Takes out those unused for longest until no more than `limit_bytes` are left.
+    /// Evicts the least recently used buffers until at most `limit_bytes` are idle.
     pub fn shrink(&mut self, limit_bytes: usize) -> Vec<Slab> {
         let mut gone = Vec::new();
         while self.idle_bytes > limit_bytes {
@@ -143,7 +143,7 @@ impl Slabs {
     }
 }
 
-/// A new slab for `size` bytes, after those that go for it.
+/// Drops the evicted buffers, then maps a new buffer for `size` bytes.
 pub fn new_slab(size: usize, gone: Vec<Slab>) -> Result<Slab> {
     drop(gone);
     Slab::map(size)
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filled_in_is_all_that_is_seen() {
+    fn only_filled_bytes_are_visible() {
         let mut slabs = Slabs::new(1 << 30);
         let first = filled(&mut slabs, 100_000, 7);
         assert_eq!(first.bytes(), vec![7; 100_000]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_far_as_it_goes() {
+    fn read_stops_at_the_end_of_the_file() {
         let mut file = tempfile();
         file.write_all(&[5; 1000]).expect("written");
         file.seek(SeekFrom::Start(17)).expect("moved");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_used_last_that_suits_is_handed_on() {
+    fn most_recently_used_fitting_buffer_is_reused() {
         let mut slabs = Slabs::new(1 << 30);
         for (size, byte) in [(1 << 20, 1), (1 << 20, 2), (4 << 20, 3)] {
             let fresh = filled(&mut Slabs::new(0), size, byte);
@@ -218,14 +218,14 @@ mod tests {
         }
         let found = slab(&mut slabs, (1 << 20) - 1000);
         assert_eq!(found.map[0], 2);
-        // Neither too small nor much too large: as much goes as is mapped anew, the oldest first.
+        // Neither too small nor much too large. The pool evicts as much as it maps, oldest first.
         assert_eq!(slabs.idle_bytes(), 5 << 20);
         let fresh = slab(&mut slabs, 2 << 20);
         assert_eq!((fresh.map[0], slabs.idle_bytes()), (0, 0));
     }
 
     #[test]
-    fn what_is_too_much_goes_the_oldest_first() {
+    fn oldest_buffers_are_evicted_beyond_the_limit() {
         let mut slabs = Slabs::new(3 << 20);
         for byte in 1..=4 {
             let fresh = filled(&mut Slabs::new(0), 1 << 20, byte);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_can_be_is_an_error() {
+    fn impossible_size_is_an_error() {
         for size in [usize::MAX, usize::MAX / 2, 1 << 50] {
             let error = new_slab(size, Vec::new()).expect_err("too large");
             assert!(error.io.is_some(), "{error:?}");
@@ -246,8 +246,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back: never more is mapped than was in use at one moment,
-        /// but for what sizes are rounded up to, and nobody's bytes change.
+        /// For every sequence of takes and returns, the mapped memory never exceeds the maximum
+        /// that was in use at one moment (apart from rounding), and no buffer's bytes change.
         #[test]
         fn holds_no_more_than_was_in_use(
             steps in proptest::collection::vec((1usize..12, any::<prop::sample::Index>(), any::<bool>()), 1..40),

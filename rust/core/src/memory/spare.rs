@@ -1,16 +1,16 @@
-//! Memory of columns that nobody uses any more, for the next ones.
+//! Pool of the vectors behind columns.
 //!
-//! Decoding fills memory faster than the system hands it out: a decode into memory that was used
-//! before takes two thirds of the time. What is kept is bounded, and dropped oldest first.
+//! Decoding fills memory faster than the system provides it: a decode into reused memory takes two
+//! thirds of the time. The pool is bounded and evicts its oldest vectors first.
 
 use std::collections::VecDeque;
 
-/// Smaller vectors are the allocator's business.
+/// Smaller vectors stay with the allocator.
 pub const MIN_BYTES: usize = 1 << 20;
-/// A vector this many times too large is not given out.
+/// A vector with more than this many times the requested capacity is not reused.
 const MAX_EXCESS: usize = 4;
 
-/// A vector of any of the kinds that columns have.
+/// A vector of one of the item types that columns have.
 #[derive(Debug)]
 enum Kept {
     Numbers(Vec<i64>),
@@ -18,7 +18,7 @@ enum Kept {
     Bytes(Vec<u8>),
 }
 
-/// An item of the vectors that are kept.
+/// Item type of a pooled vector.
 pub trait Item: Sized {
     #[doc(hidden)]
     fn keep(column: Vec<Self>) -> Shelved;
@@ -26,7 +26,7 @@ pub trait Item: Sized {
     fn give_out(shelved: &mut Shelved) -> Option<&mut Vec<Self>>;
 }
 
-/// A vector on the shelf.
+/// A vector in the pool.
 #[derive(Debug)]
 pub struct Shelved(Kept);
 
@@ -61,7 +61,7 @@ impl Shelved {
     }
 }
 
-/// Vectors that were given back, oldest first.
+/// Returned vectors, oldest first.
 #[derive(Debug, Default)]
 pub struct Spare {
     shelf: VecDeque<Shelved>,
@@ -70,28 +70,28 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Keeps up to `limit_bytes`.
+    /// Creates a pool that keeps at most `limit_bytes`.
     pub const fn new(limit_bytes: usize) -> Self {
         Self { shelf: VecDeque::new(), size_bytes: 0, limit_bytes }
     }
 
-    /// Bytes that are kept.
+    /// Returns the bytes in the pool.
     pub fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// Gives all memory back to the system.
+    /// Returns all memory to the system.
     pub fn clear(&mut self) {
         self.shelf.clear();
         self.size_bytes = 0;
     }
 
-    /// Keeps a vector, its content as it is, if it is large enough to matter.
+    /// Adds a vector of at least [`MIN_BYTES`], with its content, to the pool.
     pub fn give<T: Item>(&mut self, column: Vec<T>) {
         self.shelve(T::keep(column));
     }
 
-    /// Keeps what another one kept, as newest.
+    /// Adds the vectors of `other` as the newest ones.
     pub fn give_all(&mut self, other: Self) {
         for shelved in other.shelf {
             self.shelve(shelved);
@@ -111,8 +111,8 @@ impl Spare {
         }
     }
 
-    /// The vector with the least room that has room for `items`, the newest of them, its old
-    /// content still in it.
+    /// Takes the smallest vector with capacity for `items`, the newest of equal ones. Its old
+    /// content is still in it.
     pub fn take<T: Item>(&mut self, items: usize) -> Option<Vec<T>> {
         let most = items.saturating_mul(MAX_EXCESS);
         let mut best: Option<(usize, usize)> = None;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_out_the_best_fit_of_the_kind() {
+    fn best_fit_of_the_item_type_is_taken() {
         let mut spare = Spare::new(1 << 30);
         for items in [400_000, 200_000, 300_000] {
             spare.give(numbers(items));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_out_the_newest_of_one_size() {
+    fn newest_of_equal_vectors_is_taken() {
         let mut spare = Spare::new(1 << 30);
         for byte in 1u8..=3 {
             spare.give(vec![byte; 2 << 20]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_within_its_limit_and_forgets_the_oldest() {
+    fn oldest_vectors_are_evicted_beyond_the_limit() {
         let mut spare = Spare::new(5 << 20);
         spare.give(vec![0u8; MIN_BYTES - 1]);
         spare.give(vec![0u8; 6 << 20]);
