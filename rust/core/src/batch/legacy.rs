@@ -193,7 +193,7 @@ fn open_wrapper(
         .map_err(|error| error.shifted(start))
 }
 
-/// The next message of a wrapper's opened set, with its position in it.
+/// Parses the message at `at` of a decompressed set.
 fn next_inner(set: &[u8], at: usize, magic: i8, check_crc: bool) -> Result<Message> {
     let here = |error: Error| error.shifted(at as u64);
     let rest = &set[at..];
@@ -216,8 +216,8 @@ fn next_inner(set: &[u8], at: usize, magic: i8, check_crc: bool) -> Result<Messa
     Ok(message)
 }
 
-/// Checks a wrapper's opened set and tells where its offsets start. Error positions count from
-/// the start of the opened set.
+/// Checks the decompressed set of a wrapper and returns where its offsets start. Error positions
+/// count from the start of the decompressed set.
 pub(crate) fn inner_set(wrapper: &Message, set: &[u8], check_crc: bool) -> Result<InnerSet> {
     let mut at = 0;
     let mut first: Option<(i64, i64)> = None;
@@ -248,8 +248,9 @@ pub(crate) fn inner_set(wrapper: &Message, set: &[u8], check_crc: bool) -> Resul
     })
 }
 
-/// What to add to inner offsets. Version 0 stores absolute ones. Version 1 counts from 0 and the
-/// wrapper has the last one's absolute offset, except that old librdkafka left 0 there.
+/// Returns the value to add to inner offsets. Version 0 stores absolute offsets. Version 1 counts
+/// from 0, and the wrapper holds the absolute offset of the last message; old librdkafka wrote 0
+/// there.
 fn offset_shift(wrapper: &Message, last_inner: i64) -> Result<i64> {
     let refuse = || {
         let (expected, found) = (format!("wrapper offset >= {last_inner}"), wrapper.offset);
@@ -263,7 +264,7 @@ fn offset_shift(wrapper: &Message, last_inner: i64) -> Result<i64> {
     }
 }
 
-/// Walks an opened set that [`inner_set`] has accepted.
+/// Calls `each` for every message of a decompressed set that [`inner_set`] has accepted.
 pub(crate) fn inner_messages(
     set: &[u8],
     magic: i8,
@@ -278,10 +279,10 @@ pub(crate) fn inner_messages(
     Ok(())
 }
 
-/// The batch that the message at the start of `data` stands for, as a header of version 2 with -1
-/// for what these versions do not know. Opens wrappers, since the first offset is inside; `check_crc`
-/// covers the messages inside too. Error positions count from the start of `data`; those inside
-/// a wrapper point at its value.
+/// Returns the header of version 2 for the message at the start of `data`, with -1 in the fields
+/// that these versions lack. Decompresses wrappers, because the first offset is inside. `check_crc`
+/// covers the inner messages, too. Error positions count from the start of `data`; errors inside a
+/// wrapper name the position of its value.
 pub fn describe(
     data: &[u8],
     check_crc: bool,
@@ -305,8 +306,9 @@ pub fn describe(
     header(&message, Some(&set?))
 }
 
-/// An error about an opened set, placed at the wrapper's value: the opened bytes have no position
-/// in the source. Whatever is wrong in there makes a bad record of the wrapper, a checksum apart.
+/// Moves an error about a decompressed set to the position of the wrapper's value, because
+/// decompressed bytes have no position in the source. Every error in there but a bad checksum
+/// becomes `BadRecord`.
 pub(crate) fn inside(wrapper: &Message, error: Error) -> Error {
     let kind = match error.kind {
         ErrorKind::BadCrc => ErrorKind::BadCrc,
@@ -317,7 +319,7 @@ pub(crate) fn inside(wrapper: &Message, error: Error) -> Error {
     Error { kind, position, found, ..error }
 }
 
-/// The header of version 2 that says the same as `message`.
+/// Converts `message` to a header of version 2.
 pub(crate) fn header(message: &Message, inner: Option<&InnerSet>) -> Result<BatchHeader> {
     let refuse = |expected: &str, found: i64| {
         Err(Error::new(ErrorKind::BadHeader, 0, expected, found.to_string()))
@@ -326,7 +328,7 @@ pub(crate) fn header(message: &Message, inner: Option<&InnerSet>) -> Result<Batc
         return refuse("offset >= 0", message.offset);
     }
     let base_offset = inner.map_or(message.offset, |set| set.base_offset);
-    // The wrapper of an old librdkafka says 0 although its set goes on.
+    // A wrapper of an old librdkafka says 0 although its set continues.
     let last_offset = inner.map_or(message.offset, |set| set.last_offset.max(message.offset));
     let Ok(last_offset_delta) = i32::try_from(last_offset - base_offset) else {
         return refuse("an offset range of 31 bits", last_offset - base_offset);
@@ -395,7 +397,7 @@ mod tests {
         whole
     }
 
-    /// A wrapper around `inner` as one raw snappy block.
+    /// Returns a wrapper around `inner` as one raw snappy block.
     fn wrapper(magic: i8, attributes: i8, offset: i64, timestamp_ms: i64, inner: &[u8]) -> Vec<u8> {
         let packed = snap::raw::Encoder::new().compress_vec(inner).unwrap();
         message(magic, attributes | 2, offset, timestamp_ms, Some(&packed))
@@ -433,9 +435,9 @@ mod tests {
         let mut set = message(1, 0, 0, 10, Some(b"a"));
         set.extend(message(1, 0, 2, 30, Some(b"b")));
         assert_eq!(row(&wrapper(1, 0, 52, 30, &set)).unwrap(), (50, 52, 2, 10, 30));
-        // Old librdkafka.
+        // Written by an old librdkafka.
         assert_eq!(row(&wrapper(1, 0, 0, 30, &set)).unwrap(), (0, 2, 2, 10, 30));
-        // The append time replaces the first timestamp too.
+        // The append time replaces the first timestamp, too.
         assert_eq!(row(&wrapper(1, 8, 52, 99, &set)).unwrap(), (50, 52, 2, 99, 99));
         assert_eq!(row(&wrapper(1, 0, 1, 30, &set)).unwrap_err().kind, ErrorKind::BadRecord);
     }

@@ -1,29 +1,29 @@
-//! Runs of whole batches: what one remoteLogIndex entry points at.
+//! Groups batches into ranges of whole batches, one for each remoteLogIndex entry.
 
 use crate::error::Result;
 use crate::index::remote::{NewEntry, encode, refused};
 
-/// One entry per so many bytes of log, at least.
+/// Default smallest number of log bytes of one entry.
 pub const DEFAULT_GROUP_BYTES: u64 = 256 << 10;
 
-/// Batches of a segment to point at; all columns have the same length.
+/// Batches of a segment; all columns have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRuns<'a> {
     /// Byte position of each batch in the data object.
     pub position: &'a [i64],
-    /// Bytes of each batch.
+    /// Size of each batch.
     pub size_bytes: &'a [i32],
-    /// Offset of its first record.
+    /// Offset of the first record of each batch.
     pub base_offset: &'a [i64],
-    /// Offset of its last record.
+    /// Offset of the last record of each batch.
     pub last_offset: &'a [i64],
-    /// Its first timestamp.
+    /// First timestamp of each batch.
     pub base_timestamp_ms: &'a [i64],
-    /// Its largest timestamp.
+    /// Largest timestamp of each batch.
     pub max_timestamp_ms: &'a [i64],
 }
 
-/// One run of whole batches.
+/// A range of whole batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     position: i64,
@@ -66,7 +66,7 @@ impl BatchRuns<'_> {
         }
     }
 
-    /// Runs of at least `group_bytes`, the last one of what is left.
+    /// Returns ranges of at least `group_bytes`; the last one may be smaller.
     fn group(&self, group_bytes: u64) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         for row in 0..self.rows()? {
@@ -94,9 +94,9 @@ impl BatchRuns<'_> {
         Ok(runs)
     }
 
-    /// The entries of a segment whose bytes lie in the object `key`: one per run of at least
-    /// `group_bytes`, never splitting a batch, with the run's largest timestamp as the last one and
-    /// `<key>:<byte position>` as rdi.
+    /// Encodes the entries of a segment whose bytes lie in the object `key`: one per range of at
+    /// least `group_bytes`, never splitting a batch. The last timestamp is the range's largest one,
+    /// and the rdi is `<key>:<byte position>`.
     pub fn encode(&self, key: &str, group_bytes: u64) -> Result<Vec<u8>> {
         let runs = self.group(group_bytes)?;
         let rdis: Vec<String> = runs.iter().map(|run| format!("{key}:{}", run.position)).collect();

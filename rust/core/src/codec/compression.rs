@@ -67,7 +67,12 @@ impl Decompressor {
         let context = match &mut self.zstd {
             Some(context) => context,
             empty => empty.insert(DCtx::try_create().ok_or_else(|| {
-                Error::new(ErrorKind::TooLarge, 0, "memory for a zstd decoder", "the allocation failed")
+                Error::new(
+                    ErrorKind::TooLarge,
+                    0,
+                    "memory for a zstd decoder",
+                    "the allocation failed",
+                )
             })?),
         };
         let mut wanted = payload.len().saturating_mul(USUAL_RATIO).max(FIRST_ROOM);

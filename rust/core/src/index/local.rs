@@ -1,33 +1,34 @@
-//! Kafka's index files beside a segment (formats sections 7.1 to 7.3).
+//! Kafka's index files of a segment (formats sections 7.1 to 7.3).
 //!
 //! ```text
 //! .index      8 bytes: i32 offset - base, i32 position of the batch that ends at that offset
 //! .timeindex 12 bytes: i64 timestamp, i32 offset - base
 //! .txnindex  34 bytes: i16 version 0, i64 producerId, firstOffset, lastOffset, lastStableOffset
 //! ```
-//! The first two are pre-sized and zero-tailed while their segment is active, so a reader stops at
-//! the first slot that does not ascend; what may follow it is the caller's choice of [`Tail`].
+//! Kafka pre-allocates the first two and fills them with zeros while their segment is active. A
+//! reader stops at the first entry that does not ascend. The caller chooses with [`Tail`] what may
+//! follow.
 
 use crate::batch::header::{be_i16, be_i64};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of an offset index entry.
+/// Size of an offset index entry.
 pub const OFFSET_ENTRY_SIZE: usize = 8;
-/// Bytes of a time index entry.
+/// Size of a time index entry.
 pub const TIME_ENTRY_SIZE: usize = 12;
-/// Bytes of a transaction index entry.
+/// Size of a transaction index entry.
 pub const TRANSACTION_ENTRY_SIZE: usize = 34;
-/// The timestamp of nothing.
+/// Timestamp that stands for none.
 pub const NO_TIMESTAMP: i64 = -1;
 
-/// What may follow the last ascending entry of an offset or time index.
+/// Bytes that may follow the last ascending entry of an offset or time index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing: a file nobody pre-sizes.
+    /// Nothing: a file that is not pre-allocated.
     Empty,
-    /// Zeros: a file of a broker that is not writing to it now.
+    /// Zeros: a broker's file that is not being written.
     Zeros,
-    /// Anything: a live file, where a slot may be half written.
+    /// Anything: a live file, where an entry may be half written.
     Anything,
 }
 
@@ -45,7 +46,8 @@ pub struct IndexEntries {
     pub valid_length: usize,
 }
 
-/// The i32 an index stores for an offset; `at` is the position or row to blame.
+/// Returns the i32 that an index stores for `offset`. `at` is the position or row that an error
+/// names.
 #[inline]
 pub fn relative_offset(offset: i64, base_offset: i64, at: u64) -> Result<i32> {
     offset
@@ -114,7 +116,7 @@ fn time_slot(slot: &[u8; TIME_ENTRY_SIZE]) -> (i64, i32) {
     (i64::from_be_bytes([a, b, c, d, e, f, g, h]), i32::from_be_bytes([i, j, k, l]))
 }
 
-/// Reads a `.index` (or remoteOffsetIndex): offsets and positions ascend strictly.
+/// Parses a `.index` (or remoteOffsetIndex): offsets and positions ascend strictly.
 pub fn parse_offset_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<IndexEntries> {
     let slots = slots::<OFFSET_ENTRY_SIZE>(data)?;
     let mut found = IndexEntries::default();
@@ -131,8 +133,8 @@ pub fn parse_offset_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<I
     Ok(found)
 }
 
-/// Reads a `.timeindex` (or remoteTimeIndex): timestamps ascend strictly from 0, offsets never go
-/// down.
+/// Parses a `.timeindex` (or remoteTimeIndex): timestamps ascend strictly from 0, offsets never
+/// decrease.
 pub fn parse_time_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<IndexEntries> {
     let slots = slots::<TIME_ENTRY_SIZE>(data)?;
     let mut found = IndexEntries::default();
@@ -149,8 +151,8 @@ pub fn parse_time_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<Ind
     Ok(found)
 }
 
-/// The largest entry with offset <= `target_offset` as (offset, position); (base, 0) when there is
-/// none. The data is the entries of a checked index; that of any other gives some entry of it.
+/// Returns the largest entry with offset <= `target_offset` as (offset, position), (base, 0)
+/// without one. `data` is a checked index; an unchecked index yields an arbitrary entry.
 pub fn lookup_offset(data: &[u8], base_offset: i64, target_offset: i64) -> (i64, i32) {
     let (slots, _) = data.as_chunks::<OFFSET_ENTRY_SIZE>();
     let absolute = |relative: i32| base_offset.saturating_add(relative.into());
@@ -161,7 +163,7 @@ pub fn lookup_offset(data: &[u8], base_offset: i64, target_offset: i64) -> (i64,
     })
 }
 
-/// What `lookup_offset` finds, and the two entries that follow it.
+/// Returns what [`lookup_offset`] returns and the two entries after it.
 pub fn lookup_around(
     data: &[u8],
     base_offset: i64,
@@ -177,13 +179,13 @@ pub fn lookup_around(
         })
     };
     let found = above.checked_sub(1).and_then(entry).unwrap_or((base_offset, 0));
-    // One of position 0 says no more than that the segment begins there.
+    // An entry at position 0 only says that the segment begins there.
     let next = above + usize::from(entry(above).is_some_and(|(_, position)| position <= found.1));
     (found, [entry(next), entry(next + 1)])
 }
 
-/// The first entry at or past the end of a fetch, found by position: (offset, position); `None`
-/// beyond the last entry. Its offset lies outside the fetched range.
+/// Returns the first entry at or past the end position of a fetch as (offset, position), `None`
+/// past the last entry. Its offset lies outside the fetched range.
 pub fn lookup_upper_bound(data: &[u8], base_offset: i64, end_position: i64) -> Option<(i64, i32)> {
     let (slots, _) = data.as_chunks::<OFFSET_ENTRY_SIZE>();
     let below = slots.partition_point(|slot| i64::from(offset_slot(slot).1) < end_position);
@@ -191,8 +193,8 @@ pub fn lookup_upper_bound(data: &[u8], base_offset: i64, end_position: i64) -> O
     Some((base_offset.saturating_add(relative.into()), position))
 }
 
-/// The largest entry with timestamp <= `target_ms` as (timestamp, offset); (-1, base) when there
-/// is none.
+/// Returns the largest entry with timestamp <= `target_ms` as (timestamp, offset), (-1, base)
+/// without one.
 pub fn lookup_time(data: &[u8], base_offset: i64, target_ms: i64) -> (i64, i64) {
     let (slots, _) = data.as_chunks::<TIME_ENTRY_SIZE>();
     let above = slots.partition_point(|slot| time_slot(slot).0 <= target_ms);
@@ -214,12 +216,12 @@ pub struct OffsetIndexWriter {
 }
 
 impl OffsetIndexWriter {
-    /// An empty index of a segment.
+    /// Creates an empty index of a segment.
     pub fn new(base_offset: i64) -> Self {
         Self { base_offset, before: None, bytes: Vec::new() }
     }
 
-    /// Appends (last offset of a batch, its position); `at` is what an error names.
+    /// Appends (last offset of a batch, its position). `at` is the position that an error names.
     pub fn append(&mut self, offset: i64, position: u64, at: u64) -> Result<()> {
         let relative = relative_offset(offset, self.base_offset, at)?;
         let Ok(position) = i32::try_from(position) else {
@@ -244,7 +246,7 @@ impl OffsetIndexWriter {
         Ok(())
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -259,13 +261,13 @@ pub struct TimeIndexWriter {
 }
 
 impl TimeIndexWriter {
-    /// An empty index of a segment.
+    /// Creates an empty index of a segment.
     pub fn new(base_offset: i64) -> Self {
         Self { base_offset, last_timestamp_ms: NO_TIMESTAMP, bytes: Vec::new() }
     }
 
-    /// Appends (timestamp, offset) if the timestamp passes the last one; `at` is what an error
-    /// names.
+    /// Appends (timestamp, offset) if the timestamp exceeds the last one. `at` is the position that
+    /// an error names.
     pub fn maybe_append(&mut self, timestamp_ms: i64, offset: i64, at: u64) -> Result<()> {
         if timestamp_ms > self.last_timestamp_ms {
             let relative = relative_offset(offset, self.base_offset, at)?;
@@ -276,7 +278,7 @@ impl TimeIndexWriter {
         Ok(())
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -285,18 +287,18 @@ impl TimeIndexWriter {
 /// A transaction that ended with an ABORT marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortedTransaction {
-    /// Whose it was.
+    /// Producer of the transaction.
     pub producer_id: i64,
     /// Base offset of its first batch.
     pub first_offset: i64,
-    /// Offset of its marker.
+    /// Offset of its ABORT marker.
     pub last_offset: i64,
-    /// Last stable offset once it had ended.
+    /// Last stable offset after it ended.
     pub last_stable_offset: i64,
 }
 
 impl AbortedTransaction {
-    /// The 34 bytes of its entry.
+    /// Returns the 34 bytes of its entry.
     pub fn to_bytes(&self) -> [u8; TRANSACTION_ENTRY_SIZE] {
         let mut bytes = [0; TRANSACTION_ENTRY_SIZE];
         bytes[2..10].copy_from_slice(&self.producer_id.to_be_bytes());
@@ -316,8 +318,8 @@ impl AbortedTransaction {
     }
 }
 
-/// Reads a `.txnindex`; an absent file is an empty one. Last offsets start at the segment's base
-/// and ascend strictly.
+/// Parses a `.txnindex`; an absent file equals an empty one. Last offsets start at the segment's
+/// base offset and ascend strictly.
 pub fn parse_transaction_index(data: &[u8], base_offset: i64) -> Result<Vec<AbortedTransaction>> {
     let slots = slots::<TRANSACTION_ENTRY_SIZE>(data)?;
     let mut found: Vec<AbortedTransaction> = Vec::with_capacity(slots.len());
@@ -340,8 +342,8 @@ pub fn parse_transaction_index(data: &[u8], base_offset: i64) -> Result<Vec<Abor
     Ok(found)
 }
 
-/// The aborted transactions a reader of `[from_offset, upper_bound_offset)` must know, and whether
-/// that is all of them: if not, the next segment's index goes on.
+/// Returns the aborted transactions that a reader of `[from_offset, upper_bound_offset)` needs, and
+/// whether the list is complete. If not, the next segment's index has more.
 pub fn collect_aborted(
     entries: &[AbortedTransaction],
     from_offset: i64,
@@ -468,7 +470,7 @@ mod tests {
         assert_eq!(collect_aborted(&entries, 100, 200), (entries.to_vec(), false));
         let error = parse_transaction_index(&data, 104).unwrap_err();
         assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 0));
-        // Nothing comes after the largest offset.
+        // No entry can follow the largest offset.
         let last = AbortedTransaction { last_offset: i64::MAX, ..entries[1] }.to_bytes();
         let error = parse_transaction_index(&[last, last].concat(), 100).unwrap_err();
         assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 34));

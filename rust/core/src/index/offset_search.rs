@@ -1,16 +1,17 @@
-//! Many look-ups in one remoteLogIndex: the first row whose last offset reaches an offset.
+//! Repeated look-ups in one remoteLogIndex: finds the first row whose last offset reaches an
+//! offset.
 //!
-//! Rows cover much the same number of offsets, so where to look follows from the offset itself,
-//! to a few rows; from there outwards in growing steps. That touches two or three lines of memory
-//! where halving touches a dozen. Rows that are not alike only make the steps more: four times as
-//! far a step, then halving in the last of them.
+//! Entries cover similar numbers of offsets, so the offset itself predicts its row to within a few
+//! rows. From there the search goes outwards in growing steps. It touches two or three cache lines,
+//! where a binary search touches a dozen. Uneven entries only cost more steps: each step is four
+//! times the one before, and a binary search ends the last one.
 
-/// How far the first step from the guess goes, in rows.
+/// Size of the first step from the predicted row, in rows.
 const FIRST_STEP: usize = 4;
-/// How much farther each next one.
+/// Growth factor of each further step.
 const STEP_GROWTH: usize = 4;
 
-/// Where the offsets of a column lie, made once for any number of look-ups.
+/// Linear model of a column of offsets, computed once for many look-ups.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Slope {
@@ -20,7 +21,7 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// Of a column that ascends. An empty one reaches no offset.
+    /// Returns the model of an ascending column. An empty column reaches no offset.
     pub fn of(last_offset: &[i64]) -> Self {
         let (Some(&least), Some(&most)) = (last_offset.first(), last_offset.last()) else {
             return Self { least: i64::MAX, most: i64::MIN, rows_per_offset: 0.0 };
@@ -29,14 +30,14 @@ impl Slope {
         Self { least, most, rows_per_offset }
     }
 
-    /// The first row that reaches an offset; `None` when none does. `last_offset` is the column
-    /// this was made of.
+    /// Returns the first row that reaches an offset, `None` when no row does. `last_offset` is the
+    /// column of this model.
     #[inline]
     pub fn lookup(&self, last_offset: &[i64], target_offset: i64) -> Option<usize> {
         if target_offset > self.most || last_offset.is_empty() {
             return None;
         }
-        // Whatever the guess, what follows finds the row: NaN and the like are cast to 0.
+        // Any prediction leads to the row: NaN and out-of-range values are cast to 0.
         let beyond = target_offset.saturating_sub(self.least) as f64;
         let guess = ((beyond * self.rows_per_offset) as usize).min(last_offset.len() - 1);
         let (low, high) = bracket(last_offset, guess, target_offset);
@@ -44,7 +45,7 @@ impl Slope {
     }
 }
 
-/// Rows `low..high` such that the row wanted is one of them, or `high`.
+/// Returns rows `low..high` such that the result is one of them or `high`.
 #[inline]
 fn bracket(last_offset: &[i64], guess: usize, target_offset: i64) -> (usize, usize) {
     let mut step = FIRST_STEP;
@@ -98,7 +99,7 @@ mod tests {
         assert_same(&edges, edges);
         let even: Vec<i64> = (0..4096).map(|row| 99 + 100 * row).collect();
         assert_same(&even, (0..410_000).step_by(7));
-        // Nearly all offsets in the last rows, and in the first.
+        // Nearly all offsets lie in the last rows, then in the first.
         let late: Vec<i64> = (0..40).map(|row| 1 << row).collect();
         assert_same(&late, (0..41).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]));
         let early: Vec<i64> = late.iter().rev().map(|offset| -offset).collect();
@@ -107,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_column_as_by_halving(
+        fn every_column_agrees_with_binary_search(
             mut column in vec(prop_oneof![any::<i64>(), 0..1000_i64], 0..200),
             targets in vec(prop_oneof![any::<i64>(), -10..1010_i64], 1..50),
         ) {

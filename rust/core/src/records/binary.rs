@@ -1,15 +1,15 @@
-//! Byte strings one after the other, as Arrow's `binary` has them: for readers that know no views,
-//! such as the JVM of Spark.
+//! Consecutive byte strings in Arrow's `binary` layout, for readers without support for views, such
+//! as the JVM of Spark.
 
 use std::ops::Range;
 
 use crate::memory::spare::Spare;
 use crate::records::columns::{BinaryColumn, buffer_of};
 
-/// Byte strings one after the other, some of them null.
+/// Consecutive byte strings, some of them null.
 #[derive(Debug)]
 pub struct BinaryRows {
-    /// Where each one starts, and where the last one ends.
+    /// Start of each string, and the end of the last one.
     pub offsets: Vec<i32>,
     /// A null has no bytes.
     pub data: Vec<u8>,
@@ -24,8 +24,8 @@ impl Default for BinaryRows {
 }
 
 impl BinaryRows {
-    /// Appends some rows of a column whose views point into `bytes`; `None` beyond 2^31 - 1 bytes,
-    /// or if one points elsewhere.
+    /// Appends rows of a column whose views point into `bytes`. Returns `None` beyond 2^31 - 1
+    /// bytes, or if a view points elsewhere.
     pub(crate) fn extend(
         &mut self,
         column: &mut BinaryColumn,
@@ -42,8 +42,8 @@ impl BinaryRows {
         Some(())
     }
 
-    /// As [`Self::extend`], of rows whose bytes lie in `data` itself, from `end` on, where those of
-    /// the rows before end: they are moved up to them. Where they end then.
+    /// Does what [`Self::extend`] does for rows whose bytes lie in `data` itself, at or after
+    /// `end`, where the earlier rows end. Moves the bytes up to `end` and returns the new end.
     pub(crate) fn extend_within(
         &mut self,
         column: &mut BinaryColumn,
@@ -75,8 +75,8 @@ impl BinaryRows {
         Some(end)
     }
 
-    /// Notes which of the rows from `first` on are null: `rows` of a bitmap, which says nothing of
-    /// those behind it.
+    /// Records which of the rows from `first` on are null. `validity` is the bitmap of `rows`; rows
+    /// past its end are not null.
     fn mark(&mut self, first: usize, rows: Range<usize>, validity: &[u8]) {
         if validity.is_empty() && self.validity.is_empty() {
             return;
@@ -94,8 +94,8 @@ impl BinaryRows {
     }
 }
 
-/// Appends the bytes of a view; `None` if it points outside of `buffers`, which views made here
-/// never do.
+/// Appends the bytes of a view. Returns `None` if it points outside `buffers`, which the views of
+/// this crate never do.
 #[inline(always)]
 fn append(view: u128, buffers: &[&[u8]], data: &mut Vec<u8>) -> Option<()> {
     let length = view as u32 as usize;
@@ -109,23 +109,23 @@ fn append(view: u128, buffers: &[&[u8]], data: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Where each of the values starts when they lie one after the other, and where the last one ends;
-/// `None` beyond 2^31 - 1 bytes, which Arrow's `binary` cannot hold. A null has no bytes.
+/// Returns the start of each value when they are stored consecutively, and the end of the last one.
+/// Returns `None` beyond 2^31 - 1 bytes, the limit of Arrow's `binary`. A null has no bytes.
 pub fn binary_offsets(views: &[u128]) -> Option<Vec<i32>> {
     let mut offsets = Vec::with_capacity(views.len() + 1);
     offsets.push(0);
     let mut end = 0u64;
     for &view in views {
         end += u64::from(view as u32);
-        // Cut off where it does not fit; then the last end says so.
+        // The cast truncates an end that does not fit; the last end detects that.
         offsets.push(end as i32);
     }
     i32::try_from(end).is_ok().then_some(offsets)
 }
 
-/// The values one after the other, `size` bytes in all, in memory that was used before if `spare`
-/// has some: that is still in a cache. `None` if a view points outside of `buffers`, which views
-/// made here never do.
+/// Returns the values one after the other, `size` bytes in total, in pooled memory, which is likely
+/// still cached. Returns `None` if a view points outside `buffers`, which the views of this crate
+/// never do.
 pub fn binary_data(
     views: &[u128],
     buffers: &[&[u8]],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn values_follow_each_other_from_wherever_they_are() {
+    fn values_are_joined_from_every_buffer() {
         let (first, second) = (vec![1; 100], (0..200).collect::<Vec<u8>>());
         let twelve = [9; 12];
         let views = [
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_used_before_shows_nothing_of_it() {
+    fn reused_memory_shows_no_old_bytes() {
         let mut spare = Spare::new(8 << 20);
         let used = vec![7; 2 << 20];
         let place = used.as_ptr();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_outside_of_its_buffers_is_none() {
+    fn view_outside_its_buffers_is_none() {
         let buffer: &[u8] = &[0; 32];
         for (view, is_inside) in [
             (pointer(13, 0, 19), true),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_offsets_can_say_is_none() {
+    fn values_beyond_the_offset_limit_are_none() {
         let half = pointer(1 << 30, 0, 0);
         assert!(binary_offsets(&[half]).is_some());
         assert_eq!(binary_offsets(&[half, half]), None);

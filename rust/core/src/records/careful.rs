@@ -1,4 +1,4 @@
-//! One record of a v2 batch, any record, with errors that say what is wrong and where.
+//! Parses any record of a v2 batch, with errors that name cause and position.
 
 use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind, Result};
@@ -7,29 +7,29 @@ use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room}
 use crate::records::stage::{Payload, too_many};
 use crate::varint::{read_varint, read_varlong};
 
-/// Headers so far; empty until the first record that has any.
+/// Headers so far; empty until a record has one.
 #[derive(Default)]
 pub(crate) struct HeaderRows {
-    /// Where the headers of each row up to the last one with headers end.
+    /// End of each row's headers, up to the last row with headers.
     pub(crate) ends: Vec<i32>,
     pub(crate) keys: BinaryColumn,
     pub(crate) values: BinaryColumn,
-    /// Headers that one record may not go beyond.
+    /// Largest number of headers of one record.
     pub(crate) most: usize,
 }
 
-/// One record, parsed.
+/// A parsed record.
 pub(crate) struct Record {
     pub(crate) timestamp_delta: i64,
     pub(crate) offset_delta: i32,
     pub(crate) key: Option<u128>,
     pub(crate) value: Option<u128>,
-    /// Where the next one starts.
+    /// Position of the next record.
     pub(crate) next: usize,
 }
 
-/// Any record, with errors that say what is wrong; keeps its headers, unless its offset is not above
-/// `last_delta`. A timestamp beyond 64 bits wraps, as in Kafka.
+/// Parses any record and returns an error that names what is wrong. Keeps its headers, unless its
+/// offset is not above `last_delta`. A timestamp beyond 64 bits wraps, as in Kafka.
 #[cold]
 #[inline(never)]
 pub(crate) fn careful(
@@ -74,7 +74,7 @@ pub(crate) fn careful(
     Ok(Record { timestamp_delta, offset_delta, key, value, next: end })
 }
 
-/// The error in a payload that the quick way let pass.
+/// Returns the error of a payload that the fast path did not refuse.
 #[cold]
 pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
     let mut at = payload.start;
@@ -88,9 +88,9 @@ pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
     bad(payload.end, "offset deltas within the batch", "one beyond")
 }
 
-/// What is left of a record.
+/// The unread part of a record.
 struct Body<'a> {
-    /// The payload up to the record's end.
+    /// The payload up to the end of the record.
     bytes: &'a [u8],
     at: usize,
 }
@@ -102,7 +102,7 @@ impl Body<'_> {
         Ok(value)
     }
 
-    /// Position and size of a nullable field.
+    /// Returns position and size of a nullable field.
     fn field(&mut self, what: &str) -> Result<Option<(usize, usize)>> {
         let from = self.at;
         let length = self.varint(what)?;
@@ -158,19 +158,19 @@ impl HeaderRows {
         }
     }
 
-    /// Headers of all records.
+    /// Returns the number of headers of all records.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Forgets all headers and keeps their memory.
+    /// Removes all headers and keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.ends.clear();
         self.keys.clear();
         self.values.clear();
     }
 
-    /// Makes room for the headers of `more` rows, if they have as many as the first `rows`.
+    /// Reserves memory for the headers of `more` rows, if they have as many as the first `rows`.
     pub(crate) fn reserve(&mut self, rows: usize, more: usize, spare: &mut Spare) {
         let Some(&end) = self.ends.last() else { return };
         make_room(&mut self.ends, more);
@@ -179,8 +179,8 @@ impl HeaderRows {
         self.values.reserve(headers, spare);
     }
 
-    /// Appends all headers of a row; no view but a value's is null. Nothing if there would be too
-    /// many.
+    /// Appends all headers of a row; only values may be null. Appends nothing when there would be
+    /// too many.
     #[inline]
     pub(crate) fn append_views(&mut self, row: usize, views: &[(u128, u128)]) -> Option<()> {
         let before = self.ends.last().copied().unwrap_or(0);

@@ -5,22 +5,22 @@
 //! 0 length i32   4 the bytes, zero-filled, if length <= 12
 //!                4 first 4 bytes   8 data buffer i32   12 position in it i32, otherwise
 //! ```
-//! All little-endian; a null is 16 zero bytes. Data buffer 0 is the source itself, the others are
-//! what compressed batches opened to. Validity is Arrow's bitmap, lowest bit first, 1 = not null.
+//! All values are little-endian; a null is 16 zero bytes. Data buffer 0 is the source itself; the
+//! others hold decompressed batches. Validity is Arrow's bitmap, lowest bit first, 1 = not null.
 
 use crate::batch::columns::BatchColumns;
 use crate::memory::hints::{LARGE_PAGE_BYTES, prefer_large_pages};
 use crate::memory::spare::{Item, Spare};
 use crate::segment::Stop;
 
-/// The longest value that a view holds itself.
+/// Longest value that a view stores inline.
 pub const INLINE_BYTES: usize = 12;
 
-/// Stands for a null until rows become a column: no view has this length.
+/// Marks a null until rows become a column. No view has this length.
 pub(crate) const NULL_VIEW: u128 = u128::MAX;
 
-/// Calls `use_bytes` with the bytes of a view that is not null; `None` if it points outside of
-/// `buffers`, which views made here never do.
+/// Calls `use_bytes` with the bytes of a view that is not null. Returns `None` if it points outside
+/// `buffers`, which the views of this crate never do.
 pub fn with_view<R>(
     view: u128,
     buffers: &[&[u8]],
@@ -34,7 +34,7 @@ pub fn with_view<R>(
     buffers.get(word(64))?.get(word(96)..)?.get(..length).map(use_bytes)
 }
 
-/// The data buffer that a view points into, if it does.
+/// Returns the data buffer that a view points into, `None` for an inline value.
 pub fn buffer_of(view: u128) -> Option<usize> {
     (view as u32 as usize > INLINE_BYTES).then_some((view >> 64) as u32 as usize)
 }
@@ -43,14 +43,14 @@ pub fn buffer_of(view: u128) -> Option<usize> {
 #[derive(Debug, Default)]
 pub(crate) struct BinaryColumn {
     views: Vec<u128>,
-    /// Kept only from the first null on.
+    /// Bitmap, kept from the first null on.
     validity: Vec<u8>,
     null_count: usize,
-    /// Rows before the first one that is not null: no memory is spent on them until then.
+    /// Number of nulls before the first value. They take no memory until then.
     leading_nulls: usize,
-    /// Memory for the rows once there is one that is not null.
+    /// Memory for the rows after the first value.
     prepared: Vec<u128>,
-    /// Rows to make room for then, if that is too small.
+    /// Number of rows to reserve if `prepared` is too small.
     planned: usize,
 }
 
@@ -59,14 +59,14 @@ pub(crate) struct BinaryColumn {
 pub struct BinaryParts {
     /// One view per row.
     pub views: Vec<u128>,
-    /// One bit per row; `None` when nothing is null.
+    /// One bit per row; `None` without nulls.
     pub validity: Option<Vec<u8>>,
-    /// Nulls.
+    /// Number of nulls.
     pub null_count: usize,
 }
 
 impl BinaryParts {
-    /// Row `row` is null; rows that do not exist are, too.
+    /// Returns true when row `row` is null or does not exist.
     pub fn is_null(&self, row: usize) -> bool {
         row >= self.views.len()
             || self.validity.as_ref().is_some_and(|bits| bits[row / 8] >> (row % 8) & 1 == 0)
@@ -74,12 +74,12 @@ impl BinaryParts {
 }
 
 impl BinaryColumn {
-    /// Rows.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.views.len().max(self.leading_nulls)
     }
 
-    /// Makes room, at once or when the first row comes that is not null.
+    /// Reserves memory, at once or when the first value arrives.
     pub(crate) fn reserve(&mut self, rows: usize, spare: &mut Spare) {
         if !self.views.is_empty() {
             return reserve(&mut self.views, rows, spare);
@@ -91,7 +91,7 @@ impl BinaryColumn {
         }
     }
 
-    /// Adds rows, among which are nulls only if the caller says so.
+    /// Appends rows. `may_be_null` says whether nulls are possible.
     pub(crate) fn append(&mut self, views: &[u128], may_be_null: bool) {
         let is_null = |view: &&u128| **view == NULL_VIEW;
         let nulls = if may_be_null { views.iter().filter(is_null).count() } else { 0 };
@@ -113,7 +113,7 @@ impl BinaryColumn {
         }
     }
 
-    /// Gives the leading nulls their memory, because a row follows that is not null.
+    /// Allocates the leading nulls, because a value follows.
     fn materialise(&mut self) {
         let rows = std::mem::take(&mut self.leading_nulls);
         self.views = std::mem::take(&mut self.prepared);
@@ -129,7 +129,7 @@ impl BinaryColumn {
         }
     }
 
-    /// Adds one row.
+    /// Appends one row.
     pub(crate) fn push(&mut self, view: Option<u128>) {
         if self.views.is_empty() {
             self.materialise();
@@ -143,11 +143,12 @@ impl BinaryColumn {
         }
     }
 
-    /// Marks a row that is in memory as null.
+    /// Marks a row in memory as null.
     pub(crate) fn set_null(&mut self, row: usize) {
         let bytes = self.views.len().div_ceil(8);
         if self.validity.len() < bytes {
-            // Rows without a bit so far are not null; spare bits are set, too, and cleared at last.
+            // Earlier rows without a bit are not null. Unused bits are set here and cleared at the
+            // end.
             self.validity.resize(bytes, 0xff);
         }
         self.views[row] = 0;
@@ -155,7 +156,7 @@ impl BinaryColumn {
         self.null_count += 1;
     }
 
-    /// The views of all rows, and the bitmap as far as it goes: rows behind it are not null.
+    /// Returns the views of all rows and the bitmap. Rows past the bitmap's end are not null.
     pub(crate) fn parts(&mut self) -> (&[u128], &[u8]) {
         if self.views.is_empty() {
             self.materialise();
@@ -163,7 +164,7 @@ impl BinaryColumn {
         (&self.views, &self.validity)
     }
 
-    /// Forgets all rows and keeps their memory.
+    /// Removes all rows and keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.leading_nulls = 0;
         self.null_count = 0;
@@ -176,7 +177,7 @@ impl BinaryColumn {
     pub(crate) fn finish(mut self, spare: &mut Spare) -> BinaryParts {
         spare.give(self.prepared);
         if self.views.is_empty() && self.leading_nulls > 0 {
-            // Zeroed allocations of any size cost next to nothing until they are read.
+            // Zeroed allocations of any size cost almost nothing until they are read.
             let rows = self.leading_nulls;
             let validity = Some(vec![0; rows.div_ceil(8)]);
             return BinaryParts { views: vec![0; rows], validity, null_count: rows };
@@ -193,7 +194,7 @@ impl BinaryColumn {
     }
 }
 
-/// Makes room for `rows` more, in memory that was used before if there is some.
+/// Reserves memory for `rows` more, pooled memory if possible.
 pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, spare: &mut Spare) {
     if column.capacity() - column.len() >= rows {
         return;
@@ -206,7 +207,7 @@ pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, spare: &
     make_room(column, rows);
 }
 
-/// Makes room for `rows` more; in large columns, for whole large pages.
+/// Reserves memory for `rows` more; large columns get whole large pages.
 pub(crate) fn make_room<T>(column: &mut Vec<T>, rows: usize) {
     let row_bytes = size_of::<T>();
     let bytes = (column.len() + rows).saturating_mul(row_bytes);
@@ -221,16 +222,16 @@ pub(crate) fn make_room<T>(column: &mut Vec<T>, rows: usize) {
 /// The headers of all records: a list per record.
 #[derive(Debug, Default)]
 pub struct HeaderColumns {
-    /// Where each record's headers start in the two columns below, and where the last one's end;
-    /// `None` when no record has any.
+    /// Start of each record's headers in the two columns below, and the end of the last one's;
+    /// `None` when no record has headers.
     pub list_offsets: Option<Vec<i32>>,
-    /// Never null.
+    /// Header keys, never null.
     pub keys: BinaryParts,
-    /// Values.
+    /// Header values.
     pub values: BinaryParts,
 }
 
-/// Everything a decode produces.
+/// Result of a decode.
 #[derive(Debug)]
 pub struct Records {
     /// Offset of each record.
@@ -243,13 +244,13 @@ pub struct Records {
     pub values: BinaryParts,
     /// Headers.
     pub headers: HeaderColumns,
-    /// One row per batch, control batches too.
+    /// One row per batch, including control batches.
     pub batches: BatchColumns,
-    /// First row of each batch, and the number of rows last.
+    /// First row of each batch, then the number of rows.
     pub batch_starts: Vec<i64>,
     /// Data buffers 1 and up.
     pub opened: Vec<Vec<u8>>,
-    /// Why and where the decode ended: the end, or a torn or zero tail.
+    /// Where and why the decode ended: at the end, or at a torn or zero tail.
     pub stop: Stop,
 }
 
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_before_the_first_value_have_no_bits_until_then() {
+    fn leading_nulls_take_no_memory_until_the_first_value() {
         for before in [1, 3, 7, 8, 9, 64, 100] {
             let nulls = vec![NULL_VIEW; before];
             let parts = column(&[&nulls, &[5, NULL_VIEW, 6]]);
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bitmap_covers_its_rows_and_no_more() {
+    fn bitmap_covers_exactly_its_rows() {
         for after in [0, 1, 7, 8, 20] {
             let parts = column(&[&[1, NULL_VIEW], &vec![2; after]]);
             let bits = parts.validity.unwrap();

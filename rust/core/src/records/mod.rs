@@ -1,9 +1,9 @@
-//! Decodes the records of a range of batches into columns, without a copy of uncompressed ones:
-//! views of keys and values point into the source itself.
+//! Decodes the records of a range of batches into columns. Uncompressed records are not copied:
+//! views of keys and values point into the source.
 //!
-//! A batch is checked like a scan checks it and then taken apart; anything that is not exactly what
-//! the format says is an error with its byte position. Only a tail that is cut off or all zeros is
-//! no error: the decode ends before it and says so.
+//! Each batch is checked as in a scan and then decoded. Any deviation from the format is an error
+//! with its byte position. Only a tail that is cut off or all zeros is not an error: the decode
+//! ends before it and reports it.
 
 pub mod binary;
 pub(crate) mod careful;
@@ -29,25 +29,25 @@ use crate::records::rows::Rows;
 use crate::records::stage::Payload;
 use crate::segment::{self, Stop, StopReason};
 
-/// The columns of one batch may take this many times the memory that the batch may open to: a header
+/// The columns of one batch may take this many times the memory of its decompressed bytes: a header
 /// of two bytes becomes two views.
 const COLUMNS_RATIO: usize = 2;
-/// They may always take this much.
+/// The columns of one batch may always take this much.
 const MIN_COLUMNS_BYTES: usize = 1 << 20;
 
-/// The size of data buffers for opened batches: large, since fresh memory is cheapest in large pieces.
+/// Size of the data buffers for decompressed batches. Large allocations are the cheapest per byte.
 const OPENED_BYTES: usize = 64 << 20;
 
-/// How to decode.
+/// Settings of a decode.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeOptions {
-    /// Check every batch's checksum.
+    /// Verify the checksum of every batch.
     pub verify_crc: bool,
     /// Decode the records of control batches too.
     pub include_control: bool,
-    /// Limit for what one batch may open to.
+    /// Largest decompressed size of one batch.
     pub max_decompressed_bytes: usize,
-    /// No batch is begun once opened batches and columns take this much memory.
+    /// Stop before the next batch when decompressed batches and columns take this much memory.
     pub budget_bytes: usize,
 }
 
@@ -72,13 +72,13 @@ pub fn decode_records(
     decode_records_into(data, first_position, options, &mut Spare::default())
 }
 
-/// Checks the batches of `data` as [`decode_records`] does, one at a time in memory, and keeps none of
-/// their records.
+/// Checks the batches of `data` like [`decode_records`], one at a time in memory, and drops their
+/// records.
 pub fn check_records(data: &[u8], first_position: u64, options: &DecodeOptions) -> Result<Records> {
     decode(data, first_position, options, &mut Spare::default(), true)
 }
 
-/// [`decode_records`] into memory that was used before, as far as `spare` has some.
+/// Decodes like [`decode_records`], into memory from `spare` where possible.
 pub fn decode_records_into(
     data: &[u8],
     first_position: u64,
@@ -112,7 +112,7 @@ fn decode(
 }
 
 enum Next {
-    /// Bytes of the batch that was taken.
+    /// Size of the decoded batch.
     Batch(usize),
     Stop(Stop),
 }
@@ -127,7 +127,7 @@ struct Decoder<'a> {
     batch_starts: Vec<i64>,
     previous_last_offset: i64,
     open: Output,
-    /// Bytes of compressed payloads so far, and what they opened to.
+    /// Compressed and decompressed bytes so far.
     compressed_bytes: u128,
     opened_bytes: u128,
     spare: &'a mut Spare,
@@ -174,12 +174,12 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Memory that the columns and opened batches take.
+    /// Returns the memory of the columns and decompressed batches.
     fn used_bytes(&self) -> usize {
         self.rows.size_bytes() + self.opened_bytes as usize
     }
 
-    /// Takes the batch at `at`, or tells why there is none.
+    /// Decodes the batch at `at`, or returns why there is none.
     fn next_batch(&mut self, at: usize) -> Result<Next> {
         let rest = &self.data[at..];
         let position = self.first_position + at as u64;
@@ -215,7 +215,7 @@ impl<'a> Decoder<'a> {
         Ok(Next::Batch(size))
     }
 
-    /// The header of a v2 batch, checked.
+    /// Checks and returns the header of a v2 batch.
     fn check(&self, bytes: &[u8; HEADER_SIZE], batch: &[u8], position: u64) -> Result<BatchHeader> {
         let header = BatchHeader::parse(bytes);
         if self.options.verify_crc {
@@ -230,22 +230,22 @@ impl<'a> Decoder<'a> {
         Ok(header)
     }
 
-    /// Makes room for the rows that the rest holds if it is like the first `taken` bytes, as far as
-    /// the budget goes: growing step by step would move the columns many times over. Room that stays
-    /// unused costs nothing, but a guess from few bytes is kept small.
+    /// Reserves memory for the rest of the rows, within the budget, on the assumption that the rest
+    /// resembles the first `taken` bytes. Growing step by step would move the columns many times.
+    /// Unused memory costs nothing, but an estimate from few bytes is kept small.
     fn foresee(&mut self, taken: usize) {
         const MAX_ROWS: usize = 16 << 20;
         let (rows, used) = (self.rows.len(), self.used_bytes());
         let budget = self.options.budget_bytes;
         if used / 2 > budget {
-            // This batch took far more than is usual: what is kept for others would come on top.
+            // This batch took far more than usual; pooled memory would come on top of it.
             self.spare.clear();
         }
         let has_room = self.rows.is_check || self.rows.capacity() > rows + rows / 64;
         if has_room || taken == self.data.len() || used >= budget {
             return;
         }
-        // Bytes that the budget lets through, if they are like those before.
+        // Bytes that fit the budget, if they resemble those before.
         let fitting = taken as u128 * (budget - used) as u128 / used.max(1) as u128;
         let left = ((self.data.len() - taken) as u128).min(fitting);
         let more = (rows as u128 * left / taken as u128) as usize;
@@ -287,7 +287,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Opens a compressed payload, which ends `left` bytes before the source does.
+    /// Decompresses a payload that ends `left` bytes before the source does.
     fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8], left: usize) -> Result<()> {
         let limit = self.options.max_decompressed_bytes.min(MAX_BUFFER_BYTES);
         if self.rows.is_check {
@@ -297,7 +297,7 @@ impl<'a> Decoder<'a> {
         let size = compressed.len();
         let planned = match self.compressed_bytes {
             0 => size.saturating_mul(USUAL_RATIO),
-            // As the batches so far, and a little more.
+            // The average of the batches so far, and a little more.
             before => {
                 let rest = (size + left) as u128 * self.opened_bytes / before;
                 let left = self.options.budget_bytes.saturating_sub(self.used_bytes());
@@ -311,7 +311,8 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Appends the message, or what the wrapper holds, at `at`. Error positions count from there.
+    /// Appends the message at `at`, or the messages in the wrapper at `at`. Error positions count
+    /// from there.
     fn message(&mut self, at: usize, size: usize) -> Result<BatchHeader> {
         let source = self.data;
         let data = &source[at..at + size];
@@ -362,7 +363,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The payload that was opened last.
+/// Returns the payload that was decompressed last.
 fn opened(open: &Output) -> Payload<'_> {
     Payload {
         bytes: open.buffer(),
@@ -373,7 +374,7 @@ fn opened(open: &Output) -> Payload<'_> {
     }
 }
 
-/// Ends of data that are no error.
+/// Turns a torn or zero tail, which is no error, into its `Stop`.
 fn tail(stop: Stop) -> Result<Stop> {
     let kind = match stop.reason {
         StopReason::End | StopReason::TornTail | StopReason::ZeroTail => return Ok(stop),

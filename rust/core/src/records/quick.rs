@@ -1,6 +1,6 @@
-//! The hottest loops of the house: records with few headers or none whose deltas take at most three
-//! bytes and whose lengths take at most two. They refuse everything else without a word, for
-//! [`crate::records::careful`] to look at.
+//! The fast path for usual records: few or no headers, deltas of at most three bytes and lengths of
+//! at most two. It refuses everything else without an error; [`crate::records::careful`] then
+//! parses it.
 
 use crate::memory::hints::prefetch;
 use crate::records::careful::HeaderRows;
@@ -8,13 +8,13 @@ use crate::records::columns::{INLINE_BYTES, NULL_VIEW};
 use crate::records::stage::{BLOCK_ROWS, Stage, Walk};
 
 const CACHE_LINE_BYTES: usize = 64;
-/// The most headers that the quick way takes.
+/// Largest number of headers on the fast path.
 const MAX_QUICK_HEADERS: usize = 16;
 
-/// Bytes that [`quick_rows`] may read behind a record.
+/// Number of bytes after a record that [`quick_rows`] may read.
 pub(crate) const WINDOW_BYTES: usize = 16;
 
-/// Masks for the first 4 and the next 8 bytes of a value that a view holds itself, by length.
+/// Masks for the first 4 and the next 8 bytes of an inline value, by length.
 const INLINE_MASKS: [(u32, u64); 16] = {
     let mut masks = [(u32::MAX, u64::MAX); 16];
     let mut size = 0;
@@ -29,8 +29,8 @@ const INLINE_MASKS: [(u32, u64); 16] = {
     masks
 };
 
-/// Stages records up to row `end` of the stage, as long as they have no headers, lengths of two and
-/// deltas of three bytes at most, and end well before the window does.
+/// Stages records up to row `end` of the stage, while they have no headers, lengths of at most two
+/// bytes, deltas of at most three, and end well before the window.
 #[inline(never)]
 pub(crate) fn quick_rows<const EVERY_LINE: bool>(
     window: &[u8],
@@ -41,8 +41,8 @@ pub(crate) fn quick_rows<const EVERY_LINE: bool>(
 ) {
     let mut row = stage.filled;
     let end = end.min(BLOCK_ROWS);
-    // Positions of 32 bits cannot overflow when a small number is added to them as 64 bits, which
-    // leaves one comparison of every check.
+    // Adding a small number as 64 bits to a 32-bit position cannot overflow, so each check needs
+    // one comparison.
     let Ok(mut at) = u32::try_from(walk.at) else { return };
     while row < end {
         let Some(next) = quick(window, buffer, stage, row, at, &mut walk.last_delta) else { break };
@@ -64,13 +64,13 @@ pub(crate) fn quick_rows<const EVERY_LINE: bool>(
     walk.at = at as usize;
 }
 
-/// `SIZE` bytes from `at` on.
+/// Returns `SIZE` bytes from `at`.
 #[inline(always)]
 fn bytes_at<const SIZE: usize>(window: &[u8], at: u32) -> Option<&[u8; SIZE]> {
     window.get(at as usize..at as usize + SIZE)?.first_chunk()
 }
 
-/// As [`quick_rows`], for records with a few headers or none.
+/// Does what [`quick_rows`] does for records with few or no headers.
 #[inline(never)]
 pub(crate) fn quick_rows_with_headers(
     payload: (&[u8], u32),
@@ -103,7 +103,7 @@ pub(crate) fn quick_rows_with_headers(
     walk.at = at as usize;
 }
 
-/// Appends the headers from `at` to exactly `end`, or nothing.
+/// Appends the headers from `at` to exactly `end`, or returns `None`.
 #[inline(always)]
 fn quick_headers(
     window: &[u8],
@@ -119,7 +119,7 @@ fn quick_headers(
         return (at == end).then_some(());
     }
     let mut views = [(0, 0); MAX_QUICK_HEADERS];
-    // An odd zig-zag is negative, and 0x80 begins a longer number.
+    // An odd zig-zag is negative, and 0x80 starts a longer number.
     let views = views.get_mut(..usize::from(count / 2)).filter(|_| count & 0x81 == 0)?;
     let (mut null_key, mut null_value) = (false, false);
     for (key, value) in views.iter_mut() {
@@ -132,8 +132,8 @@ fn quick_headers(
     headers.append_views(row, views)
 }
 
-/// Stages the record at `start`; where the next one starts. What it leaves behind when it cannot is
-/// written over.
+/// Stages the record at `start` and returns the position of the next one. On failure, the next
+/// record overwrites what was staged.
 #[inline(always)]
 fn quick(
     window: &[u8],
@@ -151,8 +151,8 @@ fn quick(
     Some(end)
 }
 
-/// Stages the record at `start` but for its headers; where they start, where it ends, and its
-/// offset delta.
+/// Stages the record at `start` without its headers. Returns the start of the headers, the end of
+/// the record and its offset delta.
 #[inline(always)]
 fn quick_fields(
     window: &[u8],
@@ -163,7 +163,7 @@ fn quick_fields(
     last_delta: i64,
 ) -> Option<(u32, u32, i64)> {
     let word = u64::from_le_bytes(*bytes_at(window, start)?);
-    // From the attributes byte on, which is unused.
+    // Starts at the attributes byte, which is unused.
     let (length, at, rest) = if word & 0x80 == 0 {
         (word & 0x7f, start.wrapping_add(1), word >> 8)
     } else if word & 0x8000 == 0 {
@@ -173,7 +173,7 @@ fn quick_fields(
     };
     let (timestamp_delta, offset_delta, size) = deltas(rest)?;
     let end = at.wrapping_add((length >> 1) as u32);
-    // Numbers from 0 up have an even zig-zag.
+    // Non-negative numbers have an even zig-zag.
     if (length | offset_delta) & 1 != 0 || end as usize + WINDOW_BYTES > window.len() {
         return None;
     }
@@ -190,11 +190,11 @@ fn quick_fields(
     Some((at, end, offset_delta))
 }
 
-/// Both deltas of a record from its attributes byte on, zig-zag still on, and the bytes up to their
-/// end.
+/// Returns both deltas of a record, still zig-zag encoded, and the bytes from the attributes byte
+/// to their end.
 #[inline(always)]
 fn deltas(rest: u64) -> Option<(u64, u64, u32)> {
-    // Which bytes behind the attributes are not the last of their number.
+    // Bytes after the attributes that are not the last byte of their number.
     match rest & 0x8080_8000 {
         0 | 0x8000_0000 => Some((rest >> 8 & 0x7f, rest >> 16 & 0x7f, 3)),
         0x80_0000 => Some((rest >> 8 & 0x7f, rest >> 16 & 0x7f | rest >> 17 & 0x3f80, 4)),
@@ -202,7 +202,7 @@ fn deltas(rest: u64) -> Option<(u64, u64, u32)> {
     }
 }
 
-/// Deltas of up to three bytes.
+/// Decodes deltas of up to three bytes.
 #[inline(always)]
 fn longer_deltas(rest: u64) -> Option<(u64, u64, u32)> {
     let take = |word: u64| {
@@ -219,8 +219,8 @@ fn longer_deltas(rest: u64) -> Option<(u64, u64, u32)> {
     Some((timestamp_delta, offset_delta, 1 + first + second))
 }
 
-/// Stages the nullable field at `at`; where it ends, which may be anywhere: the caller compares the
-/// end of the last field with that of the record.
+/// Stages the nullable field at `at` and returns its end, which is unchecked: the caller compares
+/// the end of the last field with that of the record.
 #[inline(always)]
 fn quick_field(
     window: &[u8],

@@ -1,30 +1,30 @@
-//! What a row of a table has beside its record: the fields of the record's batch, once for each
-//! record, and the time in microseconds, as Arrow and Spark have it.
+//! Row columns of a table besides the record: the fields of the record's batch, repeated for each
+//! record, and the timestamp in microseconds, as in Arrow and Spark.
 
 use crate::batch::header::{BatchHeader, LOG_APPEND_TIME};
 
-/// The latest time that microseconds can say; the earliest is as far before 1970.
+/// Largest time in ms that fits into microseconds. The smallest is its negative.
 const MAX_MS: i64 = i64::MAX / 1000;
 
-/// The fields of batches that rows have, too; all have the same length.
+/// Batch fields that rows repeat; all have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchFields<'a> {
     /// Format version.
     pub magic: &'a [i8],
     /// Codec and flags.
     pub attributes: &'a [i16],
-    /// -1 unknown.
+    /// Leader epoch, -1 unknown.
     pub leader_epoch: &'a [i32],
-    /// -1 none.
+    /// Producer id, -1 none.
     pub producer_id: &'a [i64],
-    /// -1 none.
+    /// Producer epoch, -1 none.
     pub producer_epoch: &'a [i16],
-    /// -1 none.
+    /// Sequence of the first record, -1 none.
     pub base_sequence: &'a [i32],
 }
 
 impl BatchFields<'_> {
-    /// Kafka's numbers, one for each batch: -1 none, 0 create time, 1 log append time.
+    /// Returns Kafka's timestamp type of each batch: -1 none, 0 create time, 1 log append time.
     pub fn timestamp_types(&self) -> Vec<i32> {
         self.magic
             .iter()
@@ -37,23 +37,23 @@ impl BatchFields<'_> {
 /// Columns of rows; all have the same length.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RowColumns {
-    /// What microseconds cannot say is the nearest that they can.
+    /// Timestamp in microseconds, saturated at the limits.
     pub timestamp_us: Vec<i64>,
-    /// Kafka's numbers: -1 none, 0 create time, 1 log append time.
+    /// Kafka's timestamp type: -1 none, 0 create time, 1 log append time.
     pub timestamp_type: Vec<i32>,
-    /// Of the batch.
+    /// Leader epoch of the batch.
     pub leader_epoch: Vec<i32>,
-    /// Of the batch.
+    /// Producer id of the batch.
     pub producer_id: Vec<i64>,
-    /// Of the batch.
+    /// Producer epoch of the batch.
     pub producer_epoch: Vec<i16>,
-    /// Of the batch.
+    /// First sequence of the batch.
     pub base_sequence: Vec<i32>,
 }
 
 impl RowColumns {
-    /// The columns of rows with these times; rows `starts[i]` to `starts[i + 1]` are of batch i.
-    /// `None` unless that gives every row a batch and every batch its fields.
+    /// Builds the columns of rows with these timestamps; rows `starts[i]` to `starts[i + 1]` belong
+    /// to batch i. Returns `None` unless every row has a batch and every batch has its fields.
     pub fn of(batches: BatchFields<'_>, starts: &[i64], timestamp_ms: &[i64]) -> Option<Self> {
         let counts = counts(starts, timestamp_ms.len())?;
         let types = batches.timestamp_types();
@@ -67,7 +67,7 @@ impl RowColumns {
         })
     }
 
-    /// Appends rows with these times, all of one batch of magic 2.
+    /// Appends rows with these timestamps, all of one batch of magic 2.
     pub(crate) fn extend(&mut self, header: &BatchHeader, timestamp_ms: &[i64]) {
         self.timestamp_us.extend(timestamp_ms.iter().map(|&ms| microseconds(ms)));
         let rows = self.timestamp_us.len();
@@ -87,7 +87,7 @@ fn microseconds(ms: i64) -> i64 {
     ms.clamp(-MAX_MS, MAX_MS) * 1000
 }
 
-/// How many rows are of each batch; `None` unless they are `rows` together.
+/// Returns the number of rows of each batch, `None` unless they sum to `rows`.
 fn counts(starts: &[i64], rows: usize) -> Option<Vec<usize>> {
     let (&first, &last) = (starts.first()?, starts.last()?);
     if first != 0 || usize::try_from(last) != Ok(rows) {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_batch_are_none() {
+    fn rows_without_a_batch_are_refused() {
         for (starts, rows) in [
             (&[0, 2, 3, 3, 5][..], 4),
             (&[0, 2, 3, 3, 5], 6),

@@ -1,5 +1,5 @@
-//! The records of one payload after the other, put into columns (formats section 2.1): the quick way
-//! as far as it goes, the careful way for the rest and for errors.
+//! Puts the records of one payload after the other into columns (formats section 2.1): the fast
+//! path as far as it goes, the slow path for the rest and for errors.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use crate::records::columns::{BinaryColumn, reserve};
 use crate::records::quick::{WINDOW_BYTES, quick_rows, quick_rows_with_headers};
 use crate::records::stage::{BLOCK_ROWS, Payload, Stage, Walk, too_many};
 
-/// The smallest record: seven fields of one byte each.
+/// Size of the smallest record: seven fields of one byte each.
 pub(crate) const MIN_RECORD_BYTES: usize = 7;
-/// An offset and a timestamp.
+/// Size of an offset and a timestamp.
 const ROW_BYTES: usize = 2 * size_of::<i64>();
-/// The views of a key and a value.
+/// Size of the views of a key and a value.
 const PAIR_BYTES: usize = 2 * size_of::<u128>();
-/// The columns being filled, and the rows that are on their way into them.
+/// The columns being filled, and the staged rows that follow.
 #[derive(Default)]
 pub(crate) struct Rows {
     pub(crate) offset: Vec<i64>,
@@ -26,17 +26,17 @@ pub(crate) struct Rows {
     pub(crate) keys: BinaryColumn,
     pub(crate) values: BinaryColumn,
     pub(crate) headers: HeaderRows,
-    /// The most memory that the columns may take.
+    /// Largest memory of the columns.
     pub(crate) limit_bytes: Option<usize>,
-    /// Rows are checked and not kept.
+    /// Check rows without keeping them.
     pub(crate) is_check: bool,
-    /// Memory that rows would have taken.
+    /// Memory that dropped rows would have taken.
     dropped_bytes: usize,
     stage: Box<Stage>,
 }
 
 impl Rows {
-    /// Rows so far.
+    /// Returns the number of rows so far.
     pub(crate) fn len(&self) -> usize {
         self.offset.len() + self.stage.filled
     }
@@ -45,13 +45,13 @@ impl Rows {
         self.offset.capacity()
     }
 
-    /// Memory that the rows take.
+    /// Returns the memory of the rows.
     pub(crate) fn size_bytes(&self) -> usize {
         let views = self.keys.len() + self.values.len() + self.headers.len() * 2;
         self.dropped_bytes + self.len() * ROW_BYTES + views * size_of::<u128>()
     }
 
-    /// Refuses more rows when they take all the memory that they may; `position` is that of their
+    /// Refuses more rows when the memory limit is reached. `position` is the position of their
     /// payload.
     fn check_limit(&mut self, position: usize) -> Result<()> {
         let Some(limit) = self.limit_bytes else {
@@ -73,8 +73,8 @@ impl Rows {
         self.headers.reserve(self.len(), rows, spare);
     }
 
-    /// Appends the records of a v2 batch; they fill the payload exactly. Error positions are those
-    /// in the data buffer.
+    /// Appends the records of a v2 batch, which fill the payload exactly. Error positions count
+    /// from the start of the data buffer.
     pub(crate) fn append(&mut self, payload: &Payload<'_>, header: &BatchHeader) -> Result<()> {
         let count = header.record_count as usize;
         let size = payload.end - payload.start;
@@ -100,13 +100,13 @@ impl Rows {
             return Err(bad(walk.at, "nothing after the last record", found));
         }
         if walk.last_delta > header.last_offset_delta.into() {
-            // Deltas ascend, so this is looked at once per batch; now find the record.
+            // Deltas ascend, so one check per batch is enough; now find the record.
             return Err(find_fault(payload, header));
         }
         Ok(())
     }
 
-    /// Appends a legacy message, which lies at the start of the payload.
+    /// Appends a legacy message, which starts the payload.
     pub(crate) fn push_message(
         &mut self,
         payload: &Payload<'_>,
@@ -123,8 +123,8 @@ impl Rows {
         }
     }
 
-    /// Fills the stage up to row `end` of it, with deltas for offsets and timestamps; one row less for
-    /// each record that is passed over.
+    /// Fills the stage up to row `end`, with deltas for offsets and timestamps. Each skipped record
+    /// lowers `end` by one.
     fn fill(
         &mut self,
         payload: &Payload<'_>,
@@ -142,7 +142,7 @@ impl Rows {
                 careful(payload, walk.at, row, walk.last_delta, header, &mut self.headers)?;
             walk.at = record.next;
             if i64::from(record.offset_delta) <= walk.last_delta {
-                // Kafka's consumer passes over offsets that it is beyond.
+                // Kafka's consumer skips offsets below its position.
                 end -= 1;
                 continue;
             }
@@ -153,7 +153,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Fills the stage as far as the quick ways go; whether that is up to row `end`.
+    /// Fills the stage on the fast path and returns true when it reached row `end`.
     fn fill_quickly(&mut self, window: &[u8], buffer: u32, end: usize, walk: &mut Walk) -> bool {
         let stage = &mut self.stage;
         if !walk.has_headers {
@@ -169,12 +169,12 @@ impl Rows {
         let (before, first_row) = (stage.filled, self.offset.len());
         let payload = (window, buffer);
         quick_rows_with_headers(payload, stage, first_row, &mut self.headers, end, walk);
-        // Where one record has headers, the others have, too.
+        // If one record has headers, the others usually have some, too.
         walk.has_headers = stage.filled > before;
         stage.filled == end
     }
 
-    /// Forgets all rows and keeps their memory.
+    /// Removes all rows and keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.offset.clear();
         self.timestamp_ms.clear();

@@ -1,33 +1,34 @@
-//! The rows of a payload on their way into the columns: where the walk over the payload is, and the
-//! block of rows that is filled next.
+//! The walk over a payload and the block of rows that it fills next.
 
 use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind};
 use crate::records::columns::NULL_VIEW;
 
-/// Rows that are put together before they are copied: long copies do not read what they write over.
+/// Rows that are collected before they are copied as a block: large copies avoid reading the
+/// target.
 pub(crate) const BLOCK_ROWS: usize = 1024;
-/// Bounds of how far ahead memory is asked for: beyond a core's own prefetching, within its cache.
+/// Limits of the prefetch distance: beyond the hardware prefetcher, within the core's cache.
 const MIN_AHEAD_BYTES: usize = 4 << 10;
 const MAX_AHEAD_BYTES: usize = 64 << 10;
 
 /// The records of one batch inside a data buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Payload<'a> {
-    /// The whole data buffer, at most 2^31 - 1 bytes: a record's head is read in words that may
-    /// go beyond the payload.
+    /// The whole data buffer, at most 2^31 - 1 bytes. The head of a record is read in words that
+    /// may reach past the payload.
     pub(crate) bytes: &'a [u8],
-    /// Its number.
+    /// Number of the data buffer.
     pub(crate) buffer: u32,
-    /// The payload, within `bytes`.
+    /// Start of the payload within `bytes`.
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Checksums are computed over the data buffer.
+    /// True when checksums are computed over the data buffer.
     pub(crate) is_checked: bool,
 }
 
 impl Payload<'_> {
-    /// The view of `length` bytes at `at`, which the caller has compared with the payload.
+    /// Returns the view of `length` bytes at `at`. The caller has checked that they lie in the
+    /// payload.
     #[inline]
     pub(crate) fn view(&self, at: usize, length: usize) -> u128 {
         let value = self.bytes.get(at..).and_then(|rest| rest.get(..length)).unwrap_or_default();
@@ -41,21 +42,21 @@ impl Payload<'_> {
         u128::from_le_bytes(head) | self.pointer(at)
     }
 
-    /// The upper half of a long value's view.
+    /// Returns the upper half of a long value's view.
     #[inline(always)]
     fn pointer(&self, at: usize) -> u128 {
         u128::from(self.buffer) << 64 | (at as u128) << 96
     }
 }
 
-/// Rows are put together here, where the compiler knows the bounds and the first-level cache takes
-/// the stores, and then copied as a block.
+/// A block of rows that is copied at once. Its size is known to the compiler, and its stores stay
+/// in the first-level cache.
 pub(crate) struct Stage {
     pub(crate) offset: [i64; BLOCK_ROWS],
     pub(crate) timestamp_ms: [i64; BLOCK_ROWS],
     pub(crate) keys: [u128; BLOCK_ROWS],
     pub(crate) values: [u128; BLOCK_ROWS],
-    /// Rows may be `NULL_VIEW`.
+    /// Keys may be `NULL_VIEW`.
     pub(crate) null_keys: bool,
     pub(crate) null_values: bool,
     pub(crate) filled: usize,
@@ -75,22 +76,22 @@ impl Default for Stage {
     }
 }
 
-/// Where a walk over a payload stands.
+/// State of a walk over a payload.
 pub(crate) struct Walk {
     pub(crate) at: usize,
     pub(crate) last_delta: i64,
-    /// How far ahead to ask for memory.
+    /// Prefetch distance.
     pub(crate) ahead: usize,
-    /// Ask for every line of it, not only for those that the decode looks at.
+    /// Prefetch every line, not only those that the decode reads.
     pub(crate) every_line: bool,
-    /// Records with headers were the last ones seen.
+    /// The last records had headers.
     pub(crate) has_headers: bool,
 }
 
 impl Walk {
     pub(crate) fn new(payload: &Payload<'_>) -> Self {
         let size = payload.end - payload.start;
-        // A batch ahead, if that still fits a cache: then its checksum finds it there.
+        // Prefetch one batch ahead if it fits the cache, so that its checksum finds it there.
         let fits = size <= MAX_AHEAD_BYTES;
         Self {
             at: payload.start,

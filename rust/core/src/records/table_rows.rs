@@ -1,9 +1,9 @@
-//! Rows of a table straight out of a segment file.
+//! Decodes table rows directly from a segment file.
 //!
-//! A file is read, checked and taken apart in pieces that stay in a core's own cache, into the memory
-//! that the values are going to be in: so bytes come from memory once and go there once. What is done
-//! in this way is the usual: whole, plain batches of magic 2 in order. At anything else the rows end,
-//! for [`crate::records`] to look at.
+//! The file is read, checked and decoded in parts that fit a core's cache, into the memory of the
+//! values themselves. Bytes therefore cross the memory bus once in each direction. This fast path
+//! covers whole, uncompressed batches of magic 2 in order. At anything else the rows end, and
+//! [`crate::records`] continues.
 
 use crate::batch::header::{
     BatchHeader, CRC_START, Codec, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32,
@@ -21,21 +21,21 @@ use crate::source::SegmentFile;
 
 /// A quarter of the second-level cache of common cores.
 const PIECE_BYTES: usize = 128 << 10;
-/// What the decoder likes to see behind a record.
+/// Bytes after a record that the decoder may read.
 const BEHIND_BYTES: usize = 64;
 
-/// Which rows to make.
+/// Which rows to decode.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Where a batch begins.
+    /// Position of the first batch.
     pub position: u64,
-    /// At most so many bytes of the file are read into rows.
+    /// Largest number of file bytes to decode.
     pub size_bytes: usize,
-    /// At most so many rows are made.
+    /// Largest number of rows.
     pub rows: usize,
-    /// Rows have these offsets; batches beyond them are not read.
+    /// Offsets of the rows. Later batches are not read.
     pub offsets: std::ops::Range<i64>,
-    /// Batches have these offsets, or are not the usual.
+    /// Valid batch offsets. Other batches are left to the slow path.
     pub batch_offsets: std::ops::Range<i64>,
     /// Make keys.
     pub keys: bool,
@@ -43,27 +43,27 @@ pub struct Wanted {
     pub values: bool,
 }
 
-/// Rows in columns of the same length, but for keys or values that nobody wants.
+/// Rows as columns of the same length. Keys or values that were not requested are empty.
 #[derive(Debug, Default)]
 pub struct TableRows {
     /// Offset of each record.
     pub offset: Vec<i64>,
-    /// What rows have beside their records.
+    /// Columns besides the record.
     pub columns: RowColumns,
     /// Keys.
     pub keys: BinaryRows,
     /// Values.
     pub values: BinaryRows,
-    /// Where the first batch begins that was not read.
+    /// Position of the first batch that was not read.
     pub stop_position: u64,
-    /// The lowest offset that it may have.
+    /// Smallest offset that this batch may have.
     pub next_offset: i64,
-    /// Batches that are not the usual, or the end of the file, come there.
+    /// True when the slow path has to continue at `stop_position`, or the file ends there.
     pub is_last: bool,
 }
 
-/// The rows of batches from a position on. [`crate::error::ErrorKind::Io`] when the file cannot be
-/// read; no other error.
+/// Decodes the rows of batches from a position on. Its only error is
+/// [`crate::error::ErrorKind::Io`], when the file cannot be read.
 pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Result<TableRows> {
     let mut window = Window::new(file, wanted, spare);
     let mut rows = Rows::default();
@@ -71,7 +71,7 @@ pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Resu
     while table.next_offset < wanted.offsets.end {
         let (size, header) = match window.next_batch(&table, wanted)? {
             Next::Batch(size, header) => (size, header),
-            // What has no room even alone is not the usual.
+            // A batch that does not fit even alone is left to the slow path.
             Next::NoRoom => {
                 table.is_last = window.position == wanted.position;
                 break;
@@ -86,7 +86,7 @@ pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Resu
             break;
         }
         if window.take(&mut rows, &header, wanted, &mut table).is_none() {
-            // Of columns that are not of one length nothing can be used.
+            // Columns of unequal length cannot be used.
             let (stop_position, next_offset) = (wanted.position, wanted.batch_offsets.start);
             return Ok(TableRows {
                 stop_position,
@@ -104,15 +104,15 @@ pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Resu
 }
 
 enum Next {
-    /// Its size and header.
+    /// Size and header of the batch.
     Batch(usize, BatchHeader),
-    /// It goes beyond what is wanted.
+    /// The batch exceeds the requested range.
     NoRoom,
     Unusual,
 }
 
-/// The memory that values are made in: what was read of the file follows those that are done, and
-/// its values are moved up to them.
+/// The memory in which values are built. File bytes are read behind the finished values, then their
+/// values are moved up to them.
 ///
 /// ```text
 /// values | free | batches that were read | unused
@@ -120,14 +120,14 @@ enum Next {
 /// ```
 struct Window<'f> {
     file: &'f SegmentFile,
-    /// Values never take more bytes than the batches that they are from, so there is room for all.
+    /// Values never take more bytes than their batches, so all of them fit.
     data: Vec<u8>,
     kept: usize,
     at: usize,
     filled: usize,
-    /// Where in the file the batch at `at` begins.
+    /// File position of the batch at `at`.
     position: u64,
-    /// Where what is wanted of it ends.
+    /// End of the requested range.
     end: u64,
 }
 
@@ -144,7 +144,7 @@ impl<'f> Window<'f> {
         Self { file, data, kept: 0, at: 0, filled: 0, position, end }
     }
 
-    /// The batch at hand, all of which is in memory then.
+    /// Returns the current batch, all of which is then in memory.
     fn next_batch(&mut self, table: &TableRows, wanted: &Wanted) -> Result<Next> {
         loop {
             let rest = &self.data[self.at..self.filled];
@@ -165,8 +165,8 @@ impl<'f> Window<'f> {
         }
     }
 
-    /// Moves what is left up to the values and reads more, `size` bytes of a batch at least; false
-    /// when there are not as many.
+    /// Moves the unread bytes up to the values and reads at least `size` bytes of a batch. Returns
+    /// false when the file has fewer.
     fn read_on(&mut self, size: usize) -> Result<bool> {
         self.data.copy_within(self.at..self.filled, self.kept);
         self.filled -= self.at - self.kept;
@@ -179,7 +179,7 @@ impl<'f> Window<'f> {
         Ok(self.filled - self.at >= size)
     }
 
-    /// The batch of `size` bytes at hand, if it is a usual one that is sound.
+    /// Returns the current batch of `size` bytes, if the fast path covers it and it is valid.
     fn usual(&self, size: usize, table: &TableRows, wanted: &Wanted) -> Next {
         let batch = &self.data[self.at..self.at + size];
         let Some(header) = batch.first_chunk::<HEADER_SIZE>().map(BatchHeader::parse) else {
@@ -200,7 +200,7 @@ impl<'f> Window<'f> {
         }
     }
 
-    /// The records of the batch at hand.
+    /// Returns the records of the current batch.
     fn payload(&self, size: usize) -> Payload<'_> {
         Payload {
             bytes: &self.data,
@@ -211,8 +211,8 @@ impl<'f> Window<'f> {
         }
     }
 
-    /// Takes the rows of the batch at hand that are wanted, and forgets the others. `None` if a view
-    /// points elsewhere, which those made here never do.
+    /// Appends the requested rows of the current batch. Returns `None` if a view points elsewhere,
+    /// which the views of this crate never do.
     fn take(
         &mut self,
         rows: &mut Rows,
@@ -224,7 +224,7 @@ impl<'f> Window<'f> {
         let first = rows.offset.partition_point(|&offset| offset < wanted.offsets.start);
         let end = rows.offset.partition_point(|&offset| offset < wanted.offsets.end);
         let taken = first..end.max(first);
-        // Before values are moved to where they are.
+        // Keys are copied before values are moved over them.
         if wanted.keys {
             table.keys.extend(&mut rows.keys, taken.clone(), &self.data)?;
         }
@@ -243,7 +243,7 @@ impl<'f> Window<'f> {
         self.position += size as u64;
     }
 
-    /// The values.
+    /// Returns the values.
     fn finish(mut self, spare: &mut Spare) -> Vec<u8> {
         if self.kept == 0 {
             spare.give(self.data);

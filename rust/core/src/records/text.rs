@@ -1,35 +1,35 @@
-//! Records as text: by a template of tokens, as kcat has them, of which a JSON line is one.
+//! Formats records as text by a template of tokens like kcat's. A JSON line is one such template.
 //!
-//! Many records go into one buffer. Bytes that are not UTF-8 cannot stand in JSON text: they are an
-//! object `{"base64":"..."}` instead of a string.
+//! Many records go into one buffer. JSON text cannot contain bytes that are not UTF-8: they become
+//! an object `{"base64":"..."}` instead of a string.
 
 use crate::records::columns::with_view;
 
-/// Bytes of a JSON string that are escaped together, and the most that one of them becomes.
+/// Number of bytes of a JSON string that are escaped together, and the largest escape of one byte.
 const RUN_BYTES: usize = 128;
 const ESCAPE_BYTES: usize = 6;
 const WORD_BYTES: usize = 8;
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Where a run is escaped before it goes to the text; a word may reach behind the last escape.
+/// Buffer for one escaped block; a word may reach past the last escape.
 type Run = [u8; RUN_BYTES * ESCAPE_BYTES + WORD_BYTES];
 const EMPTY_RUN: Run = [0; RUN_BYTES * ESCAPE_BYTES + WORD_BYTES];
 
-/// What a template prints of a record. Null has no bytes and the size -1.
+/// Part of a template. Null prints no bytes and has size -1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// The same bytes for every record.
+    /// Constant bytes.
     Literal(Vec<u8>),
     /// The value.
     Value,
-    /// Its size.
+    /// Size of the value.
     ValueSize,
-    /// Its size as four bytes, big-endian.
+    /// Size of the value as four bytes, big-endian.
     ValueSizeBinary,
     /// The key.
     Key,
-    /// Its size.
+    /// Size of the key.
     KeySize,
     /// Headers as `name=value,name=NULL`.
     Headers,
@@ -48,7 +48,7 @@ pub enum Token {
 }
 
 impl Token {
-    /// The token that a template calls by this name; `None` for any other name.
+    /// Returns the token with this name in a template, `None` for an unknown name.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "value" => Self::Value,
@@ -73,13 +73,13 @@ impl Token {
 pub struct Strings<'a> {
     /// A view for each row, as in [`crate::records::columns`].
     pub views: &'a [u128],
-    /// One bit per row, lowest first, 1 = not null; `None` when nothing is null.
+    /// One bit per row, lowest first, 1 = not null; `None` without nulls.
     pub validity: Option<&'a [u8]>,
 }
 
 impl Strings<'_> {
-    /// Calls `use_bytes` with the bytes of a row; `None` if there is no such row, or its view
-    /// points outside of `buffers`.
+    /// Calls `use_bytes` with the bytes of a row. Returns `None` if there is no such row, or if its
+    /// view points outside `buffers`.
     #[inline(always)]
     fn with<R>(
         &self,
@@ -103,30 +103,30 @@ pub struct TextRows<'a> {
     pub offset: &'a [i64],
     /// Timestamp of each record.
     pub timestamp_ms: &'a [i64],
-    /// Keys; the first record is row `first_string`, as in the values.
+    /// Keys. The first record is row `first_string` of the keys and of the values.
     pub keys: Strings<'a>,
     /// Values.
     pub values: Strings<'a>,
-    /// The row of `keys` and `values` that the first record has.
+    /// Row of the first record in `keys` and `values`.
     pub first_string: usize,
-    /// Where each record's headers start, and where the last one's end; `None` when there are none.
+    /// Start of each record's headers, and the end of the last one's; `None` without headers.
     pub header_ends: Option<&'a [i32]>,
     /// Names of headers.
     pub header_keys: Strings<'a>,
     /// Values of headers.
     pub header_values: Strings<'a>,
-    /// What views point into.
+    /// Data buffers of the views.
     pub buffers: &'a [&'a [u8]],
-    /// First record of each batch, and the number of records last.
+    /// First record of each batch, then the number of records.
     pub batch_starts: &'a [i64],
-    /// Of each batch: -1 none, 0 create time, 1 log append time.
+    /// Timestamp type of each batch: -1 none, 0 create time, 1 log append time.
     pub timestamp_types: &'a [i32],
 }
 
 impl TextRows<'_> {
-    /// Appends records from row `first` on to `out`, until that has `limit_bytes` or all are
-    /// there; at least one. The row that comes next; `None` if columns contradict each other,
-    /// which those made here never do.
+    /// Appends records from row `first` on to `out`, at least one, until `out` reaches
+    /// `limit_bytes`. Returns the next row, or `None` when columns contradict each other, which the
+    /// columns of this crate never do.
     pub fn append(
         &self,
         template: &[Token],
@@ -152,7 +152,7 @@ impl TextRows<'_> {
         Some(row)
     }
 
-    /// The last batch that starts at row `first` or before it.
+    /// Returns the last batch that starts at or before row `first`.
     fn batch_of(&self, first: usize) -> usize {
         self.batch_starts.partition_point(|&start| start <= first as i64).saturating_sub(1)
     }
@@ -281,13 +281,13 @@ fn append_json(bytes: Option<&[u8]>, run: &mut Run, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Writes a text of at most [`RUN_BYTES`] with the escapes that JSON needs, and those alone; how
-/// many bytes that are.
+/// Writes a text of at most [`RUN_BYTES`] with the escapes that JSON requires and returns the
+/// number of bytes written.
 fn escape(text: &[u8], run: &mut Run) -> usize {
     let (mut read, mut written) = (0, 0);
     while let Some(&word) = text[read..].first_chunk::<WORD_BYTES>() {
         let Some(place) = run[written..].first_chunk_mut::<WORD_BYTES>() else { break };
-        // Also what will be escaped: the escape overwrites it.
+        // The word may include a byte to be escaped; the escape overwrites it.
         *place = word;
         let plain = plain_bytes(u64::from_le_bytes(word));
         read += plain;
@@ -308,7 +308,7 @@ fn escape(text: &[u8], run: &mut Run) -> usize {
     written
 }
 
-/// How many bytes of a word, lowest first, stand before one that JSON escapes.
+/// Returns the number of bytes of a word, lowest first, before the first one that JSON escapes.
 #[inline(always)]
 fn plain_bytes(word: u64) -> usize {
     const ONES: u64 = u64::MAX / 255;
@@ -316,7 +316,7 @@ fn plain_bytes(word: u64) -> usize {
     let is_control = word.wrapping_sub(ONES * 0x20) & !word;
     let is_quote = is_zero(word ^ (ONES * b'"' as u64));
     let is_backslash = is_zero(word ^ (ONES * b'\\' as u64));
-    // Exact up to the lowest bit that is set, which is all that counts.
+    // The mask is exact up to its lowest set bit, and only that bit is used.
     ((is_control | is_quote | is_backslash) & (ONES << 7)).trailing_zeros() as usize / 8
 }
 
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_escaped_wherever_it_stands_in_a_word() {
+    fn every_byte_is_escaped_at_every_position_of_a_word() {
         for byte in 0..0x80_u8 {
             for before in 0..20 {
                 let mut text = vec![b'a'; before];
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_pads_what_is_left() {
+    fn base64_pads_the_last_bytes() {
         for (bytes, text) in [
             (&b"\xff"[..], "/w=="),
             (b"\xff\xfe", "//4="),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_contradict_each_other_are_none() {
+    fn contradicting_columns_are_refused() {
         let none = Strings { views: &[], validity: None };
         let outside = [13_u128 | 20 << 96];
         let rows = TextRows {
