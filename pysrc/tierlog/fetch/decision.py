@@ -1,7 +1,7 @@
-"""Where a fetch of one partition is answered from: a pure function of plain numbers.
+"""Decides which tier answers a fetch of one partition: a pure function of plain numbers.
 
-As kafka-behaviour 5.1: the tier answers for offsets from the log start up to the local log start,
-never for a follower, and for a consumer only while its quota allows it.
+As in Kafka, the tier answers for offsets from the log start up to the local log start, never for a
+follower, and for a consumer only while its quota has room.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def decide_fetch(
     throttled: bool,
     left_bytes: int,
 ) -> Decision:
-    """What to do with a fetch at `fetch_offset`.
+    """Return the tier, or the error, that answers a fetch at `fetch_offset`.
 
-    ``throttled``: the fetch quota of whoever asks is used up. ``left_bytes``: what is left of the
-    response; without any, remote reads wait for the next request.
+    ``throttled``: the fetch quota of the client is used up. ``left_bytes`` are left of the
+    response; with none, remote reads wait for the next request.
     """
     if not log_start_offset <= fetch_offset <= log_end_offset:
         return _OUT_OF_RANGE
@@ -51,8 +51,8 @@ def decide_fetch(
 
 
 def decide_leader_epoch(asked_epoch: int, leader_epoch: int) -> Decision | None:
-    """The error for a client that believes in another leader epoch; None when it does not say, or
-    is right."""
+    """Return the error for a client that knows another leader epoch; None when the epochs agree or
+    the client sent none."""
     if asked_epoch < 0 or asked_epoch == leader_epoch:
         return None
     return _FENCED if asked_epoch < leader_epoch else _UNKNOWN_EPOCH

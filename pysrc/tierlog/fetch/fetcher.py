@@ -1,12 +1,12 @@
-"""One entry for a fetch over many partitions, local and remote (kafka-behaviour 5).
+"""Answers fetches over many partitions, local and remote.
 
     fetcher = Fetcher(host, reads, pool=ReaderPool(...), quotas=FetchQuotas(...))
     response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
 
-Local partitions are read at once, remote ones by the threads of a bounded pool. A request with
-remote partitions is answered when all of them are read, or after ``max_remote_wait_ms`` with what
-there is; a read that comes later waits for the next request that asks for the same. Whatever is
-wrong with one partition is the answer for that partition alone.
+Local partitions are read on the calling thread, remote ones by the threads of a bounded pool. A
+request with remote partitions is answered when all of them are read, or after
+``max_remote_wait_ms`` without those that are not. A later result waits for the next request that
+asks for the same. An error of one partition is the answer for that partition alone.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ __all__ = ["Fetcher"]
 
 MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
-# A quota that is used up is looked at again when there may be room, no more often than that, and no
-# less often, since its limit may change.
-_QUOTA_LOOKS_MS = (100, 1_000)
-# As often a partition is looked at whose files go while they are read.
-_LOOKS = 3
-# A read that the pool never began: it was closed before.
+# The shortest and the longest wait before a used-up quota is checked again. Its limit may change.
+_QUOTA_CHECKS_MS = (100, 1_000)
+# The number of attempts to read a partition whose files are deleted during the read.
+_ATTEMPTS = 3
+# The answer for a read that a closed pool never started.
 _CLOSED = FetchError.KAFKA_STORAGE_ERROR
 _CLOSED_TEXT = "the fetcher was closed before the read began"
 _NOT_LEADER = FetchError.NOT_LEADER_OR_FOLLOWER
@@ -67,8 +66,8 @@ _NOT_LEADER_TEXT = "this host does not lead the partition"
 
 
 @dataclass(slots=True)
-class _Looked:
-    """One look at all partitions of a request: answers, and reads that are on their way."""
+class _Attempt:
+    """One attempt at all partitions of a request: the answers, and the reads that were started."""
 
     answers: list[PartitionData]
     tickets: dict[int, ReadTicket[PartitionData]]
@@ -76,7 +75,7 @@ class _Looked:
     failed: bool = False
 
     def take(self, row: int) -> bool:
-        """A remote read is done: the answer for that partition. False when time is up before."""
+        """Take the result of a remote read as the answer; False when it is not finished."""
         ticket = self.tickets.pop(row)
         if not ticket.future.done():
             ticket.give_up()
@@ -86,7 +85,7 @@ class _Looked:
             data = replace(now, source=FetchSource.ERROR, error=_CLOSED, text=_CLOSED_TEXT)
         else:
             data = ticket.future.result()
-        # What came late, or was read for somebody else, stands beside what is true now.
+        # A late result, or one of another request, gets the offsets that are true now.
         self.answers[row] = replace(
             data,
             high_watermark=now.high_watermark,
@@ -97,41 +96,41 @@ class _Looked:
         return True
 
     def give_up(self) -> None:
-        """Nobody waits for the reads any more."""
+        """Stop waiting for the reads."""
         for ticket in self.tickets.values():
             ticket.give_up()
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A search for an offset, and how far it has come."""
+class _Search:
+    """A search for an offset, and its progress."""
 
     partition: TopicIdPartition
     timestamp: int
     isolation_level: IsolationLevel
     follower: bool
     client_id: str
-    search: TimeSearch = field(default_factory=TimeSearch)
+    progress: TimeSearch = field(default_factory=TimeSearch)
 
 
 class _Wait(NamedTuple):
-    """A step that waits for futures, or only lets time pass without them."""
+    """A step that waits for futures; without futures it lets the time pass."""
 
     futures: Sequence[concurrent.futures.Future[Any]]
     wait_ms: int
 
 
 _Answer = TypeVar("_Answer")
-# What an answer takes: waits, and calls whose result is sent back. The same steps are taken on a
-# thread and in an event loop.
+# The steps to an answer: waits, and calls whose result is sent back. A thread and an event loop
+# take the same steps.
 _Steps: TypeAlias = Generator[_Wait | Callable[[], Any], Any, _Answer]
 
 
 class Fetcher:
     """Answers fetches of one host's partitions. Any thread, any number of event loops.
 
-    ``remote`` None: nothing is tiered here. The host calls `notify` when a partition has more to
-    read; without it a request that waits for ``min_bytes`` waits its whole time.
+    Without ``remote`` nothing is tiered here. The host calls `notify` when a partition has new
+    records; otherwise a request that waits for ``min_bytes`` waits for its full time.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class Fetcher:
         self._host = host
         self._remote = remote
         self._pool = pool
-        # Limits for all, by topic and by client id; they may be changed at any moment.
+        # Limits for all, by topic and by client id; they may change at any time.
         self.quotas = quotas
         self._transactions = transactions
         self._offsets = offsets or OffsetReader()
@@ -170,7 +169,7 @@ class Fetcher:
         self.close()
 
     def close(self) -> None:
-        """Closes what was opened for it (`open_fetcher`); may be repeated."""
+        """Close what `open_fetcher` opened for it; may be repeated."""
         if self._on_close is not None:
             self._on_close()
 
@@ -197,8 +196,8 @@ class Fetcher:
         """Return the offset of a time, searched by the pool, or of one of `SpecialTimestamp`. What
         a search asks of the store counts for the quotas of `client_id` and the topic; it waits
         while they are used up."""
-        look = _Look(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
-        return await self._run_async(self._offset_steps(look, timeout_ms))
+        search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
+        return await self._run_async(self._offset_steps(search, timeout_ms))
 
     def list_offset_sync(
         self,
@@ -211,36 +210,36 @@ class Fetcher:
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
         """See `list_offset`; blocks the calling thread."""
-        look = _Look(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
-        return self._run_here(self._offset_steps(look, timeout_ms))
+        search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
+        return self._run_here(self._offset_steps(search, timeout_ms))
 
     def _fetch_steps(self, request: FetchRequest) -> _Steps[FetchResponse]:
         deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
         while True:
-            with self._told_of_more(request) as more:
-                looked = yield lambda: self._look(request)
+            with self._notified_of_more(request) as more:
+                attempt = yield lambda: self._attempt(request)
                 try:
-                    if looked.tickets:
-                        reads = [ticket.future for ticket in looked.tickets.values()]
+                    if attempt.tickets:
+                        reads = [ticket.future for ticket in attempt.tickets.values()]
                         yield _Wait(reads, self.max_remote_wait_ms)
                 finally:
-                    response = self._finish(looked)
+                    response = self._finish(attempt)
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                if self._is_answer(request, looked) or left_ms <= 0:
+                if self._is_answer(request, attempt) or left_ms <= 0:
                     return response
-                wait_ms = self._wait_ms(request, looked, left_ms)
+                wait_ms = self._wait_ms(request, attempt, left_ms)
                 yield _Wait([more], wait_ms)
                 if not more.done() and wait_ms >= left_ms:
                     return response
 
-    def _offset_steps(self, look: _Look, timeout_ms: int) -> _Steps[OffsetAnswer]:
-        if look.timestamp < 0 and look.timestamp != SpecialTimestamp.MAX_TIMESTAMP:
+    def _offset_steps(self, search: _Search, timeout_ms: int) -> _Steps[OffsetAnswer]:
+        if search.timestamp < 0 and search.timestamp != SpecialTimestamp.MAX_TIMESTAMP:
             # The answer takes no record: a store that hangs must not delay it.
-            answer: OffsetAnswer = yield lambda: self._look_up(look)
+            answer: OffsetAnswer = yield lambda: self._find_offset(search)
             return answer
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
-            ticket = self._search(look)
+            ticket = self._submit_search(search)
             if isinstance(ticket, OffsetAnswer):
                 return ticket
             try:
@@ -249,7 +248,7 @@ class Fetcher:
                 answer = _in_time(ticket, timeout_ms)
             if answer.error is not FetchError.THROTTLING_QUOTA_EXCEEDED:
                 return answer
-            wait_ms = self._quota_wait_ms(look, deadline_ms)
+            wait_ms = self._quota_wait_ms(search, deadline_ms)
             if wait_ms <= 0:
                 return _timed_out(timeout_ms)
             yield _Wait([], wait_ms)
@@ -300,58 +299,60 @@ class Fetcher:
 
     def _give_up(self, call: asyncio.Future[object]) -> None:
         if not call.cancelled() and call.exception() is None:
-            looked = call.result()
-            if isinstance(looked, _Looked):
-                self._finish(looked)
+            attempt = call.result()
+            if isinstance(attempt, _Attempt):
+                self._finish(attempt)
 
     def notify(self, partition: TopicIdPartition) -> None:
-        """The partition may have more to read: requests that wait for it look again."""
+        """Have waiting requests read the partition again: it may have new records."""
         with self._lock:
             for future in self._waiting.pop(partition, ()):
-                # It may wait for several partitions, and have been told of another one.
+                # The request may wait for several partitions and be notified of another one.
                 if not future.done():
                     future.set_result(None)
 
     # -- looking
 
-    def _look(self, request: FetchRequest) -> _Looked:
-        looked = _Looked(answers=[], tickets={})
+    def _attempt(self, request: FetchRequest) -> _Attempt:
+        attempt = _Attempt(answers=[], tickets={})
         try:
-            self._look_at_all(request, looked)
+            self._read_all(request, attempt)
         except BaseException:
-            looked.give_up()
+            attempt.give_up()
             raise
-        return looked
+        return attempt
 
-    def _look_at_all(self, request: FetchRequest, looked: _Looked) -> None:
+    def _read_all(self, request: FetchRequest, attempt: _Attempt) -> None:
         left_bytes = request.max_bytes
         minimum_one = True
         for row, asked in enumerate(request.partitions):
             try:
-                answer, ticket, used_bytes = self._look_at(request, asked, left_bytes, minimum_one)
+                answer, ticket, used_bytes = self._read_partition(
+                    request, asked, left_bytes, minimum_one
+                )
             except Exception as failed:  # noqa: BLE001 - the answer for one partition
-                answer, ticket, used_bytes = _unknown(asked, failed), None, 0
-            looked.answers.append(answer)
+                answer, ticket, used_bytes = _failure_without_view(asked, failed), None, 0
+            attempt.answers.append(answer)
             if ticket is not None:
-                looked.tickets[row] = ticket
+                attempt.tickets[row] = ticket
             left_bytes -= used_bytes
-            looked.size_bytes += used_bytes
-            looked.failed = looked.failed or answer.error is not FetchError.NONE
+            attempt.size_bytes += used_bytes
+            attempt.failed = attempt.failed or answer.error is not FetchError.NONE
             minimum_one = minimum_one and used_bytes == 0 and ticket is None
 
-    def _look_at(
+    def _read_partition(
         self,
         request: FetchRequest,
         asked: FetchPartition,
         left_bytes: int,
         minimum_one: bool,
-        looks: int = _LOOKS,
+        attempts: int = _ATTEMPTS,
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
         """Return the answer as it is now, the read that will make a better one, and the bytes of
         the response that it may take."""
         view = self._view(asked.partition)
         if view is None:
-            return _unknown(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION), None, 0
+            return _failure_without_view(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION), None, 0
         fetch = PartitionFetch.of(request, asked, view, left_bytes, minimum_one=minimum_one)
         wrong = decide_leader_epoch(asked.current_leader_epoch, view.leader_epoch)
         if wrong is not None:
@@ -377,15 +378,15 @@ class Fetcher:
             answer = self._read_local(fetch, fetch.offset)
         except VanishedError as vanished:
             # The log moved on after the view was taken: the next view knows how, and where to read.
-            if looks > 1:
-                return self._look_at(request, asked, left_bytes, minimum_one, looks - 1)
+            if attempts > 1:
+                return self._read_partition(request, asked, left_bytes, minimum_one, attempts - 1)
             answer = fetch.failure(vanished)
         except Exception as failed:  # noqa: BLE001 - the answer for one partition
             answer = fetch.failure(failed)
         return answer, None, answer.size_bytes
 
     def _view(self, partition: TopicIdPartition) -> FetchView | None:
-        """None also when the host shows another topic of the same name."""
+        """Return the host's view; None also when it shows another topic of the same name."""
         view = self._host.view(partition)
         same = view is None or view.log.archive_id in (None, partition.topic_id)
         return view if same else None
@@ -408,7 +409,7 @@ class Fetcher:
     def _submit(
         self, fetch: PartitionFetch
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
-        """Have the pool read from the tier; see `_look_at`."""
+        """Have the pool read from the tier; see `_read_partition`."""
         topic, client_id = fetch.partition.topic, fetch.request.client_id
         payer = self.quotas.payer(topic, client_id)
         key = fetch.read_key(self.quotas.limits_client(client_id))
@@ -423,7 +424,7 @@ class Fetcher:
         return fetch.answer(FetchSource.REMOTE), ticket, fetch.max_bytes
 
     def _is_paid(self, key: Hashable, fetch: PartitionFetch) -> bool:
-        """Whether the store was already asked for what is fetched."""
+        """Whether the bytes were requested from the store before."""
         if key in self._pool:
             return True
         remote = self._remote
@@ -432,11 +433,11 @@ class Fetcher:
     def _read_again(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
         """Read from the tier, once more with a later view when the log moved on; an error is an
         answer too."""
-        for left in reversed(range(_LOOKS)):
+        for left in reversed(range(_ATTEMPTS)):
             try:
                 return self._read_tier(fetch, payer)
             except (VanishedError, GapError) as error:
-                # A local log moved on that the read continued in, or retention has moved the log
+                # The read went on in a local log that has changed, or retention has moved the log
                 # start past the gap since the view was taken.
                 latest = self._view(fetch.partition)
                 if not left or latest is None:
@@ -491,31 +492,33 @@ class Fetcher:
 
     # -- offsets
 
-    def _search(self, look: _Look) -> OffsetAnswer | ReadTicket[OffsetAnswer]:
-        def search() -> OffsetAnswer:
+    def _submit_search(self, search: _Search) -> OffsetAnswer | ReadTicket[OffsetAnswer]:
+        def find() -> OffsetAnswer:
             try:
-                return self._look_up(look)
+                return self._find_offset(search)
             except BaseException as failed:  # noqa: BLE001 - the thread belongs to the pool
                 return OffsetAnswer(error=error_code(failed), text=error_text(failed))
 
-        # The newest record may be another one for each request.
+        # The newest record may differ for each request.
         key: Hashable = object()
-        if look.timestamp >= 0 and not self.quotas.limits_client(look.client_id):
-            key = ("offset", look.partition, look.timestamp, look.isolation_level, look.follower)
+        if search.timestamp >= 0 and not self.quotas.limits_client(search.client_id):
+            level, follower = search.isolation_level, search.follower
+            key = ("offset", search.partition, search.timestamp, level, follower)
         try:
-            return self._pool.submit(key, search)
+            return self._pool.submit(key, find)
         except (ReaderPoolFullError, ClosedError) as error:
             return OffsetAnswer(error=error_code(error), text=str(error))
 
-    def _quota_wait_ms(self, look: _Look, deadline_ms: int) -> int:
-        """How long a search waits until it looks at its quotas again; 0: it has no time left."""
-        least_ms, most_ms = _QUOTA_LOOKS_MS
-        free_ms = self.quotas.throttle_ms(look.partition.topic, look.client_id)
+    def _quota_wait_ms(self, search: _Search, deadline_ms: int) -> int:
+        """Return how long a search waits before it checks its quotas again; 0 when its time is
+        up."""
+        least_ms, most_ms = _QUOTA_CHECKS_MS
+        free_ms = self.quotas.throttle_ms(search.partition.topic, search.client_id)
         left_ms = deadline_ms - self._clock.monotonic_ms()
         return max(0, min(left_ms, max(least_ms, free_ms), most_ms))
 
-    def _look_up(self, look: _Look, looks: int = 2) -> OffsetAnswer:
-        partition = look.partition
+    def _find_offset(self, search: _Search, attempts: int = 2) -> OffsetAnswer:
+        partition = search.partition
         try:
             view = self._view(partition)
             if view is None:
@@ -526,47 +529,47 @@ class Fetcher:
             return self._offsets.look_up(
                 view,
                 partition,
-                look.timestamp,
-                isolation_level=look.isolation_level,
-                follower=look.follower,
-                payer=self.quotas.payer(partition.topic, look.client_id),
-                search=look.search,
+                search.timestamp,
+                isolation_level=search.isolation_level,
+                follower=search.follower,
+                payer=self.quotas.payer(partition.topic, search.client_id),
+                search=search.progress,
             )
         except Exception as failed:  # noqa: BLE001 - that is the answer, whatever it is
-            if not isinstance(failed, VanishedError) or looks == 1:
+            if not isinstance(failed, VanishedError) or attempts == 1:
                 return OffsetAnswer(error=error_code(failed), text=error_text(failed))
-        # The log went on meanwhile: once more, as it is now.
-        return self._look_up(look, looks - 1)
+        # The log has changed: search its current view.
+        return self._find_offset(search, attempts - 1)
 
     # -- answering
 
-    def _finish(self, looked: _Looked) -> FetchResponse:
-        for row in list(looked.tickets):
-            if not looked.take(row):
+    def _finish(self, attempt: _Attempt) -> FetchResponse:
+        for row in list(attempt.tickets):
+            if not attempt.take(row):
                 self._metrics.fetch_expired()
-        return FetchResponse(partitions=tuple(looked.answers))
+        return FetchResponse(partitions=tuple(attempt.answers))
 
-    def _is_answer(self, request: FetchRequest, looked: _Looked) -> bool:
-        """Whether nothing is gained by waiting: data enough, an error, or something remote, which
-        has waited already."""
-        if not request.partitions or looked.failed or looked.size_bytes >= request.min_bytes:
+    def _is_answer(self, request: FetchRequest, attempt: _Attempt) -> bool:
+        """Whether to answer at once: there is enough data or an error, or a remote partition, whose
+        read has been waited for."""
+        if not request.partitions or attempt.failed or attempt.size_bytes >= request.min_bytes:
             return True
-        return any(one.source is FetchSource.REMOTE for one in looked.answers)
+        return any(one.source is FetchSource.REMOTE for one in attempt.answers)
 
-    def _wait_ms(self, request: FetchRequest, looked: _Looked, left_ms: int) -> int:
-        """How long to wait for more before looking again."""
-        throttled = [one for one in looked.answers if one.source is FetchSource.THROTTLED]
+    def _wait_ms(self, request: FetchRequest, attempt: _Attempt, left_ms: int) -> int:
+        """Return how long to wait for new records before the next attempt."""
+        throttled = [one for one in attempt.answers if one.source is FetchSource.THROTTLED]
         if not throttled:
             return left_ms
         topics = {one.partition.topic for one in throttled}
         free_ms = min(self.quotas.throttle_ms(topic, request.client_id) for topic in topics)
-        least_ms, most_ms = _QUOTA_LOOKS_MS
+        least_ms, most_ms = _QUOTA_CHECKS_MS
         return min(left_ms, max(least_ms, free_ms), most_ms)
 
     @contextmanager
-    def _told_of_more(self, request: FetchRequest) -> Iterator[concurrent.futures.Future[None]]:
-        """A future that `notify` of any of the partitions ends; made before looking, so that
-        nothing that comes meanwhile is slept over."""
+    def _notified_of_more(self, request: FetchRequest) -> Iterator[concurrent.futures.Future[None]]:
+        """Yield a future that `notify` of any of the partitions completes. It is registered before
+        the attempt, so that no notification is lost."""
         more: concurrent.futures.Future[None] = concurrent.futures.Future()
         wanted: Sequence[TopicIdPartition] = [one.partition for one in request.partitions]
         with self._lock:
@@ -600,11 +603,11 @@ def _timed_out(timeout_ms: int) -> OffsetAnswer:
 
 
 def _seconds(wait_ms: int) -> float:
-    """For a wait; no system can wait for ever."""
+    """Return a timeout in seconds, which the system limits."""
     return min(wait_ms / 1000, threading.TIMEOUT_MAX)
 
 
-def _unknown(asked: FetchPartition, error: FetchError | Exception) -> PartitionData:
+def _failure_without_view(asked: FetchPartition, error: FetchError | Exception) -> PartitionData:
     """Return the answer for a partition of which the host shows nothing."""
     if isinstance(error, Exception):
         code, text = error_code(error), error_text(error)

@@ -1,10 +1,10 @@
-"""Offsets by time and by name, over both tiers (ListOffsets; kafka-behaviour 6).
+"""Finds offsets by time and by name over both tiers (Kafka's ListOffsets).
 
 | Timestamp | Name | Answer |
 |---|---|---|
-| -1 | latest | where a reader of this isolation stops |
+| -1 | latest | where a reader of this isolation level stops |
 | -2 | earliest | the log start offset |
-| -3 | max timestamp | the first record, of those to be seen, with the largest timestamp |
+| -3 | max timestamp | the first visible record with the largest timestamp |
 | -4 | earliest local | the local log start offset |
 | -5 | latest tiered | the last offset in the tier |
 | -6 | earliest pending upload | the first offset that is not in the tier yet |
@@ -56,7 +56,7 @@ class SpecialTimestamp(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAnswer:
-    """What was found; -1 where there is nothing to say. ``text`` says an error to a person."""
+    """An offset that was found; unknown fields are -1. ``text`` explains an error to a person."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -66,8 +66,8 @@ class OffsetAnswer:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether somebody who asks for the same later is helped by it: a record that was found
-        stays the first one of its time."""
+        """Whether a later request for the same can use it: a record that was found stays the first
+        one of its time."""
         return self.error is FetchError.NONE and self.timestamp_ms >= 0
 
 
@@ -77,9 +77,9 @@ _Found = tuple[int, int]
 
 @dataclass(slots=True)
 class TimeSearch:
-    """How far a search by time has come, so that it goes on there after a wait for its quota."""
+    """The progress of a search by time, which resumes it after a wait for its quota."""
 
-    # By the time that is searched for: every record in the tier before that offset is older.
+    # By the time that is searched for: all records in the tier below that offset are older.
     older_until: dict[int, int] = field(default_factory=dict)
     # By time: (offset, time) of the first record there.
     found: dict[int, _Found] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class _ThrottledError(Exception):
 class OffsetReader:
     """Looks up offsets. Blocking, any thread.
 
-    ``remote`` and ``metadata`` are those of the tier, None when nothing is tiered.
+    ``remote`` and ``metadata`` belong to the tier, None when nothing is tiered.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class OffsetReader:
         payer: Payer = UNCHARGED,
         search: TimeSearch | None = None,
     ) -> OffsetAnswer:
-        """The answer for a time in ms, or one of `SpecialTimestamp`; another negative number is
-        UNSUPPORTED_VERSION, as in Kafka.
+        """Return the answer for a time in ms or for one of `SpecialTimestamp`. Another negative
+        number is UNSUPPORTED_VERSION, as in Kafka.
 
-        What a search asks of the store is charged to `payer`. While that has no room the answer is
-        THROTTLING_QUOTA_EXCEEDED; a later call with the same `search` goes on from there. Errors as
-        those of reads; VanishedError when the log went on under the view.
+        The requests of the search are charged to `payer`. While that has no room the answer is
+        THROTTLING_QUOTA_EXCEEDED; a later call with the same `search` resumes it. The errors are
+        those of reads; VanishedError when the log changed after the view was taken.
         """
         upper_offset = view.high_watermark
         if follower:
@@ -151,21 +151,22 @@ class OffsetReader:
             case SpecialTimestamp.LATEST:
                 return OffsetAnswer(offset=upper_offset, leader_epoch=_latest_epoch(view))
             case SpecialTimestamp.EARLIEST:
-                return _at(view, view.log_start_offset)
+                return _answer_at(view, view.log_start_offset)
             case SpecialTimestamp.MAX_TIMESTAMP:
-                return self._newest(view, tier, upper_offset)
+                return self._find_newest(view, tier, upper_offset)
             case SpecialTimestamp.EARLIEST_LOCAL:
-                return _at(view, view.local_log_start_offset)
+                return _answer_at(view, view.local_log_start_offset)
             case SpecialTimestamp.LATEST_TIERED:
                 offset, epoch = self._highest_remote(view, partition)
                 return OffsetAnswer(offset=offset, leader_epoch=epoch)
             case SpecialTimestamp.EARLIEST_PENDING_UPLOAD:
-                return self._pending(view, partition)
+                return self._find_pending(view, partition)
 
     # -- the tier's end
 
     def _highest_remote(self, view: FetchView, partition: TopicIdPartition) -> tuple[int, int]:
-        """(offset, leader epoch) of the last offset in the tier that this log knows; (-1, -1)."""
+        """Return the last offset in the tier that belongs to this log, and its leader epoch;
+        (-1, -1) without one."""
         lineage = view.log.leader_epochs
         if self._metadata is None or lineage is None or not view.tiered:
             return -1, -1
@@ -176,15 +177,15 @@ class OffsetReader:
                 return (highest if end is None else min(highest, end - 1)), epoch
         return -1, -1
 
-    def _pending(self, view: FetchView, partition: TopicIdPartition) -> OffsetAnswer:
+    def _find_pending(self, view: FetchView, partition: TopicIdPartition) -> OffsetAnswer:
         if not view.tiered or self._metadata is None:
             return _NOTHING
         highest, _ = self._highest_remote(view, partition)
         if highest >= 0:
-            return _at(view, max(highest + 1, view.log_start_offset))
-        # Nothing is known of the tier, although the local log does not begin where the log does.
+            return _answer_at(view, max(highest + 1, view.log_start_offset))
+        # The tier is unknown, although the local log begins after the log does.
         unknown = view.local_log_start_offset != view.log_start_offset
-        return _NOTHING if unknown else _at(view, view.log_start_offset)
+        return _NOTHING if unknown else _answer_at(view, view.log_start_offset)
 
     # -- by time
 
@@ -203,12 +204,12 @@ class OffsetReader:
             offset=offset, timestamp_ms=written_ms, leader_epoch=-1 if epoch is None else epoch
         )
 
-    def _newest(self, view: FetchView, tier: _Tier, upper_offset: int) -> OffsetAnswer:
-        """The largest time that a record can be found for.
+    def _find_newest(self, view: FetchView, tier: _Tier, upper_offset: int) -> OffsetAnswer:
+        """Return the first record with the largest timestamp.
 
-        As a rule that is the largest time that a segment names. Where that one belongs to a part
-        of the segment that is not of this log, or that the reader may not see, the search goes on
-        between the times for which there is a record and those for which there is none.
+        That is usually the largest timestamp of a segment. It may belong to offsets that are not
+        part of this log, or that the reader does not see. The search then bisects between the times
+        with a record and those without.
         """
         times = {
             segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, tier.partition)
@@ -233,8 +234,7 @@ class OffsetReader:
         return newest
 
     def _check_gap(self, view: FetchView, tier: _Tier, offset: int, next_offset: int) -> None:
-        """Report a gap that reaches into [`offset`, `next_offset`): the record that is looked for
-        may be in it."""
+        """Report a gap that reaches into [`offset`, `next_offset`): it may have held the record."""
         lineage = view.log.leader_epochs
         if self._remote is None or lineage is None or not view.tiered:
             return
@@ -250,7 +250,8 @@ class OffsetReader:
     def _remote_ranges(
         self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int = 0
     ) -> list[tuple[RemoteLogSegmentMetadata, int, int]]:
-        """(segment, first, last offset) of what only the tier has of the log, in offset order."""
+        """Return (segment, first, last offset) of the offsets of the log that only the tier has, in
+        offset order."""
         lineage = view.log.leader_epochs
         if self._metadata is None or lineage is None or not view.tiered:
             return []
@@ -266,8 +267,8 @@ class OffsetReader:
     def _remote_by_time(
         self, view: FetchView, tier: _Tier, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """(offset, time) of the first record there. A segment whose late records all lie outside of
-        its part of the log does not end the search."""
+        """Return (offset, time) of the first record in the tier. The search goes on after a segment
+        whose late records are not part of the log."""
         lineage, search = view.log.leader_epochs, tier.search
         if self._remote is None or lineage is None:
             return None
@@ -278,8 +279,8 @@ class OffsetReader:
             if start <= last:
                 start = self._remote.older_until(segment, start, timestamp_ms)
             has_older = start > first
-            for records, next_offset in self._remote_pieces(view, tier, lineage, start, last):
-                older, found = self._first_late(records, timestamp_ms, start, last)
+            for records, next_offset in self._read_remote(view, tier, lineage, start, last):
+                older, found = self._find_late(records, timestamp_ms, start, last)
                 has_older = has_older or older
                 if found is not None:
                     if not has_older:
@@ -289,10 +290,10 @@ class OffsetReader:
                 search.older_until[timestamp_ms] = next_offset
         return None
 
-    def _remote_pieces(
+    def _read_remote(
         self, view: FetchView, tier: _Tier, lineage: LeaderEpochs, offset: int, last: int
     ) -> Iterator[tuple[Buffer, int]]:
-        """The batches from `offset` to `last`, and each time the offset after them."""
+        """Yield the batches from `offset` to `last`, with the offset after them."""
         assert self._remote is not None
         while offset <= last:
             read = self._remote.read_batches(
@@ -317,16 +318,16 @@ class OffsetReader:
     def _local_by_time(
         self, view: FetchView, tier: _Tier, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        has_older, found = self._first_late_here(view, timestamp_ms)
+        has_older, found = self._find_late_here(view, timestamp_ms)
         if not has_older:
             end = view.local_log_start_offset
             self._check_gap(view, tier, end - 1, end)
         return found
 
-    def _first_late_here(
+    def _find_late_here(
         self, view: FetchView, timestamp_ms: int
     ) -> tuple[bool, tuple[int, int] | None]:
-        """See `_first_late`; of the local log."""
+        """See `_find_late`; for the local log."""
         has_older = False
         start, segments = max(view.log_start_offset, view.local_log_start_offset), view.log.segments
         if segments and segments[0].base_offset > start:
@@ -335,14 +336,14 @@ class OffsetReader:
             for row in late_rows(table, timestamp_ms, start):
                 base, end = int(table.base_offset[row]), int(table.last_offset[row])
                 read = self._local.read_batches(view, base, 0, end + 1, minimum_one=True)
-                older, found = self._first_late(read.records, timestamp_ms, start, end)
+                older, found = self._find_late(read.records, timestamp_ms, start, end)
                 has_older = has_older or older or bool((table.last_offset[:row] >= start).any())
                 if found is not None:
                     return has_older, found
             has_older = has_older or bool((table.last_offset >= start).any())
         return has_older, None
 
-    def _first_late(
+    def _find_late(
         self, records: Buffer, timestamp_ms: int, first: int, last: int
     ) -> tuple[bool, tuple[int, int] | None]:
         """Return whether a record older than `timestamp_ms` comes first, and (offset, timestamp
@@ -350,7 +351,7 @@ class OffsetReader:
         has_older = False
         if not memoryview(records).nbytes:
             return has_older, None
-        # Kafka looks at control records too.
+        # Control records count, as in Kafka.
         for columns in decode_pieces(
             records, include_control=True, max_decompressed_bytes=self._max_decompressed_bytes
         ):
@@ -367,7 +368,7 @@ class OffsetReader:
 
 @dataclass(frozen=True, slots=True)
 class _Tier:
-    """A search in the tier: of which partition, at whose expense, how far it has come."""
+    """A search in the tier: its partition, payer and progress."""
 
     partition: TopicIdPartition
     payer: Payer
@@ -375,7 +376,7 @@ class _Tier:
 
 
 def _local_tables(view: FetchView) -> Iterator[BatchTable]:
-    """Segment by segment; a segment that was cut by damage ends where that begins."""
+    """Yield the batches of each local segment by their headers, up to damage."""
     for segment in view.log.segments:
         try:
             with segment.open() as handle:
@@ -386,7 +387,7 @@ def _local_tables(view: FetchView) -> Iterator[BatchTable]:
         yield table
 
 
-def _at(view: FetchView, offset: int) -> OffsetAnswer:
+def _answer_at(view: FetchView, offset: int) -> OffsetAnswer:
     lineage = view.log.leader_epochs
     epoch = None if lineage is None else lineage.epoch_for(offset)
     return OffsetAnswer(offset=offset, leader_epoch=-1 if epoch is None else epoch)

@@ -1,9 +1,9 @@
-"""The threads that read from the tier: a bounded number, with a bounded queue (Kafka's
-``RemoteStorageThreadPool``).
+"""Threads that read from the tier: a bounded number with a bounded queue, as Kafka's
+``RemoteStorageThreadPool``.
 
-Who asks for what somebody else is reading already gets that read. A read that nobody wants any more
-before it began is left out; one that runs is never interrupted, and what it brings is kept for a
-while: a client whose wait was over asks for it again.
+A request for the same bytes joins a read that is queued or running. A queued read that all its
+waiters gave up is dropped. A running read is never interrupted, and its late result is kept for a
+while: a client whose wait was over asks for the same again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class _State(Enum):
 
 
 class _Read(Generic[T]):
-    """``futures``: of all who wait for it. ``result``: once it is kept for who comes later."""
+    """A read with the ``futures`` of all its waiters. ``result`` is set while it is kept for a
+    later request."""
 
     __slots__ = ("began_ms", "ended_ms", "futures", "key", "read", "result", "size_bytes", "state")
 
@@ -60,16 +61,16 @@ class _Read(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRead:
-    """A read under way for `running_ms`."""
+    """A read that has been running for `running_ms`."""
 
     key: Hashable
     running_ms: int
 
 
 class ReadTicket(Generic[T]):
-    """A wish for a read: a ``future`` of its own, and ``joined`` when it is somebody else's read.
+    """A request for a read, with a ``future`` of its own. ``joined``: another request started it.
 
-    However often a read that hangs is asked for and given up, nothing of that stays.
+    A ticket that was given up leaves nothing behind, however long the read hangs.
     """
 
     __slots__ = ("_pool", "_read", "future", "joined")
@@ -81,16 +82,16 @@ class ReadTicket(Generic[T]):
         self.joined = joined
 
     def give_up(self) -> None:
-        """It is not waited for any longer. May be repeated."""
+        """Stop waiting for the read. May be repeated."""
         self._pool._give_up(self._read, self.future)
 
 
 class ReaderPool:
-    """``threads`` threads and at most ``max_pending`` reads that wait for one.
+    """A pool of ``threads`` threads and at most ``max_pending`` reads that wait for one.
 
-    Results that nobody has waited for are kept for ``late_result_ms``, the youngest ones up to
-    ``late_result_bytes``. A result's ``size_bytes`` says how large it is, its ``is_worth_keeping``
-    whether the next one who asks should have it.
+    Late results, for which no request waited any more, are kept for ``late_result_ms``, the
+    youngest ones up to ``late_result_bytes``. A result has its size in ``size_bytes`` and tells in
+    ``is_worth_keeping`` whether a later request can use it.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class ReaderPool:
         self._reads: dict[Hashable, _Read[Any]] = {}
         self._pending: deque[_Read[Any]] = deque()
         self._running: set[_Read[Any]] = set()
-        # In the order they came; those whose result was taken, or is too old, are dropped.
+        # Late results in the order of arrival.
         self._late: deque[_Read[Any]] = deque()
         self._late_bytes = 0
         self._threads: set[threading.Thread] = set()
@@ -127,10 +128,10 @@ class ReaderPool:
         return f"ReaderPool({self._size} threads, {len(self._pending)} pending)"
 
     def submit(self, key: Hashable, read: Callable[[], T]) -> ReadTicket[T]:
-        """`read` in a thread of the pool, or the read of that key that is there already.
+        """Have a thread call `read`, or join the read of that key that is queued, running or kept.
 
-        ReaderPoolFullError when there is no room to wait, ClosedError after `close`, and in a child
-        of the process that made the pool: the threads are not there.
+        ReaderPoolFullError when the queue is full. ClosedError after `close`, and in a child of the
+        process that made the pool, which lacks its threads.
         """
         if os.getpid() != self._process_id:
             raise ClosedError("the reader pool belongs to another process: open one after the fork")
@@ -147,7 +148,7 @@ class ReaderPool:
                 else:
                     known.futures.add(ticket.future)
                 return ticket
-            if len(self._pending) >= self._max_pending + self._idle + self._missing():
+            if len(self._pending) >= self._max_pending + self._idle + self._count_missing():
                 raise ReaderPoolFullError(
                     f"{self._size} reader threads are busy and {len(self._pending)} reads wait "
                     "(remote.log.reader.threads, remote.log.reader.max.pending.tasks)"
@@ -157,34 +158,33 @@ class ReaderPool:
             made.futures.add(ticket.future)
             self._reads[key] = made
             self._pending.append(made)
-            self._call()
+            self._wake_thread()
             return ticket
 
     def drop_late(self, size_bytes: int) -> None:
-        """Let go of `size_bytes` of results that nobody waits for, the oldest first: somebody lacks
-        the memory."""
+        """Drop `size_bytes` of late results, the oldest first, for a read that needs the memory."""
         with self._lock:
             while self._late and size_bytes > 0:
                 size_bytes -= self._late[0].size_bytes
                 self._drop_oldest()
 
     def resize(self, threads: int) -> None:
-        """Another number of threads; one too many ends after its read."""
+        """Set the number of threads; surplus ones end after their read."""
         with self._lock:
             self._size = threads
             for _ in self._pending:
-                self._call()
+                self._wake_thread()
             self._work.notify_all()
 
     def close(self, timeout_ms: int = 30_000) -> bool:
-        """No more reads; waits for those under way. Whether all of them have ended in time."""
+        """Start no more reads and wait for the running ones. Return whether all ended in time."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         with self._lock:
             self._closed = True
             for read in self._pending:
                 for future in read.futures:
                     future.cancel()
-                    # Without it who waits in `concurrent.futures.wait` would go on to do so.
+                    # Otherwise `concurrent.futures.wait` would go on waiting.
                     future.set_running_or_notify_cancel()
             self._pending.clear()
             self._late.clear()
@@ -198,35 +198,35 @@ class ReaderPool:
                 self._clock.wait(self._settled, left_ms)
             return True
 
-    # -- for whoever watches
+    # -- counts
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether a read of that key waits, runs, or has a result that is kept."""
+        """Whether a read of that key is queued or running, or its result is kept."""
         with self._lock:
             self._drop_old()
             return key in self._reads
 
     @property
     def size(self) -> int:
-        """How many threads there are to be."""
+        """The number of threads that is set."""
         return self._size
 
     @property
     def runs(self) -> int:
-        """Reads that have ended."""
+        """The number of reads that have ended."""
         return self._runs
 
     @property
     def late_bytes(self) -> int:
-        """Bytes of results that wait to be asked for again."""
+        """Bytes of late results that are kept."""
         return self._late_bytes
 
     def queued(self) -> int:
-        """Reads that wait for a thread."""
+        """The number of reads that wait for a thread."""
         return len(self._pending)
 
     def running(self) -> tuple[RunningRead, ...]:
-        """Reads under way, the longest first."""
+        """The running reads, the longest first."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             found = [
@@ -240,36 +240,36 @@ class ReaderPool:
         under_way_ms = [one.running_ms for one in self.running()]
         return self._busy.idle_ratio(self._size, under_way_ms, self._clock.monotonic_ms())
 
-    # -- inside, with the lock where it is not said otherwise
+    # -- inside; the caller holds the lock unless the docstring says otherwise
 
-    def _missing(self) -> int:
-        """Threads that there may be and are not yet."""
+    def _count_missing(self) -> int:
+        """Return how many more threads may be started."""
         return max(0, self._size - len(self._threads))
 
-    def _call(self) -> None:
-        """Somebody is to take the next read: an idle thread, or a new one."""
-        if self._idle >= len(self._pending) or not self._missing():
+    def _wake_thread(self) -> None:
+        """Wake an idle thread for the next read, or start a new one."""
+        if self._idle >= len(self._pending) or not self._count_missing():
             self._work.notify()
             return
         name = f"tierlog-reader-{len(self._threads)}"
-        # A store call that hangs for ever must not keep the process from ending.
-        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        # A store call that hangs must not keep the process from ending.
+        thread = threading.Thread(target=self._run_reads, name=name, daemon=True)
         self._threads.add(thread)
         thread.start()
 
-    def _serve(self) -> None:
-        """What each thread does; without the lock."""
+    def _run_reads(self) -> None:
+        """Run reads until the thread has to end. The caller does not hold the lock."""
         while True:
             with self._lock:
-                read = self._next()
+                read = self._wait_for_read()
             if read is None:
                 return
             self._run(read)
             # An idle thread must not keep the bytes of its last read.
             del read
 
-    def _next(self) -> _Read[Any] | None:
-        """Waits for a read to run; None when this thread is to end."""
+    def _wait_for_read(self) -> _Read[Any] | None:
+        """Wait for the next read; None when this thread has to end."""
         while not self._closed and len(self._threads) <= self._size:
             if self._pending:
                 read = self._pending.popleft()
@@ -304,11 +304,11 @@ class ReaderPool:
             keep = failure is None and getattr(result, "is_worth_keeping", True)
             futures, read.futures = read.futures, set()
             if keep and not futures and not self._closed:
-                self._keep(read, result)
+                self._keep_late(read, result)
             else:
                 self._reads.pop(read.key, None)
             self._settled.notify_all()
-        # Whoever waits runs its callbacks here.
+        # Callbacks of the waiters run here.
         for future in futures:
             if not future.set_running_or_notify_cancel():
                 continue
@@ -326,8 +326,8 @@ class ReaderPool:
                 self._reads.pop(read.key, None)
         future.cancel()
 
-    def _keep(self, read: _Read[Any], result: Any) -> None:
-        """A result that nobody waited for."""
+    def _keep_late(self, read: _Read[Any], result: Any) -> None:
+        """Keep a late result."""
         read.result = result
         self._late.append(read)
         self._late_bytes += read.size_bytes
@@ -346,7 +346,7 @@ class ReaderPool:
         self._reads.pop(read.key, None)
 
     def _forget_late(self, read: _Read[Any]) -> None:
-        """Its result was asked for: once is enough."""
+        """Drop a late result that a request has taken."""
         self._late.remove(read)
         self._late_bytes -= read.size_bytes
         self._reads.pop(read.key, None)

@@ -1,9 +1,8 @@
-"""How much may be read from the tier: a limit for all, and below it limits by topic and by client
-(KIP-956 warns of the one client that uses up the broker's quota).
+"""Limits reads from the tier: one limit for all, and below it limits by topic and by client.
 
-A request to the store counts for every limit that holds for its read, at the moment when it goes,
-and goes only when each of them has room. Looking and counting are one step: of requests that go at
-the same moment, only one goes above a limit.
+KIP-956 warns of a single client that uses up the broker's quota. A request to the store counts for
+every limit of its read when it is sent, and is sent only when each of them has room. Check and
+count are one step: of requests at the same moment only one goes above a limit.
 """
 
 from __future__ import annotations
@@ -23,21 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["FetchPayer", "FetchQuotas"]
 
-# A sensor takes about 10 KiB; names come from clients.
+# Clients choose the names, and a sensor takes about 10 KiB.
 MAX_NAMES = 1_000
 _MAX_NAME = 255
-# How many of the least recently seen names are looked at for one that has read nothing lately.
-_LOOK_AT = 8
+# The number of least recently used names that are searched for an idle one.
+_MAX_SEARCHED = 8
 
 
 class FetchQuotas:
-    """The quotas of remote reads, in force from the first of them. Any thread.
+    """The quotas of remote reads. Any thread.
 
     ``config`` has the limit for all, the defaults for topics and client ids, and the limits of
-    single ones; all may be changed while reads go on. At most `MAX_NAMES` topics and as many
-    clients are told apart at a time. The least recently seen ones that have read nothing lately and
-    owe nothing are forgotten first. While all places are taken, new names share one place, unless
-    they have a limit of their own.
+    single ones; all may change while reads go on. At most `MAX_NAMES` topics and as many clients
+    have a sensor of their own. The least recently used idle ones without debt are forgotten first.
+    While all sensors are in use, new names share one, unless they have a limit of their own.
     """
 
     def __init__(self, config: QuotaConfig | None = None, clock: Clock | None = None) -> None:
@@ -57,11 +55,11 @@ class FetchQuotas:
             self.set_client_limit(client_id, limit)
 
     def payer(self, topic: str, client_id: str) -> FetchPayer:
-        """What a read of `topic` by `client_id` is charged to."""
+        """Return the payer of reads of `topic` by `client_id`."""
         return FetchPayer(self, topic, client_id)
 
     def is_limited(self, topic: str, client_id: str) -> bool:
-        """Whether any limit holds for reads of that topic by that client."""
+        """Whether reads of that topic by that client have a limit."""
         return (
             self.broker.limit is not None
             or self._topics.is_limited(topic)
@@ -69,13 +67,13 @@ class FetchQuotas:
         )
 
     def limits_client(self, client_id: str) -> bool:
-        """Whether that client has a limit of its own, or there is one for each client."""
+        """Whether that client has a limit of its own or by default."""
         return self._clients.is_limited(client_id)
 
     def try_charge(self, topic: str, client_id: str, size_bytes: int) -> int:
-        """Count a request of that size for every limit, and return 0; or count nothing, and return
-        in how many milliseconds there may be room. Never blocks."""
-        quotas = self._of(topic, client_id)
+        """Count a request of that size for every limit and return 0; or count nothing and return
+        the milliseconds until there may be room. Never blocks."""
+        quotas = self._quotas_of(topic, client_id)
         with self._charging:
             admitted: list[tuple[QuotaManager, Reservation | int]] = []
             wait_ms = 0
@@ -91,25 +89,25 @@ class FetchQuotas:
 
     def record(self, topic: str, client_id: str, size_bytes: int) -> None:
         """Count bytes of a request without asking."""
-        for quota in self._of(topic, client_id):
+        for quota in self._quotas_of(topic, client_id):
             quota.record(size_bytes)
 
     def throttle_ms(self, topic: str, client_id: str) -> int:
-        """How long reads of that topic by that client have to wait now; 0: not at all."""
+        """Return how long reads of that topic by that client have to wait now; 0 without a wait."""
         if not self.is_limited(topic, client_id):
             return 0
         return self.try_charge(topic, client_id, 0)
 
     def set_topic_limit(self, topic: str | None, bytes_per_second: int | None) -> None:
-        """The limit of one topic, or with None the one of all that have none of their own."""
+        """Set the limit of one topic, or with None the default for topics."""
         self._topics.set_limit(topic, bytes_per_second)
 
     def set_client_limit(self, client_id: str | None, bytes_per_second: int | None) -> None:
-        """The limit of one client id, or with None the one of all that have none of their own."""
+        """Set the limit of one client id, or with None the default for client ids."""
         self._clients.set_limit(client_id, bytes_per_second)
 
-    def _of(self, topic: str, client_id: str) -> list[QuotaManager]:
-        """The quotas that count reads of that topic by that client."""
+    def _quotas_of(self, topic: str, client_id: str) -> list[QuotaManager]:
+        """Return the quotas that count reads of that topic by that client."""
         named = (self._topics.get(topic), self._clients.get(client_id))
         return [self.broker, *(quota for quota in named if quota is not None)]
 
@@ -148,12 +146,12 @@ class FetchPayer:
         return self.charge(size_bytes)
 
     def throttle_ms(self) -> int:
-        """How long its reads have to wait now."""
+        """Return how long its reads have to wait now."""
         return self._quotas.throttle_ms(self._topic, self._client_id)
 
 
 def _is_idle(quota: QuotaManager) -> bool:
-    """Whether nothing is lost when it is forgotten."""
+    """Whether a quota has nothing counted, reserved or owed."""
     counted = quota.snapshot()
     if counted.window_bytes or counted.reserved_bytes:
         return False
@@ -165,7 +163,7 @@ def _is_idle(quota: QuotaManager) -> bool:
 
 
 class _Named:
-    """Quotas by name; a name without a limit has none."""
+    """The quotas of names that have a limit."""
 
     def __init__(
         self, kind: str, limit: int | None, make: Callable[[str, int | None], QuotaManager]
@@ -183,7 +181,7 @@ class _Named:
         return self._limits.get(name[:_MAX_NAME], self._default) is not None
 
     def get(self, name: str) -> QuotaManager | None:
-        """The quota of that name, None when it is not limited."""
+        """Return the quota of that name, None without a limit."""
         name = name[:_MAX_NAME]
         with self._lock:
             limit = self._limits.get(name, self._default)
@@ -193,9 +191,9 @@ class _Named:
             if quota is not None:
                 self._quotas.move_to_end(name)
                 return quota
-            full = len(self._quotas) >= MAX_NAMES and not self._forget_an_idle_one()
+            full = len(self._quotas) >= MAX_NAMES and not self._forget_idle_name()
             if full and name not in self._limits:
-                return self._shared()
+                return self._share_quota()
             quota = self._quotas[name] = self._make(f"{self._kind} {name}", limit)
             return quota
 
@@ -214,15 +212,15 @@ class _Named:
                 if one in self._quotas:
                     self._quotas[one].set_limit(limit)
 
-    def _forget_an_idle_one(self) -> bool:
-        """Free the place of a name that has read nothing lately; the others keep theirs."""
-        for name in islice(self._quotas, _LOOK_AT):
+    def _forget_idle_name(self) -> bool:
+        """Forget one idle name; return whether there was one."""
+        for name in islice(self._quotas, _MAX_SEARCHED):
             if _is_idle(self._quotas[name]):
                 del self._quotas[name]
                 return True
         return False
 
-    def _shared(self) -> QuotaManager:
+    def _share_quota(self) -> QuotaManager:
         if self._others is None:
             self._others = self._make(f"{self._kind}s that share a place", self._default)
         return self._others

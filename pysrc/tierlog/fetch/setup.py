@@ -1,4 +1,4 @@
-"""Puts the parts of the fetch path together, as the settings say."""
+"""Builds a `Fetcher` from the settings."""
 
 from __future__ import annotations
 
@@ -58,16 +58,17 @@ def open_fetcher(
     clock: Clock | None = None,
     on_gap: OnGap = "fail",
 ) -> Fetcher:
-    """A fetcher of `host`'s partitions, with threads, queue, memory, waits and quotas as `config`
-    has them; all in force from the first fetch on.
+    """Return a fetcher of `host`'s partitions. `config` sets threads, queue, memory, waits and
+    quotas.
 
-    Positions come from the remote index files in ``tierlog.remote.index.dir``, where there are any,
-    and else from an index cache of the fetcher's own, in ``tierlog.remote.index.cache.dir`` or a
-    temporary folder. An ``index_cache`` or ``index_files`` given here take their place and stay the
-    caller's, as the storage and the metadata do. Close the fetcher before them.
+    Positions come from the remote index files in ``tierlog.remote.index.dir``, if there are any, or
+    from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary folder.
+    ``index_cache`` or ``index_files`` replace them and belong to the caller, as the storage and the
+    metadata do. Close the fetcher before them.
 
-    A fetch of an offset that the tier lacks and should have is answered with KAFKA_STORAGE_ERROR;
-    with ``on_gap`` "skip", or a function that is told, with what follows.
+    A fetch of an offset that the tier lacks and should have is answered with KAFKA_STORAGE_ERROR.
+    With ``on_gap`` "skip", or with a function, which is called with the error, the answer has the
+    records after the gap.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
@@ -76,7 +77,7 @@ def open_fetcher(
     index_files = index_files or index_views(settings.remote_index.dir)
     with ExitStack() as opened:
         if index_cache is None:
-            index_cache = _opened_cache(storage, settings.remote_index, clock, opened)
+            index_cache = _open_cache(storage, settings.remote_index, clock, opened)
         remote = RemoteBatchReader(
             storage,
             metadata,
@@ -117,10 +118,10 @@ def open_fetcher(
         )
 
 
-def _opened_cache(
+def _open_cache(
     storage: RemoteStorageManager, settings: RemoteIndexConfig, clock: Clock, opened: ExitStack
 ) -> RemoteIndexCache:
-    """Open an index cache, its sweeper running; `opened` closes it."""
+    """Open an index cache and start its sweeper; `opened` closes it."""
     directory = settings.cache_dir
     if directory is None:
         directory = tempfile.mkdtemp(prefix="tierlog-indexes-")

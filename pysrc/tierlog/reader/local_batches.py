@@ -1,7 +1,7 @@
-"""Whole batches out of a log directory, strictly read only, by `pread`.
+"""Reads whole batches from a log directory, strictly read only, by `pread`.
 
-The offset index of a segment leads to a position near the batch; an index that is damaged, or leads
-astray, costs a walk over the headers and nothing else. Every batch that is handed out was checked.
+The offset index of a segment leads to a position near the batch. A damaged or wrong index costs a
+walk over the headers. Every returned batch was checked.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalBatchReader", "LocalRead"]
 
-# Behind an index entry lie up to `log.index.interval.bytes` and two batches before the next.
+# Two index entries are up to `log.index.interval.bytes` and two batches apart.
 _SLACK_BYTES = 16 << 10
 _MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRead:
-    """Batches of one segment, back to back. Without any, offsets are -1.
+    """Batches of one segment, back to back. The offsets of an empty read are -1.
 
-    ``first_offset`` is the base offset of the first batch, ``next_offset`` the one after the last
-    batch; positions are bytes of the ``.log`` of the segment at ``segment_base``.
+    ``first_offset`` is the base offset of the first batch, ``next_offset`` the offset after the
+    last one; positions are those in the ``.log`` of the segment at ``segment_base``.
     """
 
     records: Buffer = b""
@@ -47,14 +47,14 @@ class LocalRead:
 
 
 class _Range(NamedTuple):
-    """The offsets a segment may hold, inclusive."""
+    """The first and the last offset that a segment may hold."""
 
     start_offset: int
     end_offset: int
 
 
 class LocalBatchReader:
-    """Reads from log directories; keeps the offset indexes of the segments read last."""
+    """Reads batches from log directories; keeps the offset indexes that were used last."""
 
     def __init__(self, max_indexes: int = 512) -> None:
         self._positions = LocalPositions(max_indexes)
@@ -68,17 +68,17 @@ class LocalBatchReader:
         *,
         minimum_one: bool,
     ) -> LocalRead:
-        """The batches from the one that holds `offset` on, or from the next one after a gap.
+        """Return the batches from the one that holds `offset` on, or from the next one after a gap.
 
-        Of one segment, at most `max_bytes`, and only batches that end below `upper_offset`; with
-        `minimum_one` the first of them whatever its size. CorruptDataError for damage,
-        VanishedError when the files are others by now, OSError when they cannot be read.
+        They are of one segment, take at most `max_bytes`, and end below `upper_offset`;
+        `minimum_one` brings the first one whatever its size. CorruptDataError for damage,
+        VanishedError when the files were replaced, OSError when they cannot be read.
         """
         segments = view.log.segments
         first = bisect_right(segments, offset, key=lambda one: one.base_offset) - 1
         if first < 0 and segments:
-            # Listed after the border was asked for. What lies before is in the tier by now, and
-            # the first batch here is not the next one of the log.
+            # The segments were listed after the local log start was read. Earlier ones are in the
+            # tier by now, and the first batch here is not the next one of the log.
             begin = segments[0].base_offset
             raise VanishedError(f"{view.log.name}: offset {offset} lies below {begin}, the first")
         for segment in segments[max(first, 0) :]:
@@ -100,41 +100,41 @@ class LocalBatchReader:
         upper_offset: int,
         minimum_one: bool,
     ) -> LocalRead | None:
-        """None when no batch of the segment reaches `offset`."""
+        """Read from one segment; None when no batch of it reaches `offset`."""
         try:
             with segment.open() as handle:
                 require_same_topic(log)
-                run, row = self._find(segment, handle, offset, max_bytes)
+                run, row = self._find_batch(segment, handle, offset, max_bytes)
                 if row == len(run):
                     return None
                 end = run.rows_within(row, max_bytes, upper_offset - 1)
                 fits = run.last_offset[row] < upper_offset
                 if end == row and minimum_one and fits:
                     end = row + 1
-                return _checked(run, row, end, segment, handle)
+                return _check_batches(run, row, end, segment, handle)
         except FileNotFoundError as error:
             raise VanishedError(f"{segment.log_path}: gone meanwhile: {error}") from error
 
-    def _find(
+    def _find_batch(
         self, segment: SegmentFiles, handle: SegmentHandle, offset: int, max_bytes: int
     ) -> tuple[BatchRun, int]:
-        """A piece with the batch that reaches `offset`, and its row; past the end when none does.
-
-        The batches before it were not checked.
-        """
+        """Return a range with the batch that reaches `offset`, and its row; the row is past the end
+        when none does. Its batches were not checked."""
         position = self._positions.find(segment, offset)
         try:
-            run, row = self._walk(segment, handle, position, offset, max_bytes)
+            run, row = self._scan_from(segment, handle, position, offset, max_bytes)
         except CorruptDataError:
             if position == 0:
                 raise
         else:
-            # By its index a batch at or before the offset lies there.
+            # The batch that the index points at begins at or below the offset.
             if position == 0 or (len(run) and (row > 0 or run.base_offset[0] <= offset)):
                 return run, row
-        return self._walk(segment, handle, position_by_headers(handle, offset), offset, max_bytes)
+        return self._scan_from(
+            segment, handle, position_by_headers(handle, offset), offset, max_bytes
+        )
 
-    def _walk(
+    def _scan_from(
         self,
         segment: SegmentFiles,
         handle: SegmentHandle,
@@ -142,17 +142,17 @@ class LocalBatchReader:
         offset: int,
         max_bytes: int,
     ) -> tuple[BatchRun, int]:
-        """From the batch at `position` on, piece by piece."""
+        """Scan range after range from the batch at `position` on; see `_find_batch`."""
         size_bytes = handle.size_bytes
         window = max(max_bytes, 0) + _SLACK_BYTES
         while True:
-            run = _piece(segment, handle, position, min(window, size_bytes - position))
+            run = _scan_range(segment, handle, position, min(window, size_bytes - position))
             row = run.row_reaching(offset)
             if row < len(run):
                 wanted_end = min(run.position_of(row) + max_bytes, size_bytes)
                 if row == 0 or run.end_position >= wanted_end:
                     return run, row
-                # What had to be skipped took the place of what was asked for.
+                # Batches before the offset took up the range: read again from the right one on.
                 position, window = run.position_of(row), max(max_bytes, 0) + _SLACK_BYTES
                 continue
             at_end = run.end_position >= size_bytes
@@ -174,13 +174,13 @@ class LocalBatchReader:
             claimed = run.claimed_size()
             if claimed is None or not 0 < claimed <= size_bytes - position:
                 if segment.is_active and claimed is not None and claimed > 0:
-                    # A batch that is being written at this moment.
+                    # The broker is writing the batch at this moment.
                     return run, row
                 raise run.damage()
             window = claimed
 
 
-def _piece(
+def _scan_range(
     segment: SegmentFiles, handle: SegmentHandle, position: int, size_bytes: int
 ) -> BatchRun:
     data = handle.read_at(position, size_bytes)
@@ -196,10 +196,11 @@ def _piece(
     )
 
 
-def _checked(
+def _check_batches(
     run: BatchRun, row: int, end: int, segment: SegmentFiles, handle: SegmentHandle
 ) -> LocalRead | None:
-    """The batches from `row` up to `end` as far as they are sound; an error if not even one is."""
+    """Return the batches from `row` up to `end`, up to the first damaged one, whose error is raised
+    when it is at `row`."""
     if end == row:
         return LocalRead(
             segment_base=segment.base_offset,

@@ -37,11 +37,11 @@ _MAX_INDEX_BYTES = 64 << 20
 
 
 class LocalReader:
-    """Reads a broker's log directories. What lies above the high watermark is read as well: a
-    directory alone does not say where a running broker's is.
+    """Reads a broker's log directories. Records above the high watermark are read, too: a directory
+    does not show the high watermark of a running broker.
 
-    Readers of committed records read the active segment once before the first record: where they
-    stop, and what was aborted there, is in it.
+    Readers of committed records read the active segment once before the first record. It shows
+    where they stop, and which of its transactions were aborted.
     """
 
     def __init__(
@@ -53,13 +53,14 @@ class LocalReader:
         config: LogConfig | None = None,
         on_corrupt: OnCorrupt = "fail",
     ) -> None:
-        """`config` bounds what one batch may open to. ``on_corrupt`` is what happens at damage."""
+        """`config` bounds the size that one batch may open to. ``on_corrupt`` decides what happens
+        at damage."""
         self._logs = logs
         self._report_damage = damage_handler(on_corrupt)
         self._config = config or LogConfig()
         self._fetch_bytes = fetch_bytes
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
-        # By topic id, so that it need not be looked for in all directories.
+        # Topic names by id, so that not all directories have to be searched.
         self._names: dict[str, str] = {}
 
     def partitions(self) -> list[PartitionSummary]:
@@ -79,7 +80,7 @@ class LocalReader:
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
         """See `LogReader`."""
-        log = self._log(topic, partition)
+        log = self._find_log(topic, partition)
         found = []
         for segment in log.segments:
             end = segment.next_base_offset
@@ -102,7 +103,7 @@ class LocalReader:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `LogReader`; the active segment is scanned to find its end."""
-        log = self._log(topic, partition)
+        log = self._find_log(topic, partition)
         start = log.log_start_offset
         if self._committed:
             stable = StableLog.of(log)
@@ -126,12 +127,12 @@ class LocalReader:
         *,
         stable: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. ``stable``: what a reader of committed records knows of the log.
+        """See `LogReader`. ``stable`` is the log of a reader of committed records.
 
-        FileNotFoundError or VanishedError when segments, or the whole topic, are deleted meanwhile,
-        also when another topic of that name has taken its place.
+        FileNotFoundError or VanishedError when segments or the whole topic were deleted meanwhile,
+        also when another topic has taken the name.
         """
-        log = self._log(topic, partition) if stable is None else stable.log
+        log = self._find_log(topic, partition) if stable is None else stable.log
         if stable is None and self._committed:
             stable = StableLog.of(log)
         if stable is not None:
@@ -149,19 +150,19 @@ class LocalReader:
             for records in self._read_segment(log, segment, start, end_offset):
                 yield from committed_rows(rows_between(records, start, end_offset), aborted)
         if is_open_ended and stable is not None:
-            # It ended where the log is stable, which may be before what is missing.
+            # The read ended at the last stable offset, and records may be missing after it.
             with suppress(FileNotFoundError, VanishedError):
                 _check_end(log)
 
     def check_end(self, topic: str, partition: int) -> None:
         """See `LogReader`. CorruptDataError when the directory ends before its high watermark, or
         before a batch that the offset index of the active segment knows."""
-        _check_end(self._log(topic, partition))
+        _check_end(self._find_log(topic, partition))
 
     def topic_id(self, topic: str, partition: int) -> str | None:
-        """The id of the topic that has that name (or id) here; None when it is not to be had."""
+        """Return the id of the topic with that name (or id); None when it is unknown."""
         try:
-            log = self._log(topic, partition)
+            log = self._find_log(topic, partition)
         except OutOfRangeError:
             return None
         if log.topic_id is not None:
@@ -169,9 +170,9 @@ class LocalReader:
         return log.topic_id
 
     def start_offset(self, topic: str, partition: int) -> int | None:
-        """The first offset that is here; None without any segment of the partition."""
+        """Return the first offset in the directory; None without a segment of the partition."""
         try:
-            log = self._log(topic, partition)
+            log = self._find_log(topic, partition)
         except OutOfRangeError:
             return None
         if not log.segments:
@@ -179,21 +180,21 @@ class LocalReader:
         return max(log.log_start_offset or 0, log.segments[0].base_offset)
 
     def recorded_log_start(self, topic: str, partition: int) -> int:
-        """The log start offset in the broker's checkpoint; 0 when there is none."""
+        """Return the log start offset in the broker's checkpoint; 0 without one."""
         try:
-            return self._log(topic, partition).recorded_log_start or 0
+            return self._find_log(topic, partition).recorded_log_start or 0
         except OutOfRangeError:
             return 0
 
     def stable_log(
         self, topic: str, partition: int, earlier: Callable[[int], bytes | None]
     ) -> StableLog:
-        """How far the partition is stable now; ``earlier`` as in `ProducerStates`."""
-        return StableLog.of(self._log(topic, partition), earlier)
+        """Return the stable log of the partition now; ``earlier`` as in `ProducerStates`."""
+        return StableLog.of(self._find_log(topic, partition), earlier)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """See `LogReader`; reads the headers of every segment until it finds one late enough."""
-        log = self._log(topic, partition)
+        """See `LogReader`; scans the headers of segment after segment."""
+        log = self._find_log(topic, partition)
         start = log.log_start_offset or 0
         for segment in log.segments:
             with segment.open() as handle:
@@ -210,7 +211,7 @@ class LocalReader:
                     return int(records.offset[rows[0]])
         return None
 
-    def _log(self, topic: str, partition: int) -> PartitionLog:
+    def _find_log(self, topic: str, partition: int) -> PartitionLog:
         name = self._names.get(topic, topic)
         try:
             log = self._logs.partition(name, partition)
@@ -232,7 +233,7 @@ class LocalReader:
         *,
         include_control: bool = False,
     ) -> Iterator[RecordColumns]:
-        """Yield the records from the batch of `offset` to that of `end_offset`; sound records come
+        """Yield the records from the batch of `offset` to that of `end_offset`. Sound records come
         before the error of a damaged batch, and after it if the reader passes over damage."""
         with segment.open() as handle:
             require_same_topic(log)
@@ -245,7 +246,7 @@ class LocalReader:
                         position = records.batches.stop_position
                         known = max(known, int(records.batches.last_offset[-1]) + 1)
                         yield records
-                        # The next piece comes instead of this one, not on top of it.
+                        # Release these records before the next ones are decoded.
                         del records
                     return
                 except CorruptDataError as error:
@@ -259,14 +260,15 @@ class LocalReader:
         known: int,
         error: CorruptDataError,
     ) -> tuple[int, int]:
-        """Report the damage that `error` found from offset `known` on; where to go on behind it."""
+        """Report the damage of `error` from offset `known` on. Return the position and the offset
+        at which the read goes on."""
         position, next_offset = handle.size_bytes, segment.next_base_offset or -1
         last_offset: int | None = None
-        start = _start_of(handle, error)
+        start = _find_damaged_batch(handle, error)
         if start < handle.size_bytes:
             position, next_offset, last_offset = next_batch(handle, segment, start)
         if last_offset is not None and last_offset < known:
-            # What is missing comes after that batch, the last one.
+            # The missing offsets come after that batch, which is the last one.
             next_offset, last_offset = segment.next_base_offset or -1, None
         if last_offset is None and next_offset > known:
             last_offset = next_offset - 1
@@ -291,7 +293,7 @@ class LocalReader:
         end_offset: int | None,
         include_control: bool,
     ) -> Iterator[RecordColumns]:
-        """Yield the records of the batches behind `position` from that of `offset` on, up to
+        """Yield the records of the batches after `position` from that of `offset` on, up to
         damage."""
         index = _offset_index(log, segment)
         table = scan_segment(handle, position, verify_crc=False)
@@ -311,7 +313,7 @@ class LocalReader:
             read_bytes = batches.stop_position - position
             if not read_bytes:
                 if end == end_position:
-                    raise _changed(segment, position)
+                    raise _changed_error(segment, position)
                 # One batch is larger than the window.
                 window *= 2
                 continue
@@ -338,7 +340,7 @@ class LocalReader:
         end: int,
         include_control: bool,
     ) -> RecordColumns:
-        """Decode batches as far as the memory budget goes and they are sound."""
+        """Decode sound batches within the memory budget."""
 
         def decode(end: int) -> RecordColumns:
             return decode_records(
@@ -353,7 +355,7 @@ class LocalReader:
         try:
             return decode(end)
         except CorruptDataError as error:
-            # The batch that has this byte is cut off now, and the end of the records.
+            # Decode up to the damaged byte, which cuts its batch off.
             records = decode(error.position)
             if len(records.batches):
                 return records
@@ -361,8 +363,9 @@ class LocalReader:
 
 
 def _missing_hint(segment: SegmentFiles, known_end: int) -> str:
-    """What to do where all batches are sound and the next segment begins too late. The directory
-    does not show whether the file was cut or the next file is gone, so both are damage."""
+    """Return what to do when all batches are sound and the next segment begins too late. The
+    directory does not show whether the file was cut or the next file is gone, so both are
+    damage."""
     last = "on" if segment.next_base_offset is None else f"to {segment.next_base_offset - 1}"
     return (
         f"offsets {known_end} {last} are in no file: the end of this one or the files after it are "
@@ -370,14 +373,15 @@ def _missing_hint(segment: SegmentFiles, known_end: int) -> str:
     )
 
 
-def _start_of(handle: SegmentHandle, error: CorruptDataError) -> int:
-    """Where the batch begins that holds the byte of an error."""
+def _find_damaged_batch(handle: SegmentHandle, error: CorruptDataError) -> int:
+    """Return where the batch begins that holds the byte of an error."""
     table = scan_segment(handle, 0, error.position, verify_crc=False)
     return table.stop_position
 
 
 def _check_end(log: PartitionLog) -> None:
-    """CorruptDataError unless the active segment ends where the rest of the directory says."""
+    """Raise CorruptDataError unless the active segment ends where the directory's other files
+    say."""
     if not log.segments:
         return
     active = log.segments[-1]
@@ -393,7 +397,7 @@ def _check_end(log: PartitionLog) -> None:
 
 
 def _require_high_watermark(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> None:
-    """Consumers have been given what lies below the high watermark."""
+    """Raise CorruptDataError for an end below the high watermark, which consumers have read."""
     end = int(table.last_offset[-1]) + 1 if len(table) else segment.base_offset
     if segment.is_active and log.high_watermark is not None and end < log.high_watermark:
         raise CorruptDataError(
@@ -406,7 +410,7 @@ def _require_high_watermark(log: PartitionLog, segment: SegmentFiles, table: Bat
         )
 
 
-def _changed(segment: SegmentFiles, position: int) -> CorruptDataError:
+def _changed_error(segment: SegmentFiles, position: int) -> CorruptDataError:
     return CorruptDataError(
         reason="changed",
         path=segment.log_path,
@@ -417,9 +421,9 @@ def _changed(segment: SegmentFiles, position: int) -> CorruptDataError:
 
 
 def _offset_index(log: PartitionLog, segment: SegmentFiles) -> OffsetIndex | None:
-    """The offset index, None when it is missing, damaged or cannot know better than the batches.
+    """Return the offset index; None when it is missing, damaged, or shows no more than the batches.
 
-    It is read before the batches: what an entry points at is in the log by then.
+    It is read before the batches, so that each entry points at a batch in the log.
     """
     path = segment.offset_index_path
     if path is None or (log.compacted is False and not segment.is_active):
@@ -439,7 +443,10 @@ def _first_misplaced(
     *,
     is_start: bool = True,
 ) -> Misplaced | None:
-    """``is_start``: the table begins where the segment does; else behind a damaged batch."""
+    """Return the first batch that contradicts the segment's name, neighbours or offset index.
+
+    ``is_start``: the table begins where the segment does, and not after a damaged batch.
+    """
     begin = segment.base_offset if is_start or not len(table) else int(table.base_offset[0])
     return first_misplaced(
         table,
@@ -451,8 +458,8 @@ def _first_misplaced(
 
 
 def _require_sound_end(segment: SegmentFiles, table: BatchTable) -> None:
-    """A cut or zero tail is how a live or killed broker's active segment ends; elsewhere, or for
-    any other reason, it is damage."""
+    """Raise CorruptDataError for a damaged end. The active segment of a running or killed broker
+    may end with a torn batch or zeros."""
     harmless = (StopReason.TORN_TAIL, StopReason.ZERO_TAIL) if segment.is_active else ()
     if table.stop_reason not in (StopReason.END, *harmless):
         raise CorruptDataError(

@@ -1,4 +1,4 @@
-"""Where to start and stop reading, in the words of kcat and rpk.
+"""Parses where to start and stop reading, in the forms of kcat and rpk.
 
     beginning  start  oldest     the first record held          (kcat, rpk)
     end        newest            after the last record held     (kcat, rpk)
@@ -12,9 +12,9 @@
 A moment T is milliseconds (13 digits), seconds (9 or 10 digits), a day ``2024-02-29``, a time
 ``2024-02-29T12:00:00Z`` (or with a zone, ``+01:00``) or a duration before now ``-2h``. ``s@`` and
 ``e@`` take any number of milliseconds, as kcat does. A moment means the first record that is not
-older, so records out of order may stand outside of the moments although their offsets lie inside.
+older. Offsets between two moments may hold records that are out of order and outside of them.
 
-Ends are never included. Parsing is pure: whoever parses says what time it is.
+Ends are never included. Parsing is pure: the caller passes the current time.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ _MOMENTS = re.compile(rf"({_MOMENT})?(?:(:)(end|{_MOMENT}|{DURATION})?)?")
 
 
 class AtOffset(NamedTuple):
-    """This very offset."""
+    """An offset."""
 
     offset: int
 
 
 class FromStart(NamedTuple):
-    """So many offsets after the first one held."""
+    """A number of offsets after the first one that is held."""
 
     distance: int
 
 
 class FromEnd(NamedTuple):
-    """So many offsets before the end."""
+    """A number of offsets before the end."""
 
     distance: int
 
 
 class AtTime(NamedTuple):
-    """The first record that is not older."""
+    """The first record that is not older than a moment."""
 
     timestamp_ms: int
 
@@ -78,7 +78,7 @@ _SIGNS: dict[str, Callable[[int], Bound]] = {"-": FromEnd, "+": FromStart, "": A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """What to read: from ``start`` up to, not including, ``end``."""
+    """The offsets from ``start`` up to, not including, ``end``."""
 
     start: Bound
     end: Bound
@@ -89,10 +89,10 @@ class OffsetRange:
         log_end_offset: int,
         offset_for_timestamp: Callable[[int], int | None],
     ) -> tuple[int, int]:
-        """The offsets [start, end) of a log that holds [log start, log end), cut to those.
+        """Return the offsets [start, end) within [`log_start_offset`, `log_end_offset`).
 
-        ``offset_for_timestamp`` answers the first offset whose record is not older, or None.
-        The end is never below the start.
+        ``offset_for_timestamp`` returns the first offset whose record is not older, or None. The
+        end is never below the start.
         """
 
         def offset_of(bound: Bound) -> int:
@@ -115,10 +115,10 @@ class OffsetRange:
 
 
 def parse_offsets(texts: Sequence[str], now_ms: int) -> OffsetRange:
-    """The range that one or several ``-o`` arguments mean together.
+    """Return the range that one or several ``-o`` arguments mean together.
 
-    ValueError says what is wrong and which forms there are. Start and end may each be given only
-    once, so ``s@1 e@2`` is a range and ``3 s@1`` is not.
+    ValueError says what is wrong and lists the forms. Start and end may each be given once, so
+    ``s@1 e@2`` is a range and ``3 s@1`` is not.
     """
     start: Bound | None = None
     end: Bound | None = None
@@ -136,7 +136,7 @@ def parse_offsets(texts: Sequence[str], now_ms: int) -> OffsetRange:
 
 
 def _parse(text: str, now_ms: int) -> tuple[Bound | None, Bound | None]:
-    """Start and end in one argument; None for one that it does not give."""
+    """Return start and end of one argument; None for the one that it does not give."""
     if text in ("beginning", "start", "oldest", "earliest"):
         return FromStart(0), None
     if text in ("end", "newest", "latest"):
@@ -154,7 +154,7 @@ def _parse(text: str, now_ms: int) -> tuple[Bound | None, Bound | None]:
 def _offsets(text: str) -> tuple[Bound | None, Bound | None]:
     match = _OFFSETS.fullmatch(text)
     if match is None or text in (":", "-"):
-        raise _unknown(text)
+        raise _form_error(text)
     sign, number, first, last = match.groups()
     if number is not None:
         return _SIGNS[sign](_int64(number, text)), None
@@ -167,7 +167,7 @@ def _offsets(text: str) -> tuple[Bound | None, Bound | None]:
 def _moments(text: str, now_ms: int) -> tuple[Bound | None, Bound | None]:
     match = _MOMENTS.fullmatch(text, 1)
     if match is None or text in ("@", "@:"):
-        raise _unknown(text)
+        raise _form_error(text)
     first, _, last = match.groups()
     start_ms = None if first is None else _moment_ms(first, text, now_ms)
     start = None if start_ms is None else AtTime(start_ms)
@@ -209,8 +209,8 @@ def _moment_ms(moment: str, text: str, now_ms: int) -> int:
 
 
 def date_ms(moment: str, text: str) -> int:
-    """Milliseconds of a day ``2024-02-29`` or a time ``2024-02-29T12:00:00+01:00``, in UTC where no
-    zone is given. ValueError, which quotes `text`, for anything else."""
+    """Return the milliseconds of a day ``2024-02-29`` or a time ``2024-02-29T12:00:00+01:00``, in
+    UTC without a zone. ValueError, which quotes `text`, for anything else."""
     if re.fullmatch(_TIME, moment) is None:
         raise ValueError(f"{text}: expected a day or a time as in 2024-02-29T12:00:00Z")
     try:
@@ -230,5 +230,5 @@ def _int64(digits: str, text: str) -> int:
     return value
 
 
-def _unknown(text: str) -> ValueError:
+def _form_error(text: str) -> ValueError:
     return ValueError(f"{text!r} is no offset; expected one of {_FORMS}")

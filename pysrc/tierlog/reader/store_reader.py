@@ -1,7 +1,7 @@
-"""Reads partitions back from a store, by the store's own words.
+"""Reads partitions from a store.
 
-The segments' metadata come from a metadata manager, or from the bucket itself; how their bytes are
-found and fetched is `RemoteBatchReader`'s business.
+A metadata manager, or the bucket itself, lists the segments. `RemoteBatchReader` finds and fetches
+their batches.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreReader"]
 
-# A reader that wants one record is not made to wait for MiBs; one that goes on gets more each time.
+# The first request is small, since the caller may want one record. Later requests grow.
 _FIRST_BYTES = 256 << 10
 _GROWTH = 4
-# Beyond these a single sequential reader gains nothing; the settings may say less.
+# A single sequential reader gains nothing from more; the settings may allow less.
 _MOST_MEMORY_BYTES = 96 << 20
 _MOST_WINDOW_BYTES = 64 << 20
 _MOST_THREADS = 8
@@ -75,7 +75,7 @@ _NO_LIMIT = 2**63
 
 
 class StoreReader:
-    """Reads what a metadata manager knows from the objects of a store."""
+    """Reads the segments that a metadata manager lists from the objects of a store."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class StoreReader:
         has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
         adopted: Mapping[str, str] | None = None,
     ) -> None:
-        """`index_cache` is one of the same store; without it each call asks for its indexes.
-        Requests for `.log` objects count for `fetch_quota` when they go, by default for the quota
-        that `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
-        ``alarm`` is that of `RemoteBatchReader`: it hears of damaged indexes that reading does
-        without. ``on_gap`` is what happens where the store lacks offsets, ``on_corrupt`` what
-        happens at damage. ``has_unfinished`` is that of `StoreListing`. ``adopted``: the ids that
-        topics got after they were archived, by the ids they are archived under."""
+        """`index_cache` belongs to the same store; without one each call requests its indexes.
+        Requests for `.log` objects are charged to `fetch_quota`, by default to the quota that
+        `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
+        ``alarm`` is that of `RemoteBatchReader`. ``on_gap`` decides what happens where the store
+        lacks offsets, ``on_corrupt`` what happens at damage. ``has_unfinished`` is that of
+        `StoreListing`. ``adopted`` maps the ids that topics are archived under to the ids that they
+        got later."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
@@ -108,7 +108,7 @@ class StoreReader:
         self._alarm = alarm
         self._on_gap = on_gap
         self._report_damage = damage_handler(on_corrupt)
-        self._has_unfinished = has_unfinished or (lambda _partition, _offset: False)
+        self._has_unfinished = has_unfinished or (lambda _require_partition, _offset: False)
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._config = config or Config()
         self._index_files = index_views(self._config.remote_index.dir)
@@ -119,7 +119,7 @@ class StoreReader:
         """See `LogReader`."""
         found = []
         for partition in self._metadata.partitions():
-            segments = self._finished(partition)
+            segments = self._finished_segments(partition)
             if segments:
                 found.append(
                     PartitionSummary(
@@ -146,13 +146,13 @@ class StoreReader:
                 name=log_key(metadata),
                 state=metadata.state.name,
             )
-            for metadata in self._metadata.list(self._partition(topic, partition))
+            for metadata in self._metadata.list(self._require_partition(topic, partition))
         ]
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """See `LogReader`."""
-        wanted = self._partition(topic, partition)
-        segments = self._finished(wanted)
+        wanted = self._require_partition(topic, partition)
+        segments = self._finished_segments(wanted)
         indexes = self._indexes()
         first = min(segment.start_offset for segment in segments)
         begin = min(entry.start_offset for entry in self._lineage(wanted, indexes))
@@ -162,19 +162,20 @@ class StoreReader:
         return max(first, begin), end
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: a `.log` object behind the newest segment has no `.indexes` object."""
-        wanted = self._partition(topic, partition)
-        end = max(segment.end_offset for segment in self._finished(wanted)) + 1
+        """See `LogReader`: the log goes on when a `.log` object after the newest segment has no
+        `.indexes` object."""
+        wanted = self._require_partition(topic, partition)
+        end = max(segment.end_offset for segment in self._finished_segments(wanted)) + 1
         if self._has_unfinished(wanted, end):
             gap_handler(self._on_gap)(unknown_end(wanted, end))
 
     def extent(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """(first offset, offset after the last) of all segments, whatever of them belongs to the
-        log or is committed; None without any. Costs no request."""
-        known = self._known(topic, partition)
+        """Return (first offset, offset after the last) of all segments, including offsets that are
+        not part of the log or not committed; None without segments. Takes no request."""
+        known = self._find_partition(topic, partition)
         if known is None:
             return None
-        segments = self._finished(known)
+        segments = self._finished_segments(known)
         first = min(segment.start_offset for segment in segments)
         return first, max(segment.end_offset for segment in segments) + 1
 
@@ -187,15 +188,14 @@ class StoreReader:
         *,
         beyond: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. The first piece comes after two round trips to the store, one with the
-        indexes at hand. The first pieces are small, the later ones grow to some MiB, and from a
-        slow store they are asked for beforehand. The fetch quota counts the bytes that are asked of
-        the store, also those that are read ahead, and nothing when they are used.
+        """See `LogReader`. The first records take two round trips to the store, one if the indexes
+        are cached. The first requests are small and the later ones grow to a few MiB; a slow store
+        is read ahead. The fetch quota counts bytes when they are requested, read-ahead included.
 
-        Readers of committed records stop where a transaction begins whose end is not in the store,
-        unless ``beyond``, the directory of the same log, knows how it ended.
+        Readers of committed records stop at a transaction whose end is not in the store, unless
+        ``beyond``, the directory of the same log, shows how it ended.
         """
-        wanted, indexes = self._partition(topic, partition), self._indexes()
+        wanted, indexes = self._require_partition(topic, partition), self._indexes()
         is_open_ended = end_offset is None
         with ThreadPoolExecutor(1) as beside:
             self._load_first(wanted, start_offset, indexes, beside)
@@ -216,7 +216,7 @@ class StoreReader:
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`."""
-        wanted, indexes = self._partition(topic, partition), self._indexes()
+        wanted, indexes = self._require_partition(topic, partition), self._indexes()
         lineage, lookups = self._lineage(wanted, indexes), self._lookups(indexes)
         for segment in self._metadata.segments_by_timestamp(wanted, timestamp_ms):
             for first, last in ranges_in_lineage(segment, lineage):
@@ -236,7 +236,7 @@ class StoreReader:
     def _check_gap_before(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> None:
-        """Report a gap that ends right before `offset`: the record asked for may be missing."""
+        """Report a gap that ends right before `offset`: it may have held the record."""
         for gap in KnownGaps(self._metadata, gap_start_in(self._storage)).of(partition, lineage):
             if gap.last_offset == offset - 1:
                 error = gap_error(partition, gap.first_offset, gap.last_offset)
@@ -245,20 +245,21 @@ class StoreReader:
     def _lookups(self, indexes: Indexes) -> IndexLookups:
         return IndexLookups(self._storage, indexes, self._index_files)
 
-    def _partition(self, topic: str, partition: int) -> TopicIdPartition:
-        known = self._known(topic, partition)
+    def _require_partition(self, topic: str, partition: int) -> TopicIdPartition:
+        known = self._find_partition(topic, partition)
         if known is None:
             raise OutOfRangeError(f"{self._storage.url} holds no segment of {topic}-{partition}")
         return known
 
-    def _known(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """None without a segment; OutOfRangeError where a name is not enough to tell."""
+    def _find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
+        """Return the partition with that topic name or id; None without a segment of it.
+        OutOfRangeError when several topics had the name."""
         named = [
             one
             for one in self._metadata.partitions()
             if one.partition == partition
             and topic in (one.topic, one.topic_id, self._adopted.get(one.topic_id))
-            and self._finished(one)
+            and self._finished_segments(one)
         ]
         if len(named) > 1:
             ids = ", ".join(one.topic_id for one in named)
@@ -267,7 +268,7 @@ class StoreReader:
             )
         return next(iter(named), None)
 
-    def _finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+    def _finished_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         return [
             metadata
             for metadata in self._metadata.list(partition)
@@ -284,9 +285,9 @@ class StoreReader:
         indexes: Indexes,
         beside: Executor,
     ) -> None:
-        """The indexes of the segment that is read first, while those of the newest one are asked
-        for their lineage. When they cannot be had, whoever reads it gets the error."""
-        segments = self._finished(partition)
+        """Load the indexes of the first segment beside those of the newest one, which has the
+        lineage. The read of the segment gets the error of a failed request."""
+        segments = self._finished_segments(partition)
         ahead = [one for one in segments if one.end_offset >= start_offset]
         first = min(ahead, key=lambda one: one.start_offset, default=None)
         if first is None or first == self._newest(partition):
@@ -295,7 +296,7 @@ class StoreReader:
             beside.submit(indexes.get, first)
 
     def _lineage(self, partition: TopicIdPartition, indexes: Indexes) -> LeaderEpochs:
-        """The leader epochs that the newest segment was uploaded with."""
+        """Return the leader epochs that the newest segment was uploaded with."""
         newest = self._newest(partition)
         section = self._section(newest, IndexKind.LEADER_EPOCH, indexes)
         return parse_leader_epochs(section, log_key(newest))
@@ -306,28 +307,28 @@ class StoreReader:
         kind: IndexKind,
         indexes: Indexes,
     ) -> bytes:
-        """Out of the whole indexes; of damaged ones that section, if it is sound itself."""
+        """Return a section of the segment's indexes; it may be sound when others are damaged."""
         try:
             return bytes(indexes.get(segment).section(kind))
         except CorruptDataError:
             return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
 
     def producer_snapshot(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """The producer state before an offset, if that is where a segment ends."""
-        known = self._known(topic, partition)
+        """Return the producer state before an offset at which a segment ends; None for others."""
+        known = self._find_partition(topic, partition)
         if known is None:
             return None
-        segments = self._finished(known)
+        segments = self._finished_segments(known)
         before = [one for one in segments if one.end_offset + 1 == offset]
         newest = max(before, key=lambda one: one.leader_epochs[-1][0], default=None)
         if newest is None:
             return None
-        # That of a segment is the state at its end.
+        # The snapshot of a segment is the state at its end.
         return self._section(newest, IndexKind.PRODUCER_SNAPSHOT, self._indexes())
 
     def _first_open_offset(self, partition: TopicIdPartition, indexes: Indexes) -> int:
-        """Where the first transaction begins that has no end in the store; else after the last
-        offset."""
+        """Return the first offset of the oldest transaction without an end in the store; the offset
+        after the last one when all have ended."""
         newest = self._newest(partition)
         snapshot = self._section(newest, IndexKind.PRODUCER_SNAPSHOT, indexes)
         states = read_producer_snapshot(snapshot)
@@ -335,7 +336,7 @@ class StoreReader:
         return int(min(firsts[firsts >= 0], default=newest.end_offset + 1))
 
     def _newest(self, partition: TopicIdPartition) -> RemoteLogSegmentMetadata:
-        return newest_segment(self._finished(partition))
+        return newest_segment(self._finished_segments(partition))
 
     def _entries(
         self, segment: RemoteLogSegmentMetadata, indexes: Indexes
@@ -387,15 +388,15 @@ class StoreReader:
     def _decode(
         self, read: RemoteRead, offset: int, *, is_checked: bool, include_control: bool
     ) -> Iterator[RecordColumns]:
-        """Yield the records of batches, whose checksums may have been compared already; of damage
-        only what reaches `offset` is reported."""
+        """Yield the records of batches. ``is_checked``: their checksums were compared. Damage is
+        reported only if it reaches `offset`."""
         segment = read.segment
         assert segment is not None
 
         def report(error: CorruptDataError, first_offset: int, last_offset: int) -> None:
             error = error.located(log_key(segment), shift=read.start_position)
             if last_offset >= offset:
-                self._report_damage(_lost(segment, first_offset, last_offset, error))
+                self._report_damage(_lost_records(segment, first_offset, last_offset, error))
 
         last_offset = read.first_offset - 1
         try:
@@ -417,8 +418,8 @@ class StoreReader:
     def _read_damaged(
         self, place: Place, offset: int, indexes: Indexes, error: CorruptDataError
     ) -> RemoteRead:
-        """Return the bytes around `offset`, which are damaged, as far as the next index entry;
-        without an index none, and the rest of the segment is lost."""
+        """Return the damaged bytes of the index entry that holds `offset`. Without an index return
+        none, and report the rest of the segment as lost."""
         segment, report = place.segment, self._report_damage
         if report is raise_damage:
             raise error
@@ -427,7 +428,7 @@ class StoreReader:
         except CorruptDataError:
             found = None
         if found is None:
-            report(_lost(segment, offset, segment.end_offset, error))
+            report(_lost_records(segment, offset, segment.end_offset, error))
             return RemoteRead(b"", -1, segment.end_offset + 1)
         start, end, first_offset, last_offset = found
         self._payer.charge(end - start)
@@ -441,7 +442,7 @@ class StoreReader:
         start_offset: int,
         end_offset: int | None,
     ) -> _SequentialBatches:
-        segments = self._finished(partition)
+        segments = self._finished_segments(partition)
         return _SequentialBatches(
             self._storage,
             self._metadata,
@@ -457,10 +458,10 @@ class StoreReader:
 
 
 class _SequentialBatches:
-    """The reads of one sequential reader, one after the other, through a `RemoteBatchReader` that
-    is its own; a child process that goes on with them gets another.
+    """Reads batches for one caller, one read after the other, through a `RemoteBatchReader` of its
+    own. A child process that goes on with it gets another one.
 
-    The memory bounds what is held here: pieces that the caller keeps come on top.
+    The memory bounds what is held here; batches that the caller keeps come on top.
     """
 
     def __init__(
@@ -490,7 +491,7 @@ class _SequentialBatches:
         self._window_bytes = min(expected_bytes, _MOST_WINDOW_BYTES)
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
         self._read_bytes = 0
-        # What was handed out, by who owns the bytes.
+        # The returned batches, by the permit that owns the bytes.
         self._kept: dict[int, weakref.ref[Permit]] = {}
         self._open()
 
@@ -514,7 +515,7 @@ class _SequentialBatches:
         )
 
     def close(self) -> None:
-        """Let go of what was read ahead, and of the threads."""
+        """Drop the chunks that were read ahead, and end the threads."""
         if self._process_id == os.getpid():
             self._reader.close()
 
@@ -529,9 +530,9 @@ class _SequentialBatches:
     def read_next(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> RemoteRead:
-        """The batches from `offset` on."""
+        """Return the batches from `offset` on."""
         if self._process_id != os.getpid():
-            # The threads stayed in the parent, and whatever they had locked is locked for ever.
+            # The threads stayed in the parent process, and the locks that they held stay locked.
             self._open()
         self._memory.resize(self._memory_bytes + self._kept_bytes())
         while True:
@@ -546,7 +547,7 @@ class _SequentialBatches:
             )
             if not read.refused:
                 break
-            # The caller keeps more alive than the pieces show, or a batch is that large.
+            # The caller keeps more alive than the permits show, or the batch is very large.
             self._memory.resize(self._memory.limit_bytes + max(self._memory_bytes, _FIRST_BYTES))
         records = memoryview(read.records)
         if isinstance(records.obj, Permit):
@@ -556,7 +557,7 @@ class _SequentialBatches:
         return read
 
     def _kept_bytes(self) -> int:
-        """What the caller still has of the pieces."""
+        """Return the bytes of the batches that the caller still holds."""
         alive = {key: owner for key, known in self._kept.items() if (owner := known()) is not None}
         self._kept = {key: self._kept[key] for key in alive}
         return sum(owner.size_bytes for owner in alive.values())
@@ -565,7 +566,7 @@ class _SequentialBatches:
 def _bytes_between(
     segments: Iterable[RemoteLogSegmentMetadata], start_offset: int, end_offset: int | None
 ) -> int:
-    """About how many bytes lie between two offsets."""
+    """Return about how many bytes lie between two offsets."""
     total = 0
     for one in segments:
         end = one.end_offset if end_offset is None else min(one.end_offset, end_offset - 1)
@@ -575,7 +576,7 @@ def _bytes_between(
     return total
 
 
-def _lost(
+def _lost_records(
     segment: RemoteLogSegmentMetadata, first_offset: int, last_offset: int, error: CorruptDataError
 ) -> LostRecords:
     partition = segment.topic_id_partition
