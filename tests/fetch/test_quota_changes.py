@@ -43,7 +43,7 @@ def passes(limits: FetchQuotas, topic: str, client: str) -> bool:
 
 @pytest.fixture
 def tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoTiers]:
-    monkeypatch.setattr(fetcher, "_QUOTA_LOOKS_MS", (1, 20))
+    monkeypatch.setattr(fetcher, "_QUOTA_CHECKS_MS", (1, 20))
     opened = TwoTiers(tmp_path)
     opened.gate = Gated(opened.remote)  # type: ignore[attr-defined]
     yield opened

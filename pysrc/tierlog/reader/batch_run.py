@@ -2,7 +2,7 @@
 
     run = BatchRun(view, start_position, segment, path, index)     every CRC compared
     row = run.row_reaching(offset)                          the batch that holds it, or the next
-    end = run.rows_within(row, max_bytes, last_offset)      how many fit
+    end = run.end_row(row, max_bytes, last_offset)          how many fit
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
 The walk ends at the first batch that is cut off, damaged, or of another segment: ``stop_reason``
@@ -122,9 +122,11 @@ class BatchRun:
         does."""
         return bisect_left(self.last_offset, offset, 0, self._count)
 
-    def rows_within(self, row: int, max_bytes: int, last_offset: int) -> int:
+    def end_row(
+        self, row: int, max_bytes: int, last_offset: int, *, minimum_one: bool = False
+    ) -> int:
         """Return the row after the last batch from `row` on that ends within `max_bytes` and at or
-        below `last_offset`; `row` when none does."""
+        below `last_offset`; `row` when none does. `minimum_one` allows the first one any size."""
         limit = int(self._position[row]) + max_bytes
         if self.stop_position - self.start_position <= limit:
             end = self._count
@@ -132,7 +134,9 @@ class BatchRun:
             end = bisect_right(self._position, limit, row, self._count) - 1
         if end > row and self.last_offset[end - 1] > last_offset:
             end = bisect_right(self.last_offset, last_offset, row, end)
-        return max(end, row)
+        if end <= row:
+            return row + 1 if minimum_one and self.last_offset[row] <= last_offset else row
+        return end
 
     def bytes_of(self, row: int, end: int) -> memoryview:
         """Return the bytes of the batches from `row` up to, not including, `end`."""

@@ -107,10 +107,7 @@ class LocalBatchReader:
                 run, row = self._find_batch(segment, handle, offset, max_bytes)
                 if row == len(run):
                     return None
-                end = run.rows_within(row, max_bytes, upper_offset - 1)
-                fits = run.last_offset[row] < upper_offset
-                if end == row and minimum_one and fits:
-                    end = row + 1
+                end = run.end_row(row, max_bytes, upper_offset - 1, minimum_one=minimum_one)
                 return _check_batches(run, row, end, segment, handle)
         except FileNotFoundError as error:
             raise VanishedError(f"{segment.log_path}: gone meanwhile: {error}") from error

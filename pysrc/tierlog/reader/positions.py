@@ -21,6 +21,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,6 +83,7 @@ _MAX_LOCAL_INDEX_BYTES = 64 << 20
 _OFFSET_ENTRY = struct.Struct(">ii")
 
 
+@dataclass(slots=True)
 class Start:
     """Byte position from which to scan for an offset.
 
@@ -93,43 +95,17 @@ class Start:
     `first_timestamp_ms`, or, without a timestamp, between `lowest_offset` and `highest_offset`.
     """
 
-    __slots__ = (
-        "covers",
-        "first_timestamp_ms",
-        "guessed",
-        "highest_offset",
-        "last_offset",
-        "latest",
-        "lowest_offset",
-        "position",
-        "requests",
-    )
-
-    def __init__(
-        self,
-        position: int,
-        latest: int,
-        covers: int,
-        highest_offset: int,
-        *,
-        first_timestamp_ms: int | None = None,
-        last_offset: int | None = None,
-        lowest_offset: int = 0,
-        guessed: bool = False,
-    ) -> None:
-        self.position = position
-        self.latest = latest
-        self.covers = covers
-        self.highest_offset = highest_offset
-        self.first_timestamp_ms = first_timestamp_ms
-        self.last_offset = last_offset
-        self.lowest_offset = lowest_offset
-        self.guessed = guessed
-        # Requests to the store that the look-up took.
-        self.requests = 0
-
-    def __repr__(self) -> str:
-        return f"Start({self.position}, latest={self.latest}, covers={self.covers})"
+    position: int
+    latest: int
+    covers: int
+    highest_offset: int
+    _: KW_ONLY
+    first_timestamp_ms: int | None = None
+    last_offset: int | None = None
+    lowest_offset: int = 0
+    guessed: bool = False
+    # Requests to the store that the look-up took.
+    requests: int = 0
 
 
 class _Runs:

@@ -123,19 +123,19 @@ class RemoteBatchReader:
         self._alarm = alarm or (lambda _error: None)
         self._on_gap = gap_handler(on_gap)
         self._clock = clock or SystemClock()
-        self._places = SegmentPlaces(metadata, gap_start_in(storage))
+        self.places = SegmentPlaces(metadata, gap_start_in(storage))
         self._positions = Positions(
             storage,
             index_cache=index_cache,
             index_files=index_files,
-            is_current=self._places.is_current,
+            is_current=self.places.is_current,
             alarm=self._alarm,
             clock=self._clock,
         )
         self._ahead = ReadAhead(
             read_ahead or ReadAheadSettings(),
             fetch=self._fetch_chunk,
-            places=_NextPlaces(self._places, self._positions),
+            places=_NextPlaces(self.places, self._positions),
             memory=memory,
             clock=self._clock,
             is_local=storage.is_local,
@@ -243,7 +243,7 @@ class RemoteBatchReader:
 
         Random reads do hardly anything else, so this comes before every other step.
         """
-        place = self._places.find_known(partition, lineage, offset)
+        place = self.places.find_known(partition, lineage, offset)
         if place is None or max_bytes < 0 or self._closed:
             return None
         index = self._positions.index_of(place)
@@ -317,7 +317,7 @@ class RemoteBatchReader:
             try:
                 read = self._read_place(place, wanted)
             except (RemoteResourceNotFoundError, CorruptDataError) as error:
-                if looked_again or self._places.is_current(place):
+                if looked_again or self.places.is_current(place):
                     raise
                 looked_again = True
                 self._require_another(wanted, error)
@@ -334,7 +334,7 @@ class RemoteBatchReader:
         """
         partition, lineage = wanted.partition, wanted.lineage
         stay = None if wanted.stream is None else wanted.stream.place
-        found = self._places.find_or_next(partition, lineage, wanted.offset, stay)
+        found = self.places.find_or_next(partition, lineage, wanted.offset, stay)
         next_offset = None if found is None else found[1]
         if next_offset != wanted.offset:
             end = wanted.last_offset + 1
@@ -365,12 +365,12 @@ class RemoteBatchReader:
         offset: int,
         next_offset: int,
         *,
-        log_start_offset: int | None,
-        tier_end_offset: int | None,
+        log_start_offset: int | None = None,
+        tier_end_offset: int | None = None,
     ) -> None:
         """Raise GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap`
         passes over it. See `read_batches` for the other arguments."""
-        gap = self._places.find_gap(
+        gap = self.places.find_gap(
             partition,
             lineage,
             offset,
@@ -386,8 +386,8 @@ class RemoteBatchReader:
     ) -> None:
         """Raise OutOfRangeError when no other segment holds the offset of a segment that was
         deleted while it was read."""
-        self._places.forget(wanted.partition)
-        if self._places.find(wanted.partition, wanted.lineage, wanted.offset) is None:
+        self.places.forget(wanted.partition)
+        if self.places.find(wanted.partition, wanted.lineage, wanted.offset) is None:
             raise OutOfRangeError(
                 f"{wanted.partition}: offset {wanted.offset} was deleted while it was being read "
                 f"({error})"
@@ -506,7 +506,7 @@ class RemoteBatchReader:
         if row == len(run):
             return None
         last_offset = min(place.last_offset, wanted.last_offset)
-        end = run.rows_within(row, wanted.max_bytes, last_offset)
+        end = run.end_row(row, wanted.max_bytes, last_offset)
         whole = end < len(run) or run.stop_position >= place.segment.segment_size_bytes
         return self._answer_from(run, row, place, wanted) if whole else None
 
@@ -733,11 +733,9 @@ class RemoteBatchReader:
         if run.last_offset[row] > last_offset:
             # The lineage ends within this batch, and before all that follow, or the read does.
             return nothing_read(wanted) if place.last_offset > wanted.last_offset else None
-        end = run.rows_within(row, wanted.max_bytes, last_offset)
+        end = run.end_row(row, wanted.max_bytes, last_offset, minimum_one=wanted.minimum_one)
         if end == row:
-            if not wanted.minimum_one:
-                return nothing_read(wanted)
-            end = row + 1
+            return nothing_read(wanted)
         part = Part(run, row, end)
         records = self._copy_if_small(run.bytes_of(row, end), run.view.nbytes)
         read = self._make_read(records, part, part, place, wanted)
@@ -783,7 +781,7 @@ class _NextPlaces:
     """Answers the questions of read-ahead about segments and their indexes."""
 
     def __init__(self, places: SegmentPlaces, positions: Positions) -> None:
-        self._places = places
+        self.places = places
         self.is_loaded = positions.is_loaded
         self.run_end = positions.run_end
         self.load = positions.load
@@ -792,7 +790,7 @@ class _NextPlaces:
     def following(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, place: Place
     ) -> tuple[Place, int] | None:
-        return self._places.find_or_next(partition, lineage, place.last_offset + 1)
+        return self.places.find_or_next(partition, lineage, place.last_offset + 1)
 
     def start_of(self, place: Place, offset: int) -> int | None:
         start = self._find(place, offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog.log.checkpoint import LeaderEpochs
@@ -58,6 +59,7 @@ class Fetched(NamedTuple):
     view: memoryview
 
 
+@dataclass(slots=True)
 class Wanted:
     """What a read asks for, and how far it has come.
 
@@ -71,48 +73,19 @@ class Wanted:
     ``payer`` pays for the bytes; once ``is_begun`` they are charged without asking it.
     """
 
-    __slots__ = (
-        "fetched",
-        "is_begun",
-        "last_offset",
-        "lineage",
-        "log_start_offset",
-        "max_bytes",
-        "minimum_one",
-        "offset",
-        "partition",
-        "payer",
-        "requests",
-        "stream",
-        "tier_end_offset",
-    )
-
-    def __init__(
-        self,
-        partition: TopicIdPartition,
-        lineage: LeaderEpochs,
-        offset: int,
-        max_bytes: int,
-        last_offset: int,
-        minimum_one: bool,
-        payer: Payer,
-        log_start_offset: int | None,
-        tier_end_offset: int | None,
-        stream: Stream | None,
-    ) -> None:
-        self.partition = partition
-        self.lineage = lineage
-        self.offset = offset
-        self.max_bytes = max_bytes
-        self.last_offset = last_offset
-        self.minimum_one = minimum_one
-        self.payer = payer
-        self.log_start_offset = log_start_offset
-        self.tier_end_offset = tier_end_offset
-        self.stream = stream
-        self.requests = 0
-        self.is_begun = False
-        self.fetched: Fetched | None = None
+    partition: TopicIdPartition
+    lineage: LeaderEpochs
+    offset: int
+    max_bytes: int
+    last_offset: int
+    minimum_one: bool
+    payer: Payer
+    log_start_offset: int | None
+    tier_end_offset: int | None
+    stream: Stream | None
+    requests: int = 0
+    is_begun: bool = False
+    fetched: Fetched | None = None
 
     def go_to(self, offset: int) -> None:
         """Move on past a gap or to the next segment, where the stream's position says nothing."""

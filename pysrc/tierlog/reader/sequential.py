@@ -70,16 +70,10 @@ def take_parts(
         if run.base_offset[row] > offset:
             # Either a gap, or the store returned other bytes: the index decides.
             return parts or Outcome.MISSED
-        end = run.rows_within(row, left, last_offset)
-        if end == row and not parts:
-            if run.last_offset[row] > last_offset:
-                cut_off = place.last_offset <= wanted.last_offset
-                return Outcome.EXHAUSTED if cut_off else Outcome.NOTHING
-            if not wanted.minimum_one:
-                return Outcome.NOTHING
-            end = row + 1
+        end = run.end_row(row, left, last_offset, minimum_one=wanted.minimum_one and not parts)
         if end == row:
-            return parts
+            cut_off = run.last_offset[row] > last_offset and place.last_offset <= wanted.last_offset
+            return parts or (Outcome.EXHAUSTED if cut_off else Outcome.NOTHING)
         parts.append(Part(run, row, end))
         left -= parts[-1].size_bytes
         offset = run.last_offset[end - 1] + 1

@@ -41,8 +41,8 @@ from tierlog.reader.log_reader import (
     rows_between,
 )
 from tierlog.reader.memory import FetchMemory, Permit
-from tierlog.reader.places import Place, SegmentPlaces
-from tierlog.reader.positions import IndexFilesOf, IndexLookups, range_in
+from tierlog.reader.places import Place
+from tierlog.reader.positions import IndexLookups, range_in
 from tierlog.reader.read_ahead import ReadAheadSettings
 from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.remote_read import RemoteRead
@@ -358,10 +358,12 @@ class StoreReader:
         offset = start_offset
         with closing(self._open_batches(partition, indexes, start_offset, end_offset)) as batches:
             while end_offset is None or offset < end_offset:
-                found = batches.places.find_or_next(partition, lineage, offset)
+                found = batches.reader.places.find_or_next(partition, lineage, offset)
                 if found is None or found[1] > offset:
                     ends = [one for one in (found and found[1], end_offset) if one is not None]
-                    batches.check_gap(partition, lineage, offset, min(ends, default=_NO_LIMIT))
+                    batches.reader.check_gap(
+                        partition, lineage, offset, min(ends, default=_NO_LIMIT)
+                    )
                 if found is None or (end_offset is not None and found[1] >= end_offset):
                     return
                 place, offset = found
@@ -442,18 +444,24 @@ class StoreReader:
         start_offset: int,
         end_offset: int | None,
     ) -> _SequentialBatches:
+        def open_reader(memory: FetchMemory, read_ahead: ReadAheadSettings) -> RemoteBatchReader:
+            return RemoteBatchReader(
+                self._storage,
+                self._metadata,
+                memory=memory,
+                index_cache=indexes,
+                index_files=self._index_files,
+                alarm=self._alarm,
+                on_gap=self._on_gap,
+                memory_wait_ms=0,
+                read_ahead=read_ahead,
+            )
+
         segments = self._finished_segments(partition)
+        expected_bytes = _bytes_between(segments, start_offset, end_offset)
+        settings = self._config.remote_log
         return _SequentialBatches(
-            self._storage,
-            self._metadata,
-            indexes,
-            self._alarm,
-            self._on_gap,
-            self._payer,
-            self._fetch_bytes,
-            _bytes_between(segments, start_offset, end_offset),
-            self._config.remote_log,
-            self._index_files,
+            open_reader, self._payer, self._fetch_bytes, expected_bytes, settings
         )
 
 
@@ -466,29 +474,21 @@ class _SequentialBatches:
 
     def __init__(
         self,
-        storage: RemoteStorageManager,
-        metadata: RemoteLogMetadataManager,
-        index_cache: Indexes,
-        alarm: Callable[[Exception], object] | None,
-        on_gap: OnGap,
+        open_reader: Callable[[FetchMemory, ReadAheadSettings], RemoteBatchReader],
         payer: Payer,
         fetch_bytes: int,
         expected_bytes: int,
         settings: RemoteLogConfig,
-        index_files: IndexFilesOf | None,
     ) -> None:
-        self.places = SegmentPlaces(metadata, gap_start_in(storage))
-        self._storage = storage
-        self._metadata = metadata
-        self._index_cache = index_cache
-        self._alarm = alarm
-        self._on_gap = on_gap
+        self._open_reader = open_reader
         self._payer = payer
         self._fetch_bytes = fetch_bytes
-        self._index_files = index_files
         self._memory_bytes = min(settings.fetch_memory_bytes, _MOST_MEMORY_BYTES)
-        self._threads = min(settings.reader_threads, _MOST_THREADS)
-        self._window_bytes = min(expected_bytes, _MOST_WINDOW_BYTES)
+        self._read_ahead = ReadAheadSettings(
+            threads=min(settings.reader_threads, _MOST_THREADS),
+            chunk_bytes=_FIRST_BYTES,
+            max_window_bytes=min(expected_bytes, _MOST_WINDOW_BYTES),
+        )
         self._max_bytes = min(_FIRST_BYTES, fetch_bytes)
         self._read_bytes = 0
         # The returned batches, by the permit that owns the bytes.
@@ -498,34 +498,12 @@ class _SequentialBatches:
     def _open(self) -> None:
         self._process_id = os.getpid()
         self._memory = FetchMemory(self._memory_bytes, read_ahead_share=1.0)
-        self._reader = RemoteBatchReader(
-            self._storage,
-            self._metadata,
-            memory=self._memory,
-            index_cache=self._index_cache,
-            index_files=self._index_files,
-            alarm=self._alarm,
-            on_gap=self._on_gap,
-            memory_wait_ms=0,
-            read_ahead=ReadAheadSettings(
-                threads=self._threads,
-                chunk_bytes=_FIRST_BYTES,
-                max_window_bytes=self._window_bytes,
-            ),
-        )
+        self.reader = self._open_reader(self._memory, self._read_ahead)
 
     def close(self) -> None:
         """Drop the chunks that were read ahead, and end the threads."""
         if self._process_id == os.getpid():
-            self._reader.close()
-
-    def check_gap(
-        self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int, next_offset: int
-    ) -> None:
-        """Report offsets that the store lacks between `offset` and `next_offset`."""
-        gap = self.places.find_gap(partition, lineage, offset, next_offset)
-        if gap is not None:
-            gap_handler(self._on_gap)(gap_error(partition, gap.first_offset, gap.last_offset))
+            self.reader.close()
 
     def read_next(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
@@ -536,7 +514,7 @@ class _SequentialBatches:
             self._open()
         self._memory.resize(self._memory_bytes + self._kept_bytes())
         while True:
-            read = self._reader.read_batches(
+            read = self.reader.read_batches(
                 partition,
                 lineage,
                 offset,
