@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import runpy
 import shlex
@@ -9,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
+from tierlog.cli.command import tierlog as tierlog_command
+from tierlog.config.kinds import settings
+from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,6 +40,19 @@ MOST_README_LINES = 150
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+ROOMS = "cli|fetch|log|metrics|quota|reader|remote|sidecar|tables|testing|tiering|tools"
+DOTTED = re.compile(rf"`((?:tierlog|spark_udfs|{ROOMS})(?:\.[a-zA-Z_]\w*)+)(?:\(|`)")
+INLINE_COMMAND = re.compile(r"`tierlog ([a-z][^`]*)`")
+LINE_COMMAND = re.compile(r"^tierlog ([a-z].*)$", re.MULTILINE)
+OF_THE_CONFIGURATION = [one for section in SECTIONS.values() for _, one in settings(section)]
+SETTINGS = {
+    *LEFT_TO_KAFKA,
+    *(name for one in OF_THE_CONFIGURATION for name in (one.name, *one.aliases, *one.fallbacks)),
+    # Groups of entry points.
+    "tierlog.metadata_managers",
+    "tierlog.object_stores",
+    "tierlog.storage_managers",
+}
 COMMANDS = [
     line
     for language, block in BLOCKS
@@ -111,6 +129,29 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
     for path, name in NAMED_TEST.findall(page.read_text(encoding="utf-8")):
         source = (ROOT / path).read_text(encoding="utf-8")
         assert re.search(rf"^ *def {name}\(", source, re.MULTILINE) or not name, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_modules_that_a_page_names_exist(page: Path) -> None:
+    """`tierlog.reader.positions`, or `reader.positions` for short; settings look alike."""
+    for name in DOTTED.findall(page.read_text(encoding="utf-8")):
+        if name in SETTINGS or name.endswith((".json", ".md", ".sqlite")):
+            continue
+        full = name if name.startswith(("tierlog.", "spark_udfs.")) else f"tierlog.{name}"
+        assert pkgutil.resolve_name(full) is not None, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_options_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for command in [*INLINE_COMMAND.findall(text), *LINE_COMMAND.findall(text)]:
+        verb, *words = command.split("#")[0].split()
+        found = tierlog_command.commands.get(verb)
+        if isinstance(found, click.Group):
+            found = found.commands[words.pop(0)]
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        options = found or tierlog_command
+        assert given <= {name for option in options.params for name in option.opts}, command
 
 
 def anchors(page: Path) -> set[str]:
