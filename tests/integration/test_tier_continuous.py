@@ -86,6 +86,7 @@ class Load:
         )
         self.acked: dict[tuple[str, int, int], set[int]] = defaultdict(set)
         self.unsettled: set[int] = set()
+        self._sent_to: dict[tuple[str, int], set[int]] = defaultdict(set)
         self.failed = self.sent = 0
         self._stop, self._rest = threading.Event(), threading.Event()
         self._random = random.Random(7)
@@ -133,6 +134,7 @@ class Load:
                 self.acked[(topic, number, message.offset())].add(crc)
 
         self.unsettled.add(crc)
+        self._sent_to[topic, number].add(crc)
         try:
             self._producer.produce(topic, value, partition=number, on_delivery=delivered)
         except (BufferError, KafkaException):
@@ -140,8 +142,15 @@ class Load:
             self.failed += 1
 
     def knows(self, topic: str, number: int, offset: int, crc: int) -> bool:
-        """Whether that may stand there: acked there, or sent and never acked."""
-        return crc in self.acked.get((topic, number, offset), ()) or crc in self.unsettled
+        """Return whether the partition may have this record at `offset`.
+
+        An acked offset has its record, or one that was never acked. Another offset has a record
+        that was sent there: a retry stores a record twice when the broker dies before its ack.
+        """
+        acked = self.acked.get((topic, number, offset))
+        if acked is None:
+            return crc in self._sent_to[topic, number]
+        return crc in acked or crc in self.unsettled
 
 
 @dataclass
