@@ -5,8 +5,8 @@
     frame.mapInArrow(scan_segments, SCAN_SCHEMA)           whole batches of rows
     rebuild_indexes(spark, source, target)                 `tierlog index rebuild` on a cluster
     audit(spark, source, metadata)                         `tierlog verify` on a cluster, as tables
-    session_config()                                       what to tell Spark when it starts
-    ship(spark)                                            tierlog for workers that have none
+    session_config()                                       settings for the start of Spark
+    ship(spark)                                            tierlog for workers without it
 
 Needs the extra ``spark``.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_udfs.codec import ENTRY_SCHEMA, SCAN_SCHEMA
-    from spark_udfs.rebuild import rebuild_indexes
+    from spark_udfs.rebuild import SCHEDULING_JVM, rebuild_indexes
     from spark_udfs.session import session_config
     from spark_udfs.shipping import ship
     from spark_udfs.store_audit import audit
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRY_SCHEMA",
     "SCAN_SCHEMA",
+    "SCHEDULING_JVM",
     "audit",
     "decode_remote_log_indexes",
     "decode_udf",
@@ -53,7 +54,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("ENTRY_SCHEMA", "SCAN_SCHEMA"), "codec"),
     "audit": "store_audit",
-    "rebuild_indexes": "rebuild",
+    **dict.fromkeys(("SCHEDULING_JVM", "rebuild_indexes"), "rebuild"),
     "session_config": "session",
     "ship": "shipping",
 }
