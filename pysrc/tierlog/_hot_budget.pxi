@@ -1,14 +1,13 @@
-# Room for bytes: a part of `_hot.pyx`.
+# The budget of held bytes: a part of `_hot.pyx`.
 
 
 @cython.final
 cdef class ByteBudget:
-    """How many bytes may be held at a time, and how many are.
+    """Counts the bytes of the permits that are held, up to a limit. Any thread.
 
-    ``ByteBudget(limit_bytes, ahead_limit_bytes, on_return)``. Threads share it and none ever
-    waits: who has to, does so elsewhere, sets ``guarded``, and is told by ``on_return()`` when room
-    comes back - by whatever thread gave it back, also out of a finalizer. What that raises goes to
-    ``sys.unraisablehook``.
+    ``ByteBudget(limit_bytes, ahead_limit_bytes, on_return)``. No call waits. A caller that waits
+    elsewhere sets ``guarded``; then ``on_return()`` is called when a permit returns, on the thread
+    that returns it, also in a finalizer. Its exceptions go to ``sys.unraisablehook``.
     """
 
     def __cinit__(self, limit_bytes, ahead_limit_bytes, on_return):
@@ -16,16 +15,16 @@ cdef class ByteBudget:
         self.set_limits(limit_bytes, ahead_limit_bytes)
 
     def set_limits(self, limit_bytes, ahead_limit_bytes):
-        """Other limits from now on; what is taken stays taken."""
+        """Set the limits; permits that are held stay."""
         self.limit_bytes = whole_from(limit_bytes, "limit_bytes", 1)
         self.ahead_limit_bytes = whole_from(ahead_limit_bytes, "ahead_limit_bytes", 0)
 
     def take(self, size_bytes, bint ahead=False, bint waited=False):
-        """A `Permit`, None when there is no room.
+        """Return a `Permit`, None when there is no room.
 
-        More than the limit is had while nobody else has any; `ahead` by who can do without, within
-        a limit of its own. While somebody waits (``guarded``) there is room only for who has
-        `waited`.
+        A permit above the limit is granted while no other one is held. With `ahead` the limit of
+        read-ahead holds, too. While a caller waits (``guarded``) only callers that have `waited`
+        get permits.
         """
         cdef Permit permit
         cdef int64_t size = whole(size_bytes, "a size")
@@ -51,7 +50,7 @@ cdef class ByteBudget:
         return permit
 
     cdef void give_back(self, Permit permit) noexcept:
-        """Counts it, once; an exception of the listener is printed."""
+        """Count a permit as returned, once."""
         cdef bint told = False
         with cython.critical_section(self):
             if permit._owed:
@@ -68,10 +67,10 @@ cdef class ByteBudget:
 @cython.freelist(64)
 @cython.no_gc_clear
 cdef class Permit:
-    """Room for `size_bytes` in a `ByteBudget`; `ahead`: for what nobody has asked for yet.
+    """A share of `size_bytes` of a `ByteBudget`; `ahead`: it was granted to read-ahead.
 
-    It comes back with `release`, or with the last reference to the permit. With `hold` every view
-    of the bytes held is one.
+    It returns with `release`, or with the last reference to the permit. After `hold` each view of
+    the bytes is a reference.
     """
 
     def __dealloc__(self):
@@ -84,11 +83,11 @@ cdef class Permit:
         raise TypeError("a Permit belongs to its budget and cannot be pickled")
 
     def release(self):
-        """The room is free for others, once, however often this is called."""
+        """Return the share to the budget; further calls do nothing."""
         self._budget.give_back(self)
 
     def hold(self, data):
-        """A read-only view of `data`, which keeps it and its room; once."""
+        """Return a read-only view of `data` that keeps it and the share; once."""
         if self._holds:
             raise ValueError("this permit holds something already")
         PyObject_GetBuffer(data, self._view, PyBUF_SIMPLE)

@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class OpenFile:
-    """A file, and until when it is the one of its name as far as anybody knows."""
+    """A file, and the time until which it is used under its name."""
 
     cdef object file
     cdef int64_t expires_ms
@@ -11,11 +11,11 @@ cdef class OpenFile:
 
 @cython.final
 cdef class OpenFiles:
-    """Open files by name, each for `keep_ms`: then it may be another one that has the name.
+    """Open files by name, each for `keep_ms`: after that another file may have the name.
 
-    ``OpenFiles(most, keep_ms, now_ms=None)`` keeps the `most` opened last. Without `now_ms` the
-    machine's coarse monotonic clock is read. A file that is let go of closes when the last reader
-    has. Any thread.
+    Any thread. ``OpenFiles(most, keep_ms, now_ms=None)`` keeps the `most` files that were opened
+    last. Without `now_ms` the machine's coarse monotonic clock is read. A file closes when its last
+    reader releases it.
     """
 
     def __cinit__(self, Py_ssize_t most, int64_t keep_ms, now_ms=None):
@@ -28,26 +28,26 @@ cdef class OpenFiles:
         return len(self._files)
 
     def get(self, str name not None):
-        """The file of that name, for a read that begins now; None when it is to be opened."""
+        """Return the file of that name for one read; None when it has to be opened."""
         opened = <OpenFile>self._files.get(name)
         if opened is None or opened.expires_ms <= self.now():
             return None
         return opened.file
 
     def put(self, str name not None, file):
-        """`file` has just been opened by that name."""
+        """Keep `file`, which was just opened by that name."""
         opened = <OpenFile>OpenFile.__new__(OpenFile)
         opened.file = file
         opened.expires_ms = self.now() + self._keep_ms
         with cython.critical_section(self):
-            # Out and in again, so that the first one in the table is the one opened longest ago.
+            # Removed and inserted, so that the table stays in the order of opening.
             self._files.pop(name, None)
             self._files[name] = opened
             while len(self._files) > self._most:
                 self._files.pop(next(iter(self._files)), None)
 
     def forget(self, str name not None):
-        """Another file has that name now, or none."""
+        """Forget a file, because its name was given to another one or removed."""
         self._files.pop(name, None)
 
     cdef int64_t now(self) except? -1:

@@ -1,24 +1,25 @@
-# Where offsets lie in the tier: a part of `_hot.pyx`.
+# Look-ups of the segments that hold offsets: a part of `_hot.pyx`.
 
 
 @cython.final
 cdef class ChangeCount:
-    """How often anything has changed. Whoever remembers the count before it looked something up may
-    go by what it found until the count is another one, and need not ask."""
+    """The number of changes so far. A caller that reads the count before a look-up may use the
+    result until the count differs."""
 
     def __cinit__(self):
         self.count = 1
 
     def changed(self):
-        """Something has, and can be seen by who asks now."""
+        """Count a change, after it is visible to look-ups."""
         with cython.critical_section(self):
             self.count += 1
 
 
 @cython.final
 cdef class Place:
-    """The offsets `first_offset` to `last_offset` (inclusive) of a segment: part of the log, each
-    of them. ``log_key`` names the object, ``index_key`` its entry of the index cache."""
+    """The offsets `first_offset` to `last_offset` (inclusive) of a segment, all of them part of the
+    log. ``log_key`` is the key of its object, ``index_key`` that of its entry in the index cache.
+    """
 
     def __cinit__(self, segment, int64_t first_offset, int64_t last_offset, str log_key not None):
         partition = segment.segment_id.topic_id_partition
@@ -32,7 +33,7 @@ cdef class Place:
         raise TypeError("a Place belongs to what was looked up in this process")
 
     def holds(self, int64_t offset):
-        """Whether `offset` is one of these."""
+        """Whether `offset` is one of these offsets."""
         return self.first_offset <= offset <= self.last_offset
 
     def is_of(self, Place other not None):
@@ -45,8 +46,8 @@ cdef class Place:
 
 @cython.final
 cdef class KnownPlaces:
-    """What was found out about one partition as of a number of its changes, for a lineage: places
-    that ascend. Replaced, never changed, but for the count of all changes at which it still held."""
+    """The places of one partition that were found at a number of its changes and for a lineage, in
+    ascending order. Only the count of all changes at which they still held is updated."""
 
     def __cinit__(self, change, lineage, tuple places not None):
         self.change = change
@@ -54,7 +55,7 @@ cdef class KnownPlaces:
         self.places = places
 
     cpdef Place at(self, int64_t offset):
-        """The place of an offset; None when it is not known."""
+        """Return the place of an offset; None when it is not known."""
         cdef Py_ssize_t low = 0, high = len(self.places), middle
         while low < high:
             middle = (low + high) // 2
@@ -70,9 +71,12 @@ cdef class KnownPlaces:
 
 @cython.final
 cdef class PlaceTable:
-    """`KnownPlaces` by partition. ``PlaceTable(changes, change_count, most)``: ``changes(partition)``
-    is a number that is another one after every change, asked only when the `change_count` of all
-    partitions has moved; `most` partitions are kept. Any thread."""
+    """`KnownPlaces` by partition. Any thread.
+
+    ``PlaceTable(changes, change_count, most)`` keeps `most` partitions. ``changes(partition)``
+    returns a number that differs after each change. It is called only when the `change_count` of
+    all partitions has moved.
+    """
 
     def __cinit__(self, changes, ChangeCount change_count not None, Py_ssize_t most):
         self._changes = changes
@@ -81,9 +85,9 @@ cdef class PlaceTable:
         self._known = {}
 
     cpdef KnownPlaces current(self, partition, lineage):
-        """What is known of a partition and holds still; maybe nothing."""
+        """Return the places of a partition that still hold; there may be none."""
         cdef tuple name = (partition.topic_id, partition.partition)
-        # Both are looked at first: what is looked up afterwards is at least as new.
+        # The counts are read first: a later look-up is at least as new.
         cdef int64_t count = self._change_count.count
         known = <KnownPlaces>self._known.get(name)
         if known is not None and known.held_at == count and known.lineage is lineage:
@@ -99,19 +103,19 @@ cdef class PlaceTable:
         return known
 
     def find(self, partition, lineage, offset):
-        """The place of an offset that is known and holds still; None without one."""
+        """Return the place of an offset if it is known and still holds, else None."""
         return self.current(partition, lineage).at(offset)
 
     def keep(self, partition, KnownPlaces known not None):
-        """From now on that."""
+        """Replace the places of a partition."""
         self._known[(partition.topic_id, partition.partition)] = known
         while len(self._known) > self._most:
             try:
                 self._known.pop(next(iter(self._known)), None)
             except (RuntimeError, StopIteration):
-                # Another thread is at it as well.
+                # Another thread removes partitions, too.
                 return
 
     def forget(self, partition):
-        """Nothing is known any more."""
+        """Forget the places of a partition."""
         self._known.pop((partition.topic_id, partition.partition), None)

@@ -43,13 +43,13 @@ pub fn batch_start(data: &Bound<'_, PyAny>) -> PyResult<Start> {
     Ok((base_offset, size_bytes, magic, base_timestamp_ms))
 }
 
-/// An open file that reads share; closed when the last one lets go of it.
+/// An open file that reads share. It closes when the last one releases it.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct ReadFile(File);
 
 #[pymethods]
 impl ReadFile {
-    /// Of a descriptor that stays the caller's.
+    /// Duplicates a descriptor, which stays the caller's.
     #[new]
     fn new(descriptor: RawFd) -> PyResult<Self> {
         Ok(Self(duplicate(descriptor)?))
@@ -60,8 +60,8 @@ impl ReadFile {
     }
 }
 
-/// The offset index of a segment, its entries checked, the checksums of the batches that it points
-/// at, and the segment's bounds.
+/// The checked offset index of a segment, the checksums of the batches that it points at, and the
+/// bounds of the segment.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct SegmentIndex {
     entries: Input,
@@ -74,7 +74,7 @@ pub struct SegmentIndex {
 
 #[pymethods]
 impl SegmentIndex {
-    /// `checksums` is the section of [`tierlog_core::batch::checksums`], empty when it is unknown.
+    /// `checksums` is the section of [`tierlog_core::batch::checksums`], empty when unknown.
     #[new]
     fn new(
         py: Python<'_>,
@@ -102,9 +102,9 @@ impl SegmentIndex {
         })
     }
 
-    /// Where a batch of `offset` may lie: (last offset, position) of the entry at or below it, the
-    /// position of the next entry, and of the one after that. Behind the last one the segment
-    /// ends, at most `reach_bytes` further.
+    /// Returns where a batch of `offset` may lie: (last offset, position) of the entry at or below it,
+    /// the position of the next entry, and that of the one after. The batch behind the last entry
+    /// ends at most `reach_bytes` after it.
     fn span(&self, offset: i64, reach_bytes: i64) -> (i64, i64, i64, i64) {
         let Span { last_offset, position, next, covers } = self.native().span(offset, reach_bytes);
         (last_offset, position, next.map_or(self.size_bytes, |(_, latest)| latest), covers)
@@ -144,9 +144,9 @@ impl SegmentIndex {
         Ok(records)
     }
 
-    /// Which batches of `data`, read from byte `position` of the segment, answer a read of `offset`:
-    /// (start, end) in it, the first offset and the one after the last; `None` when that needs a
-    /// closer look. Its first batch has to end with `first_last_offset`.
+    /// Returns which batches of `data`, read from byte `position` of the segment, answer a read of
+    /// `offset`: (start, end) in it, the first offset and the offset after the last one; `None` when
+    /// they need a closer look. The first batch must end with `first_last_offset`.
     #[expect(clippy::too_many_arguments, reason = "what a read asks for")]
     fn answer(
         &self,
@@ -170,9 +170,9 @@ impl SegmentIndex {
         }))
     }
 
-    /// The first batch of `data` that is not the one that the segment was copied with: (row,
-    /// expected checksum, found checksum); `None` when all agree or nothing is known. `data` begins
-    /// at byte `data_position` of the segment, its batches at byte `positions` of `data`.
+    /// Returns the first batch of `data` that differs from the copied one: (row, expected checksum,
+    /// found checksum); `None` when all agree or no checksum is known. `data` begins at byte
+    /// `data_position` of the segment, its batches at bytes `positions` of `data`.
     fn find_mismatch(
         &self,
         data: &Bound<'_, PyAny>,
