@@ -84,17 +84,17 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def here(text: str, places: dict[str, str]) -> str:
+def with_stand_ins(text: str, places: dict[str, str]) -> str:
     for shown, real in places.items():
         text = text.replace(shown, real)
     return text
 
 
-def is_one_of(places: dict[str, str], word: str) -> bool:
+def is_known(places: dict[str, str], word: str) -> bool:
     return any(real in word or word in real for real in places.values())
 
 
-def test_the_readme_names_the_commands_that_make_knows() -> None:
+def test_make_has_the_targets_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
@@ -162,13 +162,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-def test_every_command_of_the_readme(places: dict[str, str], tmp_path: Path) -> None:
+def test_commands_of_the_readme_run(places: dict[str, str], tmp_path: Path) -> None:
     tool = str(Path(sys.executable).with_name("tierlog"))
     for number, line in enumerate(COMMANDS):
-        words = shlex.split(here(line, places))
-        # Nothing of this machine is read or written that nobody meant.
-        strays = [word for word in words if "/" in word and not is_one_of(places, word)]
-        assert strays == [], line
+        words = shlex.split(with_stand_ins(line, places))
+        # Every path of the command has a stand-in: none of this machine is read or written.
+        unknown_paths = [word for word in words if "/" in word and not is_known(places, word)]
+        assert unknown_paths == [], line
         if words[1] == "tier":
             words += ["--state-dir", str(tmp_path / str(number))]
         done = subprocess.run([tool, *words[1:]], capture_output=True, text=True, cwd=tmp_path)
@@ -177,7 +177,7 @@ def test_every_command_of_the_readme(places: dict[str, str], tmp_path: Path) -> 
         assert done.stdout or "--repair" in words, line
 
 
-def test_the_python_of_the_readme(places: dict[str, str], tmp_path: Path) -> None:
+def test_python_of_the_readme_runs(places: dict[str, str], tmp_path: Path) -> None:
     (code,) = [block for language, block in BLOCKS if language == "python"]
     store = places["s3://bucket/kafka"]
     tool = str(Path(sys.executable).with_name("tierlog"))
@@ -185,14 +185,14 @@ def test_the_python_of_the_readme(places: dict[str, str], tmp_path: Path) -> Non
     command = [tool, "tier", str(DISK), "--to", store, "--once", "--state-dir", state]
     subprocess.run(command, check=True)
     done = subprocess.run(
-        [sys.executable, "-c", here(code, places)], capture_output=True, text=True
+        [sys.executable, "-c", with_stand_ins(code, places)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("guide", [name for name, code in GUIDES.items() if code])
-def test_the_python_of_the_guides(guide: str) -> None:
-    """All blocks of a guide, one after the other."""
+def test_python_of_the_guides_runs(guide: str) -> None:
+    """Run all blocks of a guide in one process, in their order."""
     command = [sys.executable, "-c", GUIDES[guide]]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, f"{guide}: {done.stderr}"

@@ -1,15 +1,15 @@
-"""What the remote log manager tells its operators: Kafka's metrics of tiered storage, and our own.
+"""Metrics of the remote log manager: Kafka's metrics of tiered storage and tierlog's own.
 
     metrics = RemoteLogMetrics()
-    of_partition = metrics.partition(partition)     # led from here on
+    of_partition = metrics.partition(partition)     # led from now on
     of_partition.copied(segment.size_bytes)
     of_partition.set_copy_lag(size_bytes=0, segments=0)
-    of_partition.close()                            # led no longer: its gauges are gone for good
+    of_partition.close()                            # not led any more: its gauges disappear
 
-Recording is a few additions under one lock. Nothing is formatted before a scrape:
-`tierlog.metrics.collector` hands everything to prometheus_client (extra ``metrics``) and
-`tierlog.metrics.server` answers scrapes over HTTP. docs/METRICS.md lists what there is to see;
-it is written from `tierlog.metrics.definitions`.
+Recording is a few additions under one lock. Values are formatted only at a scrape:
+`tierlog.metrics.collector` passes them to prometheus_client (extra ``metrics``), and
+`tierlog.metrics.server` answers scrapes over HTTP. docs/METRICS.md lists the series; it is
+generated from `tierlog.metrics.definitions`.
 """
 
 from __future__ import annotations
