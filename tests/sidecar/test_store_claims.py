@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,61 +13,21 @@ from typing import Any
 import pytest
 
 from tests.kafka_tools.support import wait_until
-from tests.tools.golden_copy import copy_log_dir
-from tierlog.clock import ManualClock
-from tierlog.log.log_dir import open_log_dir
-from tierlog.remote.segment.bucket import list_segments
+from tests.sidecar.two_brokers import (
+    command,
+    make_brokers,
+    require_counted_once,
+    require_once,
+    sidecar_of,
+)
 from tierlog.remote.segment.claims import StoreClaims
-from tierlog.remote.urls import open_store
-from tierlog.sidecar import Outcome, Progress, Sidecar, TierReport
-
-PARTITION = "epochs-0"
-END = 410
+from tierlog.sidecar import Outcome, Progress, TierReport
 
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> tuple[Path, Path]:
-    """The directories of two brokers with one log; the second one leads in a later epoch."""
-    first = copy_log_dir(tmp_path, "clean/disk1", PARTITION)
-    second = tmp_path / "disk2"
-    shutil.copytree(first, second)
-    properties = (second / "meta.properties").read_text()
-    node_id = open_log_dir(first).node_id
-    assert node_id is not None
-    changed = properties.replace(f"node.id={node_id}", f"node.id={node_id + 1}")
-    assert changed != properties
-    (second / "meta.properties").write_text(changed)
-    path = second / PARTITION / "leader-epoch-checkpoint"
-    lines = path.read_text().splitlines()
-    last_epoch = int(lines[-1].split()[0])
-    lines[1] = str(int(lines[1]) + 1)
-    path.write_text("\n".join([*lines, f"{last_epoch + 1} 100000"]) + "\n")
-    return first, second
-
-
-def url_of(log_dir: Path) -> str:
-    return (log_dir.parent / "store").as_uri()
-
-
-def sidecar_of(log_dir: Path, state: str | None = None) -> Sidecar:
-    state_dir = str(log_dir.parent / (state or f"state-{log_dir.name}"))
-    return Sidecar([str(log_dir)], url_of(log_dir), state_dir=state_dir, clock=ManualClock())
-
-
-def command(log_dir: Path, *arguments: str) -> list[str]:
-    state_dir = str(log_dir.parent / f"state-{log_dir.name}")
-    tier = [sys.executable, "-m", "tierlog", "tier", str(log_dir), "--to", url_of(log_dir)]
-    return [*tier, "--once", "--state-dir", state_dir, *arguments]
-
-
-def require_once(log_dir: Path) -> None:
-    """The store has every offset in one segment, and no object besides."""
-    store = open_store(url_of(log_dir))
-    segments = tuple(list_segments(store, on_problem=lambda problem: pytest.fail(str(problem))))
-    held = Counter(
-        offset for one in segments for offset in range(one.start_offset, one.end_offset + 1)
-    )
-    assert held == Counter(range(END))
+    """The directories of two brokers; the second one leads in a later epoch."""
+    return make_brokers(tmp_path)
 
 
 @pytest.mark.parametrize("moment", range(1, 10))
@@ -93,6 +51,9 @@ def test_leader_that_is_deposed_in_mid_copy_commits_nothing(
     assert sorted(row.base_offset for row in copied) == [0, 146, 285]
     if len(told.of(Outcome.COPIED)):
         assert any("is over, a later leader tiers it" in one for one in report.warnings)
+    require_counted_once(first)
+    with sidecar_of(second) as sidecar:
+        sidecar.run_once()
     require_once(first)
 
 

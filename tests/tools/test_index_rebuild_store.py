@@ -90,12 +90,12 @@ def lost(store: Path, paths: list[Path]) -> None:
 
 
 def assert_same_but_for_the_copy(found: dict[str, bytes], whole: dict[str, bytes]) -> None:
-    """Every section, and of the metadata all but who copied it when."""
+    """Every section, and of the metadata all but which broker copied it when."""
     assert found.keys() == whole.keys()
 
     def bare(description: SegmentDescription) -> SegmentDescription:
         metadata = replace(description.metadata, event_timestamp_ms=0, broker_id=0)
-        return replace(description, metadata=metadata)
+        return replace(description, metadata=metadata, claim_epoch=None)
 
     for key, data in found.items():
         (header, told), (other, expected) = (

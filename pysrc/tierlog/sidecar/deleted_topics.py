@@ -17,7 +17,7 @@ from tierlog.clock import Clock
 from tierlog.errors import TierlogError
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.segment.claims import claims_folder
-from tierlog.remote.segment.layout import parse_key, topic_prefix
+from tierlog.remote.segment.layout import parse_key, parse_takeover, topic_prefix
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.notes import Notes
@@ -158,12 +158,12 @@ class DeletedTopics:
             self._delete(partition)
 
     def _is_left_over(self, key: str, topic: str) -> bool:
-        """Whether it is half of a segment, or a broken one. Without a topic nobody copies into its
-        folder any more; what is not ours stays there."""
+        """Whether it is a takeover, half of a segment, or a broken one. Without a topic no sidecar
+        copies into its folder any more; foreign objects stay there."""
         try:
             parsed = parse_key(key)
         except ValueError:
-            return False
+            return parse_takeover(key) is not None
         partition = TopicIdPartition(
             topic_id=parsed.topic_id, topic=topic, partition=parsed.partition
         )

@@ -79,7 +79,7 @@ class DryRunStore(ObjectStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore`."""
-        folder = f"{prefix}/" if prefix else ""
+        folder = f"{prefix.rstrip('/')}/" if prefix else ""
         for key, info in tuple(self._written.items()):
             if key.startswith(folder):
                 yield info

@@ -44,6 +44,11 @@ class StoreLearner:
         self._store = store
         self._state = metadata if isinstance(metadata, SqliteRemoteLogMetadataManager) else None
 
+    @property
+    def learns(self) -> bool:
+        """Whether anything is learned at all."""
+        return self._state is not None and self._store is not None
+
     def learn_if_lost(self, warn: Callable[[Problem], None]) -> bool:
         """An empty state directory beside a full store was lost, not new: read the store.
 

@@ -23,6 +23,7 @@ from tierlog.quota import QuotaManager, QuotaWaitCancelledError
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.plugins import make_metadata_manager, make_storage_manager
+from tierlog.remote.segment.claims import StoreClaims
 from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.remote.store.object_store import ObjectStore
@@ -159,7 +160,7 @@ class Sidecar:
             options=self._manager_options(index_config, metrics),
         )
         self._watch: Watch | None = None
-        self._strays = StraySettler(self._metadata, self._copier())
+        self._strays = StraySettler(self._metadata, self._copier(), self._claims())
         self._deleted_topics = self._opened_deleted_topics(deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
         self._dry_run = dry_run
@@ -502,9 +503,8 @@ class Sidecar:
             self._deleted_topics.settle(here, self._settings.topics, self._events.warn)
         return look
 
-    def _learn_partition(self, partition: TopicIdPartition) -> None:
-        if self._watch is not None:
-            self._watch.learn_partition(partition, self._events.warn)
+    def _learn_partition(self, partition: TopicIdPartition) -> bool:
+        return self._watch is not None and self._watch.learn_partition(partition, self._events.warn)
 
     def _first_watch(self) -> Watch:
         learner = StoreLearner(self._storage.store, self._metadata)
@@ -578,6 +578,13 @@ class Sidecar:
     @property
     def _broker_id(self) -> int:
         return -1 if self._logs.node_id is None else self._logs.node_id
+
+    def _claims(self) -> StoreClaims | None:
+        """The claims in the store; None where brokers share metadata, which fences them."""
+        store = self._storage.store
+        if store is None or not isinstance(self._metadata, SqliteRemoteLogMetadataManager):
+            return None
+        return StoreClaims(store, broker_id=self._broker_id, clock=self._clock)
 
     def _copier(self) -> SegmentCopier:
         return SegmentCopier(

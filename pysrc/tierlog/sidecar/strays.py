@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from tierlog.errors import TierlogError
-from tierlog.remote.metadata.manager import RemoteLogMetadataManager, RemoteLogSegmentState
+from tierlog.errors import FencedLeaderError, TierlogError
+from tierlog.remote.metadata.manager import (
+    RemoteLogMetadataManager,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+)
+from tierlog.remote.segment.claims import StoreClaims
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.types import TopicIdPartition
 
@@ -17,11 +22,21 @@ __all__ = ["StraySettler"]
 
 
 class StraySettler:
-    """Finishes or removes them; what fails is tried again the next time."""
+    """Finishes or removes them; what fails is tried again the next time.
 
-    def __init__(self, metadata: RemoteLogMetadataManager, copier: SegmentCopier) -> None:
+    With ``claims``, a whole segment of a partition that another broker has led is left to that
+    broker: it alone knows whether the segment counts.
+    """
+
+    def __init__(
+        self,
+        metadata: RemoteLogMetadataManager,
+        copier: SegmentCopier,
+        claims: StoreClaims | None = None,
+    ) -> None:
         self._metadata = metadata
         self._copier = copier
+        self._claims = claims
         self._settled: dict[TopicIdPartition, int] = {}
 
     def settle(self, busy: Collection[TopicIdPartition], warn: Callable[[str], None]) -> None:
@@ -40,11 +55,24 @@ class StraySettler:
             if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 continue
             try:
-                finished = self._copier.resume(segment)
+                became = self._settle_one(segment)
             except TierlogError as error:
                 warn(f"{segment.segment_id}: left as it is: {error}")
                 done = False
             else:
-                became = "finished" if finished else "removed"
                 warn(f"{segment.segment_id}: interrupted copy {became}")
         return done
+
+    def _settle_one(self, segment: RemoteLogSegmentMetadata) -> str:
+        partition, claims = segment.segment_id.topic_id_partition, self._claims
+
+        def refuse_if_led_by_others() -> None:
+            if claims is not None and claims.was_led_by_others(partition):
+                raise FencedLeaderError(f"{partition}: another broker has claimed it")
+
+        try:
+            finished = self._copier.resume(segment, fence=refuse_if_led_by_others)
+        except FencedLeaderError:
+            self._copier.forget(segment)
+            return "left to the partition's leader"
+        return "finished" if finished else "removed"

@@ -29,7 +29,7 @@ from tierlog.log.eligibility import (
 from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import Listing, LogDir, PartitionLog
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
-from tierlog.remote.segment.bucket import Problem
+from tierlog.remote.segment.bucket import Problem, ProblemReason
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.sidecar.host import SidecarLog
@@ -351,7 +351,8 @@ class Watch:
         ]
 
         def warn(problem: Problem) -> None:
-            warnings.append(str(problem))
+            if problem.reason is not ProblemReason.DEPOSED_COPY:
+                warnings.append(str(problem))
 
         partitions = [partition for partition, _ in anew]
         if partitions and not self._all_known:
@@ -366,17 +367,22 @@ class Watch:
         self._learned |= dict(anew)
         return frozenset()
 
-    def learn_partition(self, partition: TopicIdPartition, warn: Callable[[str], object]) -> None:
-        """Bring in what others have copied since the last look. Any thread. Raises as
-        `StoreLearner.learn`."""
+    def learn_partition(self, partition: TopicIdPartition, warn: Callable[[str], object]) -> bool:
+        """Bring in what others have copied since the last look; return whether every listed
+        segment could be read and is known now. Any thread. Raises as `StoreLearner.learn`."""
+        is_whole = True
 
         def tell(problem: Problem) -> None:
-            warn(str(problem))
+            nonlocal is_whole
+            is_whole = is_whole and not problem.hides_segment
+            if problem.reason is not ProblemReason.DEPOSED_COPY:
+                warn(str(problem))
 
         self._learner.learn([partition], tell)
         host = self._hosts.get(partition)
         if host is not None:
             host.relearn()
+        return is_whole and self._learner.learns
 
     def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> bool:
         """Bring in what the leaders of the followed partitions have copied or removed since;

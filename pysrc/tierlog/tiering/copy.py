@@ -23,6 +23,7 @@ from tierlog.batches import BatchTable
 from tierlog.clock import Clock
 from tierlog.errors import (
     CorruptDataError,
+    FencedLeaderError,
     RemoteMetadataError,
     RemoteStorageError,
     TierlogError,
@@ -94,6 +95,10 @@ class CopyFailedError(TierlogError):
     """The store or the metadata manager failed. The objects are removed, now or by a later run."""
 
     retriable = True
+
+
+class _DamagedCopyError(TierlogError):
+    """The store does not hold what was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +283,7 @@ def encode_segment_indexes(
     remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES,
     data_id: Callable[[int], bytes] | None = None,
     gap_start_offset: int | None = None,
+    claim_epoch: int | None = None,
 ) -> tuple[bytes, bytes]:
     """Return the segment's `.indexes` object and its remoteLogIndex entries.
 
@@ -298,6 +304,7 @@ def encode_segment_indexes(
         batch_count=batch_count,
         cluster_id=cluster_id,
         gap_start_offset=gap_start_offset,
+        claim_epoch=claim_epoch,
     )
     remote_log_index = b"".join(entries)
     if data_id is not None:
@@ -328,6 +335,15 @@ def _with_data_ids(
         entries.data_length,
         [data_id(parse_rdi(rdi, partition)[1]) for rdi in entries.rdi],
     )
+
+
+def _located(error: TierlogError, path: str) -> TierlogError | None:
+    """Return the error of a copy that names the file, None for errors that need no path."""
+    if isinstance(error, CorruptDataError):
+        return error.located(path)
+    if isinstance(error, RemoteStorageError | _DamagedCopyError):
+        return CopyFailedError(f"{path}: {error}")
+    return None
 
 
 class SegmentCopier:
@@ -406,45 +422,76 @@ class SegmentCopier:
 
         ``gate`` is called with the size of each chunk before the chunk is sent; it may block (a
         quota's `Transfer.before_piece`) or raise to stop the copy. ``fence`` is called when both
-        objects are stored and raises FencedLeaderError when the store knows a later leader.
+        objects are stored and raises FencedLeaderError when the store knows a later leader; the
+        `.indexes` object then contains the epoch of the claim.
 
         Raises SegmentRefusedError when offsets and epochs of the segment contradict each other,
         CorruptDataError when the file has changed since the scan, CopyFailedError when the store
         fails or holds other bytes, FencedLeaderError when a later leader owns the partition. A
         copy that fails or is stopped removes its objects; after FencedLeaderError, remaining
-        objects belong to the later leader.
+        objects belong to the later leader. With a ``fence``, objects that a later leader may have
+        found stay, and `resume` settles them.
         """
+        started = self._new_metadata(prepared, handle.path, segment_id or self.new_id())
+        claim_epoch = None if fence is None else leader_epoch
         try:
-            started = prepared.metadata(
-                segment_id or self.new_id(),
-                broker_id=self._broker_id,
-                event_timestamp_ms=self._clock.now_ms(),
+            indexes, entries = self.encode_indexes(
+                prepared, handle, started, gap_start_offset, claim_epoch
             )
-        except ValueError as error:
-            raise SegmentRefusedError(handle.path, [str(error)]) from None
-        try:
-            indexes, entries = self.encode_indexes(prepared, handle, started, gap_start_offset)
         except IndexesTooLargeError as error:
             raise SegmentRefusedError(handle.path, [str(error)], "indexes_too_large") from None
         self._metadata.add(started, leader_epoch=leader_epoch)
+        sent_bytes = 0
+
+        def before_chunk(chunk_bytes: int) -> None:
+            nonlocal sent_bytes
+            if gate is not None:
+                gate(chunk_bytes)
+            sent_bytes += chunk_bytes
+
         try:
             log = handle.fileno() if draft is None else draft
-            custom = self._storage.copy_log_segment_data(started, log, indexes, before_chunk=gate)
+            custom = self._storage.copy_log_segment_data(
+                started, log, indexes, before_chunk=before_chunk
+            )
             started = replace(started, custom_metadata=custom)
             self._require_small_custom_metadata(started)
             self._require_stored(started, indexes)
             if fence is not None:
                 fence()
-        except CorruptDataError as error:
-            self._remove(started, leader_epoch)
-            raise error.located(handle.path) from None
-        except RemoteStorageError as error:
-            self._remove(started, leader_epoch)
-            raise CopyFailedError(f"{handle.path}: {error}") from error
-        except TierlogError:
-            self._remove(started, leader_epoch)
-            raise
+        except TierlogError as error:
+            may_be_found = fence is not None and sent_bytes > prepared.size_bytes
+            self._give_up(started, leader_epoch, error, may_be_found=may_be_found)
+            located = _located(error, handle.path)
+            if located is None:
+                raise
+            raise located from error
         return CopiedSegment(metadata=self._finish(started, leader_epoch), remote_log_index=entries)
+
+    def _new_metadata(
+        self, prepared: PreparedSegment, path: str, segment_id: str
+    ) -> RemoteLogSegmentMetadata:
+        try:
+            return prepared.metadata(
+                segment_id, broker_id=self._broker_id, event_timestamp_ms=self._clock.now_ms()
+            )
+        except ValueError as error:
+            raise SegmentRefusedError(path, [str(error)]) from None
+
+    def _give_up(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        leader_epoch: int | None,
+        error: TierlogError,
+        *,
+        may_be_found: bool,
+    ) -> None:
+        """Remove what a failed copy has stored, unless a later leader may have found it sound
+        (`may_be_found`) and so does not copy its records."""
+        if not may_be_found or isinstance(error, _DamagedCopyError):
+            self._remove(metadata, leader_epoch)
+        elif isinstance(error, FencedLeaderError):
+            self.forget(metadata, leader_epoch)
 
     def encode_indexes(
         self,
@@ -452,6 +499,7 @@ class SegmentCopier:
         handle: SegmentHandle,
         metadata: RemoteLogSegmentMetadata,
         gap_start_offset: int | None = None,
+        claim_epoch: int | None = None,
     ) -> tuple[bytes, bytes]:
         """Return the `.indexes` object of a prepared segment and its remoteLogIndex entries."""
         return encode_segment_indexes(
@@ -462,6 +510,7 @@ class SegmentCopier:
             remote_index_interval_bytes=self._remote_index_interval_bytes,
             data_id=self._foreign_data_ids(metadata),
             gap_start_offset=gap_start_offset,
+            claim_epoch=claim_epoch,
         )
 
     def has_copied(self, prepared: PreparedSegment, broken: Container[str]) -> bool:
@@ -483,16 +532,24 @@ class SegmentCopier:
         )
 
     def resume(
-        self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        *,
+        leader_epoch: int | None = None,
+        fence: Callable[[], None] | None = None,
     ) -> RemoteLogSegmentMetadata | None:
         """Finish an interrupted copy whose objects are complete; remove any other.
 
         Returns the finished segment or None. RemoteStorageError when the store does not answer.
+        ``fence`` is called before a complete segment is finished, see `copy`; if it raises
+        FencedLeaderError, the objects stay.
         """
         started = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
         # Other storage managers may need the custom metadata, which is lost.
         is_own = self._storage.store is not None
         if started and is_own and not self._storage.verify(metadata, deep=True):
+            if fence is not None:
+                fence()
             return self._advance(metadata, _FINISHED, leader_epoch)
         self.delete(metadata, leader_epoch=leader_epoch)
         return None
@@ -513,6 +570,16 @@ class SegmentCopier:
             )
         self._storage.delete_log_segment_data(metadata)
         self._advance(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, leader_epoch)
+
+    def forget(self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None = None) -> None:
+        """Forget a segment and leave its objects to the later leader of its partition."""
+        for state in (
+            RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+            RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+        ):
+            # In metadata that brokers share the segment belongs to the later leader, too.
+            with suppress(FencedLeaderError):
+                metadata = self._advance(metadata, state, leader_epoch)
 
     def _foreign_data_ids(
         self, metadata: RemoteLogSegmentMetadata
@@ -536,7 +603,7 @@ class SegmentCopier:
     def _require_stored(self, metadata: RemoteLogSegmentMetadata, indexes: bytes) -> None:
         problems = self._storage.verify_copy(metadata, indexes)
         if problems:
-            raise RemoteStorageError("; ".join(map(str, problems)))
+            raise _DamagedCopyError("; ".join(map(str, problems)))
 
     def _finish(
         self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 
 from tierlog.errors import (
     ClosedError,
@@ -172,6 +171,7 @@ class CopyTask:
             self._resume_copy(segment)
         if unfinished:
             segments = self._tier.metadata.list(work.partition)
+        work.take_over()
         work.catch_up_indexes()
         if view.log.leader_epochs is None:
             return None
@@ -183,7 +183,7 @@ class CopyTask:
             # The expiration task deletes this segment.
             return
         try:
-            finished = self._tier.copier.resume(segment, leader_epoch=work.leader_epoch)
+            finished = self._resume(segment)
         except FencedLeaderError:
             raise
         except (RemoteStorageError, RemoteMetadataError) as error:
@@ -194,6 +194,14 @@ class CopyTask:
         finally:
             work.copy_ended(segment.segment_id.id)
         self._report(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
+
+    def _resume(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        work, copier = self._work, self._tier.copier
+        if work.is_left_out(segment):
+            copier.delete(segment, leader_epoch=work.leader_epoch)
+            return None
+        fence = None if self._tier.claims is None else work.require_leadership
+        return copier.resume(segment, leader_epoch=work.leader_epoch, fence=fence)
 
     def _report(self, happened: Happened, segment: RemoteLogSegmentMetadata, text: str) -> None:
         self._work.report(happened, segment.start_offset, segment.segment_size_bytes, text=text)
@@ -420,12 +428,7 @@ class CopyTask:
                 gate=gate,
                 draft=draft,
                 gap_start_offset=self._gap_start_offset(view, copied, segment),
-                fence=partial(
-                    work.require_leadership_or_keep,
-                    segment_id,
-                    segment.base_offset,
-                    prepared.end_offset,
-                ),
+                fence=None if tier.claims is None else work.require_leadership,
             )
             if tier.checks_records:
                 self._check_records(segment, handle, prepared)

@@ -79,7 +79,7 @@ class ManagerOptions:
     check_interval_ms: int | None = None
     repair: bool = False
     claim_in_store: bool = False
-    learn_partition: Callable[[TopicIdPartition], None] | None = None
+    learn_partition: Callable[[TopicIdPartition], bool] | None = None
     random_bytes: Callable[[int], bytes] = os.urandom
 
 

@@ -37,7 +37,7 @@ from tierlog.tiering.deletion_guard import DeletionGuard
 from tierlog.tiering.local_log import LocalLog, LogView
 from tierlog.tiering.retention import HeldBack
 from tierlog.tiering.task_pool import TaskFailure
-from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+from tierlog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -118,8 +118,9 @@ class Tier:
     """The parts that the tasks of all partitions use.
 
     ``claims``: leaders that share only the store claim their partitions there, too.
-    ``learn_partition`` adds to the metadata the segments that another broker has copied. It is
-    called after the claim, when that broker can finish no copy, and before the first copy.
+    ``learn_partition`` adds to the metadata the segments that another broker has copied; it returns
+    whether all listed segments could be read. It is called after the claim and before the first
+    copy.
     ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
     never). ``repair``: the check compares every byte, once, and removes superfluous objects.
     ``is_running``: the tasks run in threads without end, so a copy may take longer.
@@ -140,7 +141,7 @@ class Tier:
     include_compacted: bool = False
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
     claims: StoreClaims | None = None
-    learn_partition: Callable[[TopicIdPartition], None] | None = None
+    learn_partition: Callable[[TopicIdPartition], bool] | None = None
     check_interval_ms: int | None = None
     repair: bool = False
     is_running: threading.Event = field(default_factory=threading.Event)
@@ -174,10 +175,12 @@ class PartitionWork:
         self.broken: dict[str, RemoteLogSegmentMetadata] = {}
         self.metrics: PartitionMetrics | None = tier.metrics.partition(partition) if leads else None
         self._lock = threading.Lock()
+        self._claiming = threading.Lock()
         self._copying: set[str] = set()
         self._copy_ended: set[str] = set()
         self._deleting: set[str] = set()
         self._claimed = False
+        self._must_take_over = False
         self._fenced = False
         self._index_files: RemoteIndexFiles | None = None
         self._is_index_behind = False
@@ -190,30 +193,35 @@ class PartitionWork:
 
     def claim(self) -> None:
         """Claim the partition before any other step of a leader; earlier leaders are fenced."""
-        if not self._claimed:
+        with self._claiming:
+            if self._claimed:
+                return
             self.tier.metadata.claim_leadership(self.partition, self.leader_epoch)
-            if self.tier.claims is not None:
-                was_led_by_others = self.tier.claims.claim(self.partition, self.leader_epoch)
-                if was_led_by_others and self.tier.learn_partition is not None:
-                    self.tier.learn_partition(self.partition)
+            claims, learn = self.tier.claims, self.tier.learn_partition
+            if claims is not None and claims.claim(self.partition, self.leader_epoch):
+                # A listed segment that cannot be read may be one that counts.
+                self._must_take_over = learn is not None and learn(self.partition)
             self._claimed = True
+
+    def take_over(self) -> None:
+        """Record, between the claim and the first copy, which segments of other brokers are known;
+        those that earlier leaders finish behind these do not count."""
+        claims = self.tier.claims
+        if claims is not None and self._must_take_over:
+            known = self.tier.metadata.list(self.partition)
+            end_offset = max((one.end_offset + 1 for one in known), default=0)
+            claims.take_over(self.partition, self.leader_epoch, end_offset)
+            self._must_take_over = False
+
+    def is_left_out(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Return whether an interrupted copy does not count: another broker took over since."""
+        claims = self.tier.claims
+        return claims is not None and claims.is_left_out(segment)
 
     def require_leadership(self) -> None:
         """Raise FencedLeaderError when a later leader has claimed the partition in the store."""
         if self.tier.claims is not None:
             self.tier.claims.require(self.partition, self.leader_epoch)
-
-    def require_leadership_or_keep(
-        self, segment_id: str, start_offset: int, end_offset: int
-    ) -> None:
-        """Check as `require_leadership` does, when both objects of a segment are stored."""
-        if self.tier.claims is not None:
-            self.tier.claims.require_or_keep(
-                RemoteLogSegmentId(topic_id_partition=self.partition, id=segment_id),
-                self.leader_epoch,
-                start_offset,
-                end_offset,
-            )
 
     def report_fenced(self) -> None:
         """Report once that a later leader owns the partition."""

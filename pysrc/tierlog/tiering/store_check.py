@@ -6,6 +6,7 @@ A check lists the objects of one partition and verifies the segments with missin
 * a missing or damaged `.indexes` object is rebuilt from its `.log` object;
 * a segment with a damaged `.log` object is copied again while the broker has the records; only then
   the damaged segment is removed;
+* a segment that a deposed leader finished after a takeover is removed when others hold its offsets;
 * a segment that neither the store nor the broker has is reported as lost and stays as it is.
 
 The check changes nothing while the store does not answer or has no cluster marker (a volume that is
@@ -24,7 +25,15 @@ from tierlog.errors import (
 )
 from tierlog.log.eligibility import Coverage
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.remote.segment.layout import LOG_SUFFIX, is_segment_key, log_key, parse_key
+from tierlog.remote.segment.bucket import deposed_copy, is_left_out
+from tierlog.remote.segment.layout import (
+    INDEXES_SUFFIX,
+    LOG_SUFFIX,
+    is_segment_key,
+    log_key,
+    parse_key,
+    parse_takeover,
+)
 from tierlog.tiering.copy import SegmentRefusedError
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.partition_work import Happened, PartitionWork
@@ -102,6 +111,24 @@ class StoreCheck:
                 broken[segment.segment_id.id] = segment
                 self._report_broken(view, segment, text)
         self._work.broken = broken
+        self._remove_left_out(objects, listed)
+
+    def _remove_left_out(self, objects: StoredObjects, listed: Mapping[str, int]) -> None:
+        """Remove segments that a deposed leader finished too late, once others hold the offsets."""
+        takeovers = [taken[1] for key in listed if (taken := parse_takeover(key)) is not None]
+        if not takeovers:
+            return
+        held = Coverage((one.start_offset, one.served_end_offset) for one in self._list_sound())
+        unknown = [key for key in sorted(listed) if self._is_unknown(key)]
+        for key in unknown:
+            told = objects.describe(key) if key.endswith(INDEXES_SUFFIX) else None
+            if told is None or not is_left_out(told, takeovers):
+                continue
+            if held.holds(told.metadata.start_offset, told.metadata.end_offset):
+                objects.delete(key)
+                objects.delete(log_key(told.metadata))
+                problem = deposed_copy(told)
+                self._report(Happened.REPAIRED, told.metadata, "object_removed", str(problem))
 
     def _restore_indexes(
         self,

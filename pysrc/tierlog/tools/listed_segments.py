@@ -7,10 +7,17 @@ packed when some hundred of a folder are together; nothing else outlives its pag
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tierlog.remote.segment.layout import INDEXES_SUFFIX, LOG_SUFFIX, parse_key
+from tierlog.remote.segment.layout import (
+    INDEXES_SUFFIX,
+    LOG_SUFFIX,
+    Takeover,
+    parse_key,
+    parse_takeover,
+)
 from tierlog.remote.store.object_store import ObjectInfo
 from tierlog.tools.packed import pack, unpack
 
@@ -38,7 +45,7 @@ class ListedSegments:
     """Neighbours in one folder, by name; `list_in_columns` makes them.
 
     ``size_bytes`` is that of their `.log` objects, ``alone`` says how many of them lack one of both
-    objects, ``first`` is the name of the first one.
+    objects, ``first`` is the name of the first one. ``takeovers`` are those of their folder.
     """
 
     folder: str
@@ -47,6 +54,7 @@ class ListedSegments:
     size_bytes: int
     alone: int
     packed: bytes
+    takeovers: tuple[Takeover, ...] = ()
 
     def pairs(self) -> Iterator[SegmentPair]:
         """Each segment, by name."""
@@ -74,14 +82,27 @@ def list_in_columns(
     max_bytes: int | None = None,
 ) -> list[ListedSegments]:
     """All segments of a listing, by key, at most ``MAX_LISTED`` of them together and no more than
-    ``max_bytes`` of `.log` objects, but always one. ``on_foreign`` is told of all other objects.
+    ``max_bytes`` of `.log` objects, but always one. ``on_foreign`` is told of all other objects,
+    except takeovers.
 
     A listing in the order of keys costs least; in any other one folders are sorted afterwards.
     """
     columns = _Columns(max_bytes)
-    for stem, log, indexes in _neighbours(objects, on_foreign):
+    takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
+
+    def note(info: ObjectInfo) -> None:
+        taken = parse_takeover(info.key)
+        if taken is None:
+            on_foreign(info)
+        else:
+            takeovers[taken[0]].append(taken[1])
+
+    for stem, log, indexes in _neighbours(objects, note):
         columns.add(stem, log, indexes)
-    return columns.finished()
+    return [
+        replace(one, takeovers=tuple(here)) if (here := takeovers.get(f"{one.folder}/")) else one
+        for one in columns.finished()
+    ]
 
 
 def _neighbours(

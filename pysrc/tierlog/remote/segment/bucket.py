@@ -1,13 +1,14 @@
 """List the segments of a store without other metadata, from the listing and object headers.
 
 A segment is complete when both objects exist, its `.indexes` header is valid and names the key
-of the object, and the `.log` object has the size that it states. Every other object is reported
-as a `Problem`, so nothing in a store is ignored silently.
+of the object, and the `.log` object has the size that it states. A segment that a deposed leader
+finished after another broker took its partition over does not count (`layout.Takeover`). Every
+other object is reported as a `Problem`, so nothing in a store is ignored silently.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,9 +31,12 @@ from tierlog.remote.segment.layout import (
     INDEXES_SUFFIX,
     LOG_SUFFIX,
     ObjectKey,
+    Takeover,
     indexes_key,
     is_marker,
+    log_key,
     parse_key,
+    parse_takeover,
 )
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore, storage_error
 
@@ -44,9 +48,11 @@ __all__ = [
     "Problem",
     "ProblemReason",
     "bucket_metadata",
+    "deposed_copy",
     "describe_indexes",
     "describe_segments",
     "foreign_object",
+    "is_left_out",
     "list_objects",
     "list_segments",
     "refuse_hidden",
@@ -69,6 +75,14 @@ class ProblemReason(StrEnum):
     WRONG_SIZE = "wrong_size"
     WRONG_CHECKSUM = "wrong_checksum"
     MISSING = "missing"
+    DEPOSED_COPY = "deposed_copy"
+
+
+_HARMLESS = (
+    ProblemReason.FOREIGN_OBJECT,
+    ProblemReason.LOG_WITHOUT_INDEXES,
+    ProblemReason.DEPOSED_COPY,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +97,7 @@ class Problem:
     @property
     def hides_segment(self) -> bool:
         """Whether the object may belong to a finished segment that cannot be read."""
-        harmless = (ProblemReason.FOREIGN_OBJECT, ProblemReason.LOG_WITHOUT_INDEXES)
-        return self.reason not in harmless
+        return self.reason not in _HARMLESS
 
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}: expected {self.expected}, found {self.found}"
@@ -115,14 +128,28 @@ def describe_segments(
     """
     report = on_problem or (lambda problem: refuse_hidden(store, problem))
     objects = store.list(prefix) if prefix else list_objects(store)
-    pairs = _pair_objects(objects, wanted or _accept_all, report)
+    takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
+    # A store lists in any order, so the whole listing is read before a segment counts.
+    pairs = tuple(_pair_objects(objects, wanted or _accept_all, report, takeovers))
     for outcome in _map_in_parallel(
         lambda pair: describe_indexes(store, *pair), pairs, parallel_reads
     ):
         if isinstance(outcome, Problem):
             report(outcome)
+            continue
+        key = log_key(outcome.description.metadata)
+        folder = key[: key.rindex("/") + 1]
+        if folder in takeovers and is_left_out(outcome.description, takeovers[folder]):
+            report(deposed_copy(outcome.description))
         else:
             yield outcome.description
+
+
+def is_left_out(description: SegmentDescription, takeovers: Iterable[Takeover]) -> bool:
+    """Return whether a deposed leader finished the segment after one of its partition's
+    `takeovers`, so that it does not count."""
+    epoch, metadata = description.claim_epoch, description.metadata
+    return any(takeover.leaves_out(metadata, epoch) for takeover in takeovers)
 
 
 def list_objects(store: ObjectStore) -> Iterator[ObjectInfo]:
@@ -209,14 +236,20 @@ def _pair_objects(
     objects: Iterable[ObjectInfo],
     wanted: Callable[[ObjectKey], bool],
     report: Callable[[Problem], None],
+    takeovers: defaultdict[str, list[Takeover]],
 ) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
-    """Yield (`.log`, `.indexes`) of each complete segment; stores only objects still unmatched."""
+    """Yield (`.log`, `.indexes`) of each complete segment; stores only objects still unmatched.
+
+    Adds the takeovers of each folder to `takeovers`."""
     waiting: dict[str, tuple[str, ObjectInfo]] = {}
     for info in objects:
         try:
             key = parse_key(info.key)
         except ValueError:
-            if not is_marker(info.key):
+            taken = parse_takeover(info.key)
+            if taken is not None:
+                takeovers[taken[0]].append(taken[1])
+            elif not is_marker(info.key):
                 report(foreign_object(info))
             continue
         if not wanted(key):
@@ -251,6 +284,18 @@ def unmatched_object(info: ObjectInfo) -> Problem:
         reason=reason,
         expected=f"a {missing} object beside it",
         found=f"none (an unfinished copy, or an orphan of {info.size_bytes} bytes)",
+    )
+
+
+def deposed_copy(description: SegmentDescription) -> Problem:
+    """Return the finding for a segment that `is_left_out`."""
+    metadata = description.metadata
+    return Problem(
+        key=indexes_key(metadata),
+        reason=ProblemReason.DEPOSED_COPY,
+        expected="a segment that its leader finished before another broker took the partition over",
+        found=f"a later one, of broker {metadata.broker_id} under leader epoch "
+        f"{description.claim_epoch}",
     )
 
 

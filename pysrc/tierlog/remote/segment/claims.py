@@ -4,9 +4,13 @@
 
 A leader writes its claim before its first copy. Before and after it commits a segment, it lists the
 claims of the partition: a claim of a later epoch by another broker deposes it. The order of writes
-decides, not a clock: a claim that was written before a list began is in that list. A deposed leader
-does not remove a segment that the later leader may already have found. The store's listing must
-therefore be consistent with earlier writes, as on S3, GCS, Azure, HDFS and local file systems.
+decides, not a clock: a claim that was written before a list began is in that list. The store's
+listing must therefore be consistent with earlier writes, as on S3, GCS, Azure, HDFS and local file
+systems.
+
+A leader that takes a partition over from another broker lists its segments after the claim, and
+then records up to which offset it has found them (`layout.Takeover`). What a deposed leader
+commits behind that offset does not count, so it needs no second look.
 
 A broker never deposes itself: it ignores its own claims under other epochs, which it may have
 written before its state directory was lost. Claims of two brokers under the same epoch are not
@@ -19,11 +23,20 @@ import json
 import re
 
 from tierlog.clock import Clock
-from tierlog.errors import FencedLeaderError, RemoteStorageError
-from tierlog.remote.segment.bucket import list_segments
-from tierlog.remote.segment.layout import CLAIMS_PREFIX, partition_prefix
-from tierlog.remote.store.object_store import ObjectStore
-from tierlog.types import RemoteLogSegmentId, TopicIdPartition
+from tierlog.errors import CorruptDataError, FencedLeaderError, RemoteResourceNotFoundError
+from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.segment.bucket import is_left_out
+from tierlog.remote.segment.indexes import IndexKind, read_indexes_header, read_sections
+from tierlog.remote.segment.layout import (
+    CLAIMS_PREFIX,
+    Takeover,
+    indexes_key,
+    parse_takeover,
+    partition_prefix,
+    takeover_key,
+)
+from tierlog.remote.store.object_store import ObjectStore, storage_error
+from tierlog.types import TopicIdPartition
 
 __all__ = ["StoreClaims", "claims_folder"]
 
@@ -47,7 +60,8 @@ class StoreClaims:
     def claim(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
         """Depose all earlier leaders; return whether another broker led before. May be repeated.
 
-        Raises FencedLeaderError when a later leader has a claim."""
+        Raises FencedLeaderError when a later leader has a claim, RemoteStorageError when the
+        store's listing lacks the claim just written."""
         self.require(partition, leader_epoch)
         claim = {
             "format_version": _VERSION,
@@ -58,13 +72,60 @@ class StoreClaims:
         }
         key = f"{claims_folder(partition)}{leader_epoch:010d}-{self._broker_id}"
         self._store.put_if_absent(key, json.dumps(claim, sort_keys=True).encode("utf-8"))
-        return self.require(partition, leader_epoch)
+        epochs = self._epochs_of_others(partition, leader_epoch, must_list=key)
+        return bool(epochs)
 
-    def require(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        """Raise FencedLeaderError when another broker has a claim of a later epoch; return
-        whether one has a claim of an earlier epoch."""
-        folder, was_led_by_others = claims_folder(partition), False
+    def require(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """Raise FencedLeaderError when another broker has a claim of a later epoch."""
+        self._epochs_of_others(partition, leader_epoch)
+
+    def was_led_by_others(self, partition: TopicIdPartition) -> bool:
+        """Return whether another broker has ever claimed the partition."""
+        return bool(self._epochs_of_others(partition, 2**31))
+
+    def take_over(self, partition: TopicIdPartition, leader_epoch: int, end_offset: int) -> None:
+        """Record that the known segments of other brokers end below `end_offset`; what earlier
+        leaders finish there or later does not count. The first record of an epoch holds.
+
+        Raises FencedLeaderError when a later leader has a claim."""
+        for taken in self._takeovers(partition):
+            if taken[1:] == (leader_epoch, self._broker_id):
+                return
+        key = takeover_key(partition, Takeover(end_offset, leader_epoch, self._broker_id))
+        self._store.put_if_absent(key, b"")
+        try:
+            self.require(partition, leader_epoch)
+        except FencedLeaderError:
+            # The later leader may have counted what this record leaves out.
+            self._store.delete(key)
+            raise
+
+    def is_left_out(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """Return whether a segment of this broker does not count, because it was finished after
+        another broker took its partition over."""
+        takeovers = self._takeovers(metadata.segment_id.topic_id_partition)
+        if not any(taken.end_offset <= metadata.end_offset for taken in takeovers):
+            return False
+        key = indexes_key(metadata)
+        try:
+            header, first = read_indexes_header(self._store, key)
+            sections = read_sections(self._store, key, header, first, [IndexKind.METADATA])
+            return is_left_out(header.description(sections[IndexKind.METADATA]), takeovers)
+        except (CorruptDataError, RemoteResourceNotFoundError):
+            return False
+
+    def _takeovers(self, partition: TopicIdPartition) -> list[Takeover]:
+        listed = self._store.list(partition_prefix(partition))
+        return [taken[1] for info in listed if (taken := parse_takeover(info.key)) is not None]
+
+    def _epochs_of_others(
+        self, partition: TopicIdPartition, leader_epoch: int, *, must_list: str | None = None
+    ) -> list[int]:
+        """Return the epochs of the claims of other brokers, all at most `leader_epoch`;
+        FencedLeaderError for a later one."""
+        folder, epochs, is_listed = claims_folder(partition), [], must_list is None
         for info in self._store.list(folder):
+            is_listed = is_listed or info.key == must_list
             match = _NAME.fullmatch(info.key.removeprefix(folder))
             if match is None or int(match["broker"]) == self._broker_id:
                 continue
@@ -74,43 +135,10 @@ class StoreClaims:
                     f"has claimed the partition under epoch {int(match['epoch'])} "
                     f"({self._store.url}/{info.key}); nothing was committed"
                 )
-            was_led_by_others = True
-        return was_led_by_others
-
-    def require_or_keep(
-        self, segment_id: RemoteLogSegmentId, leader_epoch: int, start_offset: int, end_offset: int
-    ) -> None:
-        """Check a segment whose objects are stored; after an error the caller deletes it.
-
-        A later leader that has found the segment does not copy its records. So this raises
-        FencedLeaderError only when other segments in the store hold the offsets of the segment.
-        """
-        partition = segment_id.topic_id_partition
-        try:
-            self.require(partition, leader_epoch)
-        except FencedLeaderError:
-            if self._others_hold_offsets(segment_id, start_offset, end_offset):
-                raise
-
-    def _others_hold_offsets(
-        self, segment_id: RemoteLogSegmentId, start_offset: int, end_offset: int
-    ) -> bool:
-        """Return whether other segments hold all these offsets; False when the store fails."""
-        prefix = partition_prefix(segment_id.topic_id_partition)
-        try:
-            others = sorted(
-                (one.start_offset, one.end_offset)
-                for one in list_segments(
-                    self._store,
-                    prefix,
-                    wanted=lambda key: key.segment_id != segment_id.id,
-                    on_problem=lambda _: None,
-                )
+            epochs.append(int(match["epoch"]))
+        if not is_listed:
+            raise storage_error(
+                f"{self._store.url}: the listing lacks {must_list}, which was just written: the "
+                "listing lags behind, and sidecars of several brokers need one that does not"
             )
-        except RemoteStorageError:
-            return False
-        next_offset = start_offset
-        for first, last in others:
-            if first <= next_offset:
-                next_offset = max(next_offset, last + 1)
-        return next_offset > end_offset
+        return epochs

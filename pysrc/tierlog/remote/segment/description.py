@@ -19,6 +19,7 @@ numbers are integers.
 | ``record_count``, ``batch_count`` | of the `.log` object, -1 when unknown |
 | ``cluster_id`` | text, ``""`` when unknown |
 | ``gap_start_offset`` | start of a gap of deleted, uncopied offsets before this segment; if any |
+| ``claim_epoch`` | leader epoch of the claim (see `claims`) it was copied under; if any |
 
 Unknown keys are ignored. A repeated key, a wrong type or another version is an error.
 """
@@ -52,6 +53,7 @@ class SegmentDescription:
     batch_count: int = -1
     cluster_id: str = ""
     gap_start_offset: int | None = None
+    claim_epoch: int | None = None
 
 
 def encode_segment(description: SegmentDescription) -> bytes:
@@ -80,6 +82,8 @@ def encode_segment(description: SegmentDescription) -> bytes:
     }
     if description.gap_start_offset is not None:
         fields["gap_start_offset"] = description.gap_start_offset
+    if description.claim_epoch is not None:
+        fields["claim_epoch"] = description.claim_epoch
     if is_derived_topic_id(partition.topic_id):
         fields["topic_id_derived"] = True
     return _ENCODER.encode(fields).encode("utf-8")
@@ -147,13 +151,15 @@ class _Fields(dict[str, Any]):
             record_count=self.integer("record_count"),
             batch_count=self.integer("batch_count"),
             cluster_id=self.text("cluster_id"),
-            gap_start_offset=self.integer("gap_start_offset")
-            if "gap_start_offset" in self
-            else None,
+            gap_start_offset=self.integer_or_none("gap_start_offset"),
+            claim_epoch=self.integer_or_none("claim_epoch"),
         )
 
     def integer(self, name: str) -> int:
         return _integer(self[name], name)
+
+    def integer_or_none(self, name: str) -> int | None:
+        return self.integer(name) if name in self else None
 
     def text(self, name: str) -> str:
         value = self[name]

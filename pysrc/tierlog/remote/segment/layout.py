@@ -5,6 +5,7 @@
     cluster.json                                                                 the cluster marker
     claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>           see `claims`
     topic-ids/<topic>-<derived id>.derived, .adopted                             see `topic_ids`
+    <topic>-<topicId>/<partition>/<end offset>-<leader epoch>-<broker id>.takeover   see `Takeover`
 
 All keys are relative to the store's URL. Ids are 22-character Kafka uuids, which may start with
 ``-``; digits are ASCII. The id identifies the topic; the topic name is a label for people. Of names
@@ -22,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tierlog.errors import ConfigError, CorruptDataError
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
@@ -42,6 +44,7 @@ __all__ = [
     "MAX_TOPIC_LABEL",
     "TOPIC_IDS_PREFIX",
     "ObjectKey",
+    "Takeover",
     "claim_cluster",
     "encode_rdi",
     "indexes_key",
@@ -52,9 +55,11 @@ __all__ = [
     "log_key_of",
     "parse_key",
     "parse_rdi",
+    "parse_takeover",
     "partition_prefix",
     "read_cluster_id",
     "split_data_id",
+    "takeover_key",
     "topic_prefix",
 ]
 
@@ -82,6 +87,11 @@ _CLAIM = re.compile(
     re.escape(CLAIMS_PREFIX) + r"[A-Za-z0-9_-]{22}-(0|[1-9][0-9]{0,9})/[0-9]{10}-(-1|[0-9]{1,10})",
     re.ASCII,
 )
+_TAKEOVER = re.compile(
+    r"(?P<folder>[a-zA-Z0-9._-]{1,232}-[A-Za-z0-9_-]{22}/(0|[1-9][0-9]{0,9})/)"
+    r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})-(?P<broker>-1|[0-9]{1,10})\.takeover",
+    re.ASCII,
+)
 _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
@@ -106,6 +116,47 @@ class ObjectKey:
 
     def __str__(self) -> str:
         return self.stem + self.suffix
+
+
+class Takeover(NamedTuple):
+    """The fact that a broker took a partition over from another one, with what it had copied.
+
+    The taken segments end below `end_offset`. A segment of another broker under an earlier leader
+    epoch that ends there or later was finished afterwards, so it does not count. The object is
+    empty; its key says everything, so that a listing of the partition shows it.
+    """
+
+    end_offset: int
+    leader_epoch: int
+    broker_id: int
+
+    def leaves_out(self, metadata: RemoteLogSegmentMetadata, claim_epoch: int | None) -> bool:
+        """Return whether a segment copied under the leader epoch `claim_epoch` does not count. A
+        segment without one (older versions, rebuilt `.indexes` objects) always counts."""
+        return (
+            claim_epoch is not None
+            and claim_epoch < self.leader_epoch
+            and metadata.broker_id != self.broker_id
+            and metadata.end_offset >= self.end_offset
+        )
+
+
+def takeover_key(partition: TopicIdPartition, takeover: Takeover) -> str:
+    """Return the key of the object that records `takeover`."""
+    return (
+        f"{partition_prefix(partition)}{takeover.end_offset:020d}-"
+        f"{takeover.leader_epoch:010d}-{takeover.broker_id}.takeover"
+    )
+
+
+def parse_takeover(key: str) -> tuple[str, Takeover] | None:
+    """Return the partition's folder, with its trailing slash, and the takeover that a key records;
+    None for any other key."""
+    match = _TAKEOVER.fullmatch(key) if key.endswith(".takeover") else None
+    if match is None:
+        return None
+    takeover = Takeover(int(match["offset"]), int(match["epoch"]), int(match["broker"]))
+    return match["folder"], takeover
 
 
 def partition_prefix(partition: TopicIdPartition) -> str:
@@ -179,7 +230,7 @@ def is_marker(key: str) -> bool:
     """Return whether the object records a fact about the store instead of a segment."""
     if key == CLUSTER_KEY or _TOPIC_ID_MARKER.fullmatch(key) is not None:
         return True
-    return _CLAIM.fullmatch(key) is not None
+    return _CLAIM.fullmatch(key) is not None or parse_takeover(key) is not None
 
 
 # -- RDI

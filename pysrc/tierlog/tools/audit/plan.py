@@ -86,7 +86,12 @@ class AuditPart:
         for key in sorted({*objects, *self.known}):
             known = self.known.get(key)
             state = self.otherwise if known is None else known.state
-            yield SegmentTask(objects=objects.get(key), known=known, state=state)
+            yield SegmentTask(
+                objects=objects.get(key),
+                known=known,
+                state=state,
+                takeovers=() if self.listed is None else self.listed.takeovers,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,24 @@ from tierlog.log.checkpoint import EpochEntry, LeaderEpochs, parse_leader_epochs
 from tierlog.log.files import printable
 from tierlog.log.index_files import read_producer_snapshot
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
-from tierlog.remote.segment.bucket import DescribedIndexes, Problem, ProblemReason, describe_indexes
+from tierlog.remote.segment.bucket import (
+    DescribedIndexes,
+    Problem,
+    ProblemReason,
+    deposed_copy,
+    describe_indexes,
+    is_left_out,
+)
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import IndexKind, read_sections
-from tierlog.remote.segment.layout import CLUSTER_KEY, indexes_key, log_key, parse_key, parse_rdi
+from tierlog.remote.segment.layout import (
+    CLUSTER_KEY,
+    Takeover,
+    indexes_key,
+    log_key,
+    parse_key,
+    parse_rdi,
+)
 from tierlog.remote.segment.log_index import decode_remote_log_index
 from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
@@ -84,7 +98,11 @@ OBJECT_ACTIONS = {
     ProblemReason.WRONG_SIZE: _COPY_AGAIN,
     ProblemReason.WRONG_CHECKSUM: _COPY_AGAIN,
     ProblemReason.MISSING: "nothing to do if it is being deleted: run verify again",
+    ProblemReason.DEPOSED_COPY: "nothing to do: it does not count, and the sidecar of the later "
+    "leader removes it",
 }
+
+_NOTED = (ProblemReason.MISSING, ProblemReason.DEPOSED_COPY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +116,7 @@ class SegmentTask:
     objects: tuple[ObjectInfo, ObjectInfo] | None
     known: AuditedSegment | None
     state: str | None
+    takeovers: tuple[Takeover, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -134,8 +153,12 @@ def look_at_segment(
     folder = log.key.rpartition("/")[0]
     tally = Tally(place=place_of(log.key))
     described = describe_indexes(store, log, indexes)
+    if isinstance(described, DescribedIndexes) and is_left_out(
+        described.description, task.takeovers
+    ):
+        described = deposed_copy(described.description)
     if isinstance(described, Problem):
-        say = tally.note if described.reason is ProblemReason.MISSING else tally.problem
+        say = tally.note if described.reason in _NOTED else tally.problem
         action = OBJECT_ACTIONS[described.reason]
         say(described.key, described.reason.value, described.expected, described.found, action)
         segment = task.known
@@ -182,8 +205,8 @@ def _look(
 
 
 def _orphan(key: str, age_ms: int, described: DescribedIndexes | Problem, tally: Tally) -> None:
-    """A segment that the metadata does not know, unless it is gone by now."""
-    if isinstance(described, Problem) and described.reason is ProblemReason.MISSING:
+    """A segment that the metadata does not know, unless it is gone by now or does not count."""
+    if isinstance(described, Problem) and described.reason in _NOTED:
         return
     say = tally.problem if age_ms >= UNDER_WAY_MS else tally.note
     say(key, "orphan", "a segment that the metadata knows", "one that it does not", _UNKNOWN)

@@ -443,6 +443,7 @@ def _encode(
         cluster_id=cluster_id,
         remote_index_interval_bytes=chain.remote_index_interval_bytes,
         gap_start_offset=None if told is None else told.gap_start_offset,
+        claim_epoch=None if told is None else told.claim_epoch,
     )[0]
 
 

@@ -20,12 +20,14 @@ from operator import itemgetter
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.reader.nearby import no_archive
+from tierlog.remote.segment.bucket import deposed_copy, is_left_out
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import verify_indexes
 from tierlog.remote.segment.layout import (
     LOG_SUFFIX,
     MAX_TOPIC_LABEL,
     ObjectKey,
+    Takeover,
     indexes_key,
     is_marker,
     parse_key,
@@ -52,6 +54,7 @@ __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "pla
 _PARALLEL_READS = 8
 # Far longer than the moment between the two objects of a segment that is being copied.
 _COPY_UNDER_WAY_MS = 600_000
+_DEPOSED = "nothing to do: it does not count, and the sidecar of the later leader removes it"
 _NOT_OURS = "nothing to do: tierlog passes over it"
 _COPY_AGAIN = (
     "run tierlog tier --repair while the broker still has the segment, or restore the object"
@@ -282,7 +285,7 @@ def look_at_listed(
         running: deque[list[Future[Looked]]] = deque()
         ahead = 0
         for one in listed:
-            running.append([pool.submit(_look, store, pair) for pair in one.pairs()])
+            running.append([pool.submit(_look, store, pair, one.takeovers) for pair in one.pairs()])
             ahead += one.segments
             while ahead > MAX_LISTED:
                 done = running.popleft()
@@ -292,7 +295,7 @@ def look_at_listed(
             yield LookedSegments.of([future.result() for future in done])
 
 
-def _look(store: ObjectStore, pair: SegmentPair) -> Looked:
+def _look(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
     """By its `.indexes` object, of which all checksums are compared."""
     log, indexes = pair.log, pair.indexes
     key = parse_key(pair.stem + LOG_SUFFIX)
@@ -322,6 +325,18 @@ def _look(store: ObjectStore, pair: SegmentPair) -> Looked:
         found = f"{log.size_bytes} bytes"
         told = finding(log.key, "wrong_size", f"{size_bytes} bytes", found, _COPY_AGAIN)
         return _unusable(key, log.size_bytes, told)
+    if is_left_out(description, takeovers):
+        problem = deposed_copy(description)
+        told = finding(
+            problem.key,
+            problem.reason.value,
+            problem.expected,
+            problem.found,
+            _DEPOSED,
+            severity=Severity.NOTE,
+        )
+        row = _bare_row(key, key.topic_label, log.size_bytes, Outcome.LEFT_ALONE, told)
+        return SegmentOutcome(row=row, findings=(told,))
     return description
 
 
