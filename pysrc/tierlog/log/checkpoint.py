@@ -12,9 +12,9 @@ The checkpoints: line 1 the version (0), line 2 the number of entries, then one 
 fields separated by one space, every line ended by a newline. An empty file holds no entries.
 The same text, without the directory, is uploaded beside a segment as its leader epochs.
 
-Parsers take bytes from anywhere and refuse what Kafka would not have written, with a
-CorruptDataError whose position is the first byte of the bad line and whose text names the line.
-Not here: writing them into a broker's directories, which tierlog never does.
+Parsers treat the bytes as hostile. They refuse text that Kafka would not write with a
+CorruptDataError; its position is the first byte of the bad line, and its text names the line.
+tierlog never writes these files into a broker's directories.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 """Present only after a clean stop; its content differs between versions and does not matter."""
 
-# Far above what a broker with hundreds of thousands of partitions writes.
+# Far larger than the files of a broker with hundreds of thousands of partitions.
 _CHECKPOINT_LIMIT_BYTES = 32 << 20
 _PROPERTIES_LIMIT_BYTES = 64 << 10
 _LINE_LIMIT_BYTES = 1024
@@ -134,7 +134,8 @@ class LeaderEpochs:
         return entries[index][1], log_end_offset if last else entries[index + 1][1]
 
     def up_to(self, next_base_offset: int) -> LeaderEpochs:
-        """The entries that start below an offset: the form uploaded with a segment ending there."""
+        """Return the entries that start below an offset, as uploaded with a segment that ends
+        there."""
         end = bisect_left(self.entries, next_base_offset, key=lambda entry: entry.start_offset)
         return LeaderEpochs(self.entries[:end])
 
@@ -150,10 +151,10 @@ class LeaderEpochs:
         return LeaderEpochs((clip, *entries[first:]))
 
     def with_front(self, base_offset: int) -> LeaderEpochs:
-        """This lineage with epoch 0 from `base_offset` up to its first entry.
+        """Return this lineage with epoch 0 from `base_offset` up to its first entry.
 
-        For messages from before format 2, which have no leader epoch. It is always 0, so that all
-        replicas agree, also when the broker counts epochs only later.
+        For messages of formats 0 and 1, which have no leader epoch. The epoch is always 0, so that
+        all replicas agree, also when the broker starts to count epochs later.
         """
         if self.entries and self.entries[0].start_offset <= base_offset:
             return self
@@ -168,7 +169,7 @@ class LeaderEpochs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Whose log directory this is; None where a version does not say."""
+    """The cluster, node and directory ids of a log directory; None when the version has none."""
 
     version: int
     cluster_id: str | None
@@ -177,7 +178,7 @@ class MetaProperties:
 
 
 class _Line(NamedTuple):
-    """One line of a checkpoint: its number from 1, the position of its first byte, its text."""
+    """One line of a checkpoint: its number (from 1), the position of its first byte, its text."""
 
     number: int
     position: int
@@ -198,7 +199,7 @@ def _bad_line(
 
 
 def _lines(data: bytes, path: str | None) -> Iterator[_Line]:
-    """Line by line, so that a hostile file costs no more than what precedes its first bad line."""
+    """Yield the lines one by one, so that a hostile file is read only up to its first bad line."""
     position, number = 0, 1
     while position < len(data):
         end = data.find(b"\n", position)
@@ -208,7 +209,8 @@ def _lines(data: bytes, path: str | None) -> Iterator[_Line]:
         if size > _LINE_LIMIT_BYTES:
             raise _bad_line(line, path, "a short line", f"one of {size} bytes", "too_large")
         if end < 0:
-            # A number cut short by a crash still reads as a number, so the newline is the proof.
+            # A number that a crash cut short still parses as a number, so the newline must follow
+            # it.
             raise _bad_line(line, path, "a newline at the end of the line", reason="truncated")
         yield line
         position, number = end + 1, number + 1
@@ -344,7 +346,7 @@ def _bad_property(path: str | None, expected: str, found: str) -> CorruptDataErr
 
 
 def is_topic_name(text: str) -> bool:
-    """Whether Kafka would allow a topic of this name; never a path out of its directory."""
+    """Return whether Kafka allows a topic of this name, which never leaves its directory."""
     try:
         check_topic_name(text)
     except ValueError:

@@ -1,12 +1,12 @@
 """Which segments may be copied to the remote tier, and why the others may not.
 
 A segment may be copied when it is rolled and all its offsets lie below the last stable offset:
-every record is committed, none belongs to a transaction that is still open, and nothing will be
-truncated any more. That offset is the broker's own when it answered; otherwise it is bounded by
-the checkpointed high watermark, which lags but never leads, and the transactions in the log.
+every record is committed, no transaction in it is open, and no truncation can follow. That offset
+is the broker's own when it answered; otherwise it is bounded by the checkpointed high watermark,
+which lags but never leads, and the transactions in the log.
 
-Pure functions over plain values. What is not known makes a segment ineligible, with a reason of
-its own: unknown is neither zero nor none.
+Pure functions over plain values. An unknown fact makes a segment ineligible with a reason of its
+own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INTERNAL_TOPICS = frozenset(
 
 
 class StableSource(StrEnum):
-    """Where a last stable offset comes from."""
+    """The source of a last stable offset."""
 
     BROKER = "the broker's answer"
     CHECKPOINT = "the high watermark checkpoint"
@@ -71,13 +71,13 @@ def last_stable_offset(
     transactions_known: bool,
     first_open_transaction_offset: int | None = None,
 ) -> StableOffset:
-    """The offset below which everything is settled.
+    """Return the last stable offset: below it, every transaction has ended.
 
     ``broker_last_stable_offset``: the answer to ListOffsets (latest, read committed) of the
     broker that owns the log and leads the partition; None or negative when there is none.
     Without it, ``high_watermark`` is the checkpointed one and ``first_open_transaction_offset``
-    what the log holds up to there (None: no open transaction); ``transactions_known`` says
-    whether the whole log up to the high watermark was looked at without a finding.
+    that of the log up to it (None: no open transaction); ``transactions_known``: the whole log up
+    to the high watermark was read without a finding.
     """
     if broker_last_stable_offset is not None and broker_last_stable_offset >= 0:
         return StableOffset(value=broker_last_stable_offset, source=StableSource.BROKER)
@@ -118,7 +118,7 @@ class Ineligible(StrEnum):
 
 
 class Coverage:
-    """Which offsets a set of inclusive ranges covers together. One writer, not for threads."""
+    """The offsets in a set of inclusive ranges. Not for concurrent use."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -145,10 +145,10 @@ class Coverage:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def add(self, first: int, last: int) -> None:
-        """Offsets ``first`` to ``last``; none when ``last`` is below ``first``."""
+        """Add the offsets ``first`` to ``last``; none when ``last`` is below ``first``."""
         if first > last:
             return
-        # Every range that touches the new one becomes part of it.
+        # The new range absorbs every range that it touches.
         begin = bisect_left(self._ends, first - 1)
         end = bisect_right(self._starts, last + 1)
         if begin < end:
@@ -158,13 +158,13 @@ class Coverage:
         self._ends[begin:end] = [last]
 
     def holds(self, first: int, last: int) -> bool:
-        """Whether every offset from ``first`` to ``last`` is covered."""
+        """Return whether every offset from ``first`` to ``last`` is covered."""
         end = self.reaches(first)
         return end is not None and end >= last
 
     def reaches(self, first: int) -> int | None:
-        """The last of the covered offsets that follow ``first`` without a hole, itself included;
-        None when not even it is covered."""
+        """Return the last offset of the covered range that holds ``first``; None when it is not
+        covered."""
         index = bisect_right(self._starts, first) - 1
         if index < 0 or self._ends[index] < first:
             return None
@@ -176,17 +176,17 @@ class Coverage:
         return self._ends[-1] if self._ends else None
 
     def highest_below(self, offset: int) -> int | None:
-        """The highest offset covered that is below `offset`, None for none."""
+        """Return the highest covered offset below `offset`; None without one."""
         index = bisect_left(self._starts, offset) - 1
         return None if index < 0 else min(self._ends[index], offset - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
-    """How long segments are held back (KIP-1241): until they are ``lag_ms`` old or ``lag_bytes``
-    of the log follow them, whichever comes first. None: that test never passes.
+    """The copy lag (KIP-1241): a segment is copied when it is ``lag_ms`` old or when ``lag_bytes``
+    of the log follow it. None disables that condition.
 
-    ``largest_timestamp_ms``: by base offset; a segment that is missing there counts as old.
+    ``largest_timestamp_ms``: by base offset; a segment without an entry counts as old.
     """
 
     lag_ms: int | None
@@ -195,12 +195,12 @@ class CopyLag:
     largest_timestamp_ms: Mapping[int, int]
 
     def holds(self, segment: SegmentFiles, following_bytes: int) -> bool:
-        """Whether ``segment`` is still held back, with so many bytes of log behind it."""
+        """Return whether the lag still holds ``segment`` back, given the bytes of log behind it."""
         if self.lag_ms == 0 or self.lag_bytes == 0:
             return False
         if self.lag_ms is not None:
             written_ms = self.largest_timestamp_ms.get(segment.base_offset, -1)
-            # A time from the future says nothing about the age, as in Kafka.
+            # A timestamp in the future gives no age, as in Kafka.
             if not 0 <= self.now_ms - written_ms < self.lag_ms:
                 return False
         return self.lag_bytes is None or following_bytes < self.lag_bytes
@@ -208,7 +208,7 @@ class CopyLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFacts:
-    """What is known of a partition when segments are chosen. None is unknown throughout.
+    """The facts about a partition for `decide_segments`. None is unknown throughout.
 
     ``copied``: the offsets of the finished remote segments of this topic id that lie in this
     log's lineage; None while metadata is not loaded.
@@ -242,9 +242,9 @@ def copy_facts(
     lag: CopyLag | None = None,
     log_start_offset: int | None = None,
 ) -> CopyFacts:
-    """The facts of a listed partition; ``compacted`` None: as its log directory says.
+    """Return the facts of a listed partition; ``compacted`` None: as in its log directory.
 
-    ``log_start_offset``: where the whole log is known to start, if that is above the directory's.
+    ``log_start_offset``: that of the whole log, when it is above the directory's.
     """
     lineage = log.lineage
     known_start = log.log_start_offset
@@ -253,7 +253,7 @@ def copy_facts(
     return CopyFacts(
         topic=log.topic,
         topic_id=log.archive_id,
-        # A log that has rolled has epochs.
+        # A log with several segments has epochs.
         leader_epochs_known=lineage is not None and (bool(lineage) or len(log.segments) < 2),
         stable=stable,
         log_start_offset=known_start,
@@ -268,7 +268,8 @@ def copy_facts(
 
 
 class Decision(NamedTuple):
-    """Whether one segment may be copied; ``reason`` is None if so, ``text`` says why if not."""
+    """The decision about one segment: ``reason`` is None when it may be copied; ``text`` explains a
+    refusal."""
 
     segment: SegmentFiles
     reason: Ineligible | None
@@ -281,7 +282,7 @@ class Decision(NamedTuple):
 
 
 def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple[Decision, ...]:
-    """One decision per segment, in the order given. The first reason that holds is the one told."""
+    """Return one decision per segment in the given order, with the first reason that applies."""
     whole = _partition_reason(facts)
     covered = facts.copied or Coverage()
     decisions: list[Decision] = []
@@ -294,7 +295,8 @@ def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple
 
 
 def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
-    """From the first segment that the copy lag holds back, none is copied: copies go in order."""
+    """Hold back all segments from the first one that the copy lag holds back: copies keep their
+    order."""
     following_bytes = sum(decision.segment.size_bytes for decision in decisions)
     held = False
     for row, decision in enumerate(decisions):
@@ -311,19 +313,18 @@ def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
 def eligible_segments(
     segments: Iterable[SegmentFiles], facts: CopyFacts
 ) -> tuple[SegmentFiles, ...]:
-    """The segments that may be copied now, in the order given."""
+    """Return the segments that may be copied now, in the given order."""
     return tuple(d.segment for d in decide_segments(segments, facts) if d.eligible)
 
 
 def gap_start_offset(
     segment: SegmentFiles, log: PartitionLog, copied: Coverage | None
 ) -> int | None:
-    """Return the first of the offsets right before `segment` that were never copied and that the
-    log does not have any more; None when there are none.
+    """Return the first of the offsets right before `segment` that were deleted before their copy;
+    None without any.
 
-    Retention or DeleteRecords deleted them before they were copied, or compaction left an empty
-    segment. Offsets of a segment that still has bytes, a damaged one for example, are not deleted.
-    """
+    Retention or DeleteRecords deleted them, or compaction left an empty segment. Offsets of a
+    segment that still has bytes, a damaged one for example, are not deleted."""
     before = None if copied is None else copied.highest_below(segment.base_offset)
     if before is None or before + 1 == segment.base_offset or log.log_start_offset is None:
         return None

@@ -1,11 +1,10 @@
-"""Opening files that belong to a running broker, without disturbing it or being fooled.
+"""Opens files of a running broker safely and without disturbing it.
 
-A broker renames, truncates and removes its files while others read them, and whoever can write
-to its directories can put a FIFO, a device or a symlink where a segment belongs. So: open for
-reading only, never follow a symlink in the last two parts of the path, never block, refuse
-everything that is not a regular file, and be able to tell afterwards whether the file that was
-read is still the file of that name. No memory map: a map of a file that another process
-truncates ends in SIGBUS.
+A broker renames, truncates and removes its files while tierlog reads them, and an attacker could
+put a FIFO, a device or a symlink in their place. So files are opened for reading only and without
+blocking; a symlink in the last two parts of the path is not followed; anything but a regular file
+is refused; and a handle can tell later whether its file still has that name. Files are not mapped:
+a map of a file that another process truncates ends in SIGBUS.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _READ_BYTES = 1 << 20
 
 
 class FileKind(StrEnum):
-    """What a directory entry is; only ``REGULAR`` is ever read."""
+    """The kind of a directory entry; only ``REGULAR`` files are read."""
 
     REGULAR = "a regular file"
     DIRECTORY = "a directory"
@@ -71,13 +70,13 @@ def file_kind(mode: int) -> FileKind:
 
 
 def printable(text: str) -> str:
-    """A name from outside, fit for messages: undecodable bytes and control characters escaped."""
+    """Return a name for messages: undecodable bytes and control characters are escaped."""
     if text.isprintable():
         return text
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
-        # No file is called that, but JSON may say so.
+        # No file has such a name, but JSON may.
         encoded = text.encode("utf-8", "backslashreplace")
     decoded = encoded.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in decoded)
@@ -102,7 +101,7 @@ def open_regular(path: StrPath) -> int:
     text = os.fspath(path)
     directory, name = os.path.split(text)
     with open_directory(directory or ".") as dir_fd:
-        # Looked at before it is opened, since merely opening some devices does something.
+        # Check the kind before the file is opened: opening some devices has effects.
         _require_regular(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode, text)
         fd = os.open(name, _FILE_FLAGS, dir_fd=dir_fd)
     try:
@@ -145,7 +144,7 @@ def read_small(path: StrPath, limit_bytes: int) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """Which file, and in what state: two equal ones have the same unchanged content."""
+    """Identity and state of a file: equal values mean the same unchanged content."""
 
     device: int
     inode: int
@@ -159,7 +158,7 @@ class FileIdentity(NamedTuple):
 
 
 class FileChange(StrEnum):
-    """What became of a file since it was opened."""
+    """What happened to a file since it was opened."""
 
     UNCHANGED = "unchanged"
     GONE = "gone: deleted, or renamed to .deleted"
@@ -221,10 +220,10 @@ class SegmentHandle:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def recheck(self) -> FileChange:
-        """Compare with now: the open file first, then what the path leads to.
+        """Compare the open file with its state at the opening, then with the file at the path.
 
-        ``GONE`` and ``REPLACED`` say nothing bad about bytes read through this handle; they do
-        about bytes that somebody read through the path.
+        After ``GONE`` and ``REPLACED``, bytes from this handle are still valid; bytes read by path
+        are not.
         """
         now = FileIdentity.of(os.fstat(self.fileno()))
         if now.size_bytes != self.identity.size_bytes:

@@ -1,11 +1,11 @@
 """Kafka's index files beside a segment as numpy columns (formats section 7).
 
 Offset and time indexes of an active segment are pre-sized and end in zeros; ``tail`` says what may
-follow the last entry: ``"empty"`` nothing, ``"zeros"`` zeros, ``"anything"`` whatever a broker is
-writing at this moment. Anything else, and anything that does not ascend, is ``CorruptDataError``
+follow the last entry: ``"empty"`` nothing, ``"zeros"`` zeros, ``"anything"`` any bytes, since a
+broker may be writing. Anything else, and anything that does not ascend, is ``CorruptDataError``
 with the byte position.
 
-Not here: the files themselves; bytes come in, nothing is written.
+The functions take bytes and write no files.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ class TransactionIndex:
     def collect(
         self, from_offset: int, upper_bound_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """The aborts a reader of [from, upper bound) must know, and whether that is all of them.
+        """Return the aborted transactions for a read of [from, upper bound), and whether they are
+        complete.
 
-        If not, the next segment's index goes on (Kafka's ``TransactionIndex.collectAbortedTxns``).
+        If not, the next segment's index has more (Kafka's ``TransactionIndex.collectAbortedTxns``).
         """
         found, complete = _core.collect_aborted(
             self.data, self.base_offset, from_offset, upper_bound_offset

@@ -1,10 +1,9 @@
-"""What partition directories held when last read, for as long as that cannot have changed.
+"""Remembers the listing of partition directories until they may have changed.
 
-A node has thousands of partitions, and in most of them nothing happens between two looks. Every
-name that comes or goes changes the time of the directory; the checkpoints in it are replaced, never
-written in place; and a rolled segment is truncated only after those behind it are gone. What is
-left is the active segment and the leader epochs: two calls instead of reading the directory and a
-look at each file.
+A node has thousands of partitions, and most of them do not change between two listings. Every new
+or deleted name changes the directory's time; checkpoints are replaced, never written in place; a
+rolled segment is truncated only after all later segments are deleted. So only the active segment
+and the leader epochs have to be checked: two calls instead of one per file.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from tierlog.log.segment_files import SegmentFiles
 
 __all__ = ["DirectoryContents", "ListingMemory", "Moment"]
 
-# A file system's times may be coarse, and a change right after a look must not bear the same time
-# as the one right before: what is younger is not trusted.
+# File systems may have coarse times: a change right after a listing could have the time of one
+# right before it. A directory that changed more recently than this is listed again.
 SETTLED_MS = 2_000
-# However quiet, everything is read again so often.
+# Every directory is listed again after this time.
 REFRESH_MS = 600_000
-# What else was found may change without the directory doing so.
+# Other entries may change without a new time of the directory.
 _LASTING = frozenset({SkipReason.UNKNOWN_NAME, SkipReason.ORPHAN_INDEX})
 
 # Device, inode, mode, size, modified and changed: equal ones are the same unchanged file.
@@ -37,7 +36,7 @@ _Identity = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryContents:
-    """A partition's directory by itself, without what the checkpoints beside it say."""
+    """The contents of a partition's directory without the checkpoints beside it."""
 
     segments: tuple[SegmentFiles, ...]
     leader_epochs: LeaderEpochs | None
@@ -50,7 +49,7 @@ class DirectoryContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a directory was before it was read; None where it could not be told."""
+    """The state of a directory before its listing; None when unknown."""
 
     now_ms: int
     directory: _Identity | None
@@ -64,7 +63,7 @@ class _Kept:
 
 
 class ListingMemory:
-    """For `LogDir.listing`, look after look. One thread."""
+    """Used by `LogDir.listing`. One thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -74,7 +73,7 @@ class ListingMemory:
         return len(self._kept)
 
     def recall(self, directory: str) -> DirectoryContents | None:
-        """What the directory holds; None when it has to be read."""
+        """Return the remembered contents; None when the directory has to be listed."""
         kept = self._kept.get(directory)
         if kept is None:
             return None
@@ -86,7 +85,7 @@ class ListingMemory:
         return contents
 
     def moment(self, directory: str) -> Moment:
-        """To be asked before the directory is read, and given to `keep` afterwards."""
+        """Return the state of the directory before its listing, for `keep`."""
         return Moment(
             now_ms=self._clock.now_ms(),
             directory=_identity(directory),
@@ -94,13 +93,13 @@ class ListingMemory:
         )
 
     def keep(self, directory: str, read_at: Moment, contents: DirectoryContents) -> None:
-        """Remember what was read, where it lasts."""
+        """Remember a listing when it can be trusted later."""
         lasting = not contents.problems and all(one.reason in _LASTING for one in contents.skipped)
         if lasting and _settled(read_at):
             self._kept[directory] = _Kept(read_at=read_at, contents=contents)
 
     def forget_all_but(self, directories: set[str]) -> None:
-        """Directories that are not there any more."""
+        """Forget deleted directories."""
         for directory in self._kept.keys() - directories:
             del self._kept[directory]
 
@@ -136,7 +135,7 @@ def _settled(read_at: Moment) -> bool:
 
 
 def _with_active(contents: DirectoryContents) -> DirectoryContents | None:
-    """The contents with the active segment's file as it is now; None when that is unknown."""
+    """Return the contents with the present state of the active segment's file; None for unknown."""
     if not contents.segments:
         return contents
     *rolled, active = contents.segments

@@ -51,7 +51,7 @@ _KNOWN_IN_ROOT = re.compile(
 
 
 class SkipReason(StrEnum):
-    """Why a name in a log directory is not read; the value is the text for people."""
+    """Why a name in a log directory is skipped; the value is shown to people."""
 
     DELETED = "deleted by the broker, which removes it after a delay"
     CLEANED = "unfinished output of the log cleaner"
@@ -72,7 +72,7 @@ class SkipReason(StrEnum):
 
     @property
     def routine(self) -> bool:
-        """Whether a healthy broker leaves such things behind every day."""
+        """Whether healthy brokers leave such names."""
         return self in _ROUTINE
 
 
@@ -99,7 +99,7 @@ _DIRECTORY_STAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A name that was left out. ``path`` is for reading by people: odd characters are escaped."""
+    """A name that the listing skipped. ``path`` is for people: unusual characters are escaped."""
 
     path: str
     reason: SkipReason
@@ -110,7 +110,7 @@ class Skipped:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """Topic and partition in a directory's name, split at the last dash; None if it is no such."""
+    """Return topic and partition of a directory name, split at the last dash, or None."""
     topic, dash, number = name.rpartition("-")
     if not dash or not is_topic_name(topic) or not _PARTITION_NUMBER.fullmatch(number):
         return None

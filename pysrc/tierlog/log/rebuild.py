@@ -38,7 +38,7 @@ _WHOLE = frozenset({StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
 
 
 class CopyTarget(Protocol):
-    """An empty file of ours, open for writing."""
+    """An empty file that tierlog has open for writing."""
 
     @property
     def name(self) -> str:
@@ -52,18 +52,18 @@ class CopyTarget(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltIndexes:
-    """The index files of a segment as bytes, and what else its batches tell.
+    """The index files of a segment as bytes, and other facts from its batches.
 
     ``batch_checksums`` holds the checksum fields of the first batch and of those that the offset
     index points at (docs/FORMATS.md, *Objects in a store*).
-    ``transaction_index`` is empty without aborts, and then a broker has no file.
+    ``transaction_index`` is empty without aborted transactions; a broker has no file then.
     ``producer_snapshot`` is the state at ``end_offset``, the offset after the last batch; give it
     to the rebuild of the next segment. ``leader_epochs`` holds (epoch, start offset) wherever the
     epoch rises, ``bytes_per_epoch`` (epoch, bytes of its batches), -1 for batches without one.
     ``last_stable_offset`` is the first offset of the oldest open transaction, else the end offset.
     ``max_timestamp_ms`` is -1 without any; ``max_timestamp_offset`` is the last offset of the first
-    batch that has it. ``table`` holds the batches and why the scan stopped; without rows, and then
-    ``table_complete`` is False, where there were more than ``max_table_rows``.
+    batch that has it. ``table`` holds the batches and the reason why the scan stopped. With more
+    than ``max_table_rows`` batches it has no rows, and ``table_complete`` is False.
     """
 
     offset_index: bytes
@@ -137,13 +137,12 @@ def rebuild_indexes(
     that offset, by default none. With ``now_ms``, producers without an open transaction that were
     silent for ``producer_id_expiration_ms`` are left out.
 
-    A torn or zero tail is fine, and `RebuiltIndexes.table` says so. Damage anywhere else raises
-    ``CorruptDataError``, unless ``accept_damage`` takes the batches before it for the whole, as a
-    broker would when it truncates. So do batches no broker would have appended, and a bad snapshot.
-    ``copy_to`` is an empty file to which every byte that is read of an open file is written too,
-    with ``hash_bytes`` and up to the end all of them; an OSError of its own carries its ``name``.
-    Releases the interpreter lock.
-    """
+    A torn tail or a tail of zeros is no error; `RebuiltIndexes.table` names it. Damage anywhere
+    else raises ``CorruptDataError``; with ``accept_damage`` the result covers the batches before
+    it, as if a broker had truncated the log there. So do batches no broker would have appended, and
+    a bad snapshot. ``copy_to`` is an empty file that receives every byte read of an open file; with
+    ``hash_bytes`` these are all bytes up to the end. An OSError of that file has its ``name``.
+    Releases the interpreter lock."""
     native = _core.rebuild_indexes(
         source,
         index_interval_bytes,

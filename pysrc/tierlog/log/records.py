@@ -1,4 +1,4 @@
-"""The records of a segment, or of a part of one."""
+"""Decodes the records of a segment or of a part of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_DECOMPRESSED_BYTES = 64 << 20
-# What a reader holds of decoded records at a time, unless one batch takes more.
+# Memory of the decoded records that a reader holds at a time, unless one batch takes more.
 DECODE_BUDGET_BYTES = 16 << 20
 
 
@@ -103,13 +103,13 @@ def decode_pieces(
         except CorruptDataError as error:
             if damage is not None:
                 raise
-            # The batches before this byte are sound; the one that it lies in is cut off now.
+            # The batches before this byte are sound; the end now excludes the damaged batch.
             damage, end = error, error.position
             continue
         position, stop_reason = piece.batches.stop_position, piece.batches.stop_reason
         if damage is None or len(piece.batches):
             yield piece
-        # The next piece comes instead of this one, not on top of it.
+        # Release this chunk before the next one is decoded.
         del piece
     if damage is not None:
         raise damage
@@ -123,7 +123,8 @@ def check_records(
     verify_crc: bool = True,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> BatchTable:
-    """Checks all that `decode_records` checks and keeps no record: one batch is open at a time."""
+    """Check everything that `decode_records` checks without keeping records; one batch is
+    decompressed at a time."""
     try:
         native = _core.check_records(source, start, end, verify_crc, max_decompressed_bytes)
     except CorruptDataError as error:
@@ -132,7 +133,7 @@ def check_records(
 
 
 def _with_setting(error: CorruptDataError, max_decompressed_bytes: int) -> CorruptDataError:
-    """Names the setting to a reader of a batch that is too large for it."""
+    """Add the name of the setting to the error of a batch that is too large."""
     if error.reason != "too_large" or "decompressed" not in error.expected:
         return error
     name = "tierlog.batch.max.decompressed.bytes"
@@ -165,11 +166,11 @@ def read_rows(
     """The records of the usual batches of a file as rows of a table, as far as they go.
 
     A batch is usual when it is whole, sound, of magic 2 and not compressed, follows the one before
-    it, and has offsets within ``batch_offsets`` (first, and the one after the last). Whatever
-    `decode_records` says of it is true of these rows; of another batch nothing is said but where it
-    begins. From ``position`` on, that of a batch, about ``size_bytes`` of the file become at most
-    ``max_rows`` rows, of which those with offsets outside of ``offsets`` are left out, and what
-    comes behind these is not read. Control batches have no rows.
+    it, and has offsets within ``batch_offsets`` (first, and the one after the last). The rows equal
+    those of `decode_records`. Of another batch only its position is returned. From ``position`` on,
+    that of a batch, about ``size_bytes`` of the file become at most ``max_rows`` rows, of which
+    those with offsets outside of ``offsets`` are left out, and what comes behind these is not read.
+    Control batches have no rows.
 
     The bytes are read, checked and copied in pieces that stay in a core's own cache. Raises
     ``OSError`` when the file cannot be read. Releases the interpreter lock.

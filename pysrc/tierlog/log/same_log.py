@@ -1,9 +1,9 @@
-"""Is what was opened still the log that was listed?
+"""Checks that opened files belong to the log that was listed.
 
 A broker deletes a topic by renaming its directory, and may create another topic of that name at
-once. Segments of both have the same paths. So what was listed is compared after the opening: the
-topic id of the directory, and device, inode and size of the file. Whatever is opened before the
-comparison belongs to the log that was listed.
+once. Segments of both have the same paths. So the topic id of the directory and the device, inode
+and size of the file are compared with the listing after the opening. Files that were opened before
+the comparison belong to the listed log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["VanishedError", "open_listed_segment", "require_same_topic"]
 
 
 class VanishedError(TierlogError):
-    """A file of the log was deleted or replaced meanwhile: list the log again."""
+    """A file of the log was deleted or replaced since the listing: list the log again."""
 
     retriable = True
 
@@ -31,8 +31,8 @@ class VanishedError(TierlogError):
 def require_same_topic(log: PartitionLog) -> None:
     """Raise VanishedError when the directory belongs to another topic than when it was listed.
 
-    What was opened before this call is then still of the topic that was listed. A log that was
-    listed without a topic id passes.
+    Files that were opened before this call then belong to the listed topic. A log without a topic
+    id in the listing passes.
     """
     if log.topic_id is None:
         return

@@ -55,7 +55,7 @@ def scan_segment(
     and ``end`` are byte positions; ``start`` must be the position of a batch. ``verify_crc``
     checks every batch's checksum (CRC-32C for magic 2, CRC-32 before); without it only the
     headers of large batches are read. ``hash_bytes`` also computes the CRC-32C of the range.
-    ``own_file`` says that nobody else can shorten the file, so that it may be mapped.
+    ``own_file``: no other process can truncate the file, so it may be mapped.
 
     Damage is a result, not an exception: the table holds the batches before it, ``stop_reason``
     and ``stop_position`` name it. Raises ``OSError`` when the file cannot be read and
@@ -69,7 +69,7 @@ def scan_segment_in_parts(
 ) -> Iterator[BatchTable]:
     """Walks a segment like `scan_segment`, as tables of the batches of about `part_bytes` each.
 
-    However small the batches, no table takes more memory than those of one part. The last table,
+    The memory of a table is bounded by the batches of one part. The last table,
     which may be empty, says why the walk stopped. Offset order is checked within a part only.
     Errors as in `scan_segment`.
     """

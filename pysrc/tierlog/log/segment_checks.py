@@ -1,9 +1,9 @@
-"""Do the batches of a segment belong where they are?
+"""Checks that the batches of a segment belong to it.
 
-The scanner proves that each batch is what its checksum says and that offsets ascend. But base
-offset and leader epoch lie outside of a batch's checksum, and a scan knows neither the name of
-the file nor the log around it. So whoever copies a segment compares the batches with three
-things from elsewhere: the file's base offset, the next segment's, and the leader epochs.
+The scanner verifies the checksum of each batch and that offsets ascend. But no checksum covers the
+base offset and the leader epoch of a batch, and a scan knows neither the file name nor the rest of
+the log. So a copy compares the batches with the base offset in the file name, the base offset of
+the next segment, and the leader epochs.
 
 Pure functions over the scanner's columns; all rows are compared at once.
 """
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MAX_PROBLEMS = 100
-"""No more than this many are returned: the first ones by position."""
+"""The maximum number of findings; the first ones by position are returned."""
 
 # Byte positions of header fields within a batch (formats section 2); the base offset is at 0.
 _LEADER_EPOCH_POSITION = 12
@@ -44,7 +44,7 @@ Int64Column = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Problem:
-    """One finding: the byte of the field in the segment, its name, what should and what does stand.
+    """One finding: position and name of the field, expected and found value.
 
     ``field`` is ``base_offset``, ``last_offset`` or ``leader_epoch``. For a segment without any
     batch the position is 0.
@@ -59,7 +59,7 @@ class Problem:
         return f"{self.field} at byte {self.position}: expected {self.expected}, found {self.found}"
 
     def as_error(self, path: str | None = None, hint: str | None = None) -> CorruptDataError:
-        """The finding as an error, for who will not go on."""
+        """Return the finding as an error."""
         return CorruptDataError(
             reason="leader_epoch" if self.field == "leader_epoch" else "offset_order",
             path=path,
@@ -78,8 +78,8 @@ def is_plain(
     lineage: LeaderEpochs | None,
     epoch_before: int = -1,
 ) -> bool:
-    """Whether the batches fit so plainly that `check_batches` would find nothing, as nearly all
-    do; False says nothing. The arguments are those of that."""
+    """Return True when a quick check proves that `check_batches` would find nothing, as for nearly
+    all segments; False proves nothing. The arguments are those of `check_batches`."""
     if batches.run is None:
         return False
     first, last, first_epoch, last_epoch = batches.run
@@ -103,7 +103,7 @@ def check_batches(
     magic: npt.NDArray[np.int8] | None = None,
     epoch_before: int = -1,
 ) -> list[Problem]:
-    """Compare the batches of one segment with its name, its neighbour and the leader epochs.
+    """Compare the batches of one segment with its name, the next segment and the leader epochs.
 
     The columns have one row per batch, in file order; ``position`` is in bytes. ``next_base`` is
     the next segment's base offset, None for the active segment, whose end is open. A segment of
@@ -137,7 +137,7 @@ def check_batches(
 
 
 class Misplaced(NamedTuple):
-    """A problem of a segment, and how many batches lie before what it is about."""
+    """A finding about a segment, and the number of batches before it."""
 
     sound_batches: int
     problem: Problem
@@ -151,7 +151,7 @@ def first_misplaced(
     allow_gaps: bool,
     index: OffsetIndex | None,
 ) -> Misplaced | None:
-    """Return the first place where offsets are missing or not what they were.
+    """Return the first finding about missing or changed offsets.
 
     The arguments are those of `check_batches`; `index` is the segment's offset index, read before
     the batches, None without a sound one. In a log without gaps the batches of a rolled segment
@@ -180,7 +180,8 @@ def first_misplaced(
 
 
 def _sound_before(batches: BatchTable, problem: Problem, next_base: int | None) -> int:
-    """The batches before a problem; all of them when what is missing comes after the last one."""
+    """Return the number of batches before a finding; all when offsets are missing after the last
+    batch."""
     row = max(0, int(np.searchsorted(batches.position, problem.position, "right")) - 1)
     if problem.field == "last_offset" and row == len(batches) - 1 and next_base is not None:
         first, last = int(batches.base_offset[row]), int(batches.last_offset[row])
@@ -191,7 +192,7 @@ def _sound_before(batches: BatchTable, problem: Problem, next_base: int | None) 
 def _index_knows_better(
     batches: BatchTable, index: OffsetIndex, *, allow_gaps: bool
 ) -> list[Misplaced]:
-    """A batch behind the last one; and, where the log may have gaps, other offsets."""
+    """Check the batches against the offset index."""
     found = []
     if len(index.position) and index.position[-1] >= batches.stop_position:
         beyond = Problem(
@@ -235,7 +236,7 @@ def _check_starts(
     segment_base: int,
     allow_gaps: bool,
 ) -> list[Problem]:
-    """Where each batch starts: at the segment's base, then after the batch before it."""
+    """Check that each batch starts at the segment's base offset or after the batch before it."""
     previous = np.concatenate(([segment_base - 1], last_offset[:-1]))
     bad = base_offset <= previous if allow_gaps else base_offset != previous + 1
     return [
@@ -257,7 +258,8 @@ def _check_ends(
     next_base: int | None,
     allow_gaps: bool,
 ) -> list[Problem]:
-    """No batch ends before it starts, none reaches into the next segment, no gap before that."""
+    """Check that no batch ends before it starts or overlaps the next segment, and that no gap
+    precedes that."""
     limit = np.iinfo(np.int64).max if next_base is None else next_base - 1
     bad = (last_offset < base_offset) | (last_offset > limit)
     ends_early = next_base is not None and not allow_gaps and last_offset[-1] < limit

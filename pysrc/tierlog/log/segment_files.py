@@ -1,8 +1,8 @@
-"""The files of a partition's segments, picked out of its directory.
+"""Finds the files of a partition's segments in its directory.
 
-Only regular files count. A file that is not one, that another one of the same offset shadows or
-that vanishes meanwhile is left out with a reason, and the segment before it still ends where it
-ended: a hole in the log must not look like a longer segment.
+Only regular files count. A skipped file has a reason: it is not a regular file, another file has
+its offset, or it vanished. The segment before it keeps its end offset, so that a hole in the log
+does not look like a longer segment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What went wrong on the way, in order."""
+    """The skipped files in order."""
 
     skipped: list[Skipped] = field(default_factory=list)
     problems: list[CorruptDataError] = field(default_factory=list)
@@ -93,8 +93,8 @@ class DirectoryFiles:
     """The segment files of one partition directory: paths by (kind, base offset), identities of
     ``.log`` files by base offset.
 
-    ``barriers``: base offsets of segments that are there but cannot be read. The segment before
-    one of them ends there, and not where the next readable one starts. ``others``: names of files
+    ``barriers``: base offsets of segments that exist but cannot be read. The segment before one of
+    them ends there. ``others``: names of files
     that a broker keeps beside segments.
     """
 
@@ -106,7 +106,7 @@ class DirectoryFiles:
 
     @classmethod
     def read(cls, directory: str, dir_fd: int, findings: Findings) -> DirectoryFiles:
-        """What an open directory holds; ``directory`` is its path."""
+        """Return the segment files of an open directory; ``directory`` is its path."""
         with os.scandir(dir_fd) as entries:
             return cls.of(entries, directory, findings)
 
@@ -114,7 +114,7 @@ class DirectoryFiles:
     def of(
         cls, entries: Iterable[os.DirEntry[str]], directory: str, findings: Findings
     ) -> DirectoryFiles:
-        """What the entries of a directory are by now; some may have vanished."""
+        """Return the present kinds of directory entries; some may have vanished."""
         files = cls()
         for entry in sorted(entries, key=lambda entry: entry.name):
             files._take(entry, directory, findings)
@@ -148,7 +148,7 @@ class DirectoryFiles:
     ) -> None:
         key = (kind, base)
         if key in self.paths:
-            # Kafka writes twenty digits and would not look at the other.
+            # Kafka writes twenty digits and ignores the other file.
             kept = self.paths[key]
             twenty = len(os.path.basename(path).partition(".")[0]) == 20
             findings.skip(kept if twenty else path, SkipReason.DUPLICATE_BASE)
@@ -182,7 +182,7 @@ class DirectoryFiles:
         )
 
 
-# Of files beside a ``.log``, which are not compared.
+# For files beside a ``.log``, whose identity is not compared.
 _NOT_ASKED = FileIdentity(0, 0, 0, 0)
 
 

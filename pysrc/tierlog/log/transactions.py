@@ -1,10 +1,10 @@
-"""Which transactions are open, from the headers of scanned batches.
+"""Finds open transactions from the headers of scanned batches.
 
 A producer's transaction is open from its first transactional batch to the control batch (the
 commit or abort marker) of the same producer. The offset of the oldest open one bounds the last
 stable offset (``org.apache.kafka.storage.internals.log.ProducerStateManager``).
 
-Not here: what a transaction index or a producer snapshot holds; those are rebuilt natively.
+Transaction indexes and producer snapshots are rebuilt in Rust, not here.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class OpenTransactions:
             state = state.after(scan_segment(segment.log_path), end_offset=high_watermark)
         state.first_offset
 
-    A transaction whose batches were all deleted from the log's start is not seen, and one that
-    began below it counts from its first batch still there.
+    A transaction whose batches were all deleted is unknown. One that began below the log start
+    offset counts from its first remaining batch.
     """
 
     first_offsets: Mapping[int, int] = field(default_factory=dict)
