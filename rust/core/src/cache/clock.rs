@@ -1,22 +1,23 @@
-//! The cache's own time: made of what callers say, and never going back.
+//! The cache's own time, which follows the callers' clocks and never goes back.
 //!
-//! Callers in several threads are a little apart; who is behind counts as being where the others
-//! are. Who is behind by more than the time to live (and a second) has had the clock set back:
-//! from then on the difference is added to what callers say. So entries live on at most as long
-//! again as they were meant to, and time goes on.
+//! Clocks of several threads differ slightly; a caller that is behind counts as being at the latest
+//! time. A caller that is behind by more than the time to live plus one second has had its clock
+//! set back. From then on the difference is added to the time of every caller. So time continues,
+//! and an entry lives at most twice its time to live.
 
 use crate::sync::{AtomicI64, Ordering};
 
-/// What callers may say: 140,000 years either way, so sums of a thousand jumps still fit.
+/// Limit of a caller's time: 140,000 years either way, so that a sum of a thousand jumps does not
+/// overflow.
 const FARTHEST_MS: i64 = 1 << 52;
-/// The longest that an entry used by several threads keeps an old stamp.
+/// Longest time for which an entry that several threads use keeps an old stamp.
 const MAX_QUANTUM_MS: i64 = 64;
-/// As a share of the time to live.
+/// The quantum is this share of the time to live.
 const QUANTUM_SHARE: i64 = 1024;
 const MIN_TOLERANCE_MS: i64 = 1000;
 
-/// Settings and offset of the cache's time. All relaxed: a reader that sees one of them late
-/// decides as if it had come earlier.
+/// Settings and offset of the cache's time. All loads and stores are relaxed: a reader that sees a
+/// change late decides as if it had come earlier.
 pub(super) struct Clock {
     offset_ms: AtomicI64,
     ttl_ms: AtomicI64,
@@ -41,7 +42,7 @@ impl Clock {
         self.quantum_ms.store(quantum_ms, Ordering::Relaxed);
     }
 
-    /// What a caller says, in the cache's time.
+    /// Converts a caller's time to the cache's time.
     #[inline]
     pub fn time_ms(&self, now_ms: i64) -> i64 {
         now_ms.clamp(-FARTHEST_MS, FARTHEST_MS) + self.offset_ms.load(Ordering::Relaxed)
@@ -52,25 +53,26 @@ impl Clock {
         self.quantum_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether an entry that was last used then is too old now.
+    /// Returns true when an entry that was last used at `used_ms` has expired.
     #[inline]
     pub fn expired(&self, used_ms: i64, time_ms: i64) -> bool {
         let ttl_ms = self.ttl_ms.load(Ordering::Relaxed);
         time_ms - used_ms >= ttl_ms && ttl_ms != i64::MAX
     }
 
-    /// Whether the clock must have been set back to be that far behind.
+    /// Returns true when a caller is so far behind that its clock must have been set back.
     pub fn set_back(&self, time_ms: i64, seen_ms: i64) -> bool {
         let tolerance_ms = self.ttl_ms.load(Ordering::Relaxed).max(MIN_TOLERANCE_MS);
-        // `seen_ms` may be the smallest there is: nothing seen yet.
+        // `seen_ms` may be the smallest i64: no time was seen yet.
         time_ms < seen_ms.saturating_sub(tolerance_ms)
     }
 
-    /// Lets time go on from `seen_ms` although callers now say less. Called under the lock.
+    /// Continues the cache's time from `seen_ms` although callers are now behind. Called under the
+    /// lock.
     pub fn go_on_from(&self, seen_ms: i64, time_ms: i64) {
         let offset_ms = self.offset_ms.load(Ordering::Relaxed);
         let behind_ms = seen_ms.saturating_sub(time_ms);
-        // Saturating twice over: a thousand jumps over all that callers may say.
+        // Saturates, and leaves room for a thousand jumps over the whole range.
         let room = i64::MAX / 4;
         self.offset_ms.store(offset_ms.saturating_add(behind_ms).min(room), Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! Loads under way: one for a key, everybody else who asks for it waits for its outcome.
+//! Active loads: one thread loads a key, and all other threads that ask for it wait for the
+//! outcome.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -15,26 +16,26 @@ use super::{Cache, Closed};
 /// How a load ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<V, E> {
-    /// With a value.
+    /// The value.
     Loaded(V),
-    /// With an error, the same for all who wait.
+    /// The error, the same for all waiters.
     Failed(E),
-    /// Its ticket was dropped: whoever waits should begin again.
+    /// The ticket was dropped; waiters should start again.
     Cancelled,
-    /// The cache was closed meanwhile.
+    /// The cache was closed during the load.
     Closed,
 }
 
-/// Why a value could not be had.
+/// The reason why no value is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadError<E> {
     /// The loader's error.
     Failed(E),
-    /// Somebody else's load took longer than the caller would wait. It goes on.
+    /// The load of another thread took longer than the caller's timeout. It continues.
     TimedOut,
-    /// This thread is loading that key already and would wait for itself.
+    /// This thread is already loading that key and would wait for itself.
     Reentrant,
-    /// The load of that key waits for one of this thread's, so both would wait for ever.
+    /// The load of that key waits for a load of this thread, so both would wait forever.
     Deadlock,
     /// The cache is closed.
     Closed,
@@ -60,9 +61,9 @@ pub(super) struct Flight<K, V, E> {
     pub hash: u64,
     pub key: K,
     loader: ThreadId,
-    /// The threads that wait for it, for [`Flights::would_deadlock`].
+    /// Threads that wait for this load, for [`Flights::would_deadlock`].
     waiting: Mutex<Vec<ThreadId>>,
-    /// Guards the wait only; the outcome can be read without it.
+    /// Guards only the wait; the outcome can be read without it.
     landed: Mutex<bool>,
     wake: Condvar,
     outcome: OnceLock<Outcome<V, E>>,
@@ -85,9 +86,9 @@ impl<K, V, E> Flight<K, V, E> {
         self.landed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the outcome, unless there is one, and wakes everybody.
+    /// Sets the outcome if there is none yet, and wakes all waiters.
     pub fn land(&self, outcome: Outcome<V, E>) {
-        // The loser's value must not be dropped under the lock.
+        // A rejected value must not be dropped under the lock.
         let unused = {
             let mut landed = self.lock();
             *landed = true;
@@ -106,21 +107,21 @@ impl<K, V, E> Flight<K, V, E> {
     }
 }
 
-/// Another thread's load.
+/// A load of another thread.
 pub struct Waiter<K, V, E> {
     flight: Arc<Flight<K, V, E>>,
     thread: ThreadId,
 }
 
 impl<K, V, E> Waiter<K, V, E> {
-    /// Registers this thread as one that waits. The caller holds the lock of the loads.
+    /// Registers this thread as a waiter. The caller holds the lock of the loads.
     pub(super) fn join(flight: &Arc<Flight<K, V, E>>) -> Self {
         let thread = current_thread();
         flight.waiting().push(thread);
         Self { flight: Arc::clone(flight), thread }
     }
 
-    /// Waits for the outcome, at most `timeout` long; `None` says that it took longer.
+    /// Waits for the outcome, at most `timeout` long, and returns `None` on a timeout.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<&Outcome<V, E>> {
         let mut landed = self.flight.lock();
         #[cfg(not(tierlog_loom))]
@@ -154,7 +155,7 @@ impl<K, V, E> Drop for Waiter<K, V, E> {
 
 type SameHash<K, V, E> = Vec<Arc<Flight<K, V, E>>>;
 
-/// All loads under way that may still be joined, and whose values will be kept.
+/// All active loads that a thread can still join and whose values will be kept.
 pub(super) struct Flights<K, V, E> {
     by_hash: HashMap<u64, SameHash<K, V, E>, RandomState>,
 }
@@ -172,8 +173,8 @@ impl<K, V, E> Flights<K, V, E> {
         self.by_hash.get(&hash)?.iter().find(|flight| flight.key.borrow() == key)
     }
 
-    /// Whether the load of `wanted` waits, directly or through others, for a load of this thread.
-    /// A thread waits for one load at a time, so the search follows one path.
+    /// Returns true when the load of `wanted` waits, directly or through others, for a load of this
+    /// thread. A thread waits for one load at a time, so the search follows one path.
     pub fn would_deadlock(&self, wanted: &Arc<Flight<K, V, E>>) -> bool {
         let flights = self.all();
         if !flights.iter().any(|flight| flight.is_mine()) {
@@ -198,7 +199,7 @@ impl<K, V, E> Flights<K, V, E> {
         self.by_hash.values().flatten().cloned().collect()
     }
 
-    /// Takes a load out: who asks for its key from now on does not get its value.
+    /// Removes a load. Later callers of its key do not get its value.
     pub fn take<Q>(&mut self, hash: u64, key: &Q) -> Option<Arc<Flight<K, V, E>>>
     where
         K: Borrow<Q>,
@@ -207,7 +208,7 @@ impl<K, V, E> Flights<K, V, E> {
         self.take_where(hash, |flight| flight.key.borrow() == key)
     }
 
-    /// Takes this load out, unless it was taken out before.
+    /// Removes this load unless it was removed before.
     pub fn take_same(&mut self, same: &Arc<Flight<K, V, E>>) -> Option<Arc<Flight<K, V, E>>> {
         self.take_where(same.hash, |flight| Arc::ptr_eq(flight, same))
     }
@@ -227,7 +228,7 @@ impl<K, V, E> Flights<K, V, E> {
     }
 }
 
-/// The right and duty to load a value. Dropped, the load counts as cancelled.
+/// The right and duty to load a value. Dropping it cancels the load.
 pub struct Ticket<'a, K, V, E, S> {
     pub(super) cache: &'a Cache<K, V, E, S>,
     pub(super) flight: Arc<Flight<K, V, E>>,
@@ -236,13 +237,13 @@ pub struct Ticket<'a, K, V, E, S> {
 }
 
 impl<K, V, E, S> Ticket<'_, K, V, E, S> {
-    /// The key to load.
+    /// Returns the key to load.
     pub fn key(&self) -> &K {
         &self.flight.key
     }
 
-    /// Keeps the value, unless its key was removed or put meanwhile or it is too heavy, and gives
-    /// it to all who wait. Says whether it was kept.
+    /// Keeps the value and passes it to all waiters. Returns false, and does not keep the value,
+    /// when its key was removed or put during the load or when the value is too heavy.
     pub fn finish(mut self, value: V, weight: u64, now_ms: i64) -> Result<bool, Closed>
     where
         K: Clone + Eq,
@@ -253,7 +254,7 @@ impl<K, V, E, S> Ticket<'_, K, V, E, S> {
         self.cache.finish(&self.flight, value, weight, now_ms, load_ms)
     }
 
-    /// Gives the error to all who wait. Nothing is kept.
+    /// Passes the error to all waiters and keeps nothing.
     pub fn fail(mut self, error: E, now_ms: i64) {
         self.open = false;
         let load_ms = now_ms.saturating_sub(self.began_ms);
@@ -269,12 +270,12 @@ impl<K, V, E, S> Drop for Ticket<'_, K, V, E, S> {
     }
 }
 
-/// What [`Cache::begin_load`] says.
+/// Result of [`Cache::begin_load`].
 pub enum Begun<'a, K, V, E, S> {
-    /// The value is there.
+    /// The value is in the cache.
     Hit(V),
-    /// The caller is to load it.
+    /// The caller has to load it.
     Load(Ticket<'a, K, V, E, S>),
-    /// Somebody else is loading it.
+    /// Another thread is loading it.
     Wait(Waiter<K, V, E>),
 }

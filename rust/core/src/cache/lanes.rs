@@ -1,28 +1,28 @@
-//! Who is reading: the reason a removed entry may not be freed yet.
+//! Registry of readers: decides when a removed entry may be freed.
 //!
-//! Every thread has a lane of its own, on a cache line of its own, in which it says since when it
-//! has been reading. Writers never wait for a lane: what they removed lies aside until every lane
-//! is idle or was entered later.
+//! Every thread has its own lane, on its own cache line, in which it announces since when it has
+//! been reading. Writers never wait for a lane: removed entries are retired until every lane is
+//! idle or was entered later.
 //!
-//! Why that is enough. A removal unlinks the entry, then moves the epoch on from `e` to `e + 1`.
-//! A reader announces the epoch it saw, then (full fence) follows pointers. The one who frees
-//! loads the epoch, then (full fence) looks at the lanes. Of the two fences one comes first:
+//! Why this is safe. A removal unlinks the entry, then moves the epoch from `e` to `e + 1`. A
+//! reader announces the epoch it saw, then (full fence) follows pointers. The freeing thread loads
+//! the epoch, then (full fence) looks at the lanes. One of the two fences comes first:
 //!
-//! * the reader's: the one who frees sees the announcement. An announced epoch of `e` or less
-//!   keeps the entry. A later one was loaded (acquire) from a store (release) made after the
-//!   entry had been unlinked, so that reader cannot have found it any more.
-//! * the other's: everything stored before it, the unlinking among it, is seen by all loads the
-//!   reader makes after its own fence.
+//! * The reader's fence: the freeing thread sees the announcement. An announced epoch of `e` or
+//!   less keeps the entry. A later epoch was loaded (acquire) from a store (release) made after the
+//!   entry had been unlinked, so that reader cannot have found it.
+//! * The freeing thread's fence: the reader's loads after its own fence see everything stored
+//!   before, including the unlinking.
 //!
-//! Leaving is a release store and looking an acquire load, so all that a reader did with an entry
-//! comes before the entry is freed. Entering is a release, too: the one who frees may see that the
-//! reader has come again and not that it had left.
+//! Leaving is a release store and looking an acquire load, so everything a reader did with an entry
+//! happens before the entry is freed. Entering is a release, too: the freeing thread may see that a
+//! reader has entered again without seeing that it had left.
 
 use std::marker::PhantomData;
 
 use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, Ordering, fence, thread_number};
 
-/// Threads with lanes of their own; the others share what follows.
+/// Number of threads with their own lane. Further threads share the guest lanes.
 #[cfg(not(tierlog_loom))]
 pub(super) const OWN: usize = 64;
 #[cfg(not(tierlog_loom))]
@@ -34,42 +34,44 @@ const GUESTS: usize = 1;
 
 const IDLE: u64 = 0;
 
-/// What only one thread writes. 128 bytes, as processors fetch lines in pairs.
+/// Values that only one thread writes. Aligned to 128 bytes, since processors fetch cache lines in
+/// pairs.
 #[repr(align(128))]
 pub(super) struct Lane {
-    /// The epoch in which its thread began to read, or [`IDLE`].
+    /// The epoch in which its thread started to read, or [`IDLE`].
     entered: AtomicU64,
-    /// The latest time its thread has seen; it never goes back.
+    /// Latest time that its thread has seen; never goes back.
     pub seen_ms: AtomicI64,
-    /// Uses so far: the order of uses within one millisecond.
+    /// Number of uses so far: the order of uses within one millisecond.
     pub sequence: AtomicU64,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
 }
 
-/// A lane for whoever takes it first.
+/// A lane that any thread without its own can take.
 #[repr(align(128))]
 struct Guest(AtomicU64);
 
 /// All lanes of one cache.
 pub(super) struct Lanes {
     epoch: AtomicU64,
-    /// Lanes from here on have never been entered. Raised before the first entry, under the same
-    /// fence as the announcement, so who frees sees it when it must see the announcement.
+    /// Lanes from here on have never been entered. It is raised before a lane's first entry, under
+    /// the same fence as the announcement, so a freeing thread sees it whenever it must see the
+    /// announcement.
     opened: AtomicUsize,
     guests_opened: AtomicUsize,
     own: Box<[Lane]>,
     guests: Box<[Guest]>,
-    /// Readers that found every guest lane taken.
+    /// Number of readers that found every guest lane taken.
     crowd: AtomicU64,
-    /// Hits and misses of those without a lane of their own.
+    /// Hits and misses of threads without their own lane.
     pub guest_hits: AtomicU64,
-    /// The latest time that any of them has seen.
+    /// Latest time that any of these threads has seen.
     guest_seen_ms: AtomicI64,
     pub guest_misses: AtomicU64,
 }
 
-/// As long as this lives, nothing that was found is freed.
+/// While this lives, no entry that was found is freed.
 pub(super) struct Pin<'a> {
     lanes: &'a Lanes,
     place: Place<'a>,
@@ -79,7 +81,7 @@ pub(super) struct Pin<'a> {
 
 enum Place<'a> {
     Own(&'a Lane, u32),
-    /// The thread was reading already: whoever entered first leaves last.
+    /// The thread was already reading; the outermost pin leaves the lane.
     Nested(&'a Lane, u32),
     Guest(&'a Guest),
     Crowd,
@@ -120,17 +122,17 @@ impl Lanes {
         }
     }
 
-    /// The lane of this thread, for what it counts.
+    /// Returns the lane of this thread, for its counters.
     pub fn own(&self) -> Option<&Lane> {
         self.own.get(thread_number())
     }
 
-    /// Every lane that was ever used.
+    /// Returns all lanes that were ever used.
     pub fn opened(&self) -> &[Lane] {
         &self.own[..self.opened.load(Ordering::Relaxed)]
     }
 
-    /// The latest time that any thread has seen.
+    /// Returns the latest time that any thread has seen.
     pub fn latest_ms(&self) -> i64 {
         let lanes = self.opened().iter().map(|lane| &lane.seen_ms);
         let seen = lanes.chain([&self.guest_seen_ms]).map(|seen| seen.load(Ordering::Relaxed));
@@ -166,32 +168,32 @@ impl Lanes {
             }
             self.guests_opened.fetch_max(index + 1, Ordering::Relaxed);
             let epoch = self.epoch.load(Ordering::Acquire);
-            // Acquire: what the last guest did comes before what this one does.
+            // Acquire: what the last guest did happens before what this one does.
             if guest.0.compare_exchange(IDLE, epoch, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 fence(Ordering::SeqCst);
                 return Place::Guest(guest);
             }
         }
-        // More than 128 threads are reading at this moment. They hold back whatever is removed
-        // meanwhile, however late it is.
+        // More than 128 threads are reading at this moment. Until the last of them leaves, nothing
+        // is freed.
         self.crowd.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Place::Crowd
     }
 
-    /// Called with the writer's lock held, after unlinking: the epoch of that removal.
+    /// Returns the epoch of a removal. Called with the writer's lock held, after unlinking.
     pub fn removed(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed);
-        // Release: whoever loads the new epoch sees the unlinking.
+        // Release: a thread that loads the new epoch sees the unlinking.
         self.epoch.store(epoch + 1, Ordering::Release);
         epoch
     }
 
-    /// Looks at who is reading.
+    /// Returns the epoch before which no reader is left.
     pub fn quiet(&self) -> Quiet {
         let mut oldest = self.epoch.load(Ordering::Acquire);
         fence(Ordering::SeqCst);
-        // Acquire: what a reader that has left did comes before what the caller frees.
+        // Acquire: what a reader did before it left happens before what the caller frees.
         if self.crowd.load(Ordering::Acquire) != 0 {
             return Quiet(0);
         }
@@ -208,10 +210,10 @@ impl Lanes {
     }
 }
 
-/// Stores, then a full fence.
+/// Stores `epoch`, then a full fence.
 #[inline]
 fn announce(entered: &AtomicU64, epoch: u64) {
-    // On x86 an exchange is a full fence and costs half of a store and a fence.
+    // On x86 an exchange is a full fence and costs half as much as a store and a fence.
     #[cfg(all(target_arch = "x86_64", not(tierlog_loom)))]
     {
         entered.swap(epoch, Ordering::SeqCst);
@@ -219,14 +221,15 @@ fn announce(entered: &AtomicU64, epoch: u64) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(tierlog_loom))))]
     {
-        // Release: see above; what this thread did before it came again, it did before this.
+        // Release: what this thread did in its earlier visit happens before this store (see the
+        // module documentation).
         entered.store(epoch, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }
 
 impl Pin<'_> {
-    /// The lane and its number, if the thread has one.
+    /// Returns the lane and its number, if the thread has one.
     #[inline]
     pub fn lane(&self) -> Option<(&Lane, u32)> {
         match self.place {
@@ -235,7 +238,7 @@ impl Pin<'_> {
         }
     }
 
-    /// Notes that it is now `time_ms`, if it was earlier; says what it was.
+    /// Raises the latest time seen to `time_ms` and returns the earlier value.
     #[inline]
     pub fn see(&self, time_ms: i64) -> i64 {
         match self.lane() {
@@ -255,7 +258,7 @@ impl Pin<'_> {
         match self.lane() {
             Some((lane, _)) => {
                 let count = if hit { &lane.hits } else { &lane.misses };
-                // Nobody else writes it.
+                // Only this thread writes the counter.
                 count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }
             None => {
@@ -269,7 +272,7 @@ impl Pin<'_> {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: all that was read comes before what is freed because of this.
+        // Release: all reads under the pin happen before the entry is freed.
         match self.place {
             Place::Own(lane, _) => lane.entered.store(IDLE, Ordering::Release),
             Place::Nested(..) => {}

@@ -1,4 +1,4 @@
-//! Loads: the one who misses a key first is to load it, the others wait for that.
+//! Loads: the first thread that misses a key loads it, and the others wait.
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ where
     V: Clone,
     S: BuildHasher,
 {
-    /// The value of a key, if need be from `loader`, which gives it with its weight. If somebody
-    /// is loading the key already, waits for that instead, at most `timeout` long for each load
-    /// waited for (a cancelled one is followed by another one). `clock` says what time it is.
+    /// Returns the value of a key, from `loader` if necessary, which returns it with its weight. If
+    /// another thread is loading the key, waits for that load instead, at most `timeout` long for
+    /// each load (a cancelled load is followed by another). `clock` returns the current time.
     pub fn get_or_load(
         &self,
         key: &K,
@@ -56,8 +56,8 @@ where
         }
     }
 
-    /// The first half of [`Cache::get_or_load`], for callers that load in their own way: the
-    /// value, the right to load it, or somebody else's load to wait for.
+    /// Does the first half of [`Cache::get_or_load`], for callers that load in their own way.
+    /// Returns the value, the right to load it, or another thread's load to wait for.
     pub fn begin_load(&self, key: &K, now_ms: i64) -> Result<Begun<'_, K, V, E, S>, LoadError<E>> {
         let hash = self.hasher.hash_one(key);
         let pinned = self.map.enter();
@@ -73,7 +73,7 @@ where
                 return Err(LoadError::Closed);
             }
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
-            // It may have come since.
+            // Another thread may have loaded it since.
             if let Some(id) = state.owner.find(&self.map, hash, key) {
                 if !state.expired(&self.clock, id) {
                     return Ok((pinned.keep(&state.owner, id), None));
@@ -134,7 +134,7 @@ impl<K: Eq + Clone, V: Clone, E, S> Cache<K, V, E, S> {
 }
 
 impl<K, V, E, S> Cache<K, V, E, S> {
-    /// A load that brought nothing.
+    /// Ends a load without a value.
     pub(super) fn give_up(
         &self,
         flight: &Arc<Flight<K, V, E>>,

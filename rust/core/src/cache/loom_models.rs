@@ -1,9 +1,9 @@
-//! Every order in which two or three threads can meet, tried by loom:
+//! loom models that try every interleaving of two or three threads:
 //! `RUSTFLAGS="--cfg tierlog_loom" cargo test --release -p tierlog-core --target-dir target/loom --lib loom`
 //!
-//! Entries that are freed are only marked, and every look at an entry checks the mark; loom itself
-//! checks that the marking comes after every such look. Keys are their own hashes, and keys that
-//! are the same modulo 4 hang in the same chain.
+//! A freed entry is only marked, and every access to an entry checks the mark. loom itself checks
+//! that the mark is set after every such access. A key is its own hash, and keys that are equal
+//! modulo 4 share a chain.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -41,12 +41,12 @@ impl Hasher for Same {
 
 type Modelled = Cache<u64, u64, &'static str, Same>;
 
-/// Tries every order.
+/// Runs a model in every interleaving.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     explore_within(None, model);
 }
 
-/// The same with at most so many unforced switches between threads, where there are too many.
+/// Runs a model with a limit on unforced switches between threads, where there are too many.
 fn explore_within(switches: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.max_branches = 100_000;
@@ -57,7 +57,7 @@ fn explore_within(switches: Option<usize>, model: impl Fn() + Sync + Send + 'sta
     });
 }
 
-/// A cache with these entries, each of weight 1 and with ten times its key as value.
+/// Returns a cache with these entries, each of weight 1 and with ten times its key as value.
 fn cache(max_bytes: u64, keys: &[u64]) -> Arc<Modelled> {
     let settings = CacheSettings { max_bytes, ttl_ms: Some(1000), record_stats: false };
     let cache = Cache::with_hasher(settings, None, Same(0));
@@ -67,7 +67,7 @@ fn cache(max_bytes: u64, keys: &[u64]) -> Arc<Modelled> {
     Arc::new(cache)
 }
 
-/// Does something in a thread with that number.
+/// Runs `work` in a thread with this number.
 fn spawn<R: 'static>(
     cache: &Arc<Modelled>,
     number: usize,
@@ -80,7 +80,7 @@ fn spawn<R: 'static>(
     })
 }
 
-/// With nobody looking any more, everything that was removed can be freed.
+/// Asserts that everything removed can be freed when no reader is left.
 fn assert_nothing_held_back(cache: &Modelled) {
     cache.sweep(0);
     assert_eq!(cache.lock().owner.retired(), 0);
@@ -105,10 +105,10 @@ fn loom_evict_against_a_guests_get() {
 }
 
 #[test]
-fn loom_evict_against_a_get_in_the_crowd() {
+fn loom_evict_against_a_get_without_a_lane() {
     explore_within(Some(3), || {
         let cache = cache(2, &[1, 2]);
-        // There is one lane for guests: whoever comes second stands in the crowd.
+        // There is one guest lane, so the second reader gets none.
         let other = spawn(&cache, 9, |cache| cache.get(&2, 0));
         let got = spawn(&cache, 7, |cache| cache.get(&1, 0));
         assert!(cache.remove(&1));
@@ -119,7 +119,7 @@ fn loom_evict_against_a_get_in_the_crowd() {
 }
 
 #[test]
-fn loom_a_reader_on_a_removed_entry_finds_its_way_on() {
+fn loom_reader_on_a_removed_entry_reaches_the_next_one() {
     explore(|| {
         let cache = cache(2, &[1, 5]);
         let got = spawn(&cache, 1, |cache| cache.get(&1, 0));
@@ -130,9 +130,9 @@ fn loom_a_reader_on_a_removed_entry_finds_its_way_on() {
 }
 
 #[test]
-fn loom_a_chain_is_removed_under_a_reader() {
+fn loom_chain_is_removed_under_a_reader() {
     explore(|| {
-        // 1 and 5 hang in one chain, 5 in front.
+        // 1 and 5 share a chain; 5 comes first.
         let cache = cache(2, &[1, 5]);
         let got = spawn(&cache, 1, |cache| cache.get(&1, 0));
         assert!(cache.remove(&5));
@@ -172,7 +172,7 @@ fn loom_two_readers_against_a_removal() {
 }
 
 #[test]
-fn loom_who_comes_back_is_looked_for_again() {
+fn loom_returning_reader_is_seen_again() {
     explore(|| {
         let cache = cache(1, &[1]);
         let got = spawn(&cache, 1, |cache| (cache.get(&1, 0), cache.get(&2, 0)));
@@ -184,11 +184,11 @@ fn loom_who_comes_back_is_looked_for_again() {
 }
 
 #[test]
-fn loom_growth_hides_nothing() {
+fn loom_growth_hides_no_entry() {
     explore(|| {
         let cache = cache(9, &[1, 5]);
         let got = spawn(&cache, 1, |cache| cache.get(&1, 0));
-        // Of four buckets two may be used: the third entry makes the table grow.
+        // Two of four buckets may be used, so the third entry makes the table grow.
         assert_eq!(cache.put(2, 20, 1, 0), Ok(true));
         assert!(matches!(got.join(), Ok(Some(10))));
     });
@@ -207,7 +207,7 @@ fn loom_tables_grow_twice_under_a_reader() {
 }
 
 #[test]
-fn loom_a_replaced_value_is_never_missed() {
+fn loom_replaced_key_is_never_missing() {
     explore(|| {
         let cache = cache(1, &[1]);
         let got = spawn(&cache, 1, |cache| cache.get(&1, 0));
@@ -245,7 +245,7 @@ fn loom_load_against_remove() {
         source.store(2, Ordering::Release);
         cache.remove(&1);
         assert!(matches!(loaded.join(), Ok(Ok(1 | 2))));
-        // What was read before the removal is not kept.
+        // A value that was read before the removal is not kept.
         assert_ne!(cache.get(&1, 0), Some(1));
     });
 }
@@ -279,7 +279,7 @@ fn loom_after_a_failed_load_the_next_one_loads() {
         let other =
             spawn(&cache, 1, |cache| cache.get_or_load(&1, || 0, None, |_| Err("on purpose")));
         let own = cache.get_or_load(&1, || 0, None, |_| Ok((5, 1)));
-        // Waited for the other, or loaded, before or after it.
+        // It waited for the other load, or it loaded before or after it.
         let failed = Err(LoadError::Failed("on purpose"));
         assert!(own == Ok(5) || own == failed);
         assert_eq!(cache.get(&1, 0), own.clone().ok());

@@ -1,19 +1,20 @@
 //! The hash table and the memory of its entries. All unsafe code of the cache is here.
 //!
-//! Entries hang in chains, newest first, which readers walk without any lock. Writers take turns
-//! (the cache's one lock): [`Map`] is what readers share, [`Owner`] is what the lock guards.
+//! Entries form chains, newest first, which readers walk without any lock. Writers take turns under
+//! the cache's one lock. [`Map`] is shared with readers; [`Owner`] is guarded by the lock.
 //!
-//! Every entry has two `next` pointers, one for tables of even and one for tables of odd number.
-//! A table that has become too small is replaced by one of twice the size whose chains use the
-//! other pointers: readers go on in the old chains, which nobody touches, so they never miss an
-//! entry because of it. The table after that has to wait until no reader is left in the first.
+//! Every entry has two `next` pointers, one for tables of even number and one for tables of odd
+//! number. A table that is too small is replaced by one of twice the size, whose chains use the
+//! other pointers. Readers continue in the old chains, which are not changed, so growing hides no
+//! entry. The next table has to wait until the first one has no reader.
 //!
 //! Rules that make the unsafe code sound:
 //!
 //! 1. Entries and tables are reached by readers only through a [`Pinned`].
-//! 2. Both are freed only when [`Lanes::quiet`] says that nobody who may have reached them is left.
+//! 2. Both are freed only when [`Lanes::quiet`] says that no thread that may have reached them is
+//!    left.
 //! 3. An entry that [`Owner`] has in a slot is linked and is removed only through `&mut Owner`.
-//! 4. After it is linked, nothing in an entry changes but its atomics.
+//! 4. After it is linked, only the atomics of an entry change.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +30,7 @@ use super::order::Id;
 use super::used::{Used, User};
 
 const FIRST_BUCKETS: usize = if cfg!(tierlog_loom) { 4 } else { 64 };
-/// Slots are numbered in 32 bits.
+/// Slot numbers have 32 bits.
 pub(super) const MAX_ENTRIES: usize = u32::MAX as usize;
 
 /// One entry.
@@ -60,7 +61,7 @@ impl<K, V> Node<K, V> {
         })
     }
 
-    /// In a model: nobody may look at it after it was freed.
+    /// Asserts, in a model, that the entry was not freed.
     #[inline]
     pub fn assert_alive(&self) {
         #[cfg(tierlog_loom)]
@@ -74,7 +75,7 @@ impl<K, V> Node<K, V> {
 }
 
 struct Table<K, V> {
-    /// Which of the two pointers its chains use.
+    /// Index of the `next` pointer that its chains use.
     parity: usize,
     mask: usize,
     buckets: Box<[AtomicPtr<Node<K, V>>]>,
@@ -92,15 +93,15 @@ impl<K, V> Table<K, V> {
     }
 }
 
-/// What readers share.
+/// The part of the table that readers share.
 pub(super) struct Map<K, V> {
     table: AtomicPtr<Table<K, V>>,
     pub lanes: Lanes,
-    // Says for Send and Sync that entries are owned.
+    // States for Send and Sync that the map owns its entries.
     entries: PhantomData<Box<Node<K, V>>>,
 }
 
-/// A reader's access.
+/// Access of a reader.
 pub(super) struct Pinned<'a, K, V> {
     map: &'a Map<K, V>,
     pub pin: Pin<'a>,
@@ -126,14 +127,14 @@ impl<K, V> Map<K, V> {
     }
 
     fn table(&self) -> &Table<K, V> {
-        // SAFETY: called by readers under a pin and by the owner, whose table it is; a table is
-        // freed by the owner after it was replaced and no pin is left that saw it.
+        // SAFETY: called by readers under a pin and by the owner of the table. The owner frees a
+        // table only after it was replaced and no pin that saw it is left.
         unsafe { &*self.table.load(Ordering::Acquire) }
     }
 }
 
 impl<K, V> Pinned<'_, K, V> {
-    /// The entry of a key. It stays as long as this does.
+    /// Returns the entry of a key. It lives as long as this pin.
     #[inline]
     pub fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Node<K, V>>
     where
@@ -141,10 +142,10 @@ impl<K, V> Pinned<'_, K, V> {
         Q: Eq + ?Sized,
     {
         let table = self.map.table();
-        // Acquire, here and below: what was written before an entry was linked, is seen.
+        // Acquire, here and below: everything written before an entry was linked is visible.
         let mut at = table.bucket(hash).load(Ordering::Acquire);
         loop {
-            // SAFETY: reached under a pin (rules 1 and 2), and never changed but for its atomics.
+            // SAFETY: reached under a pin (rules 1 and 2); only its atomics change.
             let node = unsafe { at.as_ref() }?;
             node.assert_alive();
             if node.hash == hash && node.key.borrow() == key {
@@ -154,23 +155,23 @@ impl<K, V> Pinned<'_, K, V> {
         }
     }
 
-    /// The entry in a slot, if it is still the one meant. The owner's lock may be given back; the
-    /// entry stays as long as this does.
+    /// Returns the entry in a slot, if it is still the one that `id` names. The entry lives as long
+    /// as this pin, even after the lock is released.
     pub fn keep<'p>(&'p self, owner: &Owner<K, V>, id: Id) -> Option<&'p Node<K, V>> {
         let node: *const Node<K, V> = owner.node(id)?;
-        // SAFETY: linked now, so whoever removes it does so after this pin was entered (rule 2).
+        // SAFETY: it is linked now, so its removal comes after this pin was entered (rule 2).
         Some(unsafe { &*node })
     }
 }
 
 struct Slot<K, V> {
     tenant: u32,
-    // Here and not in the entry, where no reader needs it.
+    // Stored here and not in the entry, because no reader needs it.
     weight: u64,
     node: Option<NonNull<Node<K, V>>>,
 }
 
-/// What the one who holds the lock has: every linked entry, and what waits to be freed.
+/// State of the lock's holder: all linked entries, and those that wait to be freed.
 pub(super) struct Owner<K, V> {
     slots: Vec<Slot<K, V>>,
     free: Vec<u32>,
@@ -179,18 +180,18 @@ pub(super) struct Owner<K, V> {
     old_table: Option<(u64, NonNull<Table<K, V>>)>,
 }
 
-// SAFETY: it owns its entries, which readers in other threads look at, too.
+// SAFETY: it owns its entries; readers in other threads only share them.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Owner<K, V> {}
 
-/// An entry that is no longer linked, but may still be looked at. Has to be given to
-/// [`Removed::free`]; dropped, it is leaked.
+/// An unlinked entry that readers may still use. It has to be passed to [`Removed::free`]; dropping
+/// it leaks the entry.
 pub(super) struct Removed<K, V> {
     node: NonNull<Node<K, V>>,
     epoch: u64,
     pub weight: u64,
 }
 
-// SAFETY: as for the owner.
+// SAFETY: as for `Owner`.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Removed<K, V> {}
 
 impl<K, V> Removed<K, V> {
@@ -199,8 +200,8 @@ impl<K, V> Removed<K, V> {
         unsafe { self.node.as_ref() }
     }
 
-    /// Frees the entry, unless somebody may be looking at it. `quiet` has to come from the lanes
-    /// of the same cache; when it was taken does not matter.
+    /// Frees the entry, or returns it when a reader may still use it. `quiet` must come from the
+    /// lanes of the same cache, taken at any time.
     pub fn free(self, quiet: Quiet) -> Result<(), Self> {
         if !quiet.frees(self.epoch) {
             return Err(self);
@@ -212,9 +213,9 @@ impl<K, V> Removed<K, V> {
 }
 
 /// # Safety
-/// The caller owns the entry and nobody looks at it.
+/// The caller owns the entry, and no other thread uses it.
 unsafe fn drop_node<K, V>(node: NonNull<Node<K, V>>) {
-    // In a model the entry is marked and kept, so that a look at it is noticed.
+    // In a model the entry is marked and kept, so that a later access is detected.
     #[cfg(tierlog_loom)]
     // SAFETY: the caller's promise; loom checks it.
     unsafe {
@@ -232,7 +233,7 @@ impl<K, V> Owner<K, V> {
         self.live
     }
 
-    /// The entry meant, unless it is gone.
+    /// Returns the entry that `id` names, `None` when it is gone.
     pub fn node(&self, id: Id) -> Option<&Node<K, V>> {
         let slot = self.slots.get(id.slot as usize)?;
         if slot.tenant != id.tenant {
@@ -242,7 +243,7 @@ impl<K, V> Owner<K, V> {
         slot.node.map(|node| unsafe { &*node.as_ptr() })
     }
 
-    /// Its weight; 0 if it is gone.
+    /// Returns the weight of an entry; 0 when it is gone.
     pub fn weight(&self, id: Id) -> u64 {
         match self.slots.get(id.slot as usize) {
             Some(slot) if slot.tenant == id.tenant => slot.weight,
@@ -250,7 +251,7 @@ impl<K, V> Owner<K, V> {
         }
     }
 
-    /// Every entry there is.
+    /// Returns the ids of all entries.
     pub fn ids(&self) -> impl Iterator<Item = Id> {
         self.slots
             .iter()
@@ -277,23 +278,23 @@ impl<K, V> Owner<K, V> {
         }
     }
 
-    /// Links a new entry; there is none with its key.
+    /// Links a new entry. The caller has checked that its key is not in the table.
     pub fn link(&mut self, map: &Map<K, V>, node: Box<Node<K, V>>, weight: u64) -> Id {
         if self.live >= map.table().buckets.len() / 2 {
             self.grow(map);
         }
         let (id, node) = self.settle(node, weight);
         let table = map.table();
-        // SAFETY: just settled, ours.
+        // SAFETY: just stored in a slot and owned by this owner.
         let fresh = unsafe { node.as_ref() };
         let bucket = table.bucket(fresh.hash);
         fresh.next(table.parity).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Release: all of the entry is there for whoever loads the pointer.
+        // Release: a thread that loads the pointer sees the whole entry.
         bucket.store(node.as_ptr(), Ordering::Release);
         id
     }
 
-    /// Puts an entry in the place of one with the same key: readers see the one or the other.
+    /// Replaces an entry by one with the same key. Readers see one of the two.
     pub fn replace(
         &mut self,
         map: &Map<K, V>,
@@ -304,7 +305,7 @@ impl<K, V> Owner<K, V> {
         let (gone, old_weight) = self.vacate(old)?;
         let (id, node) = self.settle(node, weight);
         let table = map.table();
-        // SAFETY: both are ours, the one just settled, the other still linked.
+        // SAFETY: this owner owns both; the first was just stored and the second is still linked.
         let (fresh, stale) = unsafe { (node.as_ref(), gone.as_ref()) };
         let after = stale.next(table.parity).load(Ordering::Relaxed);
         fresh.next(table.parity).store(after, Ordering::Relaxed);
@@ -314,13 +315,13 @@ impl<K, V> Owner<K, V> {
         Some((id, Removed { node: gone, epoch, weight: old_weight }))
     }
 
-    /// Unlinks an entry. Readers that stand on it still find their way on.
+    /// Unlinks an entry. Readers at this entry still reach the next ones.
     pub fn unlink(&mut self, map: &Map<K, V>, id: Id) -> Option<Removed<K, V>> {
         let (gone, weight) = self.vacate(id)?;
         let table = map.table();
-        // SAFETY: still linked and ours.
+        // SAFETY: still linked and owned by this owner.
         let after = unsafe { gone.as_ref() }.next(table.parity).load(Ordering::Relaxed);
-        // Release: a reader that gets to the next entry this way sees all of it.
+        // Release: a reader that follows this pointer sees the whole next entry.
         link_to(table, gone).store(after, Ordering::Release);
         Some(Removed { node: gone, epoch: map.lanes.removed(), weight })
     }
@@ -356,7 +357,8 @@ impl<K, V> Owner<K, V> {
     fn grow(&mut self, map: &Map<K, V>) {
         self.free_table(map);
         if self.old_table.is_some() {
-            // Somebody still walks the chains that would be written: longer chains until then.
+            // A reader still walks the chains that would be written. Chains stay longer until it
+            // has left.
             return;
         }
         let old = map.table.load(Ordering::Relaxed);
@@ -370,7 +372,7 @@ impl<K, V> Owner<K, V> {
             linked.next(parity).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
             bucket.store(node.as_ptr(), Ordering::Relaxed);
         }
-        // Release: the new chains are there for whoever loads the pointer.
+        // Release: a thread that loads the pointer sees the new chains.
         map.table.store(Box::into_raw(table), Ordering::Release);
         self.old_table = NonNull::new(old).map(|old| (map.lanes.removed(), old));
     }
@@ -379,22 +381,22 @@ impl<K, V> Owner<K, V> {
         let Some((epoch, table)) = self.old_table else { return };
         if map.lanes.quiet().frees(epoch) {
             self.old_table = None;
-            // SAFETY: replaced before `epoch` ended, and nobody who saw it is left (rule 2).
+            // SAFETY: replaced before `epoch` ended, and no reader that saw it is left (rule 2).
             unsafe { drop(Box::from_raw(table.as_ptr())) };
         }
     }
 
-    /// Lays something aside until nobody looks at it.
+    /// Keeps a removed entry until no reader can use it.
     pub fn retire(&mut self, removed: Removed<K, V>) {
         self.retired.push_back(removed);
     }
 
-    /// Things that were laid aside.
+    /// Returns the number of retired entries.
     pub fn retired(&self) -> usize {
         self.retired.len()
     }
 
-    /// Takes out something laid aside that nobody looks at any more.
+    /// Returns a retired entry that no reader can use any more.
     pub fn take_retired(&mut self, quiet: Quiet) -> Option<Removed<K, V>> {
         if !quiet.frees(self.retired.front()?.epoch) {
             return None;
@@ -402,11 +404,11 @@ impl<K, V> Owner<K, V> {
         self.retired.pop_front()
     }
 
-    /// Frees everything. For the end: nobody else has the cache.
+    /// Frees everything. Only for a cache that no other thread uses any more.
     pub fn free_all(&mut self, map: &mut Map<K, V>) {
         let linked = self.slots.iter_mut().filter_map(|slot| slot.node.take());
         for node in linked.chain(self.retired.drain(..).map(|removed| removed.node)) {
-            // SAFETY: `&mut Map` says that no reader is left.
+            // SAFETY: `&mut Map` proves that no reader is left.
             unsafe { drop_node(node) };
         }
         self.live = 0;
@@ -420,7 +422,7 @@ impl<K, V> Owner<K, V> {
     }
 }
 
-/// The pointer that leads to a linked entry.
+/// Returns the pointer that leads to a linked entry.
 fn link_to<K, V>(table: &Table<K, V>, node: NonNull<Node<K, V>>) -> &AtomicPtr<Node<K, V>> {
     // SAFETY: linked in this table (rule 3), as are all before it.
     let mut link = table.bucket(unsafe { node.as_ref() }.hash);
@@ -438,7 +440,7 @@ fn link_to<K, V>(table: &Table<K, V>, node: NonNull<Node<K, V>>) -> &AtomicPtr<N
 mod life {
     use loom::cell::UnsafeCell;
 
-    /// Notices looks at an entry that was freed, or that its freeing does not come after.
+    /// Detects, in a model, accesses to an entry after it was freed or concurrent with its freeing.
     pub(super) struct Life(UnsafeCell<bool>);
 
     impl Life {
@@ -447,14 +449,14 @@ mod life {
         }
 
         pub(super) fn assert_alive(&self) {
-            // SAFETY: loom checks that no writer is there.
+            // SAFETY: loom checks that there is no concurrent writer.
             self.0.with(|alive| assert!(unsafe { *alive }, "looked at after it was freed"));
         }
 
         /// # Safety
         /// As for freeing.
         pub(super) unsafe fn end(&self) {
-            // SAFETY: the caller's promise; loom checks that no reader is there.
+            // SAFETY: the caller's promise; loom checks that there is no concurrent reader.
             self.0.with_mut(|alive| unsafe {
                 assert!(*alive, "freed twice");
                 *alive = false;

@@ -1,17 +1,17 @@
-//! A map with a bound in bytes that forgets what was used longest ago, and what nobody has used
-//! for some time; one load for all who miss the same key.
+//! A map with a byte limit, LRU eviction and expiry after access. All threads that miss the same
+//! key share one load.
 //!
-//! * **The bound is hard**: room is made before an entry is put. An entry heavier than the whole
-//!   cache is not kept. Only the weights given count, not the memory of keys and the table.
-//! * **A hit takes no lock** and waits for nobody. It leaves a stamp in its entry; order is made
-//!   from the stamps when room is needed. One thread alone sees exact LRU and exact expiry; an
-//!   entry used by several threads keeps its stamp for up to 64 ms or 1/1024 of the time to live.
-//! * **An entry that is too old is never returned.** It leaves memory with a later put or the next
-//!   [`Cache::sweep`]; nothing runs by itself.
+//! * **The bound is hard**: entries are evicted before a new one is put. An entry heavier than the
+//!   whole cache is not kept. Only the given weights count, not the memory of keys and table.
+//! * **A hit takes no lock** and never waits. It writes a stamp into its entry; the LRU order is
+//!   built from the stamps when an entry has to be evicted. A cache used by one thread has exact
+//!   LRU order and exact expiry. An entry used by several threads keeps its stamp for up to 64 ms
+//!   or 1/1024 of the time to live.
+//! * **An expired entry is never returned.** A later put or the next [`Cache::sweep`] frees its
+//!   memory; there is no background task.
 //! * **Time is an argument**, in milliseconds. The cache's own time never goes back: see `clock`.
-//! * **No code of the user runs under the lock** but `Eq` of keys, which must not use the cache.
-//!   Values are dropped by the thread that removes them, or by a later writer if somebody was
-//!   looking at that moment.
+//! * **No user code runs under the lock** except `Eq` of keys, which must not use the cache. The
+//!   thread that removes a value drops it, or a later writer does when a reader was using it.
 
 mod clock;
 mod flight;
@@ -45,17 +45,17 @@ pub use removal::{RemovalCause, RemovalListener};
 use state::State;
 pub use stats::CacheStats;
 
-/// Entries removed under one hold of the lock by operations that may remove many.
+/// Number of entries that a bulk operation removes before it releases the lock.
 const BATCH: usize = 256;
 
-/// What a cache is made with.
+/// Settings of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// The bound on the sum of all weights.
+    /// Limit on the sum of all weights.
     pub max_bytes: u64,
-    /// How long an entry stays after its last use; `None` is for ever.
+    /// How long an entry stays after its last use; `None` is forever.
     pub ttl_ms: Option<u64>,
-    /// Whether to count what [`CacheStats`] says.
+    /// Whether to maintain the counters of [`CacheStats`].
     pub record_stats: bool,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// The cache. `E` is what loaders fail with.
+/// The cache. `E` is the error type of loaders.
 pub struct Cache<K, V, E = Infallible, S = RandomState> {
     map: Map<K, V>,
     clock: Clock,
@@ -81,30 +81,30 @@ pub struct Cache<K, V, E = Infallible, S = RandomState> {
     apart: Apart<State<K, V, E>>,
 }
 
-/// What writers write, away from what every hit reads.
+/// Values that writers change, on other cache lines than those that every hit reads.
 #[repr(align(128))]
 struct Apart<T> {
     state: Mutex<T>,
-    // Copies for those who only want to know.
+    // Copies for readers without the lock.
     entries: AtomicUsize,
     weight: AtomicU64,
     closed: AtomicBool,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Cache<K, V, E> {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new(settings: CacheSettings) -> Self {
         Self::with_hasher(settings, None, RandomState::default())
     }
 
-    /// An empty cache that tells `listener` of every removal.
+    /// Creates an empty cache that calls `listener` for every removal.
     pub fn with_listener(settings: CacheSettings, listener: RemovalListener<K, V>) -> Self {
         Self::with_hasher(settings, Some(listener), RandomState::default())
     }
 }
 
 impl<K, V, E, S> Cache<K, V, E, S> {
-    /// An empty cache with a hasher of the caller's.
+    /// Creates an empty cache with the caller's hasher.
     pub fn with_hasher(
         settings: CacheSettings,
         listener: Option<RemovalListener<K, V>>,
@@ -127,32 +127,32 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         }
     }
 
-    /// Entries in the cache, those among them that are too old included.
+    /// Returns the number of entries, including expired ones.
     pub fn len(&self) -> usize {
         self.apart.entries.load(Ordering::Relaxed)
     }
 
-    /// Whether there is none.
+    /// Returns true when the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sum of their weights.
+    /// Returns the sum of the weights.
     pub fn weight_bytes(&self) -> u64 {
         self.apart.weight.load(Ordering::Relaxed)
     }
 
-    /// The bound on it.
+    /// Returns the limit on that sum.
     pub fn max_bytes(&self) -> u64 {
         self.lock().max_bytes
     }
 
-    /// Whether [`Cache::close`] was called. Look-ups find nothing from then on.
+    /// Returns true after [`Cache::close`]. Look-ups then find nothing.
     pub fn is_closed(&self) -> bool {
         self.apart.closed.load(Ordering::Relaxed)
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn stats(&self) -> CacheStats {
         let state = self.lock();
         let lanes = &self.map.lanes;
@@ -168,24 +168,25 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         stats
     }
 
-    /// Changes the bound. The new one holds when this returns.
+    /// Changes the limit. The new limit is enforced when this returns.
     pub fn resize(&self, max_bytes: u64) {
         {
             let mut state = self.lock();
             state.max_bytes = max_bytes;
-            // For the cause: what was too old at the last use of the cache did expire.
+            // Entries that had expired at the last use of the cache are removed with cause
+            // `Expired`.
             state.catch_up(&self.map.lanes);
         }
         while !self.write(|state, out| state.shrink(&self.map, &self.clock, BATCH, out)) {}
     }
 
-    /// Changes how long entries stay after their last use, for those that are there, too.
+    /// Changes the time to live after the last use, for existing entries, too.
     pub fn set_ttl(&self, ttl_ms: Option<u64>) {
         self.clock.set_ttl(ttl_ms);
     }
 
-    /// Removes every entry that is too old and frees whatever nobody looks at any more. Says how
-    /// many entries it removed.
+    /// Removes every expired entry and frees removed entries that no reader uses any more. Returns
+    /// the number of removed entries.
     pub fn sweep(&self, now_ms: i64) -> usize {
         let (mut removed, mut aside) = (0, usize::MAX);
         loop {
@@ -195,7 +196,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
                 (batch, state.owner.retired())
             });
             removed += batch;
-            // As long as there is something to free, and some of it was freed the last time.
+            // Continue while entries remain to be freed and the last round freed some.
             if batch < BATCH && (still_aside == 0 || still_aside >= aside) {
                 return removed;
             }
@@ -203,9 +204,9 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         }
     }
 
-    /// Removes every entry whose key the predicate says yes to, and does not keep what is being
-    /// loaded for such keys. The predicate runs without the lock. Entries put meanwhile may not be
-    /// asked about. Says how many entries it removed.
+    /// Removes every entry whose key matches the predicate, and does not keep active loads of such
+    /// keys. The predicate runs without the lock. It may not see entries that are put meanwhile.
+    /// Returns the number of removed entries.
     pub fn remove_if(&self, mut predicate: impl FnMut(&K) -> bool) -> usize {
         let (ids, flights) = {
             let state = self.lock();
@@ -235,8 +236,8 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         chosen.map(|(id, _)| id).collect()
     }
 
-    /// Removes everything, wakes everybody who waits for a load with [`LoadError::Closed`], and
-    /// keeps nothing from then on.
+    /// Removes everything, ends every wait for a load with [`LoadError::Closed`], and keeps nothing
+    /// from then on.
     pub fn close(&self) {
         self.apart.closed.store(true, Ordering::Relaxed);
         let flights = self.write(|state, _| {
@@ -261,11 +262,11 @@ impl<K, V, E, S> Cache<K, V, E, S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K, V, E>> {
-        // Whoever panics under the lock (`Eq` of a key) does so before anything was changed.
+        // A panic under the lock (in `Eq` of a key) happens before anything was changed.
         self.apart.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something under the lock; tells and frees what it removed afterwards.
+    /// Runs `work` under the lock, then notifies the listener and frees what was removed.
     fn write<R>(&self, work: impl FnOnce(&mut State<K, V, E>, &mut Removals<K, V>) -> R) -> R {
         let mut disposal = Disposal { cache: self, removals: Removals::new() };
         let result = {
@@ -282,7 +283,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         result
     }
 
-    /// The cache's time now, for a reader.
+    /// Returns the cache's current time for a reader.
     #[inline]
     fn time_ms(&self, pinned: &Pinned<'_, K, V>, now_ms: i64) -> i64 {
         let time_ms = self.clock.time_ms(now_ms);
@@ -298,7 +299,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
 
     #[cold]
     fn set_back(&self, now_ms: i64) {
-        // A reader does not wait: if there is a writer, the next look-up will do.
+        // A reader does not wait: if there is a writer, the next look-up retries.
         if let Ok(mut state) = self.apart.state.try_lock() {
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
         }
@@ -311,7 +312,7 @@ where
     V: Clone,
     S: BuildHasher,
 {
-    /// The value of a key, used at `now_ms`.
+    /// Returns the value of a key and marks it as used at `now_ms`.
     #[inline]
     pub fn get<Q>(&self, key: &Q, now_ms: i64) -> Option<V>
     where
@@ -321,8 +322,9 @@ where
         self.get_with(key, now_ms, V::clone)
     }
 
-    /// What `look` makes of the value of a key, used at `now_ms`, without a clone. What is removed
-    /// meanwhile by anybody is freed only after `look` has returned; it may use the cache.
+    /// Returns the result of `look` on the value of a key, used at `now_ms`, without a clone.
+    /// Entries removed meanwhile are freed only after `look` has returned. `look` may use the
+    /// cache.
     #[inline]
     pub fn get_with<Q, R>(&self, key: &Q, now_ms: i64, look: impl FnOnce(&V) -> R) -> Option<R>
     where
@@ -363,7 +365,7 @@ where
         Some(node)
     }
 
-    /// Whether a look-up would find the key. That is no use of it.
+    /// Returns true when a look-up would find the key. Does not count as a use.
     pub fn contains<Q>(&self, key: &Q, now_ms: i64) -> bool
     where
         K: Borrow<Q>,
@@ -376,8 +378,9 @@ where
         node.is_some_and(|node| !self.clock.expired(node.used.ms(), time_ms))
     }
 
-    /// Puts a value. Says whether it was kept: not if it is heavier than the whole cache. What was
-    /// there under the key is gone in either case, and a load of it under way is not kept.
+    /// Puts a value and returns whether it was kept; a value heavier than the whole cache is not.
+    /// Either way the previous value of the key is removed, and an active load of the key is not
+    /// kept.
     pub fn put(&self, key: K, value: V, weight: u64, now_ms: i64) -> Result<bool, Closed> {
         let hash = self.hasher.hash_one(&key);
         let node = Node::new(hash, key, value);
@@ -393,7 +396,7 @@ where
         kept.map_err(|_| Closed)
     }
 
-    /// Removes a key; says whether it was there. A load of it under way is not kept.
+    /// Removes a key and returns whether it was in the cache. An active load of it is not kept.
     pub fn remove<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -411,7 +414,7 @@ where
     }
 }
 
-/// Frees what one operation removed, or lays it aside, also if the listener panics.
+/// Frees or retires what one operation removed, even if the listener panics.
 struct Disposal<'a, K, V, E, S> {
     cache: &'a Cache<K, V, E, S>,
     removals: Removals<K, V>,

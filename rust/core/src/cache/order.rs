@@ -1,20 +1,20 @@
-//! Who was used longest ago.
+//! The LRU order of the entries.
 //!
-//! A hit only writes a stamp into its entry; nothing is moved. The order is put right when it is
-//! asked for: an entry whose stamp is newer than the one it stands in the queue with goes back
-//! with the newer one, so every hit costs at most one later step here.
+//! A hit only writes a stamp into its entry and moves nothing. The order is updated when it is
+//! needed: an entry whose stamp is newer than its stamp in the queue is queued again with the newer
+//! one. So every hit costs at most one later step here.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// A moment of use: a time, and the order within its millisecond.
+/// Moment of a use: a time, and the order within its millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stamp {
     pub ms: i64,
     pub sequence: u64,
 }
 
-/// The place of an entry, and which of its successive tenants is meant.
+/// Slot of an entry, and which of the slot's successive entries is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Id {
     pub slot: u32,
@@ -23,12 +23,12 @@ pub(super) struct Id {
 
 type Queued = (Stamp, Id);
 
-/// Every entry stands here once, with a stamp that is not newer than its own; so do entries that
-/// are gone, until they come to the front or become many.
+/// Queue of entries. Each entry is in it once, with a stamp that is not newer than its own. Removed
+/// entries stay until they reach the front or become many.
 pub(super) struct Order {
     /// New entries, oldest first.
     fresh: VecDeque<Queued>,
-    /// Those that were used again.
+    /// Entries that were used again.
     again: BinaryHeap<Reverse<Queued>>,
 }
 
@@ -37,15 +37,15 @@ impl Order {
         Self { fresh: VecDeque::new(), again: BinaryHeap::new() }
     }
 
-    /// Adds a new entry. Stamps of new entries never descend.
+    /// Adds a new entry. Stamps of new entries never decrease.
     pub fn push(&mut self, stamp: Stamp, id: Id) {
         self.fresh.push_back((stamp, id));
     }
 
-    /// The entry that was used longest ago; `stamp` says when an entry was used, or that it is
-    /// gone.
+    /// Returns the least recently used entry. `stamp` returns the last use of an entry, `None` when
+    /// it is gone.
     pub fn oldest(&mut self, stamp: impl Fn(Id) -> Option<Stamp>) -> Option<(Stamp, Id)> {
-        // Entries may be used faster than this looks at them: nobody goes back twice.
+        // Entries may be used faster than this loop checks them, so the number of steps is limited.
         let mut patience = self.fresh.len() + self.again.len();
         loop {
             let from_fresh = self.fresh_is_older();
@@ -77,19 +77,19 @@ impl Order {
         }
     }
 
-    /// Takes away what [`Order::oldest`] has just returned.
+    /// Removes the entry that [`Order::oldest`] has just returned.
     pub fn pop_oldest(&mut self) {
         self.pop(self.fresh_is_older());
     }
 
-    /// Forgets those that are gone, when they are more than those that are not.
+    /// Drops removed entries when they outnumber the live ones.
     pub fn tidy(&mut self, live: usize, is_live: impl Fn(Id) -> bool) {
         if self.fresh.len() + self.again.len() <= 2 * live + 64 {
             return;
         }
         self.fresh.retain(|&(_, id)| is_live(id));
         self.again.retain(|&Reverse((_, id))| is_live(id));
-        // Memory follows, but with room to grow again.
+        // Shrink the memory, but leave room to grow again.
         self.fresh.shrink_to(2 * self.fresh.len());
         self.again.shrink_to(2 * self.again.len());
     }
@@ -108,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_gone_do_not_pile_up() {
+    fn removed_entries_do_not_accumulate() {
         let mut order = Order::new();
         for slot in 0..100_000 {
             order.push(stamp(slot.into()), id(slot));
-            // Only every thousandth stays.
+            // Only every thousandth entry stays.
             let live = |id: Id| id.slot.is_multiple_of(1000);
             order.tidy(slot as usize / 1000 + 1, live);
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_used_faster_than_they_are_looked_at_end_the_search_all_the_same() {
+    fn search_ends_although_entries_are_used_meanwhile() {
         let mut order = Order::new();
         for slot in 0..10 {
             order.push(stamp(slot.into()), id(slot));

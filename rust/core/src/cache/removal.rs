@@ -1,33 +1,33 @@
-//! What was removed and why, on its way to the listener and out of memory.
+//! Removed entries and the cause, on their way to the listener and out of memory.
 
 use super::map::{Node, Removed};
 
-/// Why an entry is gone.
+/// Why an entry was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RemovalCause {
-    /// There was no room for it.
+    /// It was evicted to make space.
     Size,
-    /// Nobody used it for the time to live.
+    /// It was not used during the time to live.
     Expired,
-    /// Somebody removed it.
+    /// The caller removed it.
     Explicit,
-    /// Its key got another value.
+    /// Its key was put again.
     Replaced,
     /// The cache was closed.
     Closed,
 }
 
-/// Told of every removal with key, value, weight and cause, after the cache's lock was given back
-/// and before the value is dropped. It may use the cache.
+/// Receives key, value, weight and cause of every removal, after the cache's lock was released and
+/// before the value is dropped. It may use the cache.
 pub type RemovalListener<K, V> = Box<dyn Fn(&K, &V, u64, RemovalCause) + Send + Sync>;
 
-/// What one operation removed. Most remove one entry or none: no allocation for those.
+/// The entries that one operation removed. One removal needs no allocation.
 pub(super) struct Removals<K, V> {
     first: Option<(Removed<K, V>, RemovalCause)>,
     more: Vec<(Removed<K, V>, RemovalCause)>,
-    /// Put, but heavier than the whole cache.
+    /// An entry that was not put because it is heavier than the whole cache.
     pub refused: Option<(Box<Node<K, V>>, u64)>,
-    /// Removed earlier; nobody looks at it any more.
+    /// Entries that were removed earlier and that no reader uses any more.
     pub garbage: Vec<Removed<K, V>>,
 }
 
@@ -59,7 +59,7 @@ impl<K, V> Removals<K, V> {
         }
     }
 
-    /// Everything that has to be freed.
+    /// Returns everything that has to be freed.
     pub fn take(&mut self) -> impl Iterator<Item = Removed<K, V>> {
         let more = std::mem::take(&mut self.more).into_iter();
         let removed = self.first.take().into_iter().chain(more).map(|(removed, _)| removed);

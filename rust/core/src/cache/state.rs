@@ -1,4 +1,4 @@
-//! What the cache's one lock guards: who is in it, in which order, and what is being loaded.
+//! The state under the cache's one lock: entries, LRU order and active loads.
 
 use crate::sync::Ordering;
 
@@ -10,10 +10,10 @@ use super::map::{MAX_ENTRIES, Map, Node, Owner};
 use super::order::{Id, Order, Stamp};
 use super::removal::{RemovalCause, Removals};
 
-/// Expired entries that one put removes beyond those that must go: as garbage is swept away
-/// faster than it is made, a cache that is only put to needs no sweeps.
+/// Number of expired entries that one put removes in addition to the necessary ones. Expired
+/// entries are removed faster than they arise, so a cache that is only put to needs no sweeps.
 const EXPIRED_PER_PUT: usize = 2;
-/// Things laid aside that one operation takes out to free them.
+/// Number of retired entries that one operation frees.
 const FREED_AT_ONCE: usize = 256;
 
 pub(super) struct State<K, V, E> {
@@ -25,7 +25,7 @@ pub(super) struct State<K, V, E> {
     pub record_stats: bool,
     pub stats: CacheStats,
     order: Order,
-    /// Stamp of the last entry that was put.
+    /// Stamp of the last put.
     last: Stamp,
 }
 
@@ -44,7 +44,8 @@ impl<K, V, E> State<K, V, E> {
         }
     }
 
-    /// The cache's time now; what the caller's thread has seen and what was put last hold it up.
+    /// Returns the cache's current time, at least the latest time that the caller's thread or the
+    /// last put has seen.
     pub fn time_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
         let seen_ms = lanes.own().map_or(i64::MIN, |lane| lane.seen_ms.load(Ordering::Relaxed));
         let time_ms = self.not_before(clock, seen_ms, now_ms);
@@ -54,13 +55,13 @@ impl<K, V, E> State<K, V, E> {
         time_ms
     }
 
-    /// The same, held up by what any thread has seen.
+    /// Returns the cache's current time, at least the latest time that any thread has seen.
     pub fn latest_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
         self.catch_up(lanes);
         self.time_ms(clock, lanes, now_ms)
     }
 
-    /// Goes on to the latest time that any thread has seen.
+    /// Advances to the latest time that any thread has seen.
     pub fn catch_up(&mut self, lanes: &Lanes) {
         self.last.ms = self.last.ms.max(lanes.latest_ms());
     }
@@ -86,7 +87,7 @@ impl<K, V, E> State<K, V, E> {
         self.last
     }
 
-    /// Removes one entry, if it is still the one meant.
+    /// Removes one entry, if `id` still names it.
     pub fn remove(
         &mut self,
         map: &Map<K, V>,
@@ -107,13 +108,13 @@ impl<K, V, E> State<K, V, E> {
         }
     }
 
-    /// Whether an entry is too old at the last time that was seen here.
+    /// Returns true when an entry has expired at the last time seen here.
     pub fn expired(&self, clock: &Clock, id: Id) -> bool {
         self.owner.node(id).is_some_and(|node| clock.expired(node.used.ms(), self.last.ms))
     }
 
-    /// Puts an entry: room is made first, so the bound holds at every moment. Says whether it was
-    /// kept. `time_ms` was called before.
+    /// Puts an entry and returns whether it was kept. Entries are evicted first, so the limit holds
+    /// at every moment. The caller has called `time_ms` before.
     pub fn put(
         &mut self,
         map: &Map<K, V>,
@@ -178,7 +179,7 @@ impl<K, V, E> State<K, V, E> {
                 return;
             }
             self.order.pop_oldest();
-            // The one to be replaced leaves by that.
+            // The entry to be replaced is removed as such.
             if Some(id) != replaced {
                 expired += usize::from(!must);
                 self.remove(map, id, cause, removals);
@@ -191,7 +192,7 @@ impl<K, V, E> State<K, V, E> {
         self.order.oldest(|id| owner.node(id).map(|node| node.used.stamp()))
     }
 
-    /// Removes up to `most` entries that are too old. Says how many there were.
+    /// Removes up to `most` expired entries and returns their number.
     pub fn expire(
         &mut self,
         map: &Map<K, V>,
@@ -211,8 +212,8 @@ impl<K, V, E> State<K, V, E> {
         removed
     }
 
-    /// Removes up to `most` entries as long as the weights exceed the bound. Says whether that
-    /// was enough.
+    /// Removes up to `most` entries while the weights exceed the limit. Returns whether that was
+    /// enough.
     pub fn shrink(
         &mut self,
         map: &Map<K, V>,
@@ -234,7 +235,8 @@ impl<K, V, E> State<K, V, E> {
         self.weight <= self.max_bytes
     }
 
-    /// Before the lock is given back: forgets what is gone, takes out what can be freed.
+    /// Drops removed entries from the order and takes out those that can be freed. Called before
+    /// the lock is released.
     pub fn tidy(&mut self, map: &Map<K, V>, removals: &mut Removals<K, V>) {
         let owner = &mut self.owner;
         self.order.tidy(owner.len(), |id| owner.node(id).is_some());

@@ -1,34 +1,34 @@
-//! What a cache counts when it is asked to.
+//! Counters of a cache.
 
 use super::removal::RemovalCause;
 
-/// Counts since the cache was made. All but `entries` and `weight_bytes` stay 0 unless
+/// Counts since the cache was created. All but `entries` and `weight_bytes` stay 0 unless
 /// [`super::CacheSettings::record_stats`] is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Look-ups that found their entry.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Look-ups that did not find their entry.
     pub misses: u64,
-    /// Loads that brought a value.
+    /// Loads that returned a value.
     pub loads: u64,
     /// Loads that failed or were cancelled.
     pub failed_loads: u64,
-    /// Time spent in loads of both kinds, by the clock of the callers.
+    /// Time spent in all loads, by the callers' clocks.
     pub load_ms: u64,
-    /// Entries removed because the bytes ran out, or that were heavier than the whole cache.
+    /// Entries evicted to make space, or heavier than the whole cache.
     pub removed_size: u64,
-    /// Entries removed because nobody used them for too long.
+    /// Entries that expired.
     pub removed_expired: u64,
-    /// Entries that somebody removed.
+    /// Entries that the caller removed.
     pub removed_explicit: u64,
-    /// Entries whose key got another value.
+    /// Entries whose key was put again.
     pub removed_replaced: u64,
-    /// Entries removed by closing.
+    /// Entries removed when the cache was closed.
     pub removed_closed: u64,
-    /// Entries now.
+    /// Current number of entries.
     pub entries: usize,
-    /// Their weights.
+    /// Current sum of their weights.
     pub weight_bytes: u64,
 }
 

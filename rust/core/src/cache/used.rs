@@ -1,27 +1,27 @@
-//! When an entry was last used, written by whoever uses it.
+//! The last use of an entry, written by its users.
 //!
-//! As long as one thread alone uses an entry, every use is written: order and time are exact. An
-//! entry that several threads use is written once per quantum, or the threads would take its
-//! cache line from each other with every hit.
+//! While one thread alone uses an entry, every use is written: order and time are exact. An entry
+//! that several threads use is written once per quantum; otherwise every hit would move its cache
+//! line between processors.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::lanes::Pin;
 use super::order::Stamp;
 
-/// Nobody but the one who put it has used it.
+/// Only the thread that put it has used it.
 const UNUSED: u32 = u32::MAX;
 /// Several threads use it.
 const SHARED: u32 = u32::MAX - 1;
 
-/// The stamp of an entry. Its words are read one by one, all relaxed: a reader that gets one of
-/// them a use too early takes the entry for one that was used at one of the two moments.
+/// The stamp of an entry. Its words are read one by one, all relaxed: a reader that sees one word
+/// of an earlier use treats the entry as used at one of the two moments.
 pub(super) struct Used {
     ms: AtomicI64,
     sequence: AtomicU64,
 }
 
-/// The number of the only thread that uses an entry, or that there is none.
+/// The number of the only thread that uses an entry, or one of the two markers above.
 pub(super) struct User(AtomicU32);
 
 impl User {
@@ -35,7 +35,7 @@ impl Used {
         Self { ms: AtomicI64::new(0), sequence: AtomicU64::new(0) }
     }
 
-    /// Before the entry is linked.
+    /// Sets the stamp before the entry is linked.
     pub fn put(&mut self, stamp: Stamp) {
         self.ms = AtomicI64::new(stamp.ms);
         self.sequence = AtomicU64::new(stamp.sequence);
@@ -50,7 +50,7 @@ impl Used {
         Stamp { ms: self.ms(), sequence: self.sequence.load(Ordering::Relaxed) }
     }
 
-    /// Writes down a use at `now_ms`.
+    /// Records a use at `now_ms`.
     #[inline]
     pub fn touch(&self, user: &User, pin: &Pin<'_>, now_ms: i64, quantum_ms: i64) {
         if let Some((lane, number)) = pin.lane() {

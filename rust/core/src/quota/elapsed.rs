@@ -1,13 +1,13 @@
 //! The arithmetic of [`super::RateMode::Elapsed`], as Kafka ships it (`SampledStat`, `Rate` with
-//! `SimpleRate`, `QuotaUtils`): plain functions of a state.
+//! `SimpleRate`, `QuotaUtils`), as plain functions of a state.
 //!
-//! A ring of up to N + 1 samples, each with its start, its last event and the total of all bytes
-//! ever when it began. A sample whose last event is N x W old is emptied and starts anew at the
-//! moment of the look that found it, so looking changes later answers. Emptied samples are always
-//! the oldest ones, so the bytes of the live samples are the total less `base`.
+//! The state is a ring of up to N + 1 samples. Each has its start, its last event, and the total of
+//! all bytes at its start. A sample whose last event is N x W old is purged and restarts at the
+//! moment of the measurement that found it, so measuring changes later results. Purged samples are
+//! always the oldest ones, so the bytes of the live samples are the total minus `base`.
 //!
-//! The last event of the current sample is not in the state but a counter of its own, which only
-//! grows: `last_event_ms`, in sensor time.
+//! The last event of the current sample is not part of the state. It is a separate counter that
+//! only grows: `last_event_ms`, in sensor time.
 
 use super::state::{Head, NEVER_MS, Shape, State};
 
@@ -20,13 +20,13 @@ fn place(shape: &Shape, sequence: u64, word: usize) -> usize {
     (sequence % (shape.num_samples + 1) * WORDS) as usize + word
 }
 
-/// Samples are numbered from 1 on; number 0 is the ring that is empty still.
+/// Returns the numbers of the live samples. Numbers start at 1; number 0 means an empty ring.
 fn live(shape: &Shape, head: &Head) -> std::ops::RangeInclusive<u64> {
     head.sequence.saturating_sub(shape.num_samples).max(1)..=head.sequence
 }
 
-/// Make the state ready for a record at `now_ms`: a new sample if the current one is as long as
-/// it may be. `total` is that of this moment, `last_event_ms` was read after it.
+/// Prepares the state for a record at `now_ms`: starts a new sample if the current one is complete.
+/// `total` is the current total, and `last_event_ms` was read after it.
 pub(super) fn advance(
     shape: &Shape,
     state: &mut State,
@@ -41,11 +41,11 @@ pub(super) fn advance(
     look_up_bounds(shape, state);
 }
 
-/// Empty what has expired, as every measurement does first.
+/// Purges expired samples, as every measurement does first.
 pub(super) fn purge(shape: &Shape, state: &mut State, now_ms: i64, total: u64, last_event_ms: i64) {
     let sensor_ms = move_time(shape, state, now_ms, last_event_ms);
     if state.head.sequence == 0 {
-        // The first look starts the clock. Bytes that come at this very moment stay in.
+        // The first measurement starts the clock. Bytes of the same moment stay in the window.
         let border = state.head.base;
         begin_sample(shape, state, sensor_ms, border);
     }
@@ -64,7 +64,7 @@ pub(super) fn purge(shape: &Shape, state: &mut State, now_ms: i64, total: u64, l
     look_up_bounds(shape, state);
 }
 
-/// Sensor time, with the current sample's last event put into the state.
+/// Advances sensor time and stores the last event of the current sample in the state.
 fn move_time(shape: &Shape, state: &mut State, now_ms: i64, last_event_ms: i64) -> i64 {
     let State { head, ring } = state;
     let latest_ms = head.latest_ms.max(last_event_ms);
@@ -83,7 +83,7 @@ fn begin_sample(shape: &Shape, state: &mut State, sensor_ms: i64, border: u64) {
     head.sequence += 1;
     let overwrites = *live(shape, head).start() > dropped;
     if overwrites {
-        // The oldest sample goes, expired or not.
+        // The oldest sample is dropped, expired or not.
         let next = ring[place(shape, dropped + 1, BORDER)];
         head.base =
             later(head.base, if dropped + 1 < head.sequence { next } else { border }, border);
@@ -93,7 +93,7 @@ fn begin_sample(shape: &Shape, state: &mut State, sensor_ms: i64, border: u64) {
     ring[place(shape, head.sequence, BORDER)] = border;
 }
 
-/// The later of two totals of the past, seen from `total`: sums wrap.
+/// Returns the later of two earlier totals, relative to `total`: sums wrap.
 fn later(one: u64, other: u64, total: u64) -> u64 {
     if total.wrapping_sub(one) <= total.wrapping_sub(other) { one } else { other }
 }
@@ -111,17 +111,17 @@ fn look_up_bounds(shape: &Shape, state: &mut State) {
     head.roll_ms = ring[place(shape, head.sequence, START)] as i64 + shape.window_ms;
 }
 
-/// The time that the bytes are divided by, in milliseconds, once nothing is left to purge.
+/// Returns the divisor of the rate in milliseconds, after purging.
 pub(super) fn window_ms(shape: &Shape, head: &Head, sensor_ms: i64) -> i64 {
     sensor_ms.wrapping_sub(head.oldest_ms).max(shape.window_ms)
 }
 
-/// Bytes per second.
+/// Returns bytes per second.
 pub(super) fn rate(bytes: u64, window_ms: i64) -> f64 {
     bytes as f64 / (window_ms as f64 / 1000.0)
 }
 
-/// `QuotaUtils.throttleTime` where `rate` is over the limit; 0 where it is not.
+/// Returns `QuotaUtils.throttleTime` when `rate` exceeds the limit, else 0.
 pub(super) fn throttle_ms(shape: &Shape, limit: Option<u64>, bytes: u64, window_ms: i64) -> u64 {
     match limit {
         None => 0,
@@ -137,8 +137,9 @@ pub(super) fn throttle_ms(shape: &Shape, limit: Option<u64>, bytes: u64, window_
     }
 }
 
-/// Bytes that may surely be there without the rate being over the limit, now or later, as the
-/// divisor only grows: a little less than the exact number, whatever the rounding of `rate`.
+/// Returns a number of bytes that keeps the rate within the limit, now and later, because the
+/// divisor only grows. It is slightly smaller than the exact number, whatever the rounding of
+/// `rate`.
 pub(super) fn surely_allowed_bytes(limit: Option<u64>, window_ms: i64) -> u64 {
     let allowed = Shape::allowed_bytes(limit, window_ms);
     if limit.is_none() { allowed } else { allowed.saturating_sub(1 + (allowed >> 50)) }

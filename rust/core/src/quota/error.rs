@@ -1,23 +1,24 @@
-//! Why a sensor refuses.
+//! Errors of a sensor.
 
 use std::fmt;
 
 use super::{FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, MAX_SAMPLES, MAX_WINDOW_MS};
 
-/// Why a sensor refuses; nothing was counted when it does.
+/// The reason why a sensor refuses a call. A refused call counts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaError {
-    /// The number of samples found is not between 1 and [`MAX_SAMPLES`].
+    /// The number of samples is not between 1 and [`MAX_SAMPLES`].
     NumSamples(u32),
-    /// The sample length found, in milliseconds, is not between 1 and [`MAX_WINDOW_MS`].
+    /// The sample length in milliseconds is not between 1 and [`MAX_WINDOW_MS`].
     WindowMs(u64),
-    /// The amount found, in bytes, is more than [`MAX_AMOUNT_BYTES`].
+    /// The amount in bytes exceeds [`MAX_AMOUNT_BYTES`].
     AmountTooLarge(u64),
-    /// The window holds [`FULL_WINDOW_BYTES`] already.
+    /// The window already holds [`FULL_WINDOW_BYTES`].
     WindowFull,
     /// Reservations need [`super::RateMode::Window`].
     NeedsWindow,
-    /// A reservation of this many bytes is not outstanding: settled before, or of another sensor.
+    /// No reservation of this many bytes is outstanding: it was settled before or belongs to
+    /// another sensor.
     NotReserved(u64),
 }
 

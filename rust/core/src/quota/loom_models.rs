@@ -1,5 +1,5 @@
-//! Every interleaving of a few threads, up to four forced switches, under the C11 memory model:
-//! `make models`.
+//! loom models: every interleaving of a few threads with up to four forced switches, under the C11
+//! memory model. Run them with `make models`.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -18,7 +18,7 @@ fn model(forced_switches: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// One sample of 10 ms, two stripes; started, so that there are ceilings.
+/// Returns a started sensor, so that it has ceilings, with one sample of 10 ms and two stripes.
 fn sensor(rate: RateMode, limit_bytes_per_window: Option<u64>) -> Arc<QuotaSensor> {
     let limit_bytes_per_second = limit_bytes_per_window.map(|bytes| bytes * 100);
     let settings = QuotaSettings { num_samples: 1, window_ms: 10, rate, limit_bytes_per_second };
@@ -27,7 +27,7 @@ fn sensor(rate: RateMode, limit_bytes_per_window: Option<u64>) -> Arc<QuotaSenso
     Arc::new(sensor)
 }
 
-/// Run `first` on this thread and `second` on another.
+/// Runs `first` on this thread and `second` on another.
 fn both<A, B: 'static>(
     sensor: &Arc<QuotaSensor>,
     first: impl FnOnce(&QuotaSensor) -> A,
@@ -43,7 +43,7 @@ fn both<A, B: 'static>(
 }
 
 #[test]
-fn words_of_one_version_belong_together_and_no_version_is_lost() {
+fn readers_see_whole_versions_and_no_version_is_lost() {
     fn count(published: &Published) {
         loop {
             let (was, seen) = published.read(|slot| slot.word(1));
@@ -78,7 +78,7 @@ fn words_of_one_version_belong_together_and_no_version_is_lost() {
 }
 
 #[test]
-fn a_roll_over_neither_loses_nor_ages_what_is_recorded_beside_it() {
+fn concurrent_record_and_roll_over_lose_no_bytes() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         model(FORCED_SWITCHES, move || {
             let sensor = sensor(rate, None);
@@ -92,14 +92,15 @@ fn a_roll_over_neither_loses_nor_ages_what_is_recorded_beside_it() {
 }
 
 #[test]
-fn a_record_beside_a_roll_over_stays_in_the_window_as_long_as_it_should() {
+fn record_during_a_roll_over_stays_for_the_whole_window() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         model(FORCED_SWITCHES, move || {
             let sensor = sensor(rate, None);
             let done = both(&sensor, |one| one.record(1, 9), |other| other.record(2, 10));
             assert_eq!(done, (Ok(()), Ok(())));
             assert_eq!(sensor.total(), 3);
-            // Kafka's samples expire by their last event, at 9 or later; buckets by their begin.
+            // Kafka's samples expire by their last event, at 9 or later; buckets expire by their
+            // start.
             let (now_ms, least) = if rate == RateMode::Elapsed { (18, 3) } else { (19, 2) };
             assert!(sensor.snapshot(now_ms).window_bytes >= least);
         });
@@ -107,7 +108,7 @@ fn a_record_beside_a_roll_over_stays_in_the_window_as_long_as_it_should() {
 }
 
 #[test]
-fn what_has_left_the_window_never_comes_back() {
+fn expired_bytes_never_return_to_the_window() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         model(FORCED_SWITCHES, move || {
             let sensor = sensor(rate, None);
@@ -125,7 +126,7 @@ fn what_has_left_the_window_never_comes_back() {
 }
 
 #[test]
-fn of_two_records_that_go_over_together_one_is_told_and_so_is_who_comes_later() {
+fn concurrent_records_over_the_limit_throttle_one_of_them_and_later_ones() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         model(FORCED_SWITCHES, move || {
             let sensor = sensor(rate, Some(12));
@@ -141,7 +142,7 @@ fn of_two_records_that_go_over_together_one_is_told_and_so_is_who_comes_later() 
 }
 
 #[test]
-fn three_threads_that_stay_below_their_ceilings_or_not_are_never_over_unseen() {
+fn three_threads_never_exceed_the_limit_unnoticed() {
     model(3, || {
         let sensor = sensor(RateMode::Window, Some(20));
         let others: Vec<_> = [(1, 6), (0, 7)]
@@ -164,7 +165,7 @@ fn three_threads_that_stay_below_their_ceilings_or_not_are_never_over_unseen() {
 }
 
 #[test]
-fn a_new_limit_holds_for_what_is_recorded_beside_it() {
+fn new_limit_holds_for_concurrent_records() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         for was in [None, Some(100)] {
             model(FORCED_SWITCHES, move || {
@@ -182,7 +183,7 @@ fn a_new_limit_holds_for_what_is_recorded_beside_it() {
 }
 
 #[test]
-fn of_two_that_reserve_one_is_granted() {
+fn one_of_two_concurrent_reservations_is_granted() {
     model(FORCED_SWITCHES, || {
         let sensor = sensor(RateMode::Window, Some(10));
         let attempt = |sensor: &QuotaSensor| sensor.try_reserve(10, 0);
@@ -200,7 +201,7 @@ fn of_two_that_reserve_one_is_granted() {
 }
 
 #[test]
-fn what_is_settled_is_there_for_others_and_nothing_else() {
+fn settled_bytes_become_available_exactly_once() {
     model(FORCED_SWITCHES, || {
         let sensor = sensor(RateMode::Window, Some(10));
         let Ok(Reserve::Granted(token)) = sensor.try_reserve(10, 0) else { panic!("not granted") };
@@ -214,7 +215,7 @@ fn what_is_settled_is_there_for_others_and_nothing_else() {
 }
 
 #[test]
-fn a_settlement_beside_a_roll_over_and_a_record_is_exact() {
+fn settlement_during_a_roll_over_and_a_record_is_exact() {
     model(FORCED_SWITCHES, || {
         let sensor = sensor(RateMode::Window, Some(10));
         let Ok(Reserve::Granted(token)) = sensor.try_reserve(9, 0) else { panic!("not granted") };

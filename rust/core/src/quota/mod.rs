@@ -1,13 +1,12 @@
-//! Quota sensors: how many bytes went by lately, whether that is over a limit, and for how long
-//! to wait. Nothing here takes a lock, waits for another thread or looks at a clock.
+//! Quota sensors: the rate of recent bytes, whether it exceeds a limit, and how long to wait.
+//! Nothing here takes a lock, waits for another thread or reads a clock.
 //!
-//! Bytes are counted in counters that only grow ([`stripes`]), so no roll-over of a window can
-//! lose one. Everything else is a small plain state, worked on by pure functions ([`window`],
+//! Bytes are counted in counters that only grow ([`stripes`]), so a roll-over of a window cannot
+//! lose any. Everything else is a small plain state, transformed by pure functions ([`window`],
 //! [`elapsed`]) and replaced as a whole by one compare-and-swap ([`published`]).
 //!
-//! Two ways to make a rate of the samples, [`RateMode`]. Beyond rates, [`QuotaSensor::reserve`]
-//! grants bytes before they are sent, so that no sliding window holds more than the limit and one
-//! grant.
+//! [`RateMode`] selects how the samples become a rate. [`QuotaSensor::reserve`] grants bytes before
+//! they are sent, so that every sliding window holds at most the limit plus one grant.
 
 mod elapsed;
 mod error;
@@ -28,17 +27,17 @@ pub use error::QuotaError;
 pub use reservation::{Attempt, Reservation, Reserve, Token};
 pub use sensor::{QuotaSensor, QuotaSnapshot};
 
-/// The most that one call may record or reserve, in bytes.
+/// Largest number of bytes that one call may record or reserve.
 pub const MAX_AMOUNT_BYTES: u64 = 1 << 48;
 
-/// A window with this many bytes takes no more ([`QuotaError::WindowFull`]), so that no sum of
-/// bytes ever wraps.
+/// A window with this many bytes refuses more ([`QuotaError::WindowFull`]), so that no sum of bytes
+/// wraps.
 pub const FULL_WINDOW_BYTES: u64 = 1 << 62;
 
-/// The most samples a window may have.
+/// Largest number of samples in a window.
 pub const MAX_SAMPLES: u32 = 3_600;
 
-/// The longest that one sample may be, in milliseconds.
+/// Longest sample in milliseconds.
 pub const MAX_WINDOW_MS: u64 = 86_400_000;
 
 /// How the samples become a rate.
@@ -51,7 +50,7 @@ pub enum RateMode {
     Elapsed,
 }
 
-/// What a sensor is made of.
+/// Settings of a sensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaSettings {
     /// Samples in a window, 1 to [`MAX_SAMPLES`].
@@ -60,6 +59,6 @@ pub struct QuotaSettings {
     pub window_ms: u64,
     /// How the samples become a rate.
     pub rate: RateMode,
-    /// Bytes per second; none is unlimited, 0 blocks.
+    /// Bytes per second; `None` is unlimited, 0 blocks.
     pub limit_bytes_per_second: Option<u64>,
 }

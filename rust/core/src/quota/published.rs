@@ -1,16 +1,16 @@
-//! A few words that are replaced as a whole, without a lock: readers see one version of all of
-//! them, a writer that stalls holds up nobody.
+//! A few words that are replaced as a whole without a lock. Readers see all words of one version,
+//! and a stalled writer delays no other thread.
 //!
 //! `current` names a slot and a version. A reader loads `current`, reads words of that slot and
-//! asks whether `current` is still the same; if so, the words belong together. A writer takes a
-//! free slot, fills it and swings `current` over; when somebody else was faster it starts again
-//! from what that one published. Versions count up, 48 bits of them, so one never comes back
-//! while a reader looks; slots are used again, so memory stays small.
+//! checks that `current` is unchanged; then the words belong together. A writer takes a free slot,
+//! fills it and swaps `current`. If another writer was faster, it starts again from that writer's
+//! version. Versions count up in 48 bits, so none repeats while a reader looks. Slots are reused,
+//! so memory stays small.
 //!
-//! Why a reader is never fooled: a slot is free only after `current` moved on from it. The taker
-//! of a slot sees that move (its Acquire of `busy` pairs with the Release of whoever freed it) and
-//! then fences (Release) before it fills; a reader that saw any of the filling and then fences
-//! (Acquire) therefore sees the move too, when it looks at `current` again.
+//! Why readers see consistent words: a slot is free only after `current` moved on from it. The
+//! writer that takes a slot sees that move (its Acquire of `busy` pairs with the Release that freed
+//! the slot) and then fences (Release) before it fills the slot. A reader that saw any of the new
+//! words and then fences (Acquire) therefore also sees the move when it checks `current` again.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -19,7 +19,7 @@ use super::shelves::Shelves;
 pub(super) const WORDS_PER_LINE: usize = 16;
 const INDEX_BITS: u32 = 16;
 
-// Slots on the first shelf, which is always up; each further shelf has twice as many.
+// Number of slots on the first shelf, which always exists; each further shelf has twice as many.
 #[cfg(not(tierlog_loom))]
 const FIRST_SLOTS: usize = 8;
 #[cfg(tierlog_loom)]
@@ -40,7 +40,7 @@ impl Line {
     }
 }
 
-/// Which slot is current, and the how many versions came before.
+/// The current slot and the number of earlier versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Current(u64);
 
@@ -55,26 +55,26 @@ impl Current {
     }
 }
 
-/// The words of one slot, as long as they are not checked: maybe of several versions.
+/// The words of one slot, unchecked: they may belong to several versions.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<'a>(&'a [Line]);
 
 impl Slot<'_> {
-    /// Word `index`; word 0 is the slot's own (taken or free).
+    /// Returns word `index`; word 0 is the slot's own (taken or free).
     #[inline(always)]
     pub(super) fn word(self, index: usize) -> u64 {
-        // Relaxed: whether it belongs to the others is told by `Published::is_still`.
+        // Relaxed: `Published::is_still` checks whether it belongs to the others.
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].load(Ordering::Relaxed)
     }
 
-    /// For whoever fills a slot that is not current.
+    /// Sets word `index` of a slot that is not current.
     #[inline(always)]
     pub(super) fn set(self, index: usize, value: u64) {
-        // Relaxed: unseen until the exchange of `current`, which is a Release.
+        // Relaxed: invisible until the exchange of `current`, which is a Release.
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].store(value, Ordering::Relaxed);
     }
 
-    /// The words from the start of line `line` on, as many as `words` are.
+    /// Loads `words` from the start of line `line`.
     pub(super) fn load_lines(self, line: usize, words: &mut [u64]) {
         for (from, to) in self.0[line..].iter().zip(words.chunks_mut(WORDS_PER_LINE)) {
             for (from, to) in from.0.iter().zip(to) {
@@ -83,7 +83,7 @@ impl Slot<'_> {
         }
     }
 
-    /// As [`Self::set`], from the start of line `line` on.
+    /// Does what [`Self::set`] does for `words` from the start of line `line`.
     pub(super) fn set_lines(self, line: usize, words: &[u64]) {
         for (to, from) in self.0[line..].iter().zip(words.chunks(WORDS_PER_LINE)) {
             for (to, from) in to.0.iter().zip(from) {
@@ -97,14 +97,14 @@ impl Slot<'_> {
     }
 
     fn take(&self) -> bool {
-        // Looked at first, so that passing by a taken slot does not claim its cache line.
+        // Load first, so that passing a taken slot does not claim its cache line.
         self.busy().load(Ordering::Relaxed) == 0
-            // Acquire: pairs with `give_back`, see the top of this file.
+            // Acquire: pairs with `give_back`, see the module documentation.
             && self.busy().compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     fn give_back(&self) {
-        // Release: whoever takes the slot sees that `current` moved on from it.
+        // Release: the next writer that takes the slot sees that `current` moved on from it.
         self.busy().store(0, Ordering::Release);
     }
 }
@@ -117,7 +117,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// `words` in every version, of which `fill` makes the first.
+    /// Creates versions of `words` words; `fill` sets those of the first version.
     pub(super) fn new(words: usize, fill: impl FnOnce(Slot<'_>)) -> Self {
         let lines_per_slot = words.div_ceil(WORDS_PER_LINE);
         let first = lines(lines_per_slot * FIRST_SLOTS);
@@ -127,44 +127,44 @@ impl Published {
         Self { current: AtomicU64::new(0), lines_per_slot, first, further: Shelves::new() }
     }
 
-    /// What is current now.
+    /// Returns the current version.
     #[inline(always)]
     pub(super) fn current(&self) -> Current {
-        // Acquire: pairs with the exchange in `try_replace`, so the slot's words are seen filled.
+        // Acquire: pairs with the exchange in `try_replace`, so the slot's words are visible.
         Current(self.current.load(Ordering::Acquire))
     }
 
-    /// As [`Self::current`], in the one order of all sequentially consistent operations: after
-    /// an own such addition to a counter, this load sees a publication, or the publisher's later
-    /// look at the counters sees the addition.
+    /// Does what [`Self::current`] does, in the single order of all sequentially consistent
+    /// operations. After this thread's sequentially consistent addition to a counter, either this
+    /// load sees a publication, or the publisher's later look at the counters sees the addition.
     #[inline(always)]
     pub(super) fn current_in_order(&self) -> Current {
         model_fence();
         Current(self.current.load(Ordering::SeqCst))
     }
 
-    /// Whether `seen` is current still, so that all words read since belong together.
+    /// Returns true when `seen` is still current, so that all words read since belong together.
     #[inline(always)]
     pub(super) fn is_still(&self, seen: Current) -> bool {
-        // The fence keeps the words' loads before this one, see the top of this file.
+        // The fence keeps the loads of the words before this one, see the module documentation.
         fence(Ordering::Acquire);
         self.current.load(Ordering::Relaxed) == seen.0
     }
 
-    /// The slot that was current.
+    /// Returns the slot of version `seen`.
     #[inline(always)]
     pub(super) fn slot(&self, seen: Current) -> Slot<'_> {
         let index = seen.index();
         if index < FIRST_SLOTS {
-            // Wrapping only so that it is not checked: it is less than the length.
+            // Wrapping avoids the overflow check: the product is less than the length.
             let start = index.wrapping_mul(self.lines_per_slot);
             return Slot(self.first.get(start..).unwrap_or_default());
         }
         self.further_slot(index)
     }
 
-    /// What `look` finds in one version. It may be called with words that do not belong
-    /// together, and then again.
+    /// Returns the result of `look` on one version. `look` may see words that do not belong
+    /// together; it is then called again.
     pub(super) fn read<R>(&self, mut look: impl FnMut(Slot<'_>) -> R) -> (R, Current) {
         loop {
             let current = self.current();
@@ -175,15 +175,15 @@ impl Published {
         }
     }
 
-    /// Publish what `fill` sets (all words but word 0) if `seen` is current still.
+    /// Publishes what `fill` sets (all words but word 0) if `seen` is still current.
     pub(super) fn try_replace(&self, seen: Current, fill: impl FnOnce(Slot<'_>)) -> bool {
         let (index, slot) = self.take_slot();
-        // Release: see the top of this file.
+        // Release: see the module documentation.
         fence(Ordering::Release);
         fill(slot);
         let new = seen.followed_by(index);
-        // Release for the words just written; sequentially consistent for the look at the
-        // counters that follows a publication (`current_in_order`). Nothing is read on failure.
+        // Release for the words just written; sequentially consistent for the look at the counters
+        // after a publication (`current_in_order`). Nothing is read on failure.
         let replaced = self
             .current
             .compare_exchange(seen.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
@@ -196,8 +196,8 @@ impl Published {
         replaced
     }
 
-    /// Any free slot. All are taken only when there are as many writers in the middle of a
-    /// replacement as slots on all shelves, 65,528.
+    /// Returns a free slot. All slots are taken only when 65,528 writers, the number of slots on
+    /// all shelves, are replacing at once.
     fn take_slot(&self) -> (usize, Slot<'_>) {
         loop {
             for shelf in 0..=FURTHER_SHELVES {
@@ -232,8 +232,8 @@ fn lines(count: usize) -> Vec<Line> {
     (0..count).map(|_| Line::new()).collect()
 }
 
-/// loom takes a sequentially consistent operation for an acquiring and releasing one and knows
-/// the full strength only of fences; so the models, and only they, have a fence beside it.
+/// A fence that only the models have: loom treats a sequentially consistent operation as an
+/// acquiring and releasing one, and gives full strength only to fences.
 #[inline(always)]
 pub(super) fn model_fence() {
     #[cfg(tierlog_loom)]

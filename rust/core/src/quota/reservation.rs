@@ -1,14 +1,13 @@
-//! Reserve before, settle after: bytes that are granted before they are sent, so that no two
-//! threads are granted the same room, and no sliding window holds more than the limit allows and
-//! one grant.
+//! Reservations: bytes are granted before they are sent and settled afterwards. No two threads are
+//! granted the same bytes, and every sliding window holds at most the limit plus one grant.
 
 use super::published::Slot;
 use super::state::{Head, Shape};
 use super::window;
 use super::{FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, QuotaError, QuotaSensor, RateMode};
 
-/// A grant, to be settled or cancelled exactly once. It does not return by itself, as
-/// [`Reservation`] does.
+/// A grant, to be settled or cancelled exactly once. Unlike [`Reservation`], dropping it does not
+/// return the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     amount: u64,
@@ -16,31 +15,31 @@ pub struct Token {
 }
 
 impl Token {
-    /// Bytes granted.
+    /// Returns the granted bytes.
     pub fn amount(&self) -> u64 {
         self.amount
     }
 }
 
-/// The answer to [`QuotaSensor::try_reserve`].
+/// Result of [`QuotaSensor::try_reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
     /// The bytes may be sent.
     Granted(Token),
-    /// Ask again in so many milliseconds: then there is room, if nobody else takes it.
+    /// Retry in this many milliseconds: bytes are available then, unless another thread takes them.
     Wait(u64),
 }
 
-/// The answer to [`QuotaSensor::reserve`].
+/// Result of [`QuotaSensor::reserve`].
 #[derive(Debug)]
 pub enum Attempt<'a> {
     /// The bytes may be sent.
     Granted(Reservation<'a>),
-    /// Ask again in so many milliseconds: then there is room, if nobody else takes it.
+    /// Retry in this many milliseconds: bytes are available then, unless another thread takes them.
     Wait(u64),
 }
 
-/// A grant that returns by itself if it is dropped without having been settled.
+/// A grant whose bytes are returned when it is dropped without having been settled.
 #[must_use = "a reservation that is dropped returns itself"]
 pub struct Reservation<'a> {
     sensor: &'a QuotaSensor,
@@ -54,10 +53,10 @@ impl std::fmt::Debug for Reservation<'_> {
 }
 
 impl Reservation<'_> {
-    /// As [`QuotaSensor::settle`].
+    /// Does what [`QuotaSensor::settle`] does.
     ///
     /// # Errors
-    /// As [`QuotaSensor::settle`]; the reservation has returned itself then.
+    /// As [`QuotaSensor::settle`]; the reservation is then already returned.
     pub fn settle(mut self, actual: u64, now_ms: i64) -> Result<(), QuotaError> {
         let Some(token) = self.token else { return Ok(()) };
         let settled = self.sensor.settle(token, actual, now_ms);
@@ -67,7 +66,7 @@ impl Reservation<'_> {
         settled
     }
 
-    /// As [`QuotaSensor::cancel`].
+    /// Does what [`QuotaSensor::cancel`] does.
     ///
     /// # Errors
     /// As [`QuotaSensor::cancel`].
@@ -79,17 +78,16 @@ impl Reservation<'_> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if let Some(token) = self.token.take() {
-            // It is outstanding, since it was never settled: there is nothing to refuse.
+            // It is outstanding because it was never settled, so this cannot fail.
             let _returned = self.sensor.settle_at(token, 0, None);
         }
     }
 }
 
 impl QuotaSensor {
-    /// Ask to send `amount` bytes. They are granted if the window and the bucket that left it last
-    /// hold less than the limit allows a window, however many bytes are asked for (so an amount
-    /// larger than the limit allows is not put off for ever), and if what went beyond the limit
-    /// before has been made up for.
+    /// Requests permission to send `amount` bytes. They are granted if the window, together with
+    /// the bucket that left it last, holds less than the limit, whatever the amount (otherwise an
+    /// amount above the limit would wait forever), and if earlier debt is paid.
     ///
     /// # Errors
     /// [`QuotaError::NeedsWindow`], [`QuotaError::AmountTooLarge`], [`QuotaError::WindowFull`].
@@ -130,7 +128,7 @@ impl QuotaSensor {
         answer
     }
 
-    /// As [`Self::try_reserve`], with a grant that returns by itself.
+    /// Does what [`Self::try_reserve`] does, with a grant that is returned on drop.
     ///
     /// # Errors
     /// As [`Self::try_reserve`].
@@ -143,8 +141,8 @@ impl QuotaSensor {
         })
     }
 
-    /// Say how many bytes of a grant were sent. What was not is taken back from the bucket it was
-    /// granted in, as if it had not been asked for; what was sent beyond the grant is recorded now.
+    /// Reports how many bytes of a grant were sent. Unsent bytes are taken back from the bucket of
+    /// the grant, as if they had not been requested. Bytes beyond the grant are recorded now.
     ///
     /// # Errors
     /// [`QuotaError::AmountTooLarge`], [`QuotaError::NotReserved`].
@@ -152,7 +150,7 @@ impl QuotaSensor {
         self.settle_at(token, actual, Some(now_ms))
     }
 
-    /// Give a whole grant back.
+    /// Returns a whole grant.
     ///
     /// # Errors
     /// [`QuotaError::NotReserved`].
@@ -160,8 +158,8 @@ impl QuotaSensor {
         self.settle_at(token, 0, Some(now_ms))
     }
 
-    /// As [`Self::settle`], without a time at the latest moment the sensor knows: for those who give
-    /// something back and have no clock at hand.
+    /// Does what [`Self::settle`] does. Without a time it uses the latest moment that the sensor
+    /// knows, for callers without a clock.
     ///
     /// # Errors
     /// As [`Self::settle`].
@@ -195,7 +193,7 @@ impl QuotaSensor {
         })
     }
 
-    /// The time to wait, if it can be told without a new state.
+    /// Returns the time to wait, if it is known without a new state.
     fn refusal(&self, now_ms: i64) -> Option<(i64, u64)> {
         let find = |slot: Slot<'_>| {
             let head = Head::load(slot);

@@ -1,17 +1,17 @@
-//! The sensor itself: counters, the published state, and the few orderings between them.
+//! The sensor: counters, the published state, and the few orderings between them.
 //!
-//! A record that finds nothing due adds to its own thread's counter and looks whether that is
-//! still below its ceiling. The ceilings of one state are such that as long as no counter is above
-//! its own, the window is not over the limit; so this record need not look at other threads'
-//! counters. Whoever passes a ceiling publishes a state with new ones, or with none, before it
-//! returns. Two things make that safe:
+//! A record that finds no roll-over due adds to its own thread's counter and checks that the
+//! counter is still below its ceiling. The ceilings of a state are chosen such that the window is
+//! within the limit while no counter exceeds its ceiling, so the record need not read other
+//! threads' counters. A thread that exceeds a ceiling publishes a state with new ceilings, or with
+//! none, before it returns. Two rules make that safe:
 //!
-//! * A publisher looks at the counters again *after* it published, and a record looks at `current`
-//!   again *after* it added, both sequentially consistent. So of an addition and a publication
-//!   that pass each other, one is seen: the record goes by the new ceilings, or the publisher sees
-//!   a counter above what it just published and publishes again.
-//! * The state is looked at before the addition, too: bytes are never added to a bucket older than
-//!   the record's own time. They may end up in a later one, if the window moves meanwhile.
+//! * A publisher reads the counters again *after* it published, and a record reads `current` again
+//!   *after* it added, both sequentially consistent. So for a concurrent addition and publication,
+//!   either the record obeys the new ceilings, or the publisher sees a counter above its new
+//!   ceiling and publishes again.
+//! * The state is checked before the addition, too: bytes are never added to a bucket older than
+//!   the record's own time. They may land in a later one if the window moves meanwhile.
 
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
@@ -23,12 +23,12 @@ use super::{
     RateMode, elapsed, window,
 };
 
-/// A rolling rate of bytes, and a limit for it, for any number of threads.
+/// A rolling rate of bytes with a limit, for any number of threads.
 ///
-/// Every call takes the caller's clock in milliseconds. Time in the sensor never goes back: a
-/// clock that is a little behind (less than the whole window of N samples) counts as the current
-/// moment; one that is further behind was set back, and time goes on from where it was. A clock
-/// that leaps ahead lets everything expire.
+/// Every call takes the caller's clock in milliseconds. Sensor time never goes back: a clock that
+/// is slightly behind (less than the whole window of N samples) counts as the current moment. A
+/// clock that is further behind was set back, and sensor time continues from where it was. A clock
+/// that leaps ahead expires everything.
 pub struct QuotaSensor {
     pub(super) shape: Shape,
     pub(super) published: Published,
@@ -36,7 +36,7 @@ pub struct QuotaSensor {
     apart: Box<Apart>,
 }
 
-/// What is written now and then, on cache lines of its own.
+/// Values that are written rarely, on their own cache lines.
 #[repr(align(128))]
 struct Apart {
     /// Sensor time of the newest record, `elapsed` only.
@@ -46,33 +46,33 @@ struct Apart {
     overshoot_bytes: AtomicU64,
 }
 
-/// A sensor at one moment.
+/// State of a sensor at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuotaSnapshot {
     /// Bytes per second.
     pub rate: f64,
-    /// Bytes per second; none is unlimited.
+    /// Bytes per second; `None` is unlimited.
     pub limit_bytes_per_second: Option<u64>,
-    /// Bytes ever recorded or granted, less what was given back; wraps at 2^64.
+    /// Bytes ever recorded or granted, minus returned bytes; wraps at 2^64.
     pub total_bytes: u64,
     /// Bytes of the live samples.
     pub window_bytes: u64,
-    /// Bytes granted and not settled.
+    /// Bytes granted and not yet settled.
     pub reserved_bytes: u64,
-    /// How long callers were told to wait in all, each moment counted once, in milliseconds.
+    /// Total time in milliseconds that callers were told to wait, each moment counted once.
     pub throttled_ms: u64,
-    /// The most that a window was seen to hold above what the limit allows it, in bytes.
+    /// Largest number of bytes by which a window exceeded the limit.
     pub overshoot_bytes: u64,
 }
 
-/// What became of an attempt to add without any ado.
+/// Result of an attempt to add without a new state.
 pub(super) enum Added {
     No,
     Within,
     Beyond { stripe: usize, after: u64 },
 }
 
-/// What a window holds, and what that means.
+/// The bytes of a window, compared with the limit.
 struct Finding {
     bytes: u64,
     rate: f64,
@@ -86,12 +86,12 @@ struct Finding {
 enum Replaced {
     Lost,
     Done,
-    /// Published, but a counter had passed its new ceiling by then.
+    /// Published, but a counter has already exceeded its new ceiling.
     Passed,
 }
 
 impl QuotaSensor {
-    /// A sensor that has seen nothing.
+    /// Creates a sensor without records.
     ///
     /// # Errors
     /// [`QuotaError::NumSamples`], [`QuotaError::WindowMs`].
@@ -123,7 +123,7 @@ impl QuotaSensor {
         Ok(Self { shape, published, stripes, apart })
     }
 
-    /// Count `amount` bytes.
+    /// Records `amount` bytes.
     ///
     /// # Errors
     /// [`QuotaError::AmountTooLarge`], [`QuotaError::WindowFull`].
@@ -135,8 +135,8 @@ impl QuotaSensor {
         }
     }
 
-    /// Count `amount` bytes, then say for how many milliseconds to wait, as
-    /// [`Self::throttle_ms`] does.
+    /// Records `amount` bytes and returns how many milliseconds to wait, as [`Self::throttle_ms`]
+    /// does.
     ///
     /// # Errors
     /// [`QuotaError::AmountTooLarge`], [`QuotaError::WindowFull`].
@@ -151,40 +151,41 @@ impl QuotaSensor {
         }
     }
 
-    /// For how many milliseconds to wait: 0 unless the rate is above the limit. With
-    /// [`RateMode::Window`] the time after which it no longer is, if nothing more is recorded;
-    /// with [`RateMode::Elapsed`] as Kafka works it out. With limit 0 always the whole window.
+    /// Returns how many milliseconds to wait, 0 unless the rate exceeds the limit. With
+    /// [`RateMode::Window`] this is the time until the rate is within the limit if nothing more is
+    /// recorded; with [`RateMode::Elapsed`] it is Kafka's formula. With limit 0 it is always the
+    /// whole window.
     #[inline]
     pub fn throttle_ms(&self, now_ms: i64) -> u64 {
         let current = self.published.current();
         let covered = Fast(self.published.slot(current)).covers(now_ms);
         if covered && self.published.is_still(current) {
-            // It has ceilings, and whoever passes one publishes before returning.
+            // The state has ceilings, and a thread that exceeds one publishes before it returns.
             return 0;
         }
         self.throttle_slowly(now_ms)
     }
 
-    /// Bytes per second at this moment.
+    /// Returns the current bytes per second.
     pub fn rate(&self, now_ms: i64) -> f64 {
         self.look(now_ms).rate
     }
 
-    /// The limit in bytes per second; none is unlimited.
+    /// Returns the limit in bytes per second; `None` is unlimited.
     pub fn limit(&self) -> Option<u64> {
         self.published.read(|slot| Head::load(slot).limit).0
     }
 
-    /// Change the limit, for every call that begins after this one has returned. Samples stay.
+    /// Changes the limit for every call that starts after this one has returned. Samples stay.
     pub fn set_limit(&self, limit_bytes_per_second: Option<u64>, now_ms: i64) {
         self.set_limit_at(limit_bytes_per_second, Some(now_ms));
     }
 
-    /// The same, without a time at the latest moment the sensor knows.
+    /// Changes the limit. Without a time it uses the latest moment that the sensor knows.
     pub fn set_limit_at(&self, limit_bytes_per_second: Option<u64>, now_ms: Option<i64>) {
         self.transition(1, |state, sum, _| {
             if let (RateMode::Window, Some(now_ms)) = (self.shape.rate, now_ms) {
-                // What is over was paid for at the old limit.
+                // Debt up to now counts as paid under the old limit.
                 let total = sum.wrapping_add(state.head.adjust);
                 window::advance(&self.shape, state, now_ms, total);
             }
@@ -193,13 +194,13 @@ impl QuotaSensor {
         });
     }
 
-    /// Bytes ever recorded or granted, less what was given back, exact; wraps at 2^64.
+    /// Returns the bytes ever recorded or granted, minus returned bytes; exact, wraps at 2^64.
     pub fn total(&self) -> u64 {
         let total = |slot: Slot<'_>| self.stripes.sum().wrapping_add(Head::load(slot).adjust);
         self.published.read(total).0
     }
 
-    /// All there is to tell, without holding up anybody.
+    /// Returns all figures without delaying other threads.
     pub fn snapshot(&self, now_ms: i64) -> QuotaSnapshot {
         let found = self.look(now_ms);
         self.note_overshoot(found.bytes, found.allowed);
@@ -209,7 +210,7 @@ impl QuotaSensor {
             total_bytes: found.total,
             window_bytes: found.bytes,
             reserved_bytes: found.head.reserved,
-            // Relaxed: figures to look at, that order nothing.
+            // Relaxed: a figure for display that orders nothing.
             throttled_ms: self.apart.throttled_ms.load(Ordering::Relaxed),
             overshoot_bytes: self.apart.overshoot_bytes.load(Ordering::Relaxed),
         }
@@ -220,7 +221,7 @@ impl QuotaSensor {
         self.add_as_of(self.published.current(), amount, now_ms)
     }
 
-    /// Add if nothing is due in the state that was current, and it is so still.
+    /// Adds if `current` is still current and no roll-over is due in it.
     #[inline(always)]
     pub(super) fn add_as_of(&self, current: Current, amount: u64, now_ms: i64) -> Added {
         let fast = Fast(self.published.slot(current));
@@ -242,11 +243,12 @@ impl QuotaSensor {
         Added::Beyond { stripe, after }
     }
 
-    /// Before the bytes are added, so that a roll-over that sees the bytes sees their time.
+    /// Raises the last event before the bytes are added, so that a roll-over that sees the bytes
+    /// sees their time.
     #[inline(always)]
     fn raise_last_event(&self, sensor_ms: i64) {
-        // Relaxed twice: the addition that follows is a Release, and it also carries an event
-        // that was read here as raised by somebody else; the counter never goes down.
+        // Relaxed twice: the addition that follows is a Release. It also publishes an event that
+        // another thread raised and this thread read; the value never decreases.
         if self.apart.last_event_ms.load(Ordering::Relaxed) < sensor_ms {
             self.apart.last_event_ms.fetch_max(sensor_ms, Ordering::Relaxed);
         }
@@ -274,7 +276,8 @@ impl QuotaSensor {
         Ok(())
     }
 
-    /// See to it that the current sample is that of `now_ms` or a later one; its sensor time.
+    /// Ensures that the current sample is that of `now_ms` or a later one, and returns its sensor
+    /// time.
     fn make_ready(&self, now_ms: i64, amount: u64) -> Result<i64, QuotaError> {
         let (head, _) = self.published.read(Head::load);
         if !head.full && self.shape.is_settled(&head, now_ms, head.roll_ms) {
@@ -302,7 +305,7 @@ impl QuotaSensor {
         }
     }
 
-    /// After an addition: if a counter has passed its ceiling, there must be new ones, or none.
+    /// Publishes new ceilings, or none, if a counter has exceeded its ceiling after an addition.
     fn heed_ceilings(&self, stripe: usize, after: u64, amount: u64) {
         loop {
             let current = self.published.current_in_order();
@@ -313,7 +316,7 @@ impl QuotaSensor {
                 continue;
             }
             let within = !head.exact && ceiling.wrapping_sub(after) as i64 >= 0;
-            // Without ceilings, they are worth the trouble again once there is ample room.
+            // Without ceilings: introduce them again once there is ample room.
             let ample = self.share(&head, bytes) >= 4 * room_for(amount);
             let known_full = head.full || bytes < FULL_WINDOW_BYTES;
             if within || head.exact && known_full && !ample {
@@ -329,15 +332,15 @@ impl QuotaSensor {
     fn throttle_slowly(&self, now_ms: i64) -> u64 {
         let found = self.look(now_ms);
         if self.shape.rate == RateMode::Elapsed {
-            // What a window holds above the limit shrinks with time; a bucket only grows, and is
-            // looked at when it ends.
+            // The excess of a window shrinks with time. A bucket only grows and is checked when it
+            // ends.
             self.note_overshoot(found.bytes, found.allowed);
         }
         self.note_throttle(found.sensor_ms, found.throttle_ms);
         found.throttle_ms
     }
 
-    /// Measure. A new state is published only if the time asks for one.
+    /// Measures. Publishes a new state only if the time requires one.
     fn look(&self, now_ms: i64) -> Finding {
         let find = |slot: Slot<'_>| {
             let head = Head::load(slot);
@@ -387,7 +390,7 @@ impl QuotaSensor {
         }
     }
 
-    /// How many more bytes every stripe may take before anybody need look.
+    /// Returns how many more bytes every stripe may take before a thread has to measure.
     fn share(&self, head: &Head, bytes: u64) -> u64 {
         if head.latest_ms == NEVER_MS || head.limit == Some(0) {
             return 0;
@@ -403,11 +406,11 @@ impl QuotaSensor {
         allowed.saturating_sub(bytes) / self.stripes.len() as u64
     }
 
-    /// Replace the state by what `step` makes of it, given the counters' sum and the last event.
-    /// `step` says whether there is anything to publish; it may be called more than once. The
-    /// sum is read after the state was loaded and the state is replaced only if it is current
-    /// still, so a border lies between what was counted before and what is counted after.
-    /// Ceilings are made if every stripe gets `room`.
+    /// Replaces the state by the result of `step`, given the sum of the counters and the last
+    /// event. `step` returns whether there is anything to publish; it may be called more than once.
+    /// The sum is read after the state was loaded, and the state is replaced only if it is still
+    /// current, so the new bucket border separates earlier bytes from later ones. The new state has
+    /// ceilings if every stripe gets `room`.
     pub(super) fn transition<R>(
         &self,
         room: u64,
@@ -415,7 +418,7 @@ impl QuotaSensor {
     ) -> R {
         loop {
             let Some((current, mut state, totals)) = self.load() else { continue };
-            // Relaxed: it is read after the counters, whose Acquire brings the events along.
+            // Relaxed: it is read after the counters, whose Acquire makes the events visible.
             let last_event_ms = self.apart.last_event_ms.load(Ordering::Relaxed);
             self.note_full_window(&state.head, totals.sum);
             let (result, publish) = step(&mut state, totals.sum, last_event_ms);
@@ -433,7 +436,7 @@ impl QuotaSensor {
         }
     }
 
-    /// New ceilings, or none.
+    /// Publishes new ceilings, or none.
     fn renew(&self, room: u64) {
         loop {
             let Some((current, mut state, totals)) = self.load() else { continue };
@@ -468,7 +471,7 @@ impl QuotaSensor {
         }
     }
 
-    /// A window that is about to move on is seen for the last time.
+    /// Records the overshoot of a window that is about to move on.
     fn note_full_window(&self, head: &Head, sum: u64) {
         if head.exact && head.latest_ms != NEVER_MS {
             let span_ms = match self.shape.rate {
@@ -482,14 +485,14 @@ impl QuotaSensor {
 
     pub(super) fn note_overshoot(&self, bytes: u64, allowed: u64) {
         let over = bytes.saturating_sub(allowed);
-        // Relaxed, here and below: figures to look at, that order nothing.
+        // Relaxed, here and below: figures for display that order nothing.
         if self.apart.overshoot_bytes.load(Ordering::Relaxed) < over {
             self.apart.overshoot_bytes.fetch_max(over, Ordering::Relaxed);
         }
     }
 
-    /// Add a time to wait to the time waited in all, as far as it is not in there already: who
-    /// moves the end on adds the part it moved it by.
+    /// Adds a time to wait to the total, without counting a moment twice: the thread that moves the
+    /// end adds the part by which it moved it.
     pub(super) fn note_throttle(&self, sensor_ms: i64, throttle_ms: u64) {
         let end_ms = sensor_ms.saturating_add_unsigned(throttle_ms);
         let apart = &self.apart;
@@ -502,12 +505,12 @@ impl QuotaSensor {
     }
 }
 
-/// A publication should leave room for a few more records like the one that asked for it.
+/// Returns the room that a publication should leave: a few more records of this size.
 pub(super) fn room_for(amount: u64) -> u64 {
     2 * amount.min(MAX_AMOUNT_BYTES) + 1
 }
 
-/// Enough that threads which are busy at the same time seldom share one.
+/// Returns the number of stripes: enough that busy threads seldom share one.
 #[cfg(not(tierlog_loom))]
 fn stripes_here() -> usize {
     static STRIPES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();

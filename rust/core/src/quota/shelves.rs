@@ -1,5 +1,5 @@
-//! Memory that only grows: shelves that are put up when first needed, by whoever comes first,
-//! and stay until the owner goes. The one place of the sensor with `unsafe` in it.
+//! Memory that only grows: shelves that the first user creates and that live as long as the owner.
+//! The only place in the sensor with `unsafe` code.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::ptr;
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Up to `COUNT` shelves of `T`s each; a shelf that is up never moves.
+/// Up to `COUNT` shelves of `T`s; an existing shelf never moves.
 pub(super) struct Shelves<T, const COUNT: usize> {
     shelves: [AtomicPtr<Vec<T>>; COUNT],
 }
@@ -17,17 +17,17 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
         Self { shelves: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
     }
 
-    /// A shelf that is up.
+    /// Returns an existing shelf.
     pub(super) fn get(&self, number: usize) -> Option<&[T]> {
-        // Acquire: pairs with the Release of `get_or_put_up`, so the shelf's things are seen made.
+        // Acquire: pairs with the Release of `get_or_put_up`, so the shelf's content is visible.
         let shelf = self.shelves.get(number)?.load(Ordering::Acquire);
-        // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_put_up`, is
-        // never replaced, and is freed only by `drop`, which no `&self` outlives; only shared
-        // references to it are ever made before.
+        // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_put_up` and is
+        // never replaced. Only `drop` frees it, which no `&self` outlives; until then only shared
+        // references to it exist.
         unsafe { shelf.as_ref() }.map(Vec::as_slice)
     }
 
-    /// A shelf, put up with what `make` makes if it was not up; none past the last.
+    /// Returns a shelf, creating it with `make` if necessary; `None` past the last.
     pub(super) fn get_or_put_up(
         &self,
         number: usize,
@@ -35,7 +35,8 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
     ) -> Option<&[T]> {
         if self.get(number).is_none() {
             let new = Box::into_raw(Box::new(make()));
-            // Release publishes what `make` wrote; of two that race, one wins and stays.
+            // Release publishes what `make` wrote. Of two racing threads, one wins and its shelf
+            // stays.
             let won = self.shelves.get(number)?.compare_exchange(
                 ptr::null_mut(),
                 new,
@@ -43,7 +44,7 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
                 Ordering::Relaxed,
             );
             if won.is_err() {
-                // SAFETY: `new` is ours alone, since the exchange did not take place.
+                // SAFETY: `new` is private to this thread, since the exchange failed.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
@@ -54,10 +55,10 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
 impl<T, const COUNT: usize> Drop for Shelves<T, COUNT> {
     fn drop(&mut self) {
         for shelf in &self.shelves {
-            // Relaxed: `&mut self` means every other user is done, and ordered before.
+            // Relaxed: `&mut self` proves that every other use is over and ordered before.
             let shelf = shelf.load(Ordering::Relaxed);
             if !shelf.is_null() {
-                // SAFETY: as in `get`; with `&mut self` nobody holds a reference into it.
+                // SAFETY: as in `get`; with `&mut self` no reference into it exists.
                 drop(unsafe { Box::from_raw(shelf) });
             }
         }

@@ -1,9 +1,9 @@
-//! The state of a sensor as plain values, and the time it lives in. No atomics here: a state is
-//! read as words of one version, worked on, and published as words again.
+//! The state of a sensor as plain values, and its time. No atomics here: a state is read as words
+//! of one version, transformed, and published as words again.
 //!
-//! Sensor time is the caller's clock plus `offset_ms`, which is 0 until that clock is set back by
-//! a whole window or more; from then on sensor time goes on from where it was. A smaller step
-//! back counts as no step. A step forward by more than [`Shape::stride_ms`] is taken as that much
+//! Sensor time is the caller's clock plus `offset_ms`, which is 0 until that clock is set back by a
+//! whole window or more. From then on sensor time continues from where it was. A smaller step back
+//! counts as no step. A step forward by more than [`Shape::stride_ms`] counts as that much
 //! (everything has expired by then), so that no clock makes sensor time overflow.
 
 use std::ops::{Deref, DerefMut};
@@ -34,16 +34,16 @@ const LIMITED: u64 = 1;
 const EXACT: u64 = 2;
 const FULL: u64 = 4;
 
-/// The clock is taken as at most this far from 0, 36 million years.
+/// The clock is clamped to this distance from 0, 36 million years.
 const FARTHEST_MS: i64 = 1 << 60;
 
-/// Words of the ring of the copy quota, 61 buckets and the one that left, and two to spare.
+/// Words of the ring of the copy quota: 61 buckets, the one that left last, and two unused.
 const FEW: usize = 64;
 
-/// A time before every time: nothing was seen yet.
+/// The smallest time: nothing was seen yet.
 pub(super) const NEVER_MS: i64 = i64::MIN;
 
-/// What does not change in the life of a sensor.
+/// Constants of a sensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) num_samples: u64,
@@ -52,37 +52,37 @@ pub(super) struct Shape {
     pub(super) stripes: usize,
 }
 
-/// All of a state but the ring, which the two modes use each in its own way.
+/// The state without the ring, which each mode uses in its own way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Head {
     /// Sensor time minus the caller's clock.
     pub(super) offset_ms: i64,
-    /// The sensor time up to which things are worked out; of `window`, when the bucket began.
+    /// Sensor time up to which the state is computed; with `window`, the start of the bucket.
     pub(super) latest_ms: i64,
     /// Number of the current bucket or sample.
     pub(super) sequence: u64,
-    /// The total when the oldest live sample began: what came since is in the window.
+    /// Total at the start of the oldest live sample. Later bytes are in the window.
     pub(super) base: u64,
-    /// What was granted less what was given back, to be added to the counters' sum.
+    /// Granted minus returned bytes, to be added to the sum of the counters.
     pub(super) adjust: u64,
     pub(super) limit: Option<u64>,
-    /// There are no ceilings, everybody sums up.
+    /// True when there are no ceilings, so every record sums the counters.
     pub(super) exact: bool,
-    /// The window takes no more.
+    /// True when the window refuses more bytes.
     pub(super) full: bool,
     /// A record at or after this sensor time needs a new sample first.
     pub(super) roll_ms: i64,
-    /// A look at or after this sensor time may find expired samples.
+    /// A measurement at or after this sensor time may find expired samples.
     pub(super) purge_ms: i64,
     /// Start of the oldest sample, `elapsed` only.
     pub(super) oldest_ms: i64,
-    /// Bytes granted and not settled.
+    /// Bytes granted and not yet settled.
     pub(super) reserved: u64,
-    /// Total up to which the limit has paid for what was granted or recorded, `window` only.
+    /// Total up to which the limit has paid for granted or recorded bytes, `window` only.
     pub(super) paid: u64,
     /// Thousandths of a byte beyond `paid`.
     pub(super) paid_rest: u64,
-    /// The least debt at any bucket's begin since there were no reservations, in whole bytes.
+    /// Smallest debt at the start of any bucket since there were no reservations, in whole bytes.
     pub(super) lowest_debt: u64,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct State {
     pub(super) ring: Ring,
 }
 
-/// Words, on the stack if there are few: a reservation copies them twice.
+/// The words of the ring, on the stack if there are few: a reservation copies them twice.
 pub(super) struct Ring {
     few: [u64; FEW],
     many: Vec<u64>,
@@ -129,13 +129,13 @@ impl Shape {
         }
     }
 
-    /// Length of the whole window.
+    /// Returns the length of the whole window.
     pub(super) fn span_ms(&self) -> i64 {
         self.num_samples as i64 * self.window_ms
     }
 
-    /// The longest single step of sensor time: more than any sample lives, and a multiple of the
-    /// window so that buckets stay aligned to the clock.
+    /// Returns the longest single step of sensor time: longer than any sample lives, and a multiple
+    /// of the window, so that buckets stay aligned to the clock.
     fn stride_ms(&self) -> i64 {
         2 * (self.span_ms() + 2 * self.window_ms)
     }
@@ -152,12 +152,12 @@ impl Shape {
         (CEILINGS + self.stripes).div_ceil(WORDS_PER_LINE)
     }
 
-    /// Word `index` of the ring of an unchecked slot.
+    /// Returns word `index` of the ring of an unchecked slot.
     pub(super) fn ring_word(&self, slot: Slot<'_>, index: usize) -> u64 {
         slot.word(self.ring_line() * WORDS_PER_LINE + index)
     }
 
-    /// The most that the samples of `span_ms` may hold: more is over the limit.
+    /// Returns the largest number of bytes in samples of `span_ms` that is within the limit.
     pub(super) fn allowed_bytes(limit: Option<u64>, span_ms: i64) -> u64 {
         let Some(limit) = limit else { return FULL_WINDOW_BYTES };
         let bytes = match limit.checked_mul(span_ms.unsigned_abs()) {
@@ -170,28 +170,28 @@ impl Shape {
         bytes.min(FULL_WINDOW_BYTES)
     }
 
-    /// Sensor time at `now_ms` without the bounds of one step.
+    /// Returns the sensor time at `now_ms` without limiting the step.
     #[inline]
     fn bare_ms(head: &Head, now_ms: i64) -> i64 {
         now_ms.clamp(-FARTHEST_MS, FARTHEST_MS).wrapping_add(head.offset_ms)
     }
 
-    /// Whether the clock has not been set back and `due_ms` is still ahead, so that no new state
-    /// is needed. Then [`Self::settled_ms`] is the sensor time.
+    /// Returns true when the clock has not been set back and `due_ms` is still ahead, so that no
+    /// new state is needed. Then [`Self::settled_ms`] is the sensor time.
     #[inline]
     pub(super) fn is_settled(&self, head: &Head, now_ms: i64, due_ms: i64) -> bool {
         let bare_ms = Self::bare_ms(head, now_ms);
         bare_ms < due_ms && bare_ms > head.latest_ms.wrapping_sub(self.span_ms())
     }
 
-    /// Sensor time at `now_ms`, of which [`Self::is_settled`] is true.
+    /// Returns the sensor time at `now_ms` when [`Self::is_settled`] is true.
     #[inline]
     pub(super) fn settled_ms(head: &Head, now_ms: i64) -> i64 {
         Self::bare_ms(head, now_ms).max(head.latest_ms)
     }
 
-    /// Sensor time at `now_ms`, not before `latest_ms`, and by how much more the clock went ahead;
-    /// sets the offset.
+    /// Returns the sensor time at `now_ms`, at least `latest_ms`, and by how much more the clock
+    /// leapt ahead. Sets the offset.
     pub(super) fn sensor_ms(&self, head: &mut Head, now_ms: i64, latest_ms: i64) -> (i64, i64) {
         let bare_ms = Self::bare_ms(head, now_ms);
         if head.latest_ms == NEVER_MS {
@@ -210,12 +210,12 @@ impl Shape {
         (bare_ms.max(latest_ms), 0)
     }
 
-    /// Words in a slot.
+    /// Returns the number of words in a slot.
     pub(super) fn words(&self) -> usize {
         self.ring_line() * WORDS_PER_LINE + self.ring_len()
     }
 
-    /// Set all words of a slot: with ceilings that leave `share` to every stripe.
+    /// Sets all words of a slot, with ceilings that leave `share` to every stripe.
     pub(super) fn fill(&self, slot: Slot<'_>, state: &State, totals: &Totals, share: u64) {
         self.fill_head(slot, &state.head);
         for (stripe, total) in totals.each[..self.stripes].iter().enumerate() {
@@ -255,7 +255,7 @@ impl Shape {
 }
 
 impl Head {
-    /// The head of an unchecked slot.
+    /// Loads the head of an unchecked slot.
     #[inline]
     pub(super) fn load(slot: Slot<'_>) -> Self {
         let flags = slot.word(FLAGS);
@@ -284,7 +284,7 @@ impl State {
         let head = Head {
             offset_ms: 0,
             latest_ms: NEVER_MS,
-            // So that the number of no bucket in the ring is below 0.
+            // Numbers of buckets before the first stay above 0.
             sequence: match shape.rate {
                 RateMode::Window => shape.num_samples + 1,
                 RateMode::Elapsed => 0,
@@ -305,7 +305,7 @@ impl State {
         Self { head, ring: Ring::new(shape.ring_len()) }
     }
 
-    /// The state of an unchecked slot.
+    /// Loads the state of an unchecked slot.
     pub(super) fn load(shape: &Shape, slot: Slot<'_>) -> Self {
         let mut ring = Ring::new(shape.ring_len());
         slot.load_lines(shape.ring_line(), &mut ring);
@@ -313,11 +313,11 @@ impl State {
     }
 }
 
-/// What a record looks at before anything else, in an unchecked slot.
+/// The fields that a record checks first, in an unchecked slot.
 pub(super) struct Fast<'a>(pub(super) Slot<'a>);
 
 impl Fast<'_> {
-    /// Whether the state has ceilings and nothing is due at `now_ms`.
+    /// Returns true when the state has ceilings and no roll-over is due at `now_ms`.
     #[inline(always)]
     pub(super) fn covers(&self, now_ms: i64) -> bool {
         (self.0.word(FAST_FROM) as i64) <= now_ms && now_ms < (self.0.word(FAST_UNTIL) as i64)

@@ -1,4 +1,4 @@
-//! Interleavings that are too large for the models, step by step on one thread.
+//! Interleavings that are too large for the models, executed step by step on one thread.
 
 use super::published::Published;
 use super::sensor::Added;
@@ -7,7 +7,7 @@ use super::stripes::{MAX_STRIPES, Totals};
 use super::{QuotaSensor, QuotaSettings, RateMode, window};
 
 #[test]
-fn nothing_is_added_by_words_that_were_never_published() {
+fn unpublished_words_are_never_used() {
     let settings = QuotaSettings {
         num_samples: 2,
         window_ms: 10,
@@ -22,23 +22,24 @@ fn nothing_is_added_by_words_that_were_never_published() {
     state.head.exact = false;
     window::advance(shape, &mut state, 0, 0);
 
-    // A record has looked at what is current, and is held up.
+    // A record has read the current version and is delayed.
     let seen = published.current();
     assert!(published.try_replace(seen, |slot| shape.fill(slot, &state, &totals, 100)));
-    // Its slot is filled anew with a bucket that covers its time, but somebody else is faster.
+    // Another record fills its slot with a bucket that covers its time, but a third one publishes
+    // first.
     window::advance(shape, &mut state, 30, 0);
     assert!(!published.try_replace(seen, |slot| shape.fill(slot, &state, &totals, 100)));
     assert!(super::state::Fast(published.slot(seen)).covers(30));
 
-    // So the bytes would come to lie in the bucket of 0, and leave the window early.
+    // Otherwise the bytes would be added to the bucket of 0 and leave the window early.
     assert!(matches!(sensor.add_as_of(seen, 1, 30), Added::No));
     assert_eq!(sensor.record(1, 30), Ok(()));
     assert_eq!(sensor.snapshot(40).window_bytes, 1);
 }
 
 #[test]
-fn writers_that_are_held_up_hold_up_nobody() {
-    /// `more` writers are held up while they fill, one within the other; the last one publishes.
+fn stalled_writers_delay_no_other_thread() {
+    /// `more` writers stall while they fill, one inside the other; the last one publishes.
     fn fill(published: &Published, more: u64) {
         let ((), seen) = published.read(|_| ());
         let replaced = published.try_replace(seen, |slot| {

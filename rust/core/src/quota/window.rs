@@ -1,7 +1,8 @@
-//! The arithmetic of [`super::RateMode::Window`], and of reservations: plain functions of a state.
+//! The arithmetic of [`super::RateMode::Window`] and of reservations, as plain functions of a
+//! state.
 //!
-//! Buckets are numbered; `border(k)` is the total of all bytes ever when bucket k began. The ring
-//! keeps the borders of the N live buckets and of the one that left last:
+//! Buckets are numbered; `border(k)` is the total of all bytes at the start of bucket k. The ring
+//! holds the borders of the N live buckets and of the one that left last:
 //!
 //! ```text
 //! bytes of the window         total - border(sequence - N + 1)     N live buckets
@@ -9,15 +10,15 @@
 //! debt                        total - paid                         a bucket that leaks at the limit
 //! ```
 //!
-//! A window of N x W milliseconds that starts anywhere meets at most N + 1 buckets. A grant needs
-//! these to hold less than the limit allows, so what is granted in any window is at most the limit
-//! and one grant. And it needs the debt to be less than the limit allows: a grant larger than a
-//! whole window is not forgotten with the buckets, but paid for at the limit's pace.
+//! A window of N x W milliseconds that starts anywhere overlaps at most N + 1 buckets. A grant
+//! requires that these hold less than the limit, so the grants in any window sum to at most the
+//! limit plus one grant. It also requires that the debt is less than the limit: a grant larger than
+//! a whole window is not forgotten with the buckets but paid for at the rate of the limit.
 
 use super::FULL_WINDOW_BYTES;
 use super::state::{Head, NEVER_MS, Shape, State};
 
-/// Bring the state to the bucket of `now_ms`; `total` is that of this moment.
+/// Advances the state to the bucket of `now_ms`; `total` is the current total.
 pub(super) fn advance(shape: &Shape, state: &mut State, now_ms: i64, total: u64) {
     let State { head, ring } = state;
     let (sensor_ms, skipped_ms) = shape.sensor_ms(head, now_ms, head.latest_ms);
@@ -41,7 +42,8 @@ fn place(shape: &Shape, sequence: u64) -> usize {
     (sequence % (shape.num_samples + 1)) as usize
 }
 
-/// What is granted or recorded is paid for by the limit, bucket after bucket; nothing is saved up.
+/// Pays for granted and recorded bytes at the rate of the limit, bucket after bucket. Unused rate
+/// is not saved.
 fn pay(shape: &Shape, head: &mut Head, buckets: u64, total: u64) {
     if buckets == 0 {
         return;
@@ -60,8 +62,8 @@ fn pay(shape: &Shape, head: &mut Head, buckets: u64, total: u64) {
     head.lowest_debt = head.lowest_debt.min((left / 1000) as u64);
 }
 
-/// Milliseconds after `sensor_ms` until the window is no longer over the limit, if nothing more
-/// comes; 0 if it is not. `border(place)` is the ring.
+/// Returns the milliseconds after `sensor_ms` until the window is within the limit if nothing more
+/// comes; 0 if it already is. `border(place)` reads the ring.
 pub(super) fn throttle_ms(
     shape: &Shape,
     head: &Head,
@@ -84,8 +86,8 @@ pub(super) fn throttle_ms(
     until(shape, head, buckets, sensor_ms)
 }
 
-/// Milliseconds after `sensor_ms` until bytes may be granted, if nothing else happens; 0 is now.
-/// `border(place)` is the ring.
+/// Returns the milliseconds after `sensor_ms` until bytes may be granted if nothing else happens; 0
+/// is now. `border(place)` reads the ring.
 pub(super) fn grant_wait_ms(
     shape: &Shape,
     head: &Head,
@@ -98,7 +100,7 @@ pub(super) fn grant_wait_ms(
         Some(0) => return shape.span_ms() as u64,
         Some(limit) => u128::from(limit),
     };
-    // In thousandths of a byte, so that nothing is rounded.
+    // Computed in thousandths of a byte, so that nothing is rounded.
     let allowed = limit * shape.span_ms() as u128;
     let leaving = head.sequence.wrapping_sub(shape.num_samples);
     let by_borders = first(0, shape.num_samples + 1, |gone| {
@@ -115,8 +117,8 @@ pub(super) fn grant_wait_ms(
     until(shape, head, buckets.min(u128::from(u64::MAX)) as u64, sensor_ms)
 }
 
-/// The first number from `low` up for which `holds`, which then holds for all after; `high` if
-/// none below holds.
+/// Returns the first number from `low` for which `holds` is true; it is then true for all larger
+/// ones. Returns `high` when it is false for all below.
 fn first(low: u64, high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (low, high);
     while low < high {
@@ -135,7 +137,7 @@ fn until(shape: &Shape, head: &Head, buckets: u64, sensor_ms: i64) -> u64 {
     buckets.saturating_mul(shape.window_ms as u64).saturating_sub(in_bucket_ms)
 }
 
-/// Grant `amount` bytes in the current bucket.
+/// Grants `amount` bytes in the current bucket.
 pub(super) fn grant(head: &mut Head, amount: u64) {
     if head.reserved == 0 {
         head.lowest_debt = u64::MAX;
@@ -144,8 +146,8 @@ pub(super) fn grant(head: &mut Head, amount: u64) {
     head.reserved = head.reserved.saturating_add(amount);
 }
 
-/// Take `unused` bytes back that were granted in bucket `granted_in`: that bucket and the total
-/// are as if they had never been granted. `total` is that of this moment.
+/// Takes back `unused` bytes that were granted in bucket `granted_in`. The bucket and the total are
+/// then as if the bytes had never been granted. `total` is the current total.
 pub(super) fn give_back(
     shape: &Shape,
     state: &mut State,
@@ -159,8 +161,8 @@ pub(super) fn give_back(
         let border = &mut ring[place(shape, sequence)];
         *border = border.wrapping_sub(unused);
     }
-    // The debt is less by what is taken back, but never by more than it has been at any begin of
-    // a bucket since: what the limit paid for, or would have idled, is not there to be had again.
+    // The debt shrinks by the returned bytes, but by no more than its smallest value at any bucket
+    // start since then: rate that was paid with or was unused cannot be used again.
     let less = if granted_in == head.sequence { unused } else { unused.min(head.lowest_debt) };
     let debt = total.wrapping_sub(head.paid).saturating_sub(less);
     if granted_in != head.sequence {
