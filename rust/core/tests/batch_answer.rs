@@ -65,7 +65,7 @@ fn asked(offset: i64, max_bytes: u64) -> Asked {
 }
 
 #[test]
-fn what_is_not_all_there_is_no_answer() {
+fn truncated_bytes_have_no_answer() {
     let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
     let whole = origin(&rows, true);
     let all = asked(START_OFFSET, 10_000);
@@ -83,7 +83,7 @@ fn what_is_not_all_there_is_no_answer() {
 }
 
 #[test]
-fn the_next_batch_bears_out_the_last_one() {
+fn next_batch_confirms_the_last_one() {
     let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
     let (_, second, _, _) = rows[0];
     let one = asked(START_OFFSET, 1);
@@ -96,7 +96,7 @@ fn the_next_batch_bears_out_the_last_one() {
 }
 
 #[test]
-fn other_bytes_than_the_index_means_are_no_answer() {
+fn bytes_that_contradict_the_index_have_no_answer() {
     let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
     let all = asked(START_OFFSET, 10_000);
     let right = origin(&rows, true);
@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn answers_are_those_of_the_rows(
+    fn answers_equal_those_of_the_scanner(
         batches in batches(),
         offset in 0i64..40,
         last_offset in 0i64..60,
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_never_handed_out(
+    fn damage_is_never_returned(
         batches in batches(),
         offset in 0i64..40,
         max_bytes in 0u64..3000,
@@ -165,7 +165,7 @@ proptest! {
 }
 
 #[test]
-fn a_batch_of_another_segment_is_no_answer() {
+fn batch_of_another_segment_has_no_answer() {
     let (bytes, rows) = segment(&[(3, 50), (2, 60), (4, 70)]);
     let of = |row: usize| checksum_of(&bytes[rows[row].0..]).expect("a batch").to_be_bytes();
     let entry = |row: usize| [1_i32.to_be_bytes(), (rows[row].0 as i32).to_be_bytes()].concat();

@@ -124,7 +124,7 @@ fn the_trailer_must_name_the_last_entry() {
 }
 
 #[test]
-fn an_append_that_never_reached_the_disk_is_torn() {
+fn append_that_never_reached_the_disk_is_torn() {
     let mut data = golden();
     data.extend([0; 94]);
     assert_eq!(failure(decode(&data, false)), (ErrorKind::BadLength, 95));
@@ -141,7 +141,7 @@ fn an_append_that_never_reached_the_disk_is_torn() {
 }
 
 #[test]
-fn impossible_values_are_refused_although_their_checksum_is_right() {
+fn impossible_values_with_a_right_checksum_are_refused() {
     let i64_max = i64::MAX.to_be_bytes();
     let cases: [(usize, &[u8], ErrorKind); 10] = [
         (0, &[0, 1], ErrorKind::UnknownMagic),
@@ -295,7 +295,7 @@ fn ascending(rows: Vec<(i64, i64, i64, i64, i32, Vec<u8>)>) -> (Vec<[i64; 5]>, V
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(rows in rows(), trailer in any::<bool>(), base in 0..1000i64) {
+    fn encoded_entries_are_decoded(rows in rows(), trailer in any::<bool>(), base in 0..1000i64) {
         let (values, rdi) = ascending(rows);
         let column = |at: usize| values.iter().map(|row| row[at]).collect::<Vec<_>>();
         let columns: Vec<Vec<i64>> = (0..5).map(column).collect();

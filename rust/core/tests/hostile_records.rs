@@ -85,7 +85,7 @@ fn three_batches(codec: i16) -> Vec<u8> {
 }
 
 /// A flip that the CRC does not cover must lie in one of these: base offset, length, leader epoch.
-fn outside_of_crc(data: &[u8], at: usize) -> bool {
+fn is_outside_crc(data: &[u8], at: usize) -> bool {
     let mut start = 0;
     loop {
         let length = i32::from_be_bytes(data[start + 8..start + 12].try_into().unwrap()) as usize;
@@ -98,7 +98,7 @@ fn outside_of_crc(data: &[u8], at: usize) -> bool {
 }
 
 #[test]
-fn every_bit_flip_is_seen_where_a_checksum_covers_it() {
+fn every_bit_flip_under_a_checksum_is_detected() {
     for codec in 0..=4 {
         let data = three_batches(codec);
         let whole = decode(&data, true).unwrap().offset;
@@ -106,7 +106,7 @@ fn every_bit_flip_is_seen_where_a_checksum_covers_it() {
             let mut wrong = data.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
             let decoded = decode(&wrong, true);
-            if !outside_of_crc(&data, bit / 8) {
+            if !is_outside_crc(&data, bit / 8) {
                 assert!(decoded.is_err(), "codec {codec}, bit {bit}");
             } else if let Ok(records) = decoded {
                 // Another base offset, another leader epoch, or a length beyond the end.
@@ -133,7 +133,7 @@ fn every_cut_ends_in_a_torn_tail() {
 }
 
 #[test]
-fn every_flip_and_cut_of_kafkas_own_bytes() {
+fn every_flip_and_cut_of_bytes_written_by_kafka() {
     for name in [
         "v0_none",
         "v0_gzip",
@@ -161,7 +161,7 @@ fn every_flip_and_cut_of_kafkas_own_bytes() {
 }
 
 #[test]
-fn a_batch_cannot_claim_memory_that_its_bytes_do_not_back() {
+fn batch_cannot_claim_more_memory_than_its_bytes_justify() {
     for codec in 0..=4 {
         let payload = compress(codec, &[0; 70]);
         for count in [11, 1000, i32::MAX] {

@@ -125,7 +125,7 @@ fn whole(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn every_cut_gives_the_whole_and_reads_nothing_twice() {
+fn every_cut_equals_the_whole_and_reads_no_byte_twice() {
     let bytes = segment(&[&[1; 40], &[], &[3; 300], &[4; 5], &[5; 61], &[6; 17], &[7; 90]]);
     for cut in 1..=bytes.len() as u64 + 1 {
         assert_eq!(folded(&bytes, cut), (whole(&bytes), 0), "{cut}");
@@ -133,7 +133,7 @@ fn every_cut_gives_the_whole_and_reads_nothing_twice() {
 }
 
 #[test]
-fn every_flipped_byte_stops_both_alike() {
+fn every_flipped_byte_stops_both_scans_alike() {
     let bytes = segment(&[&[1; 40], &[2; 20], &[3; 60], &[4; 5]]);
     for at in 0..bytes.len() {
         let mut damaged = bytes.clone();
@@ -145,7 +145,7 @@ fn every_flipped_byte_stops_both_alike() {
 }
 
 #[test]
-fn embedded_batches_are_found_and_not_taken() {
+fn embedded_batches_are_found_and_rejected() {
     // Offsets that go on as if they belonged here: such a piece is wrong and ends as a right one.
     let (inner, next) = (batch(10, &[9; 40]), batch(20, &[9; 40]));
     let bytes = segment(&[&[1; 40], &inner, &next, &[4; 5]]);
@@ -164,7 +164,7 @@ fn embedded_batches_are_found_and_not_taken() {
 }
 
 #[test]
-fn a_beginning_that_leads_nowhere_is_given_up_for_a_later_one() {
+fn false_start_is_replaced_by_a_later_one() {
     let inner = batch(30, &[9; 40]);
     let bytes = segment(&[&[1; 40], &inner, &[3; 70], &[4; 5]]);
     let temporary = TempFile::new(&bytes);
@@ -176,7 +176,7 @@ fn a_beginning_that_leads_nowhere_is_given_up_for_a_later_one() {
 }
 
 #[test]
-fn bytes_made_to_look_like_headers_cost_no_more_than_their_budget() {
+fn false_headers_stay_within_their_budget() {
     // Each of many headers claims half of the file; none has the right checksum.
     let mut header = batch(0, &[])[..61].to_vec();
     header[8..12].copy_from_slice(&(2i32 << 20).to_be_bytes());
@@ -187,7 +187,7 @@ fn bytes_made_to_look_like_headers_cost_no_more_than_their_budget() {
 }
 
 #[test]
-fn an_outline_says_what_the_scan_said() {
+fn outline_equals_the_scan() {
     #[derive(Debug, Default, PartialEq)]
     struct Seen(Vec<(u64, Batch, Vec<u8>)>);
     impl Visitor for Seen {
@@ -222,7 +222,7 @@ fn an_outline_says_what_the_scan_said() {
 }
 
 #[test]
-fn a_fold_takes_only_what_fits() {
+fn fold_accepts_only_the_next_range() {
     let bytes = segment(&[&[1; 40], &[2; 40], &[3; 40]]);
     let temporary = TempFile::new(&bytes);
     let file = temporary.open();

@@ -49,7 +49,7 @@ fn wait_ms(reserve: Result<Reserve, QuotaError>) -> u64 {
 }
 
 #[test]
-fn case_a_a_check_starts_the_clock() {
+fn case_a_check_starts_the_clock() {
     let sensor = kafka(1000);
     assert_eq!(sensor.throttle_ms(0), 0);
     record(&sensor, 5000, 0);
@@ -63,7 +63,7 @@ fn case_a_a_check_starts_the_clock() {
 }
 
 #[test]
-fn case_b_a_record_starts_the_clock() {
+fn case_b_record_starts_the_clock() {
     let sensor = kafka(1000);
     record(&sensor, 5000, 300);
     check(&sensor, 300, 5000.0, 4000);
@@ -72,7 +72,7 @@ fn case_b_a_record_starts_the_clock() {
 }
 
 #[test]
-fn case_c_a_steady_stream_at_the_limit_is_never_over() {
+fn case_c_steady_stream_at_the_limit_is_never_over() {
     let sensor = kafka(1000);
     for half in 0..7 {
         // Looked at before the record of the same moment: after it, it is over at 1000.
@@ -100,7 +100,7 @@ fn case_d_expiry_goes_by_the_last_event() {
 }
 
 #[test]
-fn case_e_a_look_at_an_idle_sensor_changes_later_answers() {
+fn case_e_measuring_an_idle_sensor_changes_later_results() {
     let sensor = kafka(1000);
     record(&sensor, 20_000, 0);
     assert_eq!(sensor.throttle_ms(50_000), 0);
@@ -112,7 +112,7 @@ fn case_e_a_look_at_an_idle_sensor_changes_later_answers() {
 }
 
 #[test]
-fn case_e2_without_the_look() {
+fn case_e2_without_the_measurement() {
     let sensor = kafka(1000);
     record(&sensor, 20_000, 0);
     record(&sensor, 20_000, 60_000);
@@ -178,7 +178,7 @@ fn buckets_are_aligned_to_the_clock_below_zero_too() {
 }
 
 #[test]
-fn a_limit_changes_at_once_and_samples_stay() {
+fn limit_changes_at_once_and_samples_stay() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         let sensor = sensor(rate, 1, None);
         assert_eq!(sensor.record_and_throttle_ms(5000, 0), Ok(0));
@@ -273,7 +273,7 @@ fn totals_wrap_and_windows_do_not() {
 }
 
 #[test]
-fn a_clock_that_leaps_ahead_lets_everything_expire() {
+fn clock_that_leaps_ahead_expires_everything() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         let sensor = sensor(rate, 11, Some(1000));
         for leaps in 0..50 {
@@ -286,7 +286,7 @@ fn a_clock_that_leaps_ahead_lets_everything_expire() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_neither_frees_nor_freezes() {
+fn clock_that_is_set_back_neither_frees_nor_freezes() {
     for rate in [RateMode::Window, RateMode::Elapsed] {
         let sensor = sensor(rate, 11, Some(1000));
         record(&sensor, 20_000, TEN_YEARS_MS);
@@ -330,7 +330,7 @@ fn a_grant_waits_until_the_leaving_bucket_has_left() {
 }
 
 #[test]
-fn a_grant_larger_than_the_window_is_given_and_paid_for() {
+fn grant_larger_than_the_window_is_given_and_paid_for() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     let token = granted(sensor.try_reserve(20_000, 0));
     assert_eq!(sensor.settle(token, 20_000, 0), Ok(()));
@@ -341,7 +341,7 @@ fn a_grant_larger_than_the_window_is_given_and_paid_for() {
 }
 
 #[test]
-fn an_idle_time_without_calls_pays_as_well() {
+fn idle_time_without_calls_pays_debt() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     granted(sensor.try_reserve(1_000_000_000, 0));
     let wait = wait_ms(sensor.try_reserve(1, 0)) as i64;
@@ -350,7 +350,7 @@ fn an_idle_time_without_calls_pays_as_well() {
 }
 
 #[test]
-fn fractions_of_a_byte_are_paid_too() {
+fn fractions_of_a_byte_are_paid() {
     let settings = QuotaSettings {
         num_samples: 1,
         window_ms: 1,
@@ -367,7 +367,7 @@ fn fractions_of_a_byte_are_paid_too() {
 }
 
 #[test]
-fn what_is_not_used_goes_back_to_the_bucket_it_came_from() {
+fn unused_bytes_return_to_their_bucket() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     let token = granted(sensor.try_reserve(2000, 0));
     assert_eq!(token.amount(), 2000);
@@ -384,7 +384,7 @@ fn what_is_not_used_goes_back_to_the_bucket_it_came_from() {
 }
 
 #[test]
-fn what_was_sent_beyond_the_grant_is_recorded_when_it_is_settled() {
+fn bytes_beyond_the_grant_are_recorded_at_the_settlement() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     let token = granted(sensor.try_reserve(10, 0));
     assert_eq!(sensor.settle(token, 2010, 1000), Ok(()));
@@ -394,7 +394,7 @@ fn what_was_sent_beyond_the_grant_is_recorded_when_it_is_settled() {
 }
 
 #[test]
-fn a_cancelled_giant_leaves_no_debt_however_late() {
+fn late_cancel_of_a_large_grant_leaves_no_debt() {
     for cancel_ms in [0, 999, 1000, 5000, 50_000] {
         let sensor = sensor(RateMode::Window, 2, Some(1000));
         let token = granted(sensor.try_reserve(1_000_000, 0));
@@ -417,7 +417,7 @@ fn a_late_cancel_does_not_forgive_a_newer_debt() {
 }
 
 #[test]
-fn a_reservation_that_is_dropped_returns_itself() {
+fn dropped_reservation_is_returned() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     match sensor.reserve(5000, 0) {
         Ok(Attempt::Granted(reservation)) => {
@@ -457,7 +457,7 @@ fn reservations_need_the_window_mode() {
 }
 
 #[test]
-fn a_snapshot_tells_how_long_callers_waited_each_moment_once() {
+fn snapshot_counts_each_moment_of_waiting_once() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     record(&sensor, 2001, 0);
     assert_eq!(sensor.throttle_ms(0), 2000);

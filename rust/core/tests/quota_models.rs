@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(thorough())]
 
     #[test]
-    fn elapsed_is_what_kafka_does(
+    fn elapsed_mode_equals_kafka(
         num_samples in 1..12_u32,
         window_ms in prop_oneof![1..20_i64, Just(1000_i64)],
         limit in limits(),
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn window_is_the_average_and_grants_are_as_described(
+    fn window_mode_and_grants_equal_the_model(
         num_samples in 1..12_u32,
         window_ms in prop_oneof![1..20_i64, Just(1000_i64)],
         limit in limits(),
@@ -386,7 +386,7 @@ fn send_what_is_granted(
 }
 
 #[test]
-fn aligned_buckets_let_twice_the_limit_through_and_reservations_do_not() {
+fn aligned_buckets_pass_twice_the_limit_and_reservations_do_not() {
     let (span_ms, allowed, unit) = (1000, 100_000, 100);
     // Nothing to send until the last moment of a bucket.
     let checked = sensor(RateMode::Window, 1, span_ms, Some(allowed));
@@ -408,7 +408,7 @@ fn aligned_buckets_let_twice_the_limit_through_and_reservations_do_not() {
 }
 
 #[test]
-fn a_unit_larger_than_the_window_goes_on_at_the_limit_and_kafka_lets_it_go_at_ten_times() {
+fn unit_larger_than_the_window_is_paced_at_the_limit_and_tenfold_by_kafka() {
     // 1 GiB segments under 10 MiB/s: case G, for an hour.
     let (limit, unit, hour_ms) = (10 << 20, 1 << 30, 3_600_000);
     let kafka = sensor(RateMode::Elapsed, 11, 1000, Some(limit));

@@ -79,7 +79,7 @@ fn sixty_four_threads_are_exact_to_the_byte_over_a_thousand_million_records() {
 }
 
 #[test]
-fn a_window_that_stands_still_never_goes_over_unseen() {
+fn concurrent_records_never_exceed_the_limit_unnoticed() {
     // Whoever is told 0 goes on; the last of all that went over must be told, and all after.
     for rate in [RateMode::Window, RateMode::Elapsed] {
         for round in 0..200 {
@@ -105,7 +105,7 @@ fn a_window_that_stands_still_never_goes_over_unseen() {
 }
 
 #[test]
-fn of_many_that_ask_at_once_as_many_are_granted_as_there_is_room_for() {
+fn concurrent_requests_are_granted_up_to_the_limit() {
     for round in 0..200 {
         let permits = round % 5 + 1;
         let sensor = sensor(RateMode::Window, 2, 1000, Some(50 * permits));
@@ -132,7 +132,7 @@ fn of_many_that_ask_at_once_as_many_are_granted_as_there_is_room_for() {
 }
 
 #[test]
-fn one_permit_goes_to_one_of_many() {
+fn one_permit_goes_to_one_of_many_threads() {
     for _ in 0..500 {
         let sensor = sensor(RateMode::Window, 1, 1000, Some(1));
         let granted = AtomicU64::new(0);

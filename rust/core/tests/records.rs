@@ -77,7 +77,7 @@ fn vector_rows() -> Vec<Row> {
 }
 
 #[test]
-fn kafkas_own_v2_batches() {
+fn v2_batches_written_by_kafka() {
     for name in ["none", "transactional", "gzip", "snappy", "lz4", "zstd"] {
         let data = vector(&format!("v2_{name}"));
         let records = decode(&data);
@@ -90,7 +90,7 @@ fn kafkas_own_v2_batches() {
 }
 
 #[test]
-fn kafkas_own_legacy_messages() {
+fn legacy_messages_written_by_kafka() {
     for magic in [0, 1] {
         for codec in ["none", "gzip", "snappy", "lz4"] {
             let data = vector(&format!("v{magic}_{codec}"));
@@ -280,7 +280,7 @@ fn give_back(records: Records, spare: &mut Spare) {
 }
 
 #[test]
-fn memory_that_was_used_before_shows_nothing_of_it() {
+fn reused_memory_shows_no_old_bytes() {
     let mut spare = Spare::new(1 << 30);
     let options = DecodeOptions::default();
     for (codec, batches) in [(0, 45), (4, 45), (0, 40), (3, 50), (2, 40), (1, 45)] {
@@ -363,7 +363,7 @@ fn with_body(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn records_that_lie_are_refused_at_their_byte() {
+fn invalid_records_are_refused_at_their_byte() {
     // attributes, timestamp delta, offset delta, key length, value length, header count
     let good = [0, 0, 0, 1, 1, 0];
     let cases: [(&str, Vec<u8>, u64); 12] = [
@@ -412,7 +412,7 @@ fn offsets_ascend_and_counts_are_true() {
 
 /// The records before and behind others have headers, and theirs stay with them.
 #[test]
-fn records_are_passed_over_where_kafkas_consumer_is_beyond_them() {
+fn records_below_the_consumer_position_are_skipped() {
     let record = |offset_delta: i32, header: &str| Record {
         offset_delta,
         headers: vec![(header.as_bytes().to_vec(), None)],
@@ -451,7 +451,7 @@ fn timestamps_wrap() {
 }
 
 #[test]
-fn a_bomb_is_refused_at_its_limit() {
+fn decompression_bomb_is_refused_at_its_limit() {
     let bomb = vec![0; 100 << 20];
     for codec in 1..=4 {
         let data = raw_batch(0, codec, 0, 1, &build::compress(codec, &bomb));

@@ -132,7 +132,7 @@ fn a_copy_holds_every_byte_that_was_scanned() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_written_says_so() {
+fn failed_copy_is_reported() {
     let file = TempFile::new(&segment(&[100; 3]));
     let options = ScanOptions { hash_bytes: true, ..ScanOptions::default() };
     let full = File::options().write(true).open("/dev/full").expect("a device of every Linux");
@@ -171,7 +171,7 @@ fn a_flipped_bit_beyond_the_border_is_found() {
 }
 
 #[test]
-fn zeros_at_the_end_are_told_from_damage() {
+fn zeros_at_the_end_are_distinguished_from_damage() {
     let whole = segment(&[10, 20]);
     for zeros in [1usize, 16, 17, 61, BLOCK_BYTES + 3] {
         let mut bytes = whole.clone();
@@ -207,7 +207,7 @@ fn every_cut_is_a_torn_tail_at_the_right_batch() {
 }
 
 #[test]
-fn every_bit_under_the_crc_is_guarded() {
+fn every_bit_flip_under_the_crc_is_detected() {
     let bytes = segment(&[10, 0, 33]);
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
@@ -256,7 +256,7 @@ fn offsets_must_ascend() {
 }
 
 #[test]
-fn a_range_starts_and_ends_where_it_is_told() {
+fn range_starts_and_ends_as_requested() {
     let bytes = segment(&[10, 0, 33]);
     let options = ScanOptions { start: 71, end: Some(132), ..ScanOptions::default() };
     let ((seen, stop, _), same) = both(&bytes, &options);
@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn any_bytes_end_somewhere(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_end_the_scan(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let ((_, stop, _), same) = both(&bytes, &ScanOptions::default());
         prop_assert!(same);
         prop_assert!(stop.position <= bytes.len() as u64);

@@ -175,7 +175,7 @@ fn one(offset: i64, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn rows_are_the_records_whatever_the_windows() {
+fn rows_equal_the_records_for_every_window() {
     let bytes = segment(120, 400_000);
     let expected = truth(&bytes);
     assert!(expected.len() > 2000);
@@ -208,7 +208,7 @@ fn rows_of_some_offsets() {
 }
 
 #[test]
-fn columns_that_nobody_wants_are_not_made() {
+fn unrequested_columns_are_empty() {
     let bytes = segment(20, 50_000);
     let whole = read(&bytes, &wanted());
     let table = read(&bytes, &Wanted { keys: false, values: false, ..wanted() });
@@ -217,7 +217,7 @@ fn columns_that_nobody_wants_are_not_made() {
 }
 
 #[test]
-fn the_fields_of_a_row_are_those_of_its_batch() {
+fn fields_of_a_row_equal_those_of_its_batch() {
     let bytes = segment(20, 1000);
     let records = decode_records(&bytes, 0, &DecodeOptions::default()).unwrap();
     let batches = &records.batches;
@@ -234,7 +234,7 @@ fn the_fields_of_a_row_are_those_of_its_batch() {
 }
 
 #[test]
-fn rows_end_before_what_is_not_usual() {
+fn rows_end_before_an_unusual_batch() {
     let (first, last) = (one(0, b"first"), one(9, b"last"));
     let record = || Record {
         timestamp_delta: 0,
@@ -291,7 +291,7 @@ fn rows_end_before_what_is_not_usual() {
 }
 
 #[test]
-fn a_file_that_ends() {
+fn rows_end_at_the_end_of_the_file() {
     let bytes = segment(10, 1000);
     for (position, size) in [(bytes.len(), 0), (bytes.len() + 100, 0), (0, bytes.len())] {
         let table = read(&bytes, &Wanted { position: position as u64, ..wanted() });
@@ -303,7 +303,7 @@ fn a_file_that_ends() {
 }
 
 #[test]
-fn times_that_microseconds_cannot_say() {
+fn times_beyond_microseconds_are_saturated() {
     let record = Record {
         timestamp_delta: i64::MAX - BASE_TIMESTAMP_MS,
         offset_delta: 0,

@@ -1,4 +1,4 @@
-//! Every buffer from and to Python is converted here.
+//! Converts buffers from and to Python.
 //!
 //! In: any C-contiguous buffer. A read-only one is used in place while a Python buffer view keeps
 //! it alive; a writable one is copied first, because another thread may change it while the
@@ -22,16 +22,16 @@ use tierlog_core::memory::slabs::Slab;
 
 use crate::memory::{give_column, give_slab};
 
-/// Bytes given by Python.
+/// Bytes passed by Python.
 pub enum Input {
-    /// A read-only buffer, held by its view.
+    /// A read-only buffer, kept alive by its view.
     View(PyUntypedBuffer),
-    /// A snapshot of a writable one.
+    /// A snapshot of a writable buffer.
     Copy(Vec<u8>),
 }
 
 impl Input {
-    /// Takes a buffer; writable ones are copied first.
+    /// Takes a buffer; copies it first if it is writable.
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let view = contiguous(object)?;
         if view.readonly() {
@@ -40,13 +40,13 @@ impl Input {
         Ok(Self::Copy(view_bytes(&view).to_vec()))
     }
 
-    /// Takes a buffer in place even when it is writable: only for work that neither keeps the
-    /// bytes nor decides anything about memory by them (checksums).
+    /// Takes a buffer in place even if it is writable. Only for work that neither keeps the bytes
+    /// nor bases memory accesses on them (checksums).
     pub fn shared(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         contiguous(object).map(Self::View)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::View(view) => view_bytes(view),
@@ -55,7 +55,7 @@ impl Input {
     }
 }
 
-/// A file of our own over the caller's descriptor, which the caller may close at any time.
+/// Returns a duplicate of the caller's descriptor, which the caller may close at any time.
 pub fn duplicate(descriptor: RawFd) -> io::Result<File> {
     if descriptor < 0 {
         return Err(io::Error::from_raw_os_error(9));
@@ -88,8 +88,8 @@ fn view_bytes(view: &PyUntypedBuffer) -> &[u8] {
     unsafe { slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) }
 }
 
-/// A column of numbers that is read value by value while the interpreter lock is held, so that
-/// nothing changes it meanwhile; what was read is what counts.
+/// A column of numbers that is read value by value while the interpreter lock is held, so that no
+/// thread changes it meanwhile. Each value is read once.
 pub struct Numbers<T: Element> {
     start: *const T,
     rows: usize,
@@ -102,7 +102,7 @@ pub type Longs = Numbers<i64>;
 pub type Ints = Numbers<i32>;
 
 impl<T: Element> Numbers<T> {
-    /// Takes a C-contiguous column; `name` is what an error calls it.
+    /// Takes a C-contiguous column; errors call it `name`.
     pub fn new(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let view = PyBuffer::<T>::get(object)
             .map_err(|error| PyTypeError::new_err(format!("{name}: {error}")))?;
@@ -118,25 +118,25 @@ impl<T: Element> Numbers<T> {
         }
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows
     }
 
-    /// The value of a row.
+    /// Returns the value of a row.
     #[inline]
     pub fn get(&self, _py: Python<'_>, row: usize) -> Option<T> {
         // SAFETY: the contiguous view holds `rows` aligned values of this type.
         (row < self.rows).then(|| unsafe { self.start.add(row).read() })
     }
 
-    /// All values.
+    /// Returns all values.
     pub fn to_vec(&self, py: Python<'_>) -> Vec<T> {
         (0..self.rows).filter_map(|row| self.get(py, row)).collect()
     }
 }
 
-/// The rest of new Python bytes that [`new_bytes`] lets its caller write.
+/// The unwritten rest of new Python bytes, for the caller of [`new_bytes`].
 pub struct Place {
     next: *mut u8,
     left: usize,
@@ -144,7 +144,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Appends a piece; one that is larger than what is left makes [`new_bytes`] fail.
+    /// Appends `piece`. If it exceeds the rest, [`new_bytes`] fails.
     #[inline(always)]
     pub fn push(&mut self, piece: &[u8]) {
         if piece.len() > self.left || self.is_too_small {
@@ -160,16 +160,16 @@ impl Place {
     }
 }
 
-/// New Python bytes of `size`: `fill` writes them piece by piece into their final place, and
-/// `seal` works on the whole without the interpreter lock.
+/// Returns new Python bytes of `size`. `fill` writes them in place, part by part, and `seal` works
+/// on the whole without the interpreter lock.
 pub fn new_bytes<'py>(
     py: Python<'py>,
     size: usize,
     fill: impl FnOnce(&mut Place) -> PyResult<()>,
     seal: impl FnOnce(&mut [u8]) + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    // SAFETY: with a null pointer CPython makes bytes without content; nothing in memory is longer
-    // than isize::MAX. The object is new, so its content may be written.
+    // SAFETY: with a null pointer CPython creates bytes with uninitialised content; no allocation
+    // exceeds isize::MAX. The object is new, so its content may be written.
     let (bytes, start) = unsafe {
         let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
         let bytes = Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>();
@@ -182,7 +182,7 @@ pub fn new_bytes<'py>(
     if place.left > 0 || place.is_too_small {
         return Err(PyBufferError::new_err(format!("expected to write {size} bytes exactly")));
     }
-    // SAFETY: all `size` bytes were written, and nobody else knows the object yet.
+    // SAFETY: all `size` bytes were written, and no other code has the object yet.
     let content = unsafe { slice::from_raw_parts_mut(start, size) };
     py.detach(|| seal(content));
     Ok(bytes)
@@ -202,7 +202,7 @@ pub enum Values {
     U8(Vec<u8>),
     /// Arrow binary views, 16 bytes each.
     View(Vec<u128>),
-    /// Bytes that were read, in memory that is handed on when the column goes.
+    /// Bytes of a read, in a buffer that returns to its pool with the column.
     Slab(Slab),
 }
 
@@ -222,12 +222,12 @@ impl Column {
         Self { shape: [length as isize], strides: [item_size as isize], values }
     }
 
-    /// The vector.
+    /// Returns the vector.
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// The views of a column of them; nothing for another column.
+    /// Returns the views of a column of views, an empty slice for another column.
     pub fn views(&self) -> &[u128] {
         match &self.values {
             Values::View(views) => views,
@@ -235,7 +235,7 @@ impl Column {
         }
     }
 
-    /// The bytes of a column of them; nothing for another column.
+    /// Returns the bytes of a column of bytes, an empty slice for another column.
     pub fn bytes(&self) -> &[u8] {
         match &self.values {
             Values::U8(bytes) => bytes,
@@ -243,7 +243,7 @@ impl Column {
         }
     }
 
-    /// The values of a column of i64; none of any other.
+    /// Returns the values of a column of i64, an empty slice for another column.
     pub fn i64_values(&self) -> &[i64] {
         match &self.values {
             Values::I64(values) => values,
@@ -251,19 +251,19 @@ impl Column {
         }
     }
 
-    /// Wraps the column of i64 values.
+    /// Creates a column of i64 values.
     pub fn i64(values: Vec<i64>) -> Self {
         Self::new(Values::I64(values))
     }
 
-    /// Wraps the column of i32 values.
+    /// Creates a column of i32 values.
     pub fn i32(values: Vec<i32>) -> Self {
         Self::new(Values::I32(values))
     }
 }
 
 impl Values {
-    /// Keeps large memory for later columns and reads.
+    /// Puts large memory into the pools for later columns and reads.
     pub fn release(self) {
         match self {
             Self::I64(column) => give_column(column),
@@ -281,7 +281,7 @@ impl Drop for Column {
     }
 }
 
-/// Pointer, items, item size and struct format of a column.
+/// Returns pointer, number of items, item size and struct format of a column.
 fn describe(values: &Values) -> (*const c_void, usize, usize, &'static CStr) {
     match values {
         Values::I64(v) => (v.as_ptr().cast(), v.len(), 8, c"q"),

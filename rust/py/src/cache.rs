@@ -1,12 +1,12 @@
-//! The index cache for C callers: keys and values are Python objects.
+//! C interface of the index cache. Keys and values are Python objects.
 //!
-//! All functions but [`find_position`], [`len`], [`weight`] and [`load_wait`] are called with the
-//! interpreter lock and answer as Python's own do: null or -1 with an exception set. They hold the
-//! interpreter lock all the time, also while they hold the cache's; no Python code runs under the
-//! latter, so the two cannot wait for each other.
+//! All functions except [`find_position`], [`len`], [`weight`] and [`load_wait`] are called with
+//! the interpreter lock and report errors like Python's own C functions: null or -1 with an
+//! exception set. They keep the interpreter lock, also while they hold the cache's lock. No Python
+//! code runs under the cache's lock, so the two locks cannot deadlock.
 //!
-//! What leaves the cache is laid aside for [`take_removed`] if somebody wants to be told: calling
-//! is `_hot.pyx`'s part.
+//! Removed entries are kept for [`take_removed`] if a listener was requested; `_hot.pyx` calls the
+//! listener.
 #![expect(unsafe_code, reason = "C callers hand over pointers and Python objects")]
 
 use std::ffi::c_int;
@@ -24,15 +24,15 @@ use crate::key::KeyBytes;
 use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed, with_key};
 use crate::pointers::slice_of;
 
-/// What [`find_position`] says besides positions and -1, "past the end".
+/// Result of [`find_position`] for an absent key; the others are positions and -1, "past the end".
 const MISS: i64 = -2;
 const CLOSED: i64 = -4;
 const RAISED: i64 = -5;
 
-/// What is behind a handle.
+/// The cache behind a handle.
 pub type Core = Cache<Key, Value, Object>;
 
-/// What [`stats`] tells; `_hot.pxd` has the same.
+/// Result of [`stats`]; `_hot.pxd` has the same layout.
 #[repr(C)]
 pub struct Stats {
     hits: u64,
@@ -49,31 +49,31 @@ pub struct Stats {
     weight_bytes: u64,
 }
 
-/// What left a cache and was not told yet.
+/// Removed entries that the listener was not yet told about.
 #[derive(Default)]
 struct Removed(Mutex<Vec<(Object, Object, RemovalCause)>>);
 
-/// Forks that this process comes from, counted since the module was loaded.
+/// Number of forks between the process that loaded the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many that are.
+/// Returns that number.
 pub fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Has children of this process notice that they are.
+/// Registers the handler that counts forks in child processes.
 pub fn notice_forks() {
-    // SAFETY: the handler only adds to an atomic. The call fails when memory is out, and then
-    // children use what they inherit.
+    // SAFETY: the handler only increments an atomic. The call fails when memory is exhausted;
+    // children then use the cache that they inherit.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
-/// A cache as C sees it. A forked child makes itself a new one inside: of the one it inherits
-/// another thread, which the child does not have, may hold the lock.
+/// A cache as C sees it. A forked child creates its own cache inside, because a thread that the
+/// child does not have may hold the lock of the inherited one.
 pub struct Handle {
     inner: AtomicPtr<Inner>,
     max_bytes: AtomicU64,
@@ -112,7 +112,7 @@ impl Handle {
         Box::into_raw(Box::new(Inner { forks, cache, removed }))
     }
 
-    /// The cache of this process.
+    /// Returns the cache of this process.
     #[inline]
     pub fn cache(&self) -> &Core {
         &self.inner().cache
@@ -120,7 +120,7 @@ impl Handle {
 
     #[inline]
     fn inner(&self) -> &Inner {
-        // SAFETY: made by `make`, and freed only with the handle.
+        // SAFETY: created by `make` and freed only with the handle.
         let inner = unsafe { &*self.inner.load(Ordering::Acquire) };
         if inner.forks == FORKS.load(Ordering::Relaxed) { inner } else { self.renewed(inner) }
     }
@@ -129,7 +129,7 @@ impl Handle {
     fn renewed(&self, inherited: &Inner) -> &Inner {
         let fresh = self.make();
         let inherited = ptr::from_ref(inherited).cast_mut();
-        // The inherited one is never freed: nothing of it may be touched.
+        // The inherited cache is never freed, because none of it may be accessed.
         let renewed = match self.inner.compare_exchange(
             inherited,
             fresh,
@@ -138,7 +138,7 @@ impl Handle {
         ) {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: just made, and nobody else has it.
+                // SAFETY: created just now and not shared.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }
@@ -151,7 +151,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let inner = *self.inner.get_mut();
-        // SAFETY: made by `make`; `&mut self` says that nobody uses it any more.
+        // SAFETY: created by `make`; `&mut self` proves that there is no other user.
         let forks = unsafe { (*inner).forks };
         if forks == FORKS.load(Ordering::Relaxed) {
             // SAFETY: as above.
@@ -166,7 +166,7 @@ impl Removed {
     }
 }
 
-/// 0 and less switch expiry off.
+/// Returns the time to live; `None` (no expiry) for 0 and less.
 fn ttl_of(ttl_ms: i64) -> Option<u64> {
     u64::try_from(ttl_ms).ok().filter(|&ttl_ms| ttl_ms > 0)
 }
@@ -181,7 +181,7 @@ fn cause_name(cause: RemovalCause) -> &'static str {
     }
 }
 
-/// A new cache; at most 0 milliseconds to live switch expiry off.
+/// Creates a cache. A time to live of at most 0 ms disables expiry.
 pub extern "C" fn new(
     max_bytes: u64,
     ttl_ms: i64,
@@ -200,10 +200,10 @@ pub extern "C" fn new(
     Box::into_raw(handle)
 }
 
-/// Frees a cache and what is in it, telling nobody; null is let be.
+/// Frees a cache and its entries without calling the listener. Ignores null.
 ///
 /// # Safety
-/// `handle` is null or came from [`new`], nobody uses it any more, and the caller holds the
+/// `handle` is null or came from [`new`], there is no other user, and the caller holds the
 /// interpreter lock.
 pub unsafe extern "C" fn free(handle: *mut Handle) {
     if !handle.is_null() {
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn free(handle: *mut Handle) {
     }
 }
 
-/// The bytes of a key, as `bytes`.
+/// Returns the bytes of a key as `bytes`.
 ///
 /// # Safety
 /// As [`with_key`].
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn key(key: *mut ffi::PyObject) -> *mut ffi::PyObject {
     bytes.unwrap_or(ptr::null_mut())
 }
 
-/// A new reference to the value of a key, or to `default`.
+/// Returns a new reference to the value of a key, or to `default`.
 ///
 /// # Safety
 /// As [`with_key`]; `handle` came from [`new`], `default` is alive.
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn get(
     }
 }
 
-/// Whether a key is there: 1, 0, or -1 with an exception.
+/// Returns 1 when a key is in the cache, 0 when not, -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -271,8 +271,8 @@ pub unsafe extern "C" fn contains(
     }
 }
 
-/// The byte position of an offset in the value of a key, -1 past its end, or one of the codes;
-/// -5 with an exception.
+/// Returns the byte position of an offset in the value of a key, -1 past its end, or one of the
+/// codes; -5 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -297,7 +297,8 @@ pub unsafe extern "C" fn lookup_position(
     }
 }
 
-/// The same with the bytes of a key, without the interpreter lock and without exceptions.
+/// Does what [`lookup_position`] does with the bytes of a key, without the interpreter lock and
+/// without exceptions.
 ///
 /// # Safety
 /// `handle` came from [`new`]; `key` is null or holds `length` bytes.
@@ -322,7 +323,7 @@ fn find(cache: &Core, key: &KeyBytes, target_offset: i64, now_ms: i64) -> i64 {
     }
 }
 
-/// Puts a value: 1 when it is kept, 0 when it is too heavy, -1 with an exception.
+/// Puts a value. Returns 1 when it is kept, 0 when it is too heavy, -1 with an exception.
 ///
 /// # Safety
 /// As [`get`]; `value` is alive, and `index` is null or a part of it.
@@ -347,7 +348,7 @@ pub unsafe extern "C" fn put(
     }
 }
 
-/// Removes a key: 1 when it was there, 0 when not, -1 with an exception.
+/// Removes a key. Returns 1 when it was in the cache, 0 when not, -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -362,7 +363,8 @@ pub unsafe extern "C" fn remove(handle: *const Handle, key: *mut ffi::PyObject) 
     }
 }
 
-/// Removes every key that a Python function says yes to; how many entries, -1 with an exception.
+/// Removes every key for which a Python function returns true. Returns the number of removed
+/// entries, -1 with an exception.
 ///
 /// # Safety
 /// As [`get`]; `predicate` is alive.
@@ -393,7 +395,7 @@ pub unsafe extern "C" fn remove_if(handle: *const Handle, predicate: *mut ffi::P
     }
 }
 
-/// Removes what has expired; how many entries, -1 with an exception.
+/// Removes expired entries. Returns their number, -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -407,7 +409,7 @@ pub unsafe extern "C" fn sweep(handle: *const Handle, now_ms: i64) -> i64 {
     cache.sweep(now_ms) as i64
 }
 
-/// Changes the bound; -1 with an exception.
+/// Changes the byte limit; -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -441,7 +443,7 @@ pub unsafe extern "C" fn set_ttl(handle: *const Handle, ttl_ms: i64) -> c_int {
     0
 }
 
-/// Removes everything, for good.
+/// Removes everything and keeps nothing from then on.
 ///
 /// # Safety
 /// As [`get`].
@@ -453,7 +455,7 @@ pub unsafe extern "C" fn close(handle: *const Handle) {
     cache.close();
 }
 
-/// Whether [`close`] was called.
+/// Returns 1 after [`close`], else 0.
 ///
 /// # Safety
 /// `handle` came from [`new`].
@@ -462,7 +464,7 @@ pub unsafe extern "C" fn is_closed(handle: *const Handle) -> c_int {
     unsafe { &*handle }.closed.load(Ordering::Relaxed).into()
 }
 
-/// Entries.
+/// Returns the number of entries.
 ///
 /// # Safety
 /// `handle` came from [`new`].
@@ -471,7 +473,7 @@ pub unsafe extern "C" fn len(handle: *const Handle) -> usize {
     unsafe { &*handle }.cache().len()
 }
 
-/// The sum of their weights.
+/// Returns the sum of the weights.
 ///
 /// # Safety
 /// `handle` came from [`new`].
@@ -480,7 +482,7 @@ pub unsafe extern "C" fn weight(handle: *const Handle) -> u64 {
     unsafe { &*handle }.cache().weight_bytes()
 }
 
-/// The bound.
+/// Returns the byte limit.
 ///
 /// # Safety
 /// `handle` came from [`new`].
@@ -489,7 +491,7 @@ pub unsafe extern "C" fn max_bytes(handle: *const Handle) -> u64 {
     unsafe { &*handle }.max_bytes.load(Ordering::Relaxed)
 }
 
-/// The time to live, as it was given.
+/// Returns the time to live as it was set.
 ///
 /// # Safety
 /// `handle` came from [`new`].
@@ -498,7 +500,7 @@ pub unsafe extern "C" fn ttl_ms(handle: *const Handle) -> i64 {
     unsafe { &*handle }.ttl_ms.load(Ordering::Relaxed)
 }
 
-/// What a cache counted.
+/// Writes the counters of the cache to `stats`.
 ///
 /// # Safety
 /// As [`get`]; `stats` can be written.
@@ -523,7 +525,7 @@ pub unsafe extern "C" fn stats(handle: *const Handle, stats: *mut Stats) {
     unsafe { stats.write(seen) };
 }
 
-/// What left the cache since the last call: a list of (key, value, cause), or None.
+/// Returns the entries removed since the last call as a list of (key, value, cause), or None.
 ///
 /// # Safety
 /// As [`get`].
@@ -535,7 +537,7 @@ pub unsafe extern "C" fn take_removed(handle: *const Handle) -> *mut ffi::PyObje
         return py.None().into_ptr();
     }
     let rows = removed.into_iter().map(|(key, value, cause)| {
-        // SAFETY: each reference is handed over.
+        // SAFETY: the list takes over each reference.
         let objects = unsafe {
             let key = Bound::from_owned_ptr(py, key.give());
             (key, Bound::from_owned_ptr(py, value.give()))

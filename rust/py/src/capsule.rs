@@ -1,6 +1,6 @@
-//! The C function table that `tierlog._hot`, and through it the Cython of other packages, calls
-//! without the interpreter lock. Its layout stands a second time in `_hot.pxd`; whoever changes it
-//! raises [`VERSION`].
+//! The C function table that `tierlog._hot`, and through it the Cython code of other packages,
+//! calls without the interpreter lock. `_hot.pxd` repeats its layout. A change of the layout must
+//! raise [`VERSION`].
 #![expect(unsafe_code, reason = "C callers hand over pointers")]
 
 use std::ffi::{CStr, c_int};
@@ -18,11 +18,11 @@ use crate::object::Index;
 use crate::pointers::slice_of;
 use crate::{cache, load, quota};
 
-/// Of the table's layout and of what its functions mean.
+/// Version of the table's layout and of the meaning of its functions.
 const VERSION: u32 = 4;
 const NAME: &CStr = c"tierlog._core._C_API";
 
-/// The table. Functions are only ever added at its end.
+/// The table. New functions are only added at its end.
 #[repr(C)]
 struct Api {
     version: u32,
@@ -81,7 +81,7 @@ struct Api {
     load_let_go: unsafe extern "C" fn(*mut Turn),
 }
 
-/// The largest entry of a `.index` at or below an offset; (base, 0) when there is none.
+/// Finds the largest entry of a `.index` at or below an offset; (base, 0) without one.
 ///
 /// # Safety
 /// `data` is null or holds `length` bytes; `offset` and `position` can be written.
@@ -103,7 +103,7 @@ unsafe extern "C" fn lookup_offset_index(
     }
 }
 
-/// Prepares look-ups in a remoteLogIndex whose columns stand in `index`.
+/// Prepares look-ups in the remoteLogIndex whose columns are in `index`.
 ///
 /// # Safety
 /// `index` can be read and written; its columns are as [`Index::survey`] says.
@@ -112,7 +112,8 @@ unsafe extern "C" fn survey_log_index(index: *mut Index) {
     unsafe { (*index).survey() };
 }
 
-/// The row of a remoteLogIndex whose last offset is the first to reach an offset; -1 past the end.
+/// Returns the row of a remoteLogIndex whose last offset is the first to reach an offset; -1 past
+/// the end.
 ///
 /// # Safety
 /// `index` was surveyed, and its columns are as they were then.
@@ -121,7 +122,8 @@ unsafe extern "C" fn lookup_log_index(index: *const Index, target_offset: i64) -
     unsafe { (*index).row(target_offset) }.map_or(-1, |row| row as isize)
 }
 
-/// A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.
+/// Returns a monotonic time in milliseconds. It is a few ms behind the exact clock and far cheaper
+/// to read.
 extern "C" fn coarse_now_ms() -> i64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `time` can be written.
@@ -133,7 +135,7 @@ extern "C" fn coarse_now_ms() -> i64 {
     time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
 
-/// Puts the table into the module.
+/// Adds the table to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cache::notice_forks();
     let api = Api {

@@ -1,4 +1,4 @@
-//! Files made durable together.
+//! Syncs many files at once.
 
 use std::fs::File;
 use std::io;
@@ -12,8 +12,8 @@ use tierlog_core::error::Error;
 use crate::buffer::duplicate;
 use crate::error::to_python;
 
-/// Syncs open files, descriptors by name, several at a time; an OSError carries the name of the
-/// first one that failed. Each is synced once, also after an error.
+/// Syncs open files, given as descriptors by name, several at a time. An OSError carries the name
+/// of the first file that failed. Each file is synced once, even after an error.
 #[pyfunction]
 pub fn sync_files(py: Python<'_>, files: &Bound<'_, PyDict>) -> PyResult<()> {
     let descriptors: Vec<RawFd> = files.values().extract()?;

@@ -1,4 +1,4 @@
-//! Core errors become the exceptions of `tierlog.errors`, which Python defines once.
+//! Converts core errors to the exceptions of `tierlog.errors`, which are defined once, in Python.
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -9,14 +9,14 @@ use tierlog_core::error::{Error, ErrorKind};
 static CORRUPT_DATA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static CLOSED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// The exception for something that was used after it was closed.
+/// Returns the exception for using something that is closed.
 pub fn closed(py: Python<'_>, text: &'static str) -> PyErr {
     CLOSED
         .import(py, "tierlog.errors", "ClosedError")
         .map_or_else(|failure| failure, |class| PyErr::from_type(class.clone(), text))
 }
 
-/// Maps a core error; `path` names the file when there is one.
+/// Converts a core error; `path` names the file, if any.
 pub fn to_python(py: Python<'_>, error: Error, path: Option<&str>) -> PyErr {
     match error.kind {
         ErrorKind::Io => os_error(py, &error, path),
@@ -50,7 +50,8 @@ fn corrupt_data(py: Python<'_>, error: &Error, path: Option<&str>) -> PyResult<P
     Ok(PyErr::from_value(class.call((), Some(&fields))?))
 }
 
-/// `OSError(errno, text, path)`, so that Python picks FileNotFoundError and the like itself.
+/// Returns `OSError(errno, text, path)`, so that Python selects FileNotFoundError and other
+/// subclasses itself.
 fn os_error(py: Python<'_>, error: &Error, path: Option<&str>) -> PyErr {
     let code = error.io.as_ref().and_then(std::io::Error::raw_os_error);
     match (code, path) {

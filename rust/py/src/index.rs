@@ -22,7 +22,7 @@ use crate::segment::{Batches, Source};
 type Named = Vec<(&'static str, Py<Column>)>;
 /// Producer id, first, last and last stable offset.
 type AbortedFields = (i64, i64, i64, i64);
-/// Two columns and the bytes their entries take.
+/// Two columns and the size of their entries.
 type Pair = (Py<Column>, Py<Column>, usize);
 
 fn named<const N: usize>(py: Python<'_>, values: [(&'static str, Values); N]) -> PyResult<Named> {
@@ -62,7 +62,8 @@ fn parse(
     Ok((Py::new(py, key)?, Py::new(py, value)?, found.valid_length))
 }
 
-/// A `.index` as (offset, position, bytes used); `tail` says what may follow the entries.
+/// Parses a `.index` and returns (offset, position, bytes used). `tail` says what may follow the
+/// entries.
 #[pyfunction]
 #[pyo3(signature = (data, base_offset, tail = "zeros"))]
 fn parse_offset_index(
@@ -74,7 +75,7 @@ fn parse_offset_index(
     parse(py, local_index::parse_offset_index, data, base_offset, tail)
 }
 
-/// A `.timeindex` as (timestamp, offset, bytes used).
+/// Parses a `.timeindex` and returns (timestamp, offset, bytes used).
 #[pyfunction]
 #[pyo3(signature = (data, base_offset, tail = "zeros"))]
 fn parse_time_index(
@@ -96,7 +97,7 @@ fn aborted(
         .map_err(|error| to_python(py, error, None))
 }
 
-/// A `.txnindex` as columns.
+/// Parses a `.txnindex` into columns.
 #[pyfunction]
 fn parse_transaction_index(
     py: Python<'_>,
@@ -117,8 +118,8 @@ fn parse_transaction_index(
     )
 }
 
-/// The aborted transactions of [from, upper bound) as (producer id, first, last, last stable
-/// offset), and whether that is all of them.
+/// Returns the aborted transactions of [from, upper bound) as (producer id, first, last, last
+/// stable offset), and whether the list is complete.
 #[pyfunction]
 fn collect_aborted(
     py: Python<'_>,
@@ -135,7 +136,7 @@ fn collect_aborted(
     Ok((found.into_iter().map(fields).collect(), complete))
 }
 
-/// A producer `.snapshot` as columns; -1 is unknown.
+/// Parses a producer `.snapshot` into columns; -1 is unknown.
 #[pyfunction]
 fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Named> {
     let input = Input::new(data)?;
@@ -164,7 +165,7 @@ fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<
     )
 }
 
-/// The largest entry at or below an offset, as (offset, position); (base, 0) when there is none.
+/// Returns the largest entry at or below an offset as (offset, position); (base, 0) without one.
 #[pyfunction]
 fn lookup_offset_index(
     data: &Bound<'_, PyAny>,
@@ -175,7 +176,7 @@ fn lookup_offset_index(
     Ok(local_index::lookup_offset(input.bytes(), base_offset, target_offset))
 }
 
-/// The first entry at or past a position, as (offset, position); None beyond the last.
+/// Returns the first entry at or past a position as (offset, position); None past the last.
 #[pyfunction]
 fn lookup_upper_bound(
     data: &Bound<'_, PyAny>,
@@ -186,8 +187,8 @@ fn lookup_upper_bound(
     Ok(local_index::lookup_upper_bound(input.bytes(), base_offset, end_position))
 }
 
-/// The largest entry at or below a timestamp, as (timestamp, offset); (-1, base) when there is
-/// none.
+/// Returns the largest entry at or below a timestamp as (timestamp, offset); (-1, base) without
+/// one.
 #[pyfunction]
 fn lookup_time_index(
     data: &Bound<'_, PyAny>,
@@ -202,7 +203,7 @@ fn encoded<'py>(py: Python<'py>, bytes: Result<Vec<u8>>) -> PyResult<Bound<'py, 
     bytes.map(|bytes| PyBytes::new(py, &bytes)).map_err(|error| to_python(py, error, None))
 }
 
-/// A `.index` or remoteOffsetIndex of (offset, position) columns.
+/// Encodes (offset, position) columns as a `.index` or remoteOffsetIndex.
 #[pyfunction]
 fn encode_offset_index<'py>(
     py: Python<'py>,
@@ -222,8 +223,8 @@ fn encode_offset_index<'py>(
     encoded(py, py.detach(write))
 }
 
-/// A `.timeindex` or remoteTimeIndex of (timestamp, offset) columns; rows whose timestamp does
-/// not pass the largest before are left out.
+/// Encodes (timestamp, offset) columns as a `.timeindex` or remoteTimeIndex. Rows whose timestamp
+/// does not exceed the largest one before are left out.
 #[pyfunction]
 fn encode_time_index<'py>(
     py: Python<'py>,
@@ -257,7 +258,7 @@ fn pairs<'a>(
     Ok(first.iter().copied().zip(second.iter().copied()))
 }
 
-/// Every index of a segment as bytes, and what else its batches tell.
+/// Every index of a segment as bytes, and further results of the rebuild.
 #[pyclass(frozen, get_all, module = "tierlog._core")]
 pub struct Rebuilt {
     /// `.index`
@@ -270,7 +271,7 @@ pub struct Rebuilt {
     transaction_index: Py<PyBytes>,
     /// `.snapshot` at the end offset.
     producer_snapshot: Py<PyBytes>,
-    /// (epoch, start offset) wherever the leader epoch rises.
+    /// (epoch, start offset) for each rise of the leader epoch.
     leader_epochs: Vec<(i32, i64)>,
     /// (leader epoch, bytes of its batches).
     bytes_per_epoch: Vec<(i32, u64)>,
@@ -278,19 +279,19 @@ pub struct Rebuilt {
     end_offset: i64,
     /// First offset of the oldest open transaction, else the end offset.
     last_stable_offset: i64,
-    /// First offset of the oldest open transaction.
+    /// First offset of the oldest open transaction, None without one.
     first_open_transaction_offset: Option<i64>,
     /// Largest timestamp of any batch, -1 without one.
     max_timestamp_ms: i64,
-    /// Last offset of the first batch that has it.
+    /// Last offset of the first batch with that timestamp.
     max_timestamp_offset: i64,
-    /// The rows of the scan and why it stopped.
+    /// Rows of the scan and the reason why it stopped.
     batches: Py<Batches>,
-    /// Whether the rows are all there; none are where there would be too many.
+    /// True when the rows are complete; false when there were too many, and none are kept.
     batches_complete: bool,
 }
 
-/// The producer state that a snapshot holds; none without one.
+/// Returns the producer state of a snapshot; an empty state without one.
 pub fn producers_before(
     py: Python<'_>,
     snapshot: Option<&Bound<'_, PyAny>>,
@@ -301,10 +302,10 @@ pub fn producers_before(
         .map_err(|error| to_python(py, error, Some("producer_snapshot")))
 }
 
-/// Rebuilds the indexes of a whole segment, from the producer state that `producer_snapshot`
-/// holds. With `now_ms`, producers silent for `producer_id_expiration_ms` are left out. Every byte
-/// that is read of an open file is also written to the file `copy_to`, which errors name by its
-/// `name`.
+/// Rebuilds the indexes of a whole segment, starting from the producer state of
+/// `producer_snapshot`. With `now_ms`, producers silent for `producer_id_expiration_ms` are left
+/// out. Every byte read from an open file is also written to the file `copy_to`, which errors name
+/// as `name`.
 #[pyfunction]
 #[pyo3(signature = (
     source, index_interval_bytes, base_offset, producer_snapshot, now_ms,
@@ -350,7 +351,7 @@ fn rebuild_indexes(
 }
 
 impl Rebuilt {
-    /// Moves what a segment says to Python.
+    /// Converts the results of a segment to Python.
     pub fn new(
         py: Python<'_>,
         rebuilt: &rebuild::Rebuilt,
@@ -378,7 +379,7 @@ impl Rebuilt {
     }
 }
 
-/// An error of the file that is read, or of the one that is written.
+/// Returns an error of the file that is read, or of the file that is written.
 fn failed_copy(
     py: Python<'_>,
     error: Error,
@@ -395,7 +396,7 @@ fn failed_copy(
     }
 }
 
-/// Puts what Python calls into the module.
+/// Adds the functions and classes of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Rebuilt>()?;
     module.add_function(wrap_pyfunction!(parse_offset_index, module)?)?;

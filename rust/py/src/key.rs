@@ -1,4 +1,4 @@
-//! Cache keys: the one place that turns a Python key into the bytes it is known by.
+//! Cache keys: the only place that converts a Python key to the bytes that identify it.
 //!
 //! | Python | bytes |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `int` of 128 bits | `I`, 16 bytes, little-endian |
 //! | `tuple` of these | `t`, then of each its length (8 bytes, little-endian) and its bytes |
 //!
-//! Exact types only: `True` is not 1 here, and no subclass brings an equality of its own.
+//! Only exact types are keys: `True` does not equal 1, and a subclass cannot change equality.
 #![expect(unsafe_code, reason = "a slice by another name")]
 
 use std::hash::{Hash, Hasher};
@@ -18,7 +18,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
-/// Longer keys are put together on the heap.
+/// Longer keys are built on the heap.
 const INLINE_BYTES: usize = 120;
 
 /// The bytes of a key, as look-ups compare them.
@@ -29,7 +29,7 @@ pub struct KeyBytes([u8]);
 impl KeyBytes {
     #[inline]
     pub fn new(bytes: &[u8]) -> &Self {
-        // SAFETY: nothing but the bytes, as the representation says.
+        // SAFETY: `KeyBytes` has the same representation as its bytes.
         unsafe { &*(ptr::from_ref(bytes) as *const Self) }
     }
 
@@ -40,21 +40,22 @@ impl KeyBytes {
 }
 
 impl Hash for KeyBytes {
-    /// Without the length, which says nothing more: no key is hashed as a part of another thing.
+    /// Hashes without the length, which adds no information: a key is never hashed as a part of
+    /// something else.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.0);
     }
 }
 
-/// Where the bytes of a key are put together.
+/// Memory in which the bytes of a key are built.
 pub struct Scratch {
     inline: [u8; INLINE_BYTES],
     length: usize,
     heap: Vec<u8>,
 }
 
-/// A key, or a part of a tuple, before it is written.
+/// A key, or an item of a tuple, before it is written.
 enum Part<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
@@ -63,17 +64,17 @@ enum Part<'a> {
 }
 
 impl Scratch {
-    /// Nothing yet.
+    /// Creates empty memory.
     #[inline]
     pub fn new() -> Self {
         Self { inline: [0; INLINE_BYTES], length: 0, heap: Vec::new() }
     }
 
-    /// The bytes of a key. TypeError for any other type, OverflowError for an int of more than
-    /// 128 bits, UnicodeEncodeError for a str that is no Unicode.
+    /// Returns the bytes of a key. Raises TypeError for any other type, OverflowError for an int of
+    /// more than 128 bits, UnicodeEncodeError for a str that is not valid Unicode.
     #[inline]
     pub fn key(&mut self, key: &Bound<'_, PyAny>) -> PyResult<&KeyBytes> {
-        // The usual keys without the detour of a `Part`, which costs more than all the rest.
+        // The usual keys skip `Part`, which costs more than everything else here.
         if let Ok(text) = key.cast_exact::<PyString>() {
             self.push_tagged(b's', text.to_str()?.as_bytes());
         } else if let Ok(bytes) = key.cast_exact::<PyBytes>() {
@@ -84,7 +85,8 @@ impl Scratch {
         Ok(KeyBytes::new(self.bytes()))
     }
 
-    /// The last key made, and how much of it that is, if it fits: a copy of fixed size is cheaper.
+    /// Returns size and bytes of the last key, if they fit into `SIZE`: a copy of fixed size is
+    /// cheaper.
     #[inline]
     pub fn short<const SIZE: usize>(&self) -> Option<(usize, [u8; SIZE])> {
         let room = self.inline.first_chunk::<SIZE>()?;
@@ -148,7 +150,7 @@ impl Scratch {
 }
 
 impl<'a> Part<'a> {
-    /// None for a tuple or what can be no key at all.
+    /// Returns None for a tuple or a type that cannot be a key.
     fn of(key: &'a Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         if let Ok(text) = key.cast_exact::<PyString>() {
             return Ok(Some(Self::Text(text.to_str()?)));
@@ -168,7 +170,7 @@ impl<'a> Part<'a> {
         Ok(Some(Self::Long(number)))
     }
 
-    /// With its tag.
+    /// Returns the number of bytes, including the tag.
     fn length(&self) -> usize {
         1 + match self {
             Self::Text(text) => text.len(),

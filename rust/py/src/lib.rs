@@ -1,5 +1,6 @@
-//! `tierlog._core`: the Python face of tierlog-core. Conversions only: take buffers and numbers,
-//! let go of the interpreter lock, call the core, hand back columns that numpy wraps in place.
+//! `tierlog._core`: the Python binding of tierlog-core. It only converts: it takes buffers and
+//! numbers, releases the interpreter lock, calls the core, and returns columns that numpy wraps
+//! without a copy.
 #![deny(unsafe_code)]
 
 mod buffer;
@@ -29,7 +30,7 @@ use pyo3::prelude::*;
 
 use crate::buffer::{Column, Input};
 
-/// CRC-32C of `data`, going on from `seed`, the value of the bytes before it.
+/// Returns the CRC-32C of `data`, continued from `seed`, the checksum of the bytes before it.
 #[pyfunction]
 #[pyo3(signature = (data, seed = 0))]
 fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
@@ -41,7 +42,7 @@ fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
     }))
 }
 
-/// CRC-32 (zlib) of `data`, going on from `seed`.
+/// Returns the CRC-32 (zlib) of `data`, continued from `seed`.
 #[pyfunction]
 #[pyo3(signature = (data, seed = 0))]
 fn crc32(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {

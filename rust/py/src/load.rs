@@ -1,4 +1,4 @@
-//! Loads of cache entries for C callers: one loads, the others wait. See [`crate::cache`].
+//! C interface for loads of cache entries: one thread loads, the others wait. See [`crate::cache`].
 #![expect(unsafe_code, reason = "C callers hand over pointers and Python objects")]
 
 use std::ffi::c_int;
@@ -13,21 +13,21 @@ use tierlog_core::cache::{Begun, LoadError, Outcome, Ticket, Waiter};
 use crate::cache::{Handle, forks};
 use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed};
 
-/// A load as the thread sees it that wants the value.
+/// A load from the point of view of the calling thread.
 pub enum Turn {
-    /// To be loaded by this thread. The cache outlives it: its caller holds the cache.
+    /// This thread has to load. The cache outlives the turn, because the caller holds it.
     Mine { ticket: Ticket<'static, Key, Value, Object, RandomState>, forks: u64 },
-    /// Being loaded by another.
+    /// Another thread is loading.
     Theirs(Waiter<Key, Value, Object>),
 }
 
-/// What [`begin`] tells; `_hot.pxd` has the same.
+/// Result of [`begin`]; `_hot.pxd` has the same layout.
 #[repr(C)]
 pub struct Begin {
     kind: c_int,
-    /// With [`HIT`], a new reference.
+    /// With [`HIT`], a new reference; else null.
     value: *mut ffi::PyObject,
-    /// Otherwise; to be given to exactly one of [`fail`], [`finish`] and [`let_go`].
+    /// Null with [`HIT`]; else to be passed to exactly one of [`fail`], [`finish`] and [`let_go`].
     turn: *mut Turn,
     began_ms: i64,
 }
@@ -42,7 +42,7 @@ const HIT: c_int = 1;
 const MINE: c_int = 2;
 const THEIRS: c_int = 3;
 
-/// Begins to load a key unless it is there; -1 with an exception.
+/// Starts to load a key unless it is in the cache; -1 with an exception.
 ///
 /// # Safety
 /// As [`crate::cache::get`]; `begin` can be written.
@@ -52,8 +52,8 @@ pub unsafe extern "C" fn begin(
     now_ms: i64,
     begin: *mut Begin,
 ) -> c_int {
-    // SAFETY: as the caller promises; the cache lives as long as its handle, which the caller
-    // keeps until the load is over.
+    // SAFETY: as the caller promises; the cache lives as long as its handle, which the caller keeps
+    // until the load has ended.
     let (cache, py) = unsafe { ((*handle).cache(), python()) };
     // SAFETY: as the caller promises.
     let Some(key) = (unsafe { key_of(key) }) else { return -1 };
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn begin(
     0
 }
 
-/// Gives up a load of one's own: everybody who waits gets the error, or, without one, begins
-/// again.
+/// Ends this thread's load without a value. Every waiter gets `error`; without an error, waiters
+/// start again.
 ///
 /// # Safety
 /// `turn` came from [`begin`] and is used up; `error` is null or alive; this thread holds the
@@ -97,7 +97,8 @@ pub unsafe extern "C" fn fail(turn: *mut Turn, error: *mut ffi::PyObject, now_ms
     }
 }
 
-/// Ends a load of one's own with a value: 1 when it is kept, 0 when not, -1 with an exception.
+/// Ends this thread's load with a value. Returns 1 when it is kept, 0 when not, -1 with an
+/// exception.
 ///
 /// # Safety
 /// As [`fail`]; `value` is alive, and `index` is null or a part of it.
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn finish(
     }
 }
 
-/// The ticket of a load of one's own. None in a forked child, whose cache is another one.
+/// Returns the ticket of this thread's load; None in a forked child, which has another cache.
 ///
 /// # Safety
 /// As [`fail`].
@@ -128,7 +129,7 @@ unsafe fn mine(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Object, Ra
     match *unsafe { Box::from_raw(turn) } {
         Turn::Mine { ticket, forks: began } if began == forks() => Some(ticket),
         Turn::Mine { ticket, .. } => {
-            // Another thread of the parent may hold the lock that dropping it takes.
+            // Dropping the ticket takes a lock that another thread of the parent may hold.
             std::mem::forget(ticket);
             None
         }
@@ -136,7 +137,7 @@ unsafe fn mine(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Object, Ra
     }
 }
 
-/// Waits for another's load, without the interpreter lock; 1 when it is over.
+/// Waits for another thread's load without the interpreter lock. Returns 1 when it has ended.
 ///
 /// # Safety
 /// `turn` came from [`begin`] and is not used up.
@@ -150,8 +151,8 @@ pub unsafe extern "C" fn wait(turn: *const Turn, duration_ms: u64) -> c_int {
     }
 }
 
-/// What another's load, which is over, brought: a new reference to its value, or to `again` when
-/// it was given up; null with an exception.
+/// Returns the result of another thread's load that has ended: a new reference to its value, or to
+/// `again` when it was cancelled; null with an exception.
 ///
 /// # Safety
 /// As [`wait`]; `again` is alive; this thread holds the interpreter lock.

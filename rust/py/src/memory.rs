@@ -1,4 +1,4 @@
-//! Memory of columns and of large reads that Python has released, kept for the next ones: at most
+//! Pools of the memory that Python has released, for later columns and large reads: at most
 //! `LIMIT_BYTES` of each, until [`release_spare_memory`] is called.
 
 use std::mem;
@@ -9,7 +9,8 @@ use tierlog_core::error::Result;
 use tierlog_core::memory::slabs::{Found, Slab, Slabs, new_slab};
 use tierlog_core::memory::spare::{Item, MIN_BYTES, Spare};
 
-/// The columns of 256 MiB of small records, or the read-ahead of one fast sequential reader.
+/// Memory for the columns of 256 MiB of small records, or for the read-ahead of one fast sequential
+/// reader.
 const LIMIT_BYTES: usize = 128 << 20;
 
 static COLUMNS: Mutex<Spare> = Mutex::new(Spare::new(LIMIT_BYTES));
@@ -23,17 +24,17 @@ fn slabs() -> MutexGuard<'static, Slabs> {
     SLABS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes all kept columns; other threads find none until [`give_columns`].
+/// Takes all pooled columns; other threads find none until [`give_columns`].
 pub fn take_columns() -> Spare {
     mem::replace(&mut *columns(), Spare::new(LIMIT_BYTES))
 }
 
-/// Keeps the columns that [`take_columns`] returned and the caller did not use.
+/// Returns the columns that [`take_columns`] returned and the caller did not use to the pool.
 pub fn give_columns(unused: Spare) {
     columns().give_all(unused);
 }
 
-/// Keeps the memory of a column if it is large.
+/// Puts the memory of a column into the pool if it is large.
 pub fn give_column<T: Item>(column: Vec<T>) {
     if column.capacity() * size_of::<T>() >= MIN_BYTES {
         columns().give(column);
@@ -50,13 +51,13 @@ pub fn take_slab(size: usize) -> Result<Slab> {
     }
 }
 
-/// Keeps the memory of a read that Python has released.
+/// Puts the memory of a read that Python has released into the pool.
 pub fn give_slab(slab: Slab) {
     let gone = slabs().give(slab);
     drop(gone);
 }
 
-/// Returns all kept memory to the system; the result is its size in bytes.
+/// Returns all pooled memory to the system, and its size in bytes as the result.
 #[pyfunction]
 pub fn release_spare_memory() -> usize {
     let idle_slabs = mem::replace(&mut *slabs(), Slabs::new(LIMIT_BYTES));

@@ -1,4 +1,4 @@
-//! Python objects inside the cache, and the keys they are known by.
+//! Python objects in the cache, and their keys.
 #![expect(unsafe_code, reason = "counts references to Python objects")]
 
 use std::borrow::Borrow;
@@ -15,17 +15,17 @@ use crate::error;
 use crate::key::{KeyBytes, Scratch};
 use crate::pointers::slice_of;
 
-/// A reference to a Python object. Cloned and dropped only by threads that hold the interpreter
-/// lock.
+/// A reference to a Python object. Only threads that hold the interpreter lock may clone or drop
+/// it.
 pub struct Object(*mut ffi::PyObject);
 
-// SAFETY: threads that do not hold the interpreter lock only move it or look past it.
+// SAFETY: threads without the interpreter lock only move it or borrow it.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}
 
 impl Object {
-    /// A new reference.
+    /// Takes a new reference.
     ///
     /// # Safety
     /// `object` is alive, and this thread holds the interpreter lock.
@@ -35,12 +35,12 @@ impl Object {
         Self(object)
     }
 
-    /// The object, as long as this reference is there.
+    /// Returns the object, which lives as long as this reference.
     pub fn as_ptr(&self) -> *mut ffi::PyObject {
         self.0
     }
 
-    /// A reference that the caller takes over.
+    /// Returns the reference, which the caller then owns.
     pub fn give(self) -> *mut ffi::PyObject {
         mem::ManuallyDrop::new(self).0
     }
@@ -48,26 +48,27 @@ impl Object {
 
 impl Clone for Object {
     fn clone(&self) -> Self {
-        // SAFETY: alive through this reference; who clones holds the interpreter lock.
+        // SAFETY: alive through this reference; the cloning thread holds the interpreter lock.
         unsafe { Self::new(self.0) }
     }
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: the one reference this is; who drops holds the interpreter lock.
+        // SAFETY: releases the one reference of this value; the dropping thread holds the
+        // interpreter lock.
         unsafe { ffi::Py_DECREF(self.0) };
     }
 }
 
-/// A key: the bytes it is known by, and the object it came as.
+/// A key: the bytes that identify it, and the Python object it was made from.
 #[derive(Clone)]
 pub struct Key {
     bytes: Bytes,
     pub object: Object,
 }
 
-/// Short keys lie where they are compared.
+/// Bytes of a key; short keys are stored inline.
 #[derive(Clone)]
 enum Bytes {
     Inline(u8, [u8; INLINE_BYTES]),
@@ -101,23 +102,24 @@ impl Hash for Key {
     }
 }
 
-/// Where the entries of a value lie, for look-ups without the interpreter; `_hot.pxd` has the same.
-/// It and what it points to belong to the value's object and never change.
+/// Location of a value's index entries, for look-ups without the interpreter; `_hot.pxd` has the
+/// same layout. The index and its data belong to the value's object and never change.
 #[repr(C)]
 pub struct Index {
     length: usize,
-    /// Of a remoteLogIndex, last offsets; of a local index its file.
+    /// Last offsets of a remoteLogIndex, or the file of a local index.
     first: *const c_void,
-    /// Of a remoteLogIndex, else null.
+    /// Positions of a remoteLogIndex, null for a local index.
     position: *const i64,
-    /// Of a local index.
+    /// Base offset of a local index.
     base_offset: i64,
-    /// Of a remoteLogIndex.
+    /// Model of the last offsets of a remoteLogIndex.
     slope: Slope,
 }
 
 impl Index {
-    /// The row of a remoteLogIndex that holds an offset or what follows it; `None` past the end.
+    /// Returns the row of a remoteLogIndex that holds an offset or the first one after it; `None`
+    /// past the end.
     ///
     /// # Safety
     /// `first` holds `length` last offsets, of which `slope` was made.
@@ -127,7 +129,7 @@ impl Index {
         self.slope.lookup(last_offset, target_offset)
     }
 
-    /// Makes `slope`.
+    /// Computes `slope`.
     ///
     /// # Safety
     /// `first` is null or holds `length` last offsets.
@@ -137,13 +139,13 @@ impl Index {
     }
 }
 
-/// What [`Value::find`] says of a value that is no index.
+/// Result of [`Value::find`] for a value without an index.
 pub const NO_INDEX: i64 = -3;
 
 #[derive(Clone)]
 pub struct Value {
     object: Object,
-    /// Null for a value without one.
+    /// Index of the value, or null.
     index: *const Index,
 }
 
@@ -160,22 +162,23 @@ impl Value {
         Self { object: unsafe { Object::new(object) }, index }
     }
 
-    /// A reference to the object, for a thread that holds the interpreter lock.
+    /// Returns a reference to the object, for a thread that holds the interpreter lock.
     #[inline]
     pub fn object(&self) -> Object {
         self.object.clone()
     }
 
-    /// The byte position of an offset, -1 past the end, or [`NO_INDEX`].
+    /// Returns the byte position of an offset, -1 past the end, or [`NO_INDEX`].
     pub fn find(&self, target_offset: i64) -> i64 {
         // SAFETY: null, or a part of `object`, which is alive.
         let Some(index) = (unsafe { self.index.as_ref() }) else { return NO_INDEX };
         if index.position.is_null() {
-            // SAFETY: `length` bytes that the object keeps.
+            // SAFETY: `length` bytes that the object keeps alive.
             let data = unsafe { slice_of(index.first.cast::<u8>(), index.length) };
             return local_index::lookup_offset(data, index.base_offset, target_offset).1.into();
         }
-        // SAFETY: two columns of `length` rows that the object keeps, surveyed when it was made.
+        // SAFETY: two columns of `length` rows that the object keeps alive, surveyed at its
+        // creation.
         let (row, position) =
             unsafe { (index.row(target_offset), slice_of(index.position, index.length)) };
         row.map_or(-1, |row| position[row])
@@ -201,7 +204,7 @@ pub fn raise_closed(py: Python<'_>) -> c_int {
     raise(py, error::closed(py, "this cache was closed"))
 }
 
-/// Does something with the bytes of a key, or sets the exception that it is none.
+/// Calls `work` with the bytes of a key, or sets the exception when it is no valid key.
 ///
 /// # Safety
 /// `key` is alive, and this thread holds the interpreter lock.
@@ -219,7 +222,7 @@ pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&KeyBytes) 
     }
 }
 
-/// A key of the cache's own, or the exception that it is none.
+/// Returns an owned key, or sets the exception when it is no valid key.
 ///
 /// # Safety
 /// As [`with_key`].

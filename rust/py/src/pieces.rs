@@ -1,4 +1,4 @@
-//! Segments scanned in pieces: what a worker finds in a range, and the fold of what many found.
+//! Segments scanned in ranges by several workers, and the fold of their results.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ use crate::error::to_python;
 use crate::index::{Rebuilt, producers_before};
 use crate::segment::Batches;
 
-/// All that a piece is, for other processes.
+/// State of a range, for other processes.
 type State = (
     (u64, u64, u64),
     (&'static str, String, String),
@@ -59,31 +59,31 @@ impl Piece {
         )
     }
 
-    /// Where its first batch begins.
+    /// Returns the position of its first batch.
     #[getter]
     fn start_position(&self) -> u64 {
         self.0.start
     }
 
-    /// Where its last batch ends.
+    /// Returns the position after its last batch.
     #[getter]
     fn end_position(&self) -> u64 {
         self.0.stop.position
     }
 
-    /// Why it ends there.
+    /// Returns the reason why it ends there.
     #[getter]
     fn stop_reason(&self) -> &'static str {
         self.0.stop.reason.name()
     }
 
-    /// How many batches.
+    /// Returns the number of batches.
     #[getter]
     fn batches(&self) -> u64 {
         self.0.batches
     }
 
-    /// Bytes of its outline; None where that would have been too large.
+    /// Returns the size of its outline; None when the outline was too large to keep.
     #[getter]
     fn outline_bytes(&self) -> Option<usize> {
         self.0.outline.as_ref().map(Vec::len)
@@ -95,7 +95,8 @@ fn opened(source: &Bound<'_, PyAny>) -> PyResult<SegmentFile> {
     SegmentFile::from_file(file).map_err(|error| to_python(source.py(), error, None))
 }
 
-/// The piece that begins in [start, until) of an open file; None where no batch seems to.
+/// Scans the range [start, until) of an open file from its first batch on; None when no batch seems
+/// to begin there.
 #[pyfunction]
 #[pyo3(signature = (source, start, until, base_offset, next_base_offset, max_outline_bytes))]
 fn find_piece(
@@ -115,7 +116,7 @@ fn find_piece(
         .map_err(|error| to_python(py, error, None))
 }
 
-/// The piece that begins at `start` of an open file, where a batch does.
+/// Scans the range that begins at `start` of an open file, where a batch begins.
 #[pyfunction]
 #[pyo3(signature = (source, start, until, after_offset, max_outline_bytes))]
 fn scan_piece(
@@ -139,14 +140,14 @@ fn scan_piece(
         .map_err(|error| to_python(py, error, None))
 }
 
-/// The same piece with its outline, however large; no checksum is compared again.
+/// Scans the same range with its outline, however large; compares no checksum again.
 #[pyfunction]
 fn outline_again(py: Python<'_>, source: &Bound<'_, PyAny>, piece: &Piece) -> PyResult<Piece> {
     let file = opened(source)?;
     py.detach(|| outline(&file, &piece.0)).map(Piece).map_err(|error| to_python(py, error, None))
 }
 
-/// A segment put together from its pieces.
+/// A segment put together from the results of its ranges.
 #[pyclass(module = "tierlog._core")]
 pub struct SegmentFold(Option<pieces::SegmentFold>);
 
@@ -173,36 +174,36 @@ impl SegmentFold {
         Ok(Self(Some(pieces::SegmentFold::new(visitor))))
     }
 
-    /// Where the next piece must begin.
+    /// Returns the position at which the next range must begin.
     #[getter]
     fn position(&self) -> PyResult<u64> {
         Ok(self.fold()?.position())
     }
 
-    /// The last offset so far, -1 before any batch.
+    /// Returns the last offset so far, -1 before any batch.
     #[getter]
     fn last_offset(&self) -> PyResult<i64> {
         Ok(self.fold()?.last_offset())
     }
 
-    /// Whether the batches have ended before the file did.
+    /// Returns true when the batches ended before the file did.
     #[getter]
     fn is_stopped(&self) -> PyResult<bool> {
         Ok(self.fold()?.is_stopped())
     }
 
-    /// Whether the piece goes on exactly where the ones before it end.
+    /// Returns true when the range begins exactly where the ones before it end.
     fn fits(&self, piece: &Piece) -> PyResult<bool> {
         Ok(self.fold()?.fits(&piece.0))
     }
 
-    /// Takes a piece that fits.
+    /// Adds a range that fits.
     fn take(&mut self, py: Python<'_>, piece: &Piece) -> PyResult<()> {
         let Some(fold) = self.0.as_mut() else { return self.fold().map(drop) };
         py.detach(|| fold.take(&piece.0)).map_err(|error| to_python(py, error, None))
     }
 
-    /// What a rebuild of the whole would have come to.
+    /// Returns the result that a rebuild of the whole segment would have.
     fn finish(&mut self, py: Python<'_>) -> PyResult<Rebuilt> {
         self.fold()?;
         let Some(folded) = self.0.take().map(|fold| py.detach(|| fold.finish(None))) else {
@@ -213,7 +214,7 @@ impl SegmentFold {
     }
 }
 
-/// The rows of pieces as tables of about so many bytes of the segment.
+/// The rows of ranges as tables of about a given number of segment bytes.
 #[pyclass(module = "tierlog._core")]
 pub struct PartTables(pieces::PartTables);
 
@@ -224,7 +225,7 @@ impl PartTables {
         Self(pieces::PartTables::new(part_bytes))
     }
 
-    /// The tables that are whole once the rows of `piece` were added.
+    /// Adds the rows of `piece` and returns the tables that are then complete.
     fn take(&mut self, py: Python<'_>, piece: &Piece) -> PyResult<Vec<Batches>> {
         py.detach(|| self.0.take(&piece.0))
             .map_err(|error| to_python(py, error, None))?
@@ -233,7 +234,7 @@ impl PartTables {
             .collect()
     }
 
-    /// The last table, which may be empty.
+    /// Returns the last table, which may be empty.
     fn finish(&mut self, py: Python<'_>) -> PyResult<Batches> {
         table(py, self.0.finish())
     }
@@ -251,7 +252,7 @@ fn table(py: Python<'_>, part: BatchColumns) -> PyResult<Batches> {
     Batches::new(py, part, Scan { stop, range_crc32c: None })
 }
 
-/// Puts what Python calls into the module.
+/// Adds the functions and classes of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Piece>()?;
     module.add_class::<SegmentFold>()?;

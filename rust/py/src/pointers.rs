@@ -1,4 +1,4 @@
-//! What C callers hand over as pointers.
+//! Memory that C callers pass as pointers.
 #![expect(unsafe_code, reason = "C callers hand over pointers")]
 
 use std::slice;

@@ -1,7 +1,7 @@
-//! Quota sensors for C callers: numbers in, numbers out, no Python object, no lock.
+//! C interface of the quota sensors: only numbers, no Python object, no lock.
 //!
-//! A sensor is a pointer from [`new`] to [`free`]; any number of threads may use it in between.
-//! A negative answer is one of the codes below, which `_hot.pyx` turns into exceptions.
+//! A sensor is a pointer, valid from [`new`] to [`free`]; any number of threads may use it in
+//! between. A negative result is one of the codes below, which `_hot.pyx` converts to exceptions.
 #![expect(unsafe_code, reason = "C callers hand over pointers")]
 
 use std::ffi::c_int;
@@ -13,18 +13,18 @@ use tierlog_core::quota::{
 
 use crate::pointers::slice_of;
 
-/// Stands for "unlimited" where a limit is a signed number.
+/// A signed limit that means "unlimited".
 const UNLIMITED: i64 = -1;
-/// Stands for the latest moment that a sensor knows, where a caller has no time.
+/// A time that means the latest moment that the sensor knows, for callers without a clock.
 const LATEST_MS: i64 = i64::MIN;
 
-// `_hot.pxd` keeps a token as two words.
+// `_hot.pxd` stores a token as two words.
 const _: () = assert!(size_of::<Token>() == 16 && align_of::<Token>() == 8);
 
-/// The code of a negative amount among many.
+/// The code for a negative amount in a list.
 const NEGATIVE: i64 = -4;
 
-/// Why a call was refused; `_hot.pxd` has the same numbers.
+/// Returns the code of a refusal; `_hot.pxd` has the same numbers.
 fn code(error: &QuotaError) -> i64 {
     match error {
         QuotaError::AmountTooLarge(_) => -1,
@@ -35,7 +35,7 @@ fn code(error: &QuotaError) -> i64 {
     }
 }
 
-/// What a snapshot looks like to C.
+/// Layout of a snapshot in C.
 #[repr(C)]
 pub struct Snapshot {
     rate: f64,
@@ -73,7 +73,7 @@ fn time_of(now_ms: i64) -> Option<i64> {
     (now_ms != LATEST_MS).then_some(now_ms)
 }
 
-/// An answer in milliseconds, or the code of its refusal.
+/// Returns milliseconds, or the code of a refusal.
 fn answer(result: Result<u64, QuotaError>) -> i64 {
     match result {
         Ok(duration_ms) => i64::try_from(duration_ms).unwrap_or(i64::MAX),
@@ -81,7 +81,7 @@ fn answer(result: Result<u64, QuotaError>) -> i64 {
     }
 }
 
-/// The sensor behind a handle.
+/// Returns the sensor behind a handle.
 ///
 /// # Safety
 /// `sensor` came from [`new`], and [`free`] is not called during `'a`.
@@ -90,7 +90,7 @@ unsafe fn sensor_of<'a>(sensor: *const QuotaSensor) -> &'a QuotaSensor {
     unsafe { &*sensor }
 }
 
-/// A sensor, or null when the settings are out of range. A negative limit is none.
+/// Creates a sensor; null when the settings are out of range. A negative limit means none.
 pub extern "C" fn new(
     num_samples: u64,
     window_ms: u64,
@@ -106,10 +106,10 @@ pub extern "C" fn new(
     QuotaSensor::new(settings).map_or(ptr::null_mut(), |sensor| Box::into_raw(Box::new(sensor)))
 }
 
-/// Frees a sensor; null is let be.
+/// Frees a sensor; ignores null.
 ///
 /// # Safety
-/// `sensor` is null or came from [`new`], and nobody uses it any more.
+/// `sensor` is null or came from [`new`], and there is no other user.
 pub unsafe extern "C" fn free(sensor: *mut QuotaSensor) {
     if !sensor.is_null() {
         // SAFETY: it was boxed by `new`, and the caller gives it up.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn free(sensor: *mut QuotaSensor) {
     }
 }
 
-/// Counts bytes; 0, or a code.
+/// Records bytes and returns 0 or a code.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn record(sensor: *const QuotaSensor, amount: u64, now_ms:
     sensor.record(amount, now_ms).map_or_else(|error| code(&error), |()| 0)
 }
 
-/// Counts bytes; the milliseconds to wait, or a code.
+/// Records bytes and returns the milliseconds to wait, or a code.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn record_and_throttle_ms(
     answer(sensor.record_and_throttle_ms(amount, now_ms))
 }
 
-/// Counts the sum of `count` amounts as one; the milliseconds to wait, or a code.
+/// Records the sum of `count` amounts as one and returns the milliseconds to wait, or a code.
 ///
 /// # Safety
 /// As [`sensor_of`]; `amounts` is null or holds `count` values.
@@ -153,8 +153,8 @@ pub unsafe extern "C" fn record_many(
 ) -> i64 {
     // SAFETY: as the caller promises.
     let (sensor, amounts) = unsafe { (sensor_of(sensor), slice_of(amounts, count)) };
-    // Whether one is negative shows in the sign of all of them together, and a sum of magnitudes
-    // that fit 63 bits needs more than 2^64 of them to pass 128.
+    // The signs of all amounts together show whether one is negative. A sum of magnitudes of 63
+    // bits exceeds 128 bits only with more than 2^64 of them.
     let mut signs = 0;
     let mut sum = 0_u128;
     for &amount in amounts {
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn record_many(
     answer(sensor.record_and_throttle_ms(sum, now_ms))
 }
 
-/// Bytes per second.
+/// Returns bytes per second.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn rate(sensor: *const QuotaSensor, now_ms: i64) -> f64 {
     unsafe { sensor_of(sensor) }.rate(now_ms)
 }
 
-/// The milliseconds to wait.
+/// Returns the milliseconds to wait.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn throttle_ms(sensor: *const QuotaSensor, now_ms: i64) ->
     answer(Ok(unsafe { sensor_of(sensor) }.throttle_ms(now_ms)))
 }
 
-/// Bytes per second, -1 for no limit.
+/// Returns the limit in bytes per second, -1 for no limit.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -195,7 +195,8 @@ pub unsafe extern "C" fn limit(sensor: *const QuotaSensor) -> i64 {
     limit_to(unsafe { sensor_of(sensor) }.limit())
 }
 
-/// Changes the limit; a negative one is none, and [`LATEST_MS`] the latest moment it knows.
+/// Changes the limit. A negative limit means none; [`LATEST_MS`] means the latest moment that the
+/// sensor knows.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -204,7 +205,7 @@ pub unsafe extern "C" fn set_limit(sensor: *const QuotaSensor, limit: i64, now_m
     unsafe { sensor_of(sensor) }.set_limit_at(limit_of(limit), time_of(now_ms));
 }
 
-/// All bytes ever counted.
+/// Returns all bytes ever recorded.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -213,7 +214,7 @@ pub unsafe extern "C" fn total(sensor: *const QuotaSensor) -> u64 {
     unsafe { sensor_of(sensor) }.total()
 }
 
-/// What a sensor has seen.
+/// Writes a snapshot of the sensor to `snapshot`.
 ///
 /// # Safety
 /// As [`sensor_of`]; `snapshot` can be written.
@@ -228,7 +229,7 @@ pub unsafe extern "C" fn snapshot(
     unsafe { snapshot.write(Snapshot::from(seen)) }
 }
 
-/// Asks for bytes: 0 and a token, the milliseconds to wait, or a code.
+/// Requests bytes. Returns 0 and writes a token, or returns the milliseconds to wait, or a code.
 ///
 /// # Safety
 /// As [`sensor_of`]; `token` can be written.
@@ -245,13 +246,13 @@ pub unsafe extern "C" fn try_reserve(
             unsafe { token.write(granted) };
             0
         }
-        // Nobody is told to wait no time at all.
+        // A wait is at least 1 ms, because 0 means granted.
         Ok(Reserve::Wait(wait_ms)) => answer(Ok(wait_ms.max(1))),
         Err(error) => code(&error),
     }
 }
 
-/// What a reservation became; 0, or a code. [`LATEST_MS`] as above.
+/// Settles a reservation. Returns 0 or a code. [`LATEST_MS`] as above.
 ///
 /// # Safety
 /// As [`sensor_of`]; `token` is one that [`try_reserve`] wrote, used once.

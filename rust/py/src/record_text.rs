@@ -1,4 +1,4 @@
-//! `TextTemplate`: records as text, many of them in one buffer.
+//! `TextTemplate`: formats many records as text in one buffer.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,10 +11,10 @@ use crate::records::Views;
 use crate::row_columns;
 use crate::segment::Batches;
 
-/// Room behind the limit, for the record that reaches it.
+/// Memory beyond the limit, for the record that reaches it.
 const BEYOND_BYTES: usize = 64 << 10;
 
-/// What to print of each record.
+/// A compiled template for records.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct TextTemplate {
     tokens: Vec<Token>,
@@ -22,15 +22,16 @@ pub struct TextTemplate {
 
 #[pymethods]
 impl TextTemplate {
-    /// `parts` are bytes, printed as they are, and names of tokens.
+    /// Creates a template from `parts`: bytes, which are printed as they are, and names of tokens.
     #[new]
     fn new(parts: &Bound<'_, PyList>) -> PyResult<Self> {
         let tokens = parts.iter().map(|part| token(&part)).collect::<PyResult<_>>()?;
         Ok(Self { tokens })
     }
 
-    /// Records from row `first` on, until there are `limit_bytes` or all are there; and the row
-    /// that comes next. `strings` is the row of `keys` and `values` that row 0 has.
+    /// Formats records from row `first` on, until the text has `limit_bytes` or all records are
+    /// formatted. Returns the text and the next row. `strings` is the row of `keys` and `values`
+    /// that belongs to row 0.
     #[expect(clippy::too_many_arguments, reason = "the columns of decoded records")]
     #[pyo3(signature = (
         first, limit_bytes, *, offset, timestamp_ms, keys, values, strings, header_ends,

@@ -1,4 +1,4 @@
-//! `decode_records`: records as columns, and the way from a view to `bytes`.
+//! `decode_records`: records as columns, and the conversion of views to `bytes`.
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -32,25 +32,25 @@ impl Views {
         self.rows
     }
 
-    /// 16 bytes per row.
+    /// Returns the views, 16 bytes per row.
     #[getter]
     fn views(&self, py: Python<'_>) -> Py<Column> {
         self.views.clone_ref(py)
     }
 
-    /// One bit per row, lowest first; None when nothing is null.
+    /// Returns the bitmap, one bit per row, lowest first; None without nulls.
     #[getter]
     fn validity(&self, py: Python<'_>) -> Option<Py<Column>> {
         self.validity.as_ref().map(|column| column.clone_ref(py))
     }
 
-    /// Nulls.
+    /// Returns the number of nulls.
     #[getter]
     fn null_count(&self) -> usize {
         self.null_count
     }
 
-    /// Rows `start` to `end` as a list of bytes or None.
+    /// Returns rows `start` to `end` as a list of bytes or None.
     fn to_list<'py>(
         &self,
         py: Python<'py>,
@@ -76,7 +76,7 @@ impl Views {
         PyList::new(py, items)
     }
 
-    /// Rows `start` to `end` one after the other: offsets and bytes; a null has none.
+    /// Returns rows `start` to `end` as offsets and consecutive bytes; a null has no bytes.
     fn to_binary(
         &self,
         py: Python<'_>,
@@ -102,7 +102,7 @@ impl Views {
         Ok((Column::i32(offsets), Column::new(Values::U8(data))))
     }
 
-    /// Row `row` as bytes or None.
+    /// Returns row `row` as bytes or None.
     fn item<'py>(
         &self,
         py: Python<'py>,
@@ -139,7 +139,7 @@ fn beyond_its_buffer() -> PyErr {
 }
 
 impl Views {
-    /// The views and the bitmap.
+    /// Returns the views and the bitmap.
     pub fn strings(&self) -> Strings<'_> {
         Strings {
             views: self.views.get().views(),
@@ -171,7 +171,7 @@ pub struct Records {
     header_values: Py<Views>,
     batches: Py<Batches>,
     batch_starts: Py<Column>,
-    /// What views point into: the source's range first, then opened batches.
+    /// Data buffers of the views: the range of the source first, then decompressed batches.
     data_buffers: Py<PyList>,
 }
 
@@ -206,9 +206,9 @@ impl Records {
 
 /// The range to decode.
 enum Range<'a> {
-    /// Bytes `start` to `end` of a buffer that Python keeps.
+    /// Bytes `start` to `end` of a buffer that Python keeps alive.
     Held { bytes: &'a [u8], start: usize, end: usize },
-    /// Our own copy, from byte `start` of the source on, behind bytes that are left out.
+    /// A private copy that starts at byte `start` of the source; the first `lead` bytes are unused.
     Owned { bytes: Vec<u8>, lead: usize, start: u64 },
 }
 
@@ -269,7 +269,7 @@ impl<'a> Range<'a> {
         records::check_records(bytes, start, options)
     }
 
-    /// The range, and where in the source it starts.
+    /// Returns the bytes of the range and their position in the source.
     fn bytes(&self) -> (&[u8], u64) {
         match self {
             Self::Held { bytes, start, end } => (&bytes[*start..*end], *start as u64),
@@ -277,10 +277,10 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// The Python object behind data buffer 0.
+    /// Returns the Python object behind data buffer 0.
     fn into_buffer<'py>(self, source: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            // An empty view of anything but bytes cannot be cast.
+            // An empty view can only be cast if its items are bytes.
             Self::Held { start, end, .. } if start == end => {
                 Ok(PyBytes::new(source.py(), b"").into_any())
             }
@@ -298,7 +298,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Decodes the batches of `source` from byte `start` to `end`, as far as the memory budget goes.
+/// Decodes the batches of `source` from byte `start` to `end`, up to the memory budget.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of the Python function")]
 #[pyo3(signature = (source, start, end, verify_crc, include_control, max_decompressed_bytes, budget_bytes))]

@@ -1,4 +1,4 @@
-//! The remoteLogIndex: columns to bytes and back.
+//! The remoteLogIndex: encoding from columns and decoding to columns.
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -12,7 +12,7 @@ use tierlog_core::index::remote::{
 use crate::buffer::{Column, Input, Longs, Place, Values, new_bytes};
 use crate::error::to_python;
 
-/// A copy of a column, so that nobody changes it while the interpreter lock is released.
+/// Copies a column, so that no thread changes it while the interpreter lock is released.
 pub fn column<T: Element>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<T>> {
     let view = PyBuffer::<T>::get(object)
         .map_err(|error| PyTypeError::new_err(format!("{name}: {error}")))?;
@@ -31,7 +31,7 @@ enum Rdis<'a, 'py> {
 }
 
 impl Rdis<'_, '_> {
-    /// Calls `each` with the rdis in order, and says how many there are.
+    /// Calls `each` with the rdis in order and returns their number.
     fn for_each(&self, mut each: impl FnMut(usize, &[u8]) -> PyResult<()>) -> PyResult<usize> {
         let mut rows = 0;
         match self {
@@ -57,7 +57,7 @@ impl Rdis<'_, '_> {
     }
 }
 
-/// The items of a list or tuple as a tuple, which nobody can change.
+/// Returns the items of a list or tuple as a tuple, which cannot change.
 fn frozen<'py>(rdi: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     if let Ok(list) = rdi.cast::<PyList>() {
         return Ok(list.to_tuple());
@@ -103,8 +103,8 @@ impl Numbers {
         })
     }
 
-    /// Values go straight from the columns into the entries, each read once; the checksums follow
-    /// without the interpreter lock.
+    /// Encodes the entries. Values are copied from the columns straight into the entries, each read
+    /// once. The checksums follow without the interpreter lock.
     fn encode<'py>(&self, py: Python<'py>, rdis: &Rdis<'_, '_>) -> PyResult<Bound<'py, PyBytes>> {
         let rows = self.rows()?;
         let mut size = 0;
@@ -136,8 +136,8 @@ impl Numbers {
     }
 }
 
-/// Encodes columns of i64. `rdi` is a list or tuple of bytes; or, with `rdi_start` and
-/// `rdi_length` (i64), the buffer that they point into.
+/// Encodes columns of i64. `rdi` is a list or tuple of bytes, or a buffer into which the i64
+/// columns `rdi_start` and `rdi_length` point.
 #[pyfunction]
 #[pyo3(signature = (
     first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length, rdi,
@@ -175,7 +175,7 @@ fn encode_remote_log_index<'py>(
     }
 }
 
-/// The remoteLogIndex of a segment from its batch columns, one entry per run of at least
+/// Encodes the remoteLogIndex of a segment from its batch columns: one entry per range of at least
 /// `group_bytes`, with the rdi `<key>:<byte position>`.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the columns of a scan")]
@@ -218,13 +218,13 @@ fn encode_batch_runs<'py>(
 pub struct RemoteLogIndex {
     columns: Vec<(&'static str, Py<Column>)>,
     rows: usize,
-    /// Bytes of all entries.
+    /// Size of all entries together.
     #[pyo3(get)]
     valid_length: usize,
-    /// A trailer follows them.
+    /// True when a trailer follows the entries.
     #[pyo3(get)]
     has_trailer: bool,
-    /// Why the bytes after them were left out: (reason, expected, found) of a torn append.
+    /// (reason, expected, found) of a torn append after the entries; None without one.
     #[pyo3(get)]
     torn: Option<(&'static str, String, String)>,
 }
@@ -235,18 +235,20 @@ impl RemoteLogIndex {
         self.rows
     }
 
-    /// The columns by name: i64, `data_length` i32.
+    /// Returns the columns by name: i64, `data_length` i32.
     fn columns(&self, py: Python<'_>) -> Vec<(&'static str, Py<Column>)> {
         self.columns.iter().map(|(name, column)| (*name, column.clone_ref(py))).collect()
     }
 
-    /// The row of the first entry whose last offset reaches `target_offset`; -1 past the end.
+    /// Returns the row of the first entry whose last offset is at least `target_offset`; -1 past
+    /// the end.
     fn lookup_offset(&self, target_offset: i64) -> i64 {
         let row = remote_index::lookup_offset(self.values("last_offset"), target_offset);
         row.map_or(-1, |row| row as i64)
     }
 
-    /// The row of the first entry whose last timestamp reaches `target_ms`; -1 when none does.
+    /// Returns the row of the first entry whose last timestamp is at least `target_ms`; -1 without
+    /// one.
     fn lookup_timestamp(&self, target_ms: i64) -> i64 {
         let row = remote_index::lookup_timestamp(self.values("last_timestamp_ms"), target_ms);
         row.map_or(-1, |row| row as i64)
@@ -260,8 +262,8 @@ impl RemoteLogIndex {
     }
 }
 
-/// Reads and verifies a whole remoteLogIndex. With `recover`, a torn append at its end is
-/// reported instead of refused.
+/// Reads and verifies a whole remoteLogIndex. With `recover`, a torn append at its end is reported
+/// instead of refused.
 #[pyfunction]
 #[pyo3(signature = (data, recover = false))]
 fn decode_remote_log_index(
@@ -294,8 +296,8 @@ fn decode_remote_log_index(
     })
 }
 
-/// What a verified entry says: position, first and last offset, first and last timestamp,
-/// data length, rdi.
+/// Fields of a verified entry: position, first and last offset, first and last timestamp, data
+/// length, rdi.
 type EntryFields<'py> = (usize, i64, i64, i64, i64, i32, Bound<'py, PyBytes>);
 
 fn fields<'py>(py: Python<'py>, entry: &Entry<'_>) -> EntryFields<'py> {
@@ -310,7 +312,7 @@ fn fields<'py>(py: Python<'py>, entry: &Entry<'_>) -> EntryFields<'py> {
     )
 }
 
-/// The entry at `position`, verified.
+/// Returns the verified entry at `position`.
 #[pyfunction]
 fn read_remote_entry<'py>(
     py: Python<'py>,
@@ -322,7 +324,7 @@ fn read_remote_entry<'py>(
     Ok(fields(py, &entry))
 }
 
-/// The entry of `target_offset` in undecoded files, by way of the remoteOffsetIndex; None past
+/// Finds the entry of `target_offset` in undecoded files through the remoteOffsetIndex; None past
 /// the end.
 #[pyfunction]
 fn find_remote_offset<'py>(
@@ -339,7 +341,7 @@ fn find_remote_offset<'py>(
     Ok(entry.map(|entry| fields(py, &entry)))
 }
 
-/// Puts what Python calls into the module.
+/// Adds the functions and classes of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RemoteLogIndex>()?;
     module.add_function(wrap_pyfunction!(encode_remote_log_index, module)?)?;

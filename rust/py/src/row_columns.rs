@@ -1,4 +1,4 @@
-//! `row_columns`: what rows of a table have beside their records.
+//! `row_columns`: the columns of table rows besides the records.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,8 +10,8 @@ use crate::segment::Batches;
 /// Times in microseconds, timestamp types, leader epochs, producer ids and epochs, base sequences.
 pub type Columns = (Column, Column, Column, Column, Column, Column);
 
-/// Six columns, a row for each of `timestamp_ms`; rows `starts[i]` to `starts[i + 1]` are of batch
-/// i. ValueError unless every row has a batch.
+/// Returns six columns with one row for each of `timestamp_ms`; rows `starts[i]` to `starts[i + 1]`
+/// belong to batch i. Raises ValueError unless every row has a batch.
 #[pyfunction]
 pub fn row_columns(
     py: Python<'_>,
@@ -34,7 +34,7 @@ pub fn row_columns(
     Ok(columns(found))
 }
 
-/// In the order of `Columns`.
+/// Returns the columns in the order of `Columns`.
 pub fn columns(rows: RowColumns) -> Columns {
     (
         Column::i64(rows.timestamp_us),
@@ -46,7 +46,7 @@ pub fn columns(rows: RowColumns) -> Columns {
     )
 }
 
-/// Of each batch: -1 none, 0 create time, 1 log append time.
+/// Returns the timestamp type of each batch: -1 none, 0 create time, 1 log append time.
 pub fn timestamp_types(batches: &Batches) -> Option<Vec<i32>> {
     fields(batches).map(|fields| fields.timestamp_types())
 }

@@ -1,4 +1,4 @@
-//! `scan_segment`: a source walked into columns.
+//! `scan_segment`: scans a source into columns.
 
 use std::path::PathBuf;
 
@@ -12,19 +12,19 @@ use tierlog_core::source::{CopyTarget, SegmentFile};
 use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;
 
-/// A path to open, an open file, or bytes to use.
+/// A source of segment bytes.
 pub enum Source {
-    /// A file, and whether the caller owns it.
+    /// A path to open, and whether the caller owns the file.
     Path { path: PathBuf, own_file: bool },
-    /// A file that the caller has opened; its own descriptor stays with the caller.
+    /// A file that the caller has opened. The caller keeps its own descriptor.
     File(SegmentFile),
-    /// A buffer.
+    /// A buffer with the bytes.
     Bytes(Input),
 }
 
 impl Source {
-    /// `str` and `os.PathLike` are paths, what has `fileno()` is an open file, everything else
-    /// must be a buffer.
+    /// Creates a source: `str` and `os.PathLike` are paths, an object with `fileno()` is an open
+    /// file, everything else must be a buffer.
     pub fn new(object: &Bound<'_, PyAny>, own_file: bool) -> PyResult<Self> {
         if object.is_instance_of::<PyString>() || object.hasattr("__fspath__")? {
             return Ok(Self::Path { path: object.extract()?, own_file });
@@ -38,7 +38,7 @@ impl Source {
         Ok(Self::Bytes(Input::new(object)?))
     }
 
-    /// The path as text, for errors.
+    /// Returns the path as text, for errors.
     pub fn name(&self) -> Option<String> {
         match self {
             Self::Path { path, .. } => Some(path.to_string_lossy().into_owned()),
@@ -46,7 +46,7 @@ impl Source {
         }
     }
 
-    /// Walks the source.
+    /// Scans the source.
     pub fn scan<V: tierlog_core::segment::Visitor>(
         &self,
         options: &ScanOptions,
@@ -66,7 +66,7 @@ impl Source {
         }
     }
 
-    /// Walks an open file and writes what it reads to `target`.
+    /// Scans an open file and writes the bytes it reads to `target`.
     pub fn copy<V: tierlog_core::segment::Visitor>(
         &self,
         options: &ScanOptions,
@@ -84,27 +84,27 @@ impl Source {
         }
     }
 
-    /// An error of the core with this source's name.
+    /// Converts an error of the core and adds the name of this source.
     pub fn error(&self, py: Python<'_>, error: Error) -> PyErr {
         to_python(py, error, self.name().as_deref())
     }
 }
 
-/// What all batches of a scan add up to.
+/// Totals over all batches of a scan.
 #[pyclass(frozen, get_all, module = "tierlog._core")]
 pub struct BatchSummary {
     /// Records present.
     records: i64,
-    /// The smallest first timestamp, of batches that have one.
+    /// Smallest first timestamp that is set.
     first_timestamp_ms: Option<i64>,
-    /// Whether a batch belongs to a transaction.
+    /// True when a batch belongs to a transaction.
     has_transactions: bool,
-    /// The codecs of batches that are no control batches, a bit for each code.
+    /// Codecs of the data batches, a bit for each code. Control batches do not count.
     codecs: u8,
-    /// Where the last batch ends; 0 without any.
+    /// Position after the last batch; 0 without batches.
     end_position: i64,
-    /// First and last offset, first and last leader epoch of batches of magic 2 that each begin
-    /// right after the one before, in epochs that never fall; `None` if they are not like that.
+    /// First and last offset, first and last leader epoch, if the batches are contiguous, have
+    /// magic 2 and their epochs never decrease; else None.
     run: Option<(i64, i64, i32, i32)>,
 }
 
@@ -122,25 +122,25 @@ impl BatchSummary {
     }
 }
 
-/// The columns of a scan and why it stopped.
+/// The columns of a scan and the reason why it stopped.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct Batches {
     columns: Vec<(&'static str, Py<Column>)>,
     rows: usize,
     summary: Summary,
-    /// The name of the stop reason.
+    /// Name of the stop reason.
     #[pyo3(get)]
     stop_reason: &'static str,
-    /// First byte that was not accepted.
+    /// Position of the first byte that was not accepted.
     #[pyo3(get)]
     stop_position: u64,
-    /// What a whole segment would hold there.
+    /// What a valid segment would hold there.
     #[pyo3(get)]
     stop_expected: String,
-    /// What this one holds.
+    /// What this segment holds.
     #[pyo3(get)]
     stop_found: String,
-    /// CRC-32C of the range, if asked for and read to its end.
+    /// CRC-32C of the range, if requested and read to its end.
     #[pyo3(get)]
     range_crc32c: Option<u32>,
 }
@@ -151,29 +151,29 @@ impl Batches {
         self.rows
     }
 
-    /// What all of them add up to.
+    /// Returns totals over all batches.
     fn summary(&self) -> BatchSummary {
         BatchSummary::new(&self.summary)
     }
 
-    /// The columns by name.
+    /// Returns the columns by name.
     fn columns(&self, py: Python<'_>) -> Vec<(&'static str, Py<Column>)> {
         self.columns.iter().map(|(name, column)| (*name, column.clone_ref(py))).collect()
     }
 }
 
 impl Batches {
-    /// How many there are.
+    /// Returns the number of batches.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The column of that name.
+    /// Returns the column with that name.
     pub fn values(&self, name: &str) -> Option<&Values> {
         self.columns.iter().find(|(one, _)| *one == name).map(|(_, column)| column.get().values())
     }
 
-    /// Moves the columns of a scan to Python.
+    /// Converts the columns of a scan to Python.
     pub fn new(py: Python<'_>, batches: BatchColumns, scan: Scan) -> PyResult<Self> {
         let (rows, summary) = (batches.len(), batches.summary());
         let values = [
@@ -208,7 +208,7 @@ impl Batches {
     }
 }
 
-/// Walks `source` from byte `start` to `end`.
+/// Scans `source` from byte `start` to `end`.
 #[pyfunction]
 #[pyo3(signature = (source, start, end, verify_crc, hash_bytes, own_file))]
 pub fn scan_segment(

@@ -1,4 +1,4 @@
-//! Large reads into memory of earlier reads.
+//! Large reads into pooled buffers.
 
 use std::os::fd::RawFd;
 
@@ -10,7 +10,7 @@ use crate::buffer::{Column, Input, Values, duplicate};
 use crate::error::to_python;
 use crate::memory::take_slab;
 
-/// Returns up to `size_bytes` of an open file from `position` on.
+/// Reads up to `size_bytes` of an open file from `position` on.
 #[pyfunction]
 pub fn read_slab(
     py: Python<'_>,
@@ -27,7 +27,7 @@ pub fn read_slab(
     read.map(column).map_err(|error| to_python(py, error, None))
 }
 
-/// Returns all pieces joined; ValueError for more than `size_bytes`.
+/// Joins all ranges into one buffer. Raises ValueError when they exceed `size_bytes`.
 #[pyfunction]
 pub fn join_slab(py: Python<'_>, pieces: &Bound<'_, PyAny>, size_bytes: usize) -> PyResult<Column> {
     let taken = py.detach(|| take_slab(size_bytes));

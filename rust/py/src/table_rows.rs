@@ -1,4 +1,4 @@
-//! `read_rows`: rows of a table straight out of a segment file, in the buffers that Arrow wants.
+//! `read_rows`: decodes table rows directly from a segment file into Arrow buffers.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -11,28 +11,28 @@ use crate::memory;
 use crate::row_columns::columns;
 use crate::segment::Source;
 
-/// Rows in columns.
+/// Table rows as columns.
 #[pyclass(frozen, get_all, module = "tierlog._core")]
 pub struct TableRows {
-    /// i64.
+    /// Offset of each row, i64.
     offset: Py<Column>,
-    /// As `row_columns` has them.
+    /// The columns that `row_columns` returns.
     columns: Py<PyTuple>,
-    /// None when nobody wanted them.
+    /// Keys; None when they were not requested.
     keys: Option<Py<PyTuple>>,
-    /// None when nobody wanted them.
+    /// Values; None when they were not requested.
     values: Option<Py<PyTuple>>,
-    /// Where the first batch begins that was not read.
+    /// Position of the first batch that was not read.
     stop_position: u64,
-    /// The lowest offset that it may have.
+    /// Smallest offset that this batch may have.
     next_offset: i64,
-    /// It is not the usual, or the file ends there.
+    /// True when the slow path has to continue there, or the file ends.
     is_last: bool,
 }
 
-/// Rows of the usual batches of an open file from `position` on: those with offsets from
-/// `start_offset` to, not including, `end_offset`. A batch whose offsets are not between
-/// `next_offset` and `limit` is not the usual.
+/// Returns the rows of an open file from `position` on, with offsets from `start_offset` to before
+/// `end_offset`. Stops at a batch that the fast path does not cover, or whose offsets are not
+/// between `next_offset` and `limit`.
 #[pyfunction]
 #[pyo3(signature = (source, position, size_bytes, rows, offsets, batch_offsets, keys, values))]
 #[expect(clippy::too_many_arguments, reason = "by name in Python")]
@@ -78,7 +78,7 @@ pub fn read_rows(
     })
 }
 
-/// Offsets, bytes and, when something is null, validity.
+/// Returns offsets, bytes and, if there are nulls, validity.
 fn binary(py: Python<'_>, rows: BinaryRows) -> PyResult<Py<PyTuple>> {
     let bytes = |bytes| Column::new(Values::U8(bytes));
     let validity = (!rows.validity.is_empty()).then(|| bytes(rows.validity));

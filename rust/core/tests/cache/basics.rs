@@ -27,7 +27,7 @@ fn a_value_is_found_until_it_is_removed() {
 }
 
 #[test]
-fn the_least_recently_used_go_first_though_the_clock_stands_still() {
+fn least_recently_used_entries_go_first_on_a_stopped_clock() {
     let (cache, told) = told(3, Some(1000));
     for key in 1..=3 {
         cache.put(key, key, 1, 0).expect("open");
@@ -43,7 +43,7 @@ fn the_least_recently_used_go_first_though_the_clock_stands_still() {
 }
 
 #[test]
-fn room_is_made_before_an_entry_is_put() {
+fn entries_are_evicted_before_one_is_put() {
     let cache = Arc::new(std::sync::OnceLock::<Cache<u64, u64>>::new());
     let most = Arc::new(AtomicU64::new(0));
     let listener = {
@@ -64,7 +64,7 @@ fn room_is_made_before_an_entry_is_put() {
 }
 
 #[test]
-fn what_nobody_uses_expires_and_a_use_starts_the_time_again() {
+fn unused_entries_expire_and_a_use_restarts_the_time() {
     let (cache, told) = told(100, Some(1000));
     cache.put(1, 1, 1, 0).expect("open");
     cache.put(2, 2, 1, 0).expect("open");
@@ -81,7 +81,7 @@ fn what_nobody_uses_expires_and_a_use_starts_the_time_again() {
 }
 
 #[test]
-fn a_cache_that_is_only_put_to_gets_rid_of_what_is_too_old() {
+fn puts_remove_expired_entries() {
     let (cache, told) = told(u64::MAX, Some(10));
     for key in 0..1000 {
         cache.put(key, key, 1, key as i64).expect("open");
@@ -91,7 +91,7 @@ fn a_cache_that_is_only_put_to_gets_rid_of_what_is_too_old() {
 }
 
 #[test]
-fn another_value_replaces_the_first() {
+fn put_replaces_the_value() {
     let (cache, told) = told(10, Some(1000));
     cache.put(1, 1, 6, 0).expect("open");
     cache.put(2, 2, 4, 0).expect("open");
@@ -106,7 +106,7 @@ fn another_value_replaces_the_first() {
 }
 
 #[test]
-fn what_is_heavier_than_the_cache_is_not_kept() {
+fn entry_heavier_than_the_cache_is_not_kept() {
     let (cache, told) = told(10, None);
     cache.put(1, 1, 1, 0).expect("open");
     assert_eq!(cache.put(1, 2, 11, 0), Ok(false));
@@ -135,7 +135,7 @@ fn weights_above_four_gib_count_in_full() {
 }
 
 #[test]
-fn a_smaller_bound_holds_at_once() {
+fn smaller_bound_holds_at_once() {
     let (cache, told) = told(10_000, Some(1000));
     for key in 0..10_000 {
         cache.put(key, key, 1, 0).expect("open");
@@ -153,7 +153,7 @@ fn a_smaller_bound_holds_at_once() {
 }
 
 #[test]
-fn another_time_to_live_holds_for_what_is_there() {
+fn changed_time_to_live_holds_for_existing_entries() {
     let (cache, _) = told(100, None);
     cache.put(1, 1, 1, 0).expect("open");
     assert_eq!(cache.sweep(TEN_YEARS_MS), 0);
@@ -168,7 +168,7 @@ fn another_time_to_live_holds_for_what_is_there() {
 }
 
 #[test]
-fn keys_are_removed_by_what_the_predicate_says() {
+fn keys_that_match_the_predicate_are_removed() {
     let (cache, told) = told(10_000, None);
     for key in 0..1000 {
         cache.put(key, key, 1, 0).expect("open");
@@ -198,7 +198,7 @@ fn nothing_is_kept_after_closing() {
 }
 
 #[test]
-fn a_clock_that_jumps_ten_years_does_no_harm() {
+fn clock_that_jumps_ten_years_does_no_harm() {
     for (first, second) in [(0, TEN_YEARS_MS), (TEN_YEARS_MS, 0), (i64::MIN, i64::MAX), (9, -9)] {
         let cache: Cache<u64, u64> = Cache::new(settings(100, Some(900_000)));
         cache.put(1, 1, 1, first).expect("open");
@@ -219,7 +219,7 @@ fn a_clock_that_jumps_ten_years_does_no_harm() {
 }
 
 #[test]
-fn a_clock_a_little_behind_counts_as_where_the_others_are() {
+fn clock_slightly_behind_counts_as_the_latest_time() {
     let cache: Cache<u64, u64> = Cache::new(settings(100, Some(10_000)));
     cache.put(1, 1, 1, 50_000).expect("open");
     assert_eq!(cache.get(&1, 45_000), Some(1));
@@ -229,7 +229,7 @@ fn a_clock_a_little_behind_counts_as_where_the_others_are() {
 }
 
 #[test]
-fn counts_are_kept_if_wanted() {
+fn counters_are_kept_if_requested() {
     let (cache, _) = told(2, Some(100));
     for key in 0..3 {
         cache.put(key, key, 1, 0).expect("open");
@@ -276,7 +276,7 @@ impl Hasher for OnePlace {
 }
 
 #[test]
-fn keys_that_collide_are_still_told_apart() {
+fn colliding_keys_are_distinguished() {
     let cache: Cache<u64, u64, String, _> = Cache::with_hasher(settings(500, None), None, OnePlace);
     for key in 0..1000 {
         cache.put(key, key * 3, 1, 0).expect("open");
@@ -309,7 +309,7 @@ fn a_million_keys_come_and_go() {
 }
 
 #[test]
-fn keys_may_be_looked_up_by_what_they_borrow_as() {
+fn keys_are_found_by_their_borrowed_form() {
     let cache: Cache<Vec<u8>, u64> = Cache::new(settings(100, None));
     cache.put(b"abc".to_vec(), 1, 1, 0).expect("open");
     assert_eq!(cache.get(b"abc".as_slice(), 0), Some(1));
@@ -317,7 +317,7 @@ fn keys_may_be_looked_up_by_what_they_borrow_as() {
 }
 
 #[test]
-fn a_look_holds_what_is_removed_meanwhile() {
+fn value_lives_while_a_reader_uses_it() {
     let dropped = Arc::new(());
     let cache: Cache<u64, Arc<()>> = Cache::new(settings(1, None));
     cache.put(1, Arc::clone(&dropped), 1, 0).expect("open");
@@ -335,7 +335,7 @@ fn a_look_holds_what_is_removed_meanwhile() {
 }
 
 #[test]
-fn a_listener_that_panics_leaves_the_cache_whole() {
+fn panicking_listener_leaves_the_cache_intact() {
     let listener = Box::new(|key: &u64, _: &Arc<()>, _, _| assert_ne!(*key, 1));
     let cache: Cache<u64, Arc<()>> = Cache::with_listener(settings(10, None), listener);
     let value = Arc::new(());

@@ -36,7 +36,7 @@ fn waiter(cache: &Loads, key: u64) -> Waiter<u64, u64, String> {
 }
 
 #[test]
-fn a_miss_loads_and_a_hit_does_not() {
+fn miss_loads_and_hit_does_not() {
     let cache = cache();
     let loaded = cache.get_or_load(&7, || 0, None, |key| Ok((key * 2, 3)));
     assert_eq!(loaded, Ok(14));
@@ -53,7 +53,7 @@ fn a_miss_loads_and_a_hit_does_not() {
 }
 
 #[test]
-fn a_thousand_who_miss_one_key_load_once() {
+fn thousand_threads_that_miss_one_key_load_once() {
     let cache = cache();
     let (loads, together) = (AtomicUsize::new(0), Barrier::new(1000));
     thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn a_thousand_who_miss_one_key_load_once() {
 }
 
 #[test]
-fn a_slow_load_holds_up_nobody_else() {
+fn slow_load_delays_no_other_key() {
     let cache = cache();
     let slow = ticket(cache.begin_load(&1, 0).expect("open"));
     assert_eq!(cache.get_or_load(&2, || 0, None, |_| Ok((2, 1))), Ok(2));
@@ -89,7 +89,7 @@ fn a_slow_load_holds_up_nobody_else() {
 }
 
 #[test]
-fn who_waits_gets_the_value_or_the_error() {
+fn waiters_get_the_value_or_the_error() {
     let cache = cache();
     let first = ticket(cache.begin_load(&1, 0).expect("open"));
     let waiting = waiter(&cache, 1);
@@ -104,7 +104,7 @@ fn who_waits_gets_the_value_or_the_error() {
 }
 
 #[test]
-fn a_load_that_hangs_holds_up_nobody_longer_than_the_timeout() {
+fn waiters_of_a_hanging_load_time_out() {
     let cache = cache();
     let hanging = ticket(cache.begin_load(&1, 0).expect("open"));
     thread::scope(|scope| {
@@ -139,7 +139,7 @@ fn after_a_cancelled_load_a_waiter_loads() {
 }
 
 #[test]
-fn a_loader_that_panics_counts_as_cancelled() {
+fn panicking_loader_cancels_the_load() {
     let cache = cache();
     let unwound = thread::scope(|scope| {
         scope.spawn(|| cache.get_or_load(&1, || 0, None, |_| panic!("on purpose"))).join()
@@ -149,7 +149,7 @@ fn a_loader_that_panics_counts_as_cancelled() {
 }
 
 #[test]
-fn what_is_removed_or_put_during_a_load_stays_so() {
+fn remove_or_put_during_a_load_wins() {
     let cache = cache();
     let remove: fn(&Loads) = |cache| assert!(!cache.remove(&1));
     let remove_if: fn(&Loads) = |cache| assert_eq!(cache.remove_if(|key| *key == 1), 0);
@@ -172,7 +172,7 @@ fn what_is_removed_or_put_during_a_load_stays_so() {
 }
 
 #[test]
-fn a_loader_that_asks_for_its_own_key_is_told() {
+fn loader_that_asks_for_its_own_key_gets_an_error() {
     let cache = cache();
     let outer = cache.get_or_load(
         &1,
@@ -189,7 +189,7 @@ fn a_loader_that_asks_for_its_own_key_is_told() {
 }
 
 #[test]
-fn loaders_that_ask_for_each_others_keys_are_told() {
+fn loaders_that_ask_for_each_others_keys_get_an_error() {
     const LOADERS: u64 = 3;
     let cache = cache();
     let all_load = std::sync::Barrier::new(usize::try_from(LOADERS).expect("few"));

@@ -236,7 +236,7 @@ proptest! {
 
     // 128 runs of 800 steps on average: a hundred thousand.
     #[test]
-    fn the_cache_does_what_the_model_does(steps in proptest::collection::vec(step(), 400..1200)) {
+    fn cache_equals_the_model(steps in proptest::collection::vec(step(), 400..1200)) {
         run(&steps);
     }
 }

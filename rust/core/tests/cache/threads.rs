@@ -159,7 +159,7 @@ impl Mixed {
 }
 
 #[test]
-fn ten_million_mixed_operations_keep_every_promise() {
+fn ten_million_mixed_operations_keep_every_invariant() {
     Mixed::run(true, 5_000_000);
     Mixed::run(false, 5_000_000);
 }
@@ -196,7 +196,7 @@ fn readers_find_every_entry_while_the_table_grows() {
 }
 
 #[test]
-fn a_replaced_value_is_never_missed() {
+fn replaced_key_is_never_missing() {
     let cache: Cache<u64, u64> = Cache::new(settings(100, Some(1000)));
     cache.put(1, 0, 60, 0).expect("open");
     let done = AtomicBool::new(false);
@@ -217,7 +217,7 @@ fn a_replaced_value_is_never_missed() {
 }
 
 #[test]
-fn two_hundred_threads_look_at_once_and_what_they_see_stays() {
+fn values_live_while_two_hundred_threads_read_them() {
     const LOOKING: usize = 200;
     let living = Arc::new(AtomicI64::new(0));
     let settings = CacheSettings { max_bytes: 50, ttl_ms: None, record_stats: true };
