@@ -1,4 +1,4 @@
-"""The native core. Users reach it through the modules that wrap it in numpy columns."""
+"""The native core. The modules of `tierlog` wrap its columns in numpy arrays."""
 
 import os
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ __all__ = [
     "find_piece",
     "find_remote_offset",
     "first_bad_row",
-    "join_slab",
+    "join_pooled",
     "lookup_offset_index",
     "lookup_time_index",
     "lookup_upper_bound",
@@ -47,11 +47,11 @@ __all__ = [
     "parse_producer_snapshot",
     "parse_time_index",
     "parse_transaction_index",
+    "read_pooled",
     "read_remote_entry",
     "read_rows",
-    "read_slab",
     "rebuild_indexes",
-    "release_spare_memory",
+    "release_pooled_memory",
     "row_checksum",
     "row_columns",
     "scan_piece",
@@ -77,7 +77,7 @@ class Column:
 
 @final
 class BatchSummary:
-    """What all batches of a scan add up to."""
+    """Totals over all batches of a scan."""
 
     @property
     def records(self) -> int: ...
@@ -94,7 +94,7 @@ class BatchSummary:
 
 @final
 class Batches:
-    """The columns of a scan and why it stopped."""
+    """The columns of a scan and the reason why it stopped."""
 
     def __len__(self) -> int: ...
     def summary(self) -> BatchSummary: ...
@@ -152,7 +152,7 @@ class Records:
 
 @final
 class ReadFile:
-    """An open file that reads share; closed when the last one lets go of it."""
+    """An open file that reads share. It is closed when the last read releases it."""
 
     def __new__(cls, descriptor: int) -> Self: ...
     def fileno(self) -> int: ...
@@ -223,7 +223,7 @@ def check_records(
 
 @final
 class TextTemplate:
-    """What to print of each record: bytes as they are, and names of tokens."""
+    """A compiled template for records, from bytes that are printed as they are and token names."""
 
     def __new__(cls, parts: list[bytes | str]) -> Self: ...
     def format(
@@ -267,7 +267,7 @@ class RemoteLogIndex:
 
 @final
 class Rebuilt:
-    """Every index of a segment as bytes, and what else its batches tell."""
+    """Every index of a segment as bytes, and further results of the rebuild."""
 
     @property
     def offset_index(self) -> bytes: ...
@@ -300,7 +300,7 @@ class Rebuilt:
 
 @final
 class Piece:
-    """The batches that begin in a range of a segment; may be pickled."""
+    """The batches that begin in a range of a segment. It can be pickled."""
 
     def __new__(
         cls,
@@ -332,7 +332,7 @@ class Piece:
 
 @final
 class SegmentFold:
-    """A segment put together from its pieces."""
+    """A segment put together from the results of its ranges."""
 
     def __new__(
         cls,
@@ -353,7 +353,7 @@ class SegmentFold:
 
 @final
 class PartTables:
-    """The rows of pieces as tables of about so many bytes of the segment."""
+    """The rows of ranges as tables of about `part_bytes` of the segment."""
 
     def __new__(cls, part_bytes: int) -> Self: ...
     def take(self, piece: Piece) -> list[Batches]: ...
@@ -447,7 +447,7 @@ def rebuild_indexes(
 
 @final
 class TableRows:
-    """Rows of a table in columns."""
+    """Table rows as columns."""
 
     @property
     def offset(self) -> Column: ...
@@ -474,15 +474,18 @@ def read_rows(
     keys: bool,
     values: bool,
 ) -> TableRows: ...
-def read_slab(descriptor: int, position: int, size_bytes: int) -> Column:
-    """Up to `size_bytes` of an open file, in memory that is handed on when nobody sees it."""
+def read_pooled(descriptor: int, position: int, size_bytes: int) -> Column:
+    """Read up to `size_bytes` of an open file into a pooled buffer.
 
-def join_slab(pieces: Iterable[Buffer], size_bytes: int) -> Column:
-    """All pieces, at most `size_bytes`, in such memory."""
+    The buffer returns to the pool when its last view is released."""
+
+def join_pooled(pieces: Iterable[Buffer], size_bytes: int) -> Column:
+    """Join all ranges into one pooled buffer; ValueError for more than `size_bytes`."""
 
 def sync_files(files: dict[str, int]) -> None:
-    """Syncs open files, descriptors by name, several at a time and each of them once; an OSError
-    carries the name of the first one that failed."""
+    """Sync open files, given as descriptors by name, several at a time and each once.
 
-def release_spare_memory() -> int:
-    """Frees what is kept of columns and reads for the next ones; how many bytes that were."""
+    An OSError carries the name of the first file that failed."""
+
+def release_pooled_memory() -> int:
+    """Free the pooled memory of columns and reads; return its size in bytes."""

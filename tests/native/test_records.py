@@ -218,8 +218,8 @@ def test_memory_is_used_again_only_when_nobody_looks_at_it(codec: int) -> None:
     assert arrow_values[199_999].as_py() == b"seven b" * 3
     arrow_values.validate(full=True)
     gc.collect()
-    assert _core.release_spare_memory() > 200_000 * 16
-    assert _core.release_spare_memory() == 0
+    assert _core.release_pooled_memory() > 200_000 * 16
+    assert _core.release_pooled_memory() == 0
 
 
 def test_a_writable_source_is_copied() -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from tierlog._core import join_slab
+from tierlog._core import join_pooled
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import (
     ClosedError,
@@ -521,7 +521,7 @@ class RemoteBatchReader:
                 parts = parts[:1]
             else:
                 pieces = [part.run.bytes_of(part.row, part.end) for part in parts]
-                records = permit.hold(join_slab(pieces, size_bytes))
+                records = permit.hold(join_pooled(pieces, size_bytes))
         if records is None:
             records = self._copy_if_small(
                 first.run.bytes_of(first.row, first.end), first.run.view.nbytes

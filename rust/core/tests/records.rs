@@ -8,7 +8,7 @@ mod vectors;
 
 use build::{BASE_TIMESTAMP_MS, Record, batch, payload, put_varlong, raw_batch, text};
 use tierlog_core::error::ErrorKind;
-use tierlog_core::memory::spare::Spare;
+use tierlog_core::memory::vector_pool::VectorPool;
 use tierlog_core::records::columns::{BinaryParts, INLINE_BYTES, Records, with_view};
 use tierlog_core::records::{DecodeOptions, decode_records, decode_records_into};
 use tierlog_core::segment::StopReason;
@@ -271,17 +271,17 @@ fn compressed_batches_share_buffers_and_spill_into_new_ones() {
     }
 }
 
-fn give_back(records: Records, spare: &mut Spare) {
-    spare.give(records.offset);
-    spare.give(records.timestamp_ms);
-    spare.give(records.keys.views);
-    spare.give(records.values.views);
-    records.opened.into_iter().for_each(|buffer| spare.give(buffer));
+fn give_back(records: Records, pool: &mut VectorPool) {
+    pool.give(records.offset);
+    pool.give(records.timestamp_ms);
+    pool.give(records.keys.views);
+    pool.give(records.values.views);
+    records.opened.into_iter().for_each(|buffer| pool.give(buffer));
 }
 
 #[test]
 fn reused_memory_shows_no_old_bytes() {
-    let mut spare = Spare::new(1 << 30);
+    let mut pool = VectorPool::new(1 << 30);
     let options = DecodeOptions::default();
     for (codec, batches) in [(0, 45), (4, 45), (0, 40), (3, 50), (2, 40), (1, 45)] {
         let mut data = Vec::new();
@@ -296,11 +296,11 @@ fn reused_memory_shows_no_old_bytes() {
             data.extend(batch(i64::from(index) * 10_000, codec, &records));
         }
         let fresh = decode(&data);
-        let before = spare.size_bytes();
-        let again = decode_records_into(&data, 0, &options, &mut spare).unwrap();
-        assert!(before == 0 || spare.size_bytes() < before, "codec {codec}: nothing was used");
+        let before = pool.size_bytes();
+        let again = decode_records_into(&data, 0, &options, &mut pool).unwrap();
+        assert!(before == 0 || pool.size_bytes() < before, "codec {codec}: nothing was used");
         assert!(rows(&data, &again) == rows(&data, &fresh), "codec {codec}");
-        give_back(again, &mut spare);
+        give_back(again, &mut pool);
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use build::{BASE_TIMESTAMP_MS, Record, batch, text};
-use tierlog_core::memory::spare::Spare;
+use tierlog_core::memory::vector_pool::VectorPool;
 use tierlog_core::records::binary::BinaryRows;
 use tierlog_core::records::columns::{BinaryParts, with_view};
 use tierlog_core::records::row_columns::RowColumns;
@@ -57,7 +57,7 @@ fn wanted() -> Wanted {
 fn read(bytes: &[u8], wanted: &Wanted) -> TableRows {
     let file = TempFile::new(bytes);
     let file = SegmentFile::open(&file.0).unwrap();
-    read_rows(&file, wanted, &mut Spare::default()).unwrap()
+    read_rows(&file, wanted, &mut VectorPool::default()).unwrap()
 }
 
 fn bytes_at(column: &BinaryRows, row: usize) -> Bytes {
@@ -92,10 +92,10 @@ fn rows_of(table: &TableRows) -> Vec<Row> {
 fn all(bytes: &[u8], mut wanted: Wanted) -> (Vec<Row>, u64) {
     let file = TempFile::new(bytes);
     let file = SegmentFile::open(&file.0).unwrap();
-    let mut spare = Spare::new(8 << 20);
+    let mut pool = VectorPool::new(8 << 20);
     let mut rows = Vec::new();
     loop {
-        let table = read_rows(&file, &wanted, &mut spare).unwrap();
+        let table = read_rows(&file, &wanted, &mut pool).unwrap();
         rows.extend(rows_of(&table));
         if table.is_last || table.next_offset >= wanted.offsets.end {
             return (rows, table.stop_position);
@@ -105,7 +105,7 @@ fn all(bytes: &[u8], mut wanted: Wanted) -> (Vec<Row>, u64) {
         assert!(table.offset.len() <= wanted.rows);
         wanted.position = table.stop_position;
         wanted.batch_offsets.start = table.next_offset;
-        spare.give(table.values.data);
+        pool.give(table.values.data);
     }
 }
 

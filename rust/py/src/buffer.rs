@@ -17,10 +17,10 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use tierlog_core::memory::buffer_pool::PooledBuffer;
 use tierlog_core::memory::hints::prefer_large_pages;
-use tierlog_core::memory::slabs::Slab;
 
-use crate::memory::{give_column, give_slab};
+use crate::memory::{give_buffer, give_column};
 
 /// Bytes passed by Python.
 pub enum Input {
@@ -203,7 +203,7 @@ pub enum Values {
     /// Arrow binary views, 16 bytes each.
     View(Vec<u128>),
     /// Bytes of a read, in a buffer that returns to its pool with the column.
-    Slab(Slab),
+    Pooled(PooledBuffer),
 }
 
 /// A read-only, one-dimensional buffer that owns its memory.
@@ -269,7 +269,7 @@ impl Values {
             Self::I64(column) => give_column(column),
             Self::View(column) => give_column(column),
             Self::U8(column) => give_column(column),
-            Self::Slab(slab) => give_slab(slab),
+            Self::Pooled(buffer) => give_buffer(buffer),
             Self::I32(_) | Self::I16(_) | Self::I8(_) => {}
         }
     }
@@ -290,7 +290,7 @@ fn describe(values: &Values) -> (*const c_void, usize, usize, &'static CStr) {
         Values::I8(v) => (v.as_ptr().cast(), v.len(), 1, c"b"),
         Values::U8(v) => (v.as_ptr().cast(), v.len(), 1, c"B"),
         Values::View(v) => (v.as_ptr().cast(), v.len(), 16, c"16s"),
-        Values::Slab(v) => (v.bytes().as_ptr().cast(), v.bytes().len(), 1, c"B"),
+        Values::Pooled(v) => (v.bytes().as_ptr().cast(), v.bytes().len(), 1, c"B"),
     }
 }
 

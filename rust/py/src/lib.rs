@@ -10,6 +10,7 @@ mod durable;
 mod error;
 mod index;
 mod key;
+mod large_reads;
 mod load;
 mod memory;
 mod object;
@@ -23,7 +24,6 @@ mod row_checksums;
 mod row_columns;
 mod segment;
 mod segment_index;
-mod slabs;
 mod table_rows;
 
 use pyo3::prelude::*;
@@ -75,9 +75,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(row_columns::row_columns, module)?)?;
     module.add_class::<table_rows::TableRows>()?;
     module.add_function(wrap_pyfunction!(table_rows::read_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(slabs::read_slab, module)?)?;
-    module.add_function(wrap_pyfunction!(slabs::join_slab, module)?)?;
-    module.add_function(wrap_pyfunction!(memory::release_spare_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(large_reads::read_pooled, module)?)?;
+    module.add_function(wrap_pyfunction!(large_reads::join_pooled, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::release_pooled_memory, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     remote_index::register(module)?;
     index::register(module)?;

@@ -1,36 +1,36 @@
 //! Pools of the memory that Python has released, for later columns and large reads: at most
-//! `LIMIT_BYTES` of each, until [`release_spare_memory`] is called.
+//! `LIMIT_BYTES` of each, until [`release_pooled_memory`] is called.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use tierlog_core::error::Result;
-use tierlog_core::memory::slabs::{Found, Slab, Slabs, new_slab};
-use tierlog_core::memory::spare::{Item, MIN_BYTES, Spare};
+use tierlog_core::memory::buffer_pool::{BufferPool, PooledBuffer, Taken, map_buffer};
+use tierlog_core::memory::vector_pool::{Item, MIN_BYTES, VectorPool};
 
 /// Memory for the columns of 256 MiB of small records, or for the read-ahead of one fast sequential
 /// reader.
 const LIMIT_BYTES: usize = 128 << 20;
 
-static COLUMNS: Mutex<Spare> = Mutex::new(Spare::new(LIMIT_BYTES));
-static SLABS: Mutex<Slabs> = Mutex::new(Slabs::new(LIMIT_BYTES));
+static COLUMNS: Mutex<VectorPool> = Mutex::new(VectorPool::new(LIMIT_BYTES));
+static BUFFERS: Mutex<BufferPool> = Mutex::new(BufferPool::new(LIMIT_BYTES));
 
-fn columns() -> MutexGuard<'static, Spare> {
+fn columns() -> MutexGuard<'static, VectorPool> {
     COLUMNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn slabs() -> MutexGuard<'static, Slabs> {
-    SLABS.lock().unwrap_or_else(PoisonError::into_inner)
+fn buffers() -> MutexGuard<'static, BufferPool> {
+    BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes all pooled columns; other threads find none until [`give_columns`].
-pub fn take_columns() -> Spare {
-    mem::replace(&mut *columns(), Spare::new(LIMIT_BYTES))
+pub fn take_columns() -> VectorPool {
+    mem::replace(&mut *columns(), VectorPool::new(LIMIT_BYTES))
 }
 
 /// Returns the columns that [`take_columns`] returned and the caller did not use to the pool.
-pub fn give_columns(unused: Spare) {
+pub fn give_columns(unused: VectorPool) {
     columns().give_all(unused);
 }
 
@@ -42,24 +42,24 @@ pub fn give_column<T: Item>(column: Vec<T>) {
 }
 
 /// Returns memory for a read of `size` bytes.
-pub fn take_slab(size: usize) -> Result<Slab> {
+pub fn take_buffer(size: usize) -> Result<PooledBuffer> {
     // The lock is released before the system maps or unmaps memory.
-    let found = slabs().take(size);
+    let found = buffers().take(size);
     match found {
-        Found::Slab(slab) => Ok(slab),
-        Found::Gone(gone) => new_slab(size, gone),
+        Taken::Reused(buffer) => Ok(buffer),
+        Taken::Evicted(evicted) => map_buffer(size, evicted),
     }
 }
 
 /// Puts the memory of a read that Python has released into the pool.
-pub fn give_slab(slab: Slab) {
-    let gone = slabs().give(slab);
-    drop(gone);
+pub fn give_buffer(buffer: PooledBuffer) {
+    let evicted = buffers().give(buffer);
+    drop(evicted);
 }
 
 /// Returns all pooled memory to the system, and its size in bytes as the result.
 #[pyfunction]
-pub fn release_spare_memory() -> usize {
-    let idle_slabs = mem::replace(&mut *slabs(), Slabs::new(LIMIT_BYTES));
-    take_columns().size_bytes() + idle_slabs.idle_bytes()
+pub fn release_pooled_memory() -> usize {
+    let idle = mem::replace(&mut *buffers(), BufferPool::new(LIMIT_BYTES));
+    take_columns().size_bytes() + idle.idle_bytes()
 }

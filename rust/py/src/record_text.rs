@@ -79,10 +79,10 @@ impl TextTemplate {
             timestamp_types: &types,
         };
         let done = py.detach(|| {
-            let mut spare = memory::take_columns();
+            let mut pool = memory::take_columns();
             let room = limit_bytes.saturating_add(BEYOND_BYTES);
-            let mut out = spare.take::<u8>(room).unwrap_or_else(|| Vec::with_capacity(room));
-            memory::give_columns(spare);
+            let mut out = pool.take::<u8>(room).unwrap_or_else(|| Vec::with_capacity(room));
+            memory::give_columns(pool);
             out.clear();
             let next = rows.append(&self.tokens, first, limit_bytes, &mut out)?;
             Some((out, next))

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice};
 use tierlog_core::error::{Error, ErrorKind, Result};
 use tierlog_core::memory::hints::prefer_large_pages;
-use tierlog_core::memory::spare::Spare;
+use tierlog_core::memory::vector_pool::VectorPool;
 use tierlog_core::records::binary::{binary_data, binary_offsets};
 use tierlog_core::records::columns::{self as record_columns, BinaryParts, with_view};
 use tierlog_core::records::text::Strings;
@@ -93,9 +93,9 @@ impl Views {
         })?;
         let size = offsets.last().map_or(0, |&end| end as usize);
         let data = py.detach(|| {
-            let mut spare = memory::take_columns();
-            let data = binary_data(views, &slices, size, &mut spare);
-            memory::give_columns(spare);
+            let mut pool = memory::take_columns();
+            let data = binary_data(views, &slices, size, &mut pool);
+            memory::give_columns(pool);
             data
         });
         let data = data.ok_or_else(beyond_its_buffer)?;
@@ -213,7 +213,12 @@ enum Range<'a> {
 }
 
 impl<'a> Range<'a> {
-    fn load(source: &'a Source, start: u64, end: Option<u64>, spare: &mut Spare) -> Result<Self> {
+    fn load(
+        source: &'a Source,
+        start: u64,
+        end: Option<u64>,
+        pool: &mut VectorPool,
+    ) -> Result<Self> {
         let end = end.unwrap_or(u64::MAX);
         match source {
             Source::Bytes(input) => {
@@ -228,12 +233,12 @@ impl<'a> Range<'a> {
                     }
                 }
             }
-            Source::File(file) => Self::read(file, start, end, spare),
-            Source::Path { path, .. } => Self::read(&SegmentFile::open(path)?, start, end, spare),
+            Source::File(file) => Self::read(file, start, end, pool),
+            Source::Path { path, .. } => Self::read(&SegmentFile::open(path)?, start, end, pool),
         }
     }
 
-    fn read(file: &SegmentFile, start: u64, end: u64, spare: &mut Spare) -> Result<Self> {
+    fn read(file: &SegmentFile, start: u64, end: u64, pool: &mut VectorPool) -> Result<Self> {
         let end = end.min(file.size_bytes());
         let start = start.min(end);
         if end - start > MAX_BUFFER_BYTES as u64 {
@@ -243,7 +248,7 @@ impl<'a> Range<'a> {
         }
         let size = (end - start) as usize;
         let room = size + LEAD_BYTES;
-        let mut bytes = spare.take::<u8>(room).unwrap_or_else(|| {
+        let mut bytes = pool.take::<u8>(room).unwrap_or_else(|| {
             let fresh = vec![0; room];
             prefer_large_pages(&fresh);
             fresh
@@ -258,10 +263,10 @@ impl<'a> Range<'a> {
     fn decode(
         &self,
         options: &DecodeOptions,
-        spare: &mut Spare,
+        pool: &mut VectorPool,
     ) -> Result<record_columns::Records> {
         let (bytes, start) = self.bytes();
-        records::decode_records_into(bytes, start, options, spare)
+        records::decode_records_into(bytes, start, options, pool)
     }
 
     fn check(&self, options: &DecodeOptions) -> Result<record_columns::Records> {
@@ -320,12 +325,12 @@ pub fn decode_records(
         budget_bytes: budget_bytes.unwrap_or(usize::MAX),
     };
     let decoded = py.detach(|| {
-        let mut spare = memory::take_columns();
-        let decoded = Range::load(&opened, start, end, &mut spare).and_then(|range| {
-            let decoded = range.decode(&options, &mut spare)?;
+        let mut pool = memory::take_columns();
+        let decoded = Range::load(&opened, start, end, &mut pool).and_then(|range| {
+            let decoded = range.decode(&options, &mut pool)?;
             Ok((range, decoded))
         });
-        memory::give_columns(spare);
+        memory::give_columns(pool);
         decoded
     });
     match decoded {
@@ -347,9 +352,9 @@ pub fn check_records(
     let opened = Source::new(source, false)?;
     let options = DecodeOptions { verify_crc, max_decompressed_bytes, ..DecodeOptions::default() };
     let checked = py.detach(|| {
-        let mut spare = memory::take_columns();
-        let range = Range::load(&opened, start, end, &mut spare);
-        memory::give_columns(spare);
+        let mut pool = memory::take_columns();
+        let range = Range::load(&opened, start, end, &mut pool);
+        memory::give_columns(pool);
         range.and_then(|range| {
             let checked = range.check(&options);
             if let Range::Owned { bytes, .. } = range {

@@ -61,9 +61,9 @@ pub fn read_rows(
         values,
     };
     let read = py.detach(|| {
-        let mut spare = memory::take_columns();
-        let read = table_rows::read_rows(file, &wanted, &mut spare);
-        memory::give_columns(spare);
+        let mut pool = memory::take_columns();
+        let read = table_rows::read_rows(file, &wanted, &mut pool);
+        memory::give_columns(pool);
         read
     });
     let found = read.map_err(|error| opened.error(py, error))?;

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
-from tierlog._core import ReadFile, read_slab, sync_files
+from tierlog._core import ReadFile, read_pooled, sync_files
 from tierlog._hot import OpenFiles
 from tierlog.clock import Clock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -430,7 +430,7 @@ def _read_range(descriptor: int, start_position: int, size_bytes: int) -> bytes 
         size_bytes = max(0, min(size_bytes, os.fstat(descriptor).st_size - start_position))
     if size_bytes < LARGE_READ_BYTES:
         return os.pread(descriptor, size_bytes, start_position)
-    return memoryview(read_slab(descriptor, start_position, size_bytes))
+    return memoryview(read_pooled(descriptor, start_position, size_bytes))
 
 
 def _slice_chunks(data: Buffer) -> Iterator[memoryview]:

@@ -51,8 +51,8 @@ TEMPORARY_PREFIX = ".tierlog-"
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
 _FOLDER_OBJECTS = 1_000
-# Reads of at least this size use a buffer pool (`_core.read_slab`) instead of the allocator: after
-# such large reads, glibc's arenas keep much of the freed memory.
+# Reads of at least this size use a buffer pool (`_core.read_pooled`) instead of the allocator.
+# After such large reads, glibc's arenas keep much of the freed memory.
 LARGE_READ_BYTES = 128 << 10
 
 

@@ -27,7 +27,7 @@ import obstore
 from obstore import exceptions as obstore_errors
 from obstore import store as obstore_stores
 
-from tierlog._core import join_slab
+from tierlog._core import join_pooled
 from tierlog.errors import ConfigError, RemoteStorageError, TierlogError
 from tierlog.log.files import printable
 from tierlog.remote.store.aws_profile import profile_options
@@ -168,7 +168,7 @@ class ObstoreStore(ObjectStore):
         found = obstore.get(self._store, key, options={"range": (start_position, end_position)})
         first, last = found.range
         chunks = found.stream(min_chunk_size=_PIECE_BYTES)
-        return memoryview(join_slab(chunks, min(last - first, end_position - start_position)))
+        return memoryview(join_pooled(chunks, min(last - first, end_position - start_position)))
 
     def head(self, key: str) -> ObjectInfo:
         with self._storage_errors(check_key(key)):

@@ -106,7 +106,7 @@ fn copy(payload: &[u8], output: &mut Output) -> Result<()> {
 mod tests {
     use super::*;
     use crate::batch::header::HEADER_SIZE;
-    use crate::memory::spare::Spare;
+    use crate::memory::vector_pool::VectorPool;
     use crate::vectors::vector;
     use flate2::write::GzEncoder;
     use std::io::Write;
@@ -179,7 +179,7 @@ mod tests {
         let mut decoders = Decompressor::new();
         let mut output = Output::default();
         let mut expected = Vec::new();
-        output.plan(1 << 20, &mut Spare::default());
+        output.plan(1 << 20, &mut VectorPool::default());
         for size in [1, 100, 16 << 10, 1 << 20, 3 << 20, 5] {
             let data = text(size);
             for (codec, payload) in every_codec(&data) {
@@ -191,7 +191,7 @@ mod tests {
         }
         // Each stream lies in one buffer. The buffers together hold all streams in order.
         assert!(output.closed() > 3);
-        assert!(output.into_buffers(&mut Spare::default()).concat() == expected);
+        assert!(output.into_buffers(&mut VectorPool::default()).concat() == expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::memory::hints::prefer_large_pages;
-use crate::memory::spare::Spare;
+use crate::memory::vector_pool::VectorPool;
 
 /// First size of an output, and the capacity that a small stream gets at once.
 pub(crate) const FIRST_ROOM: usize = 128 << 10;
@@ -58,10 +58,10 @@ impl Output {
 
     /// Makes the next buffer `size` bytes large, unless a stream needs more. Reuses a pooled buffer
     /// of nearly that size.
-    pub(crate) fn plan(&mut self, size: usize, spare: &mut Spare) {
+    pub(crate) fn plan(&mut self, size: usize, pool: &mut VectorPool) {
         self.planned = size;
         if self.prepared.is_empty() && self.bytes.len() - self.used < FIRST_ROOM {
-            self.prepared = spare.take(size - size / 8).unwrap_or_default();
+            self.prepared = pool.take(size - size / 8).unwrap_or_default();
             // Old content needs no zeroing: bytes that a decoder did not write are never returned.
             self.prepared.resize(self.prepared.capacity(), 0);
         }
@@ -75,8 +75,8 @@ impl Output {
     }
 
     /// Returns the content of all buffers without free memory.
-    pub(crate) fn into_buffers(mut self, spare: &mut Spare) -> Vec<Vec<u8>> {
-        spare.give(std::mem::take(&mut self.prepared));
+    pub(crate) fn into_buffers(mut self, pool: &mut VectorPool) -> Vec<Vec<u8>> {
+        pool.give(std::mem::take(&mut self.prepared));
         self.close(self.used);
         self.closed
     }

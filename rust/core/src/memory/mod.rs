@@ -1,5 +1,5 @@
 //! Memory that one read reuses from an earlier one.
 
+pub mod buffer_pool;
 pub mod hints;
-pub mod slabs;
-pub mod spare;
+pub mod vector_pool;

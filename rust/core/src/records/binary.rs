@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::memory::spare::Spare;
+use crate::memory::vector_pool::VectorPool;
 use crate::records::columns::{BinaryColumn, buffer_of};
 
 /// Consecutive byte strings, some of them null.
@@ -130,9 +130,9 @@ pub fn binary_data(
     views: &[u128],
     buffers: &[&[u8]],
     size: usize,
-    spare: &mut Spare,
+    pool: &mut VectorPool,
 ) -> Option<Vec<u8>> {
-    let mut data = spare.take(size).unwrap_or_default();
+    let mut data = pool.take(size).unwrap_or_default();
     data.clear();
     data.reserve_exact(size);
     for &view in views {
@@ -170,8 +170,8 @@ mod tests {
         ];
         let offsets = binary_offsets(&views).unwrap();
         assert_eq!(offsets, [0, 2, 2, 15, 27, 77, 77]);
-        let mut spare = Spare::default();
-        let data = binary_data(&views, &[&first, &second], 77, &mut spare).unwrap();
+        let mut pool = VectorPool::default();
+        let data = binary_data(&views, &[&first, &second], 77, &mut pool).unwrap();
         let expected = [b"ab".as_slice(), &second[20..33], &twelve, &first[50..]].concat();
         assert_eq!(data, expected);
         assert_eq!(data.capacity(), 77);
@@ -180,14 +180,14 @@ mod tests {
 
     #[test]
     fn reused_memory_shows_no_old_bytes() {
-        let mut spare = Spare::new(8 << 20);
+        let mut pool = VectorPool::new(8 << 20);
         let used = vec![7; 2 << 20];
         let place = used.as_ptr();
-        spare.give(used);
+        pool.give(used);
         let value = vec![1; 1 << 20];
-        let data = binary_data(&[pointer(1 << 20, 0, 0)], &[&value], 1 << 20, &mut spare).unwrap();
+        let data = binary_data(&[pointer(1 << 20, 0, 0)], &[&value], 1 << 20, &mut pool).unwrap();
         assert_eq!((data.as_ptr(), &data), (place, &value));
-        assert_eq!(spare.size_bytes(), 0);
+        assert_eq!(pool.size_bytes(), 0);
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
             (pointer(u32::MAX as usize, 0, 0), false),
             (pointer(13, 1, 0), false),
         ] {
-            let found = binary_data(&[view], &[buffer], 13, &mut Spare::default());
+            let found = binary_data(&[view], &[buffer], 13, &mut VectorPool::default());
             assert_eq!(found.is_some(), is_inside, "{view:#x}");
         }
     }

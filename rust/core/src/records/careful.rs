@@ -2,7 +2,7 @@
 
 use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::spare::Spare;
+use crate::memory::vector_pool::VectorPool;
 use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
 use crate::records::stage::{Payload, too_many};
 use crate::varint::{read_varint, read_varlong};
@@ -145,7 +145,7 @@ impl Body<'_> {
 }
 
 impl HeaderRows {
-    pub(crate) fn finish(mut self, rows: usize, spare: &mut Spare) -> HeaderColumns {
+    pub(crate) fn finish(mut self, rows: usize, pool: &mut VectorPool) -> HeaderColumns {
         let list_offsets = self.ends.last().copied().map(|end| {
             self.ends.resize(rows, end);
             self.ends.insert(0, 0);
@@ -153,8 +153,8 @@ impl HeaderRows {
         });
         HeaderColumns {
             list_offsets,
-            keys: self.keys.finish(spare),
-            values: self.values.finish(spare),
+            keys: self.keys.finish(pool),
+            values: self.values.finish(pool),
         }
     }
 
@@ -171,12 +171,12 @@ impl HeaderRows {
     }
 
     /// Reserves memory for the headers of `more` rows, if they have as many as the first `rows`.
-    pub(crate) fn reserve(&mut self, rows: usize, more: usize, spare: &mut Spare) {
+    pub(crate) fn reserve(&mut self, rows: usize, more: usize, pool: &mut VectorPool) {
         let Some(&end) = self.ends.last() else { return };
         make_room(&mut self.ends, more);
         let headers = (end as u128 * more as u128 / rows.max(1) as u128) as usize;
-        self.keys.reserve(headers, spare);
-        self.values.reserve(headers, spare);
+        self.keys.reserve(headers, pool);
+        self.values.reserve(headers, pool);
     }
 
     /// Appends all headers of a row; only values may be null. Appends nothing when there would be

@@ -10,7 +10,7 @@
 
 use crate::batch::columns::BatchColumns;
 use crate::memory::hints::{LARGE_PAGE_BYTES, prefer_large_pages};
-use crate::memory::spare::{Item, Spare};
+use crate::memory::vector_pool::{Item, VectorPool};
 use crate::segment::Stop;
 
 /// Longest value that a view stores inline.
@@ -80,14 +80,14 @@ impl BinaryColumn {
     }
 
     /// Reserves memory, at once or when the first value arrives.
-    pub(crate) fn reserve(&mut self, rows: usize, spare: &mut Spare) {
+    pub(crate) fn reserve(&mut self, rows: usize, pool: &mut VectorPool) {
         if !self.views.is_empty() {
-            return reserve(&mut self.views, rows, spare);
+            return reserve(&mut self.views, rows, pool);
         }
         self.planned = self.len() + rows;
         if self.prepared.capacity() < self.planned {
-            spare.give(std::mem::take(&mut self.prepared));
-            self.prepared = spare.take(self.planned).unwrap_or_default();
+            pool.give(std::mem::take(&mut self.prepared));
+            self.prepared = pool.take(self.planned).unwrap_or_default();
         }
     }
 
@@ -174,8 +174,8 @@ impl BinaryColumn {
         }
     }
 
-    pub(crate) fn finish(mut self, spare: &mut Spare) -> BinaryParts {
-        spare.give(self.prepared);
+    pub(crate) fn finish(mut self, pool: &mut VectorPool) -> BinaryParts {
+        pool.give(self.prepared);
         if self.views.is_empty() && self.leading_nulls > 0 {
             // Zeroed allocations of any size cost almost nothing until they are read.
             let rows = self.leading_nulls;
@@ -195,14 +195,14 @@ impl BinaryColumn {
 }
 
 /// Reserves memory for `rows` more, pooled memory if possible.
-pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, spare: &mut Spare) {
+pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, pool: &mut VectorPool) {
     if column.capacity() - column.len() >= rows {
         return;
     }
-    if let Some(mut roomy) = spare.take(column.len() + rows) {
+    if let Some(mut roomy) = pool.take(column.len() + rows) {
         roomy.clear();
         roomy.extend_from_slice(column);
-        spare.give(std::mem::replace(column, roomy));
+        pool.give(std::mem::replace(column, roomy));
     }
     make_room(column, rows);
 }
@@ -263,7 +263,7 @@ mod tests {
         for views in blocks {
             column.append(views, views.contains(&NULL_VIEW));
         }
-        column.finish(&mut Spare::default())
+        column.finish(&mut VectorPool::default())
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::codec::compression::{Decompressor, USUAL_RATIO};
 pub use crate::codec::output::MAX_BUFFER_BYTES;
 use crate::codec::output::Output;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::spare::Spare;
+use crate::memory::vector_pool::VectorPool;
 use crate::records::columns::Records;
 use crate::records::rows::Rows;
 use crate::records::stage::Payload;
@@ -69,37 +69,37 @@ pub fn decode_records(
     first_position: u64,
     options: &DecodeOptions,
 ) -> Result<Records> {
-    decode_records_into(data, first_position, options, &mut Spare::default())
+    decode_records_into(data, first_position, options, &mut VectorPool::default())
 }
 
 /// Checks the batches of `data` like [`decode_records`], one at a time in memory, and drops their
 /// records.
 pub fn check_records(data: &[u8], first_position: u64, options: &DecodeOptions) -> Result<Records> {
-    decode(data, first_position, options, &mut Spare::default(), true)
+    decode(data, first_position, options, &mut VectorPool::default(), true)
 }
 
-/// Decodes like [`decode_records`], into memory from `spare` where possible.
+/// Decodes like [`decode_records`], into memory from `pool` where possible.
 pub fn decode_records_into(
     data: &[u8],
     first_position: u64,
     options: &DecodeOptions,
-    spare: &mut Spare,
+    pool: &mut VectorPool,
 ) -> Result<Records> {
-    decode(data, first_position, options, spare, false)
+    decode(data, first_position, options, pool, false)
 }
 
 fn decode(
     data: &[u8],
     first_position: u64,
     options: &DecodeOptions,
-    spare: &mut Spare,
+    pool: &mut VectorPool,
     is_check: bool,
 ) -> Result<Records> {
     if data.len() > MAX_BUFFER_BYTES {
         let expected = format!("a range of at most {MAX_BUFFER_BYTES} bytes");
         return Err(Error::new(ErrorKind::TooLarge, 0, expected, data.len().to_string()));
     }
-    let mut decoder = Decoder::new(data, first_position, options, spare);
+    let mut decoder = Decoder::new(data, first_position, options, pool);
     decoder.rows.is_check = is_check;
     let mut at = 0;
     let stop = loop {
@@ -130,7 +130,7 @@ struct Decoder<'a> {
     /// Compressed and decompressed bytes so far.
     compressed_bytes: u128,
     opened_bytes: u128,
-    spare: &'a mut Spare,
+    pool: &'a mut VectorPool,
 }
 
 impl<'a> Decoder<'a> {
@@ -138,7 +138,7 @@ impl<'a> Decoder<'a> {
         data: &'a [u8],
         first_position: u64,
         options: &'a DecodeOptions,
-        spare: &'a mut Spare,
+        pool: &'a mut VectorPool,
     ) -> Self {
         Self {
             data,
@@ -152,7 +152,7 @@ impl<'a> Decoder<'a> {
             open: Output::default(),
             compressed_bytes: 0,
             opened_bytes: 0,
-            spare,
+            pool,
         }
     }
 
@@ -164,12 +164,12 @@ impl<'a> Decoder<'a> {
         Records {
             offset: self.rows.offset,
             timestamp_ms: self.rows.timestamp_ms,
-            keys: self.rows.keys.finish(self.spare),
-            values: self.rows.values.finish(self.spare),
-            headers: headers.finish(rows, self.spare),
+            keys: self.rows.keys.finish(self.pool),
+            values: self.rows.values.finish(self.pool),
+            headers: headers.finish(rows, self.pool),
             batches: self.batches,
             batch_starts: self.batch_starts,
-            opened: self.open.into_buffers(self.spare),
+            opened: self.open.into_buffers(self.pool),
             stop,
         }
     }
@@ -239,7 +239,7 @@ impl<'a> Decoder<'a> {
         let budget = self.options.budget_bytes;
         if used / 2 > budget {
             // This batch took far more than usual; pooled memory would come on top of it.
-            self.spare.clear();
+            self.pool.clear();
         }
         let has_room = self.rows.is_check || self.rows.capacity() > rows + rows / 64;
         if has_room || taken == self.data.len() || used >= budget {
@@ -250,7 +250,7 @@ impl<'a> Decoder<'a> {
         let left = ((self.data.len() - taken) as u128).min(fitting);
         let more = (rows as u128 * left / taken as u128) as usize;
         let more = (more + more / 32).min(MAX_ROWS.max(rows));
-        self.rows.reserve(more, self.spare);
+        self.rows.reserve(more, self.pool);
         let batches = self.batches.len();
         let more = (batches as u128 * left / taken as u128) as usize;
         self.batches.reserve((more + more / 32).min(MAX_ROWS));
@@ -304,7 +304,7 @@ impl<'a> Decoder<'a> {
                 usize::try_from(rest + rest / 32).unwrap_or(usize::MAX).min(OPENED_BYTES).min(left)
             }
         };
-        self.open.plan(planned, self.spare);
+        self.open.plan(planned, self.pool);
         self.decompressor.decompress(codec, magic, compressed, limit, &mut self.open)?;
         self.compressed_bytes += size as u128;
         self.opened_bytes += self.open.bytes().len() as u128;

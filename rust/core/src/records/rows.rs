@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::batch::header::BatchHeader;
 use crate::batch::legacy::Message;
 use crate::error::Result;
-use crate::memory::spare::Spare;
+use crate::memory::vector_pool::VectorPool;
 use crate::records::careful::{HeaderRows, bad, careful, find_fault};
 use crate::records::columns::{BinaryColumn, reserve};
 use crate::records::quick::{WINDOW_BYTES, quick_rows, quick_rows_with_headers};
@@ -65,12 +65,12 @@ impl Rows {
         Ok(())
     }
 
-    pub(crate) fn reserve(&mut self, rows: usize, spare: &mut Spare) {
-        reserve(&mut self.offset, rows, spare);
-        reserve(&mut self.timestamp_ms, rows, spare);
-        self.keys.reserve(rows, spare);
-        self.values.reserve(rows, spare);
-        self.headers.reserve(self.len(), rows, spare);
+    pub(crate) fn reserve(&mut self, rows: usize, pool: &mut VectorPool) {
+        reserve(&mut self.offset, rows, pool);
+        reserve(&mut self.timestamp_ms, rows, pool);
+        self.keys.reserve(rows, pool);
+        self.values.reserve(rows, pool);
+        self.headers.reserve(self.len(), rows, pool);
     }
 
     /// Appends the records of a v2 batch, which fill the payload exactly. Error positions count

@@ -11,7 +11,7 @@ use crate::batch::header::{
 use crate::checksum::crc32c;
 use crate::codec::output::MAX_BUFFER_BYTES;
 use crate::error::Result;
-use crate::memory::spare::Spare;
+use crate::memory::vector_pool::VectorPool;
 use crate::records::binary::BinaryRows;
 use crate::records::row_columns::RowColumns;
 use crate::records::rows::Rows;
@@ -64,8 +64,8 @@ pub struct TableRows {
 
 /// Decodes the rows of batches from a position on. Its only error is
 /// [`crate::error::ErrorKind::Io`], when the file cannot be read.
-pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Result<TableRows> {
-    let mut window = Window::new(file, wanted, spare);
+pub fn read_rows(file: &SegmentFile, wanted: &Wanted, pool: &mut VectorPool) -> Result<TableRows> {
+    let mut window = Window::new(file, wanted, pool);
     let mut rows = Rows::default();
     let mut table = TableRows { next_offset: wanted.batch_offsets.start, ..TableRows::default() };
     while table.next_offset < wanted.offsets.end {
@@ -99,7 +99,7 @@ pub fn read_rows(file: &SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Resu
         window.skip(size);
     }
     table.stop_position = window.position;
-    table.values.data = window.finish(spare);
+    table.values.data = window.finish(pool);
     Ok(table)
 }
 
@@ -132,12 +132,12 @@ struct Window<'f> {
 }
 
 impl<'f> Window<'f> {
-    fn new(file: &'f SegmentFile, wanted: &Wanted, spare: &mut Spare) -> Self {
+    fn new(file: &'f SegmentFile, wanted: &Wanted, pool: &mut VectorPool) -> Self {
         let left = file.size_bytes().saturating_sub(wanted.position);
         let size = usize::try_from(left).unwrap_or(usize::MAX).min(wanted.size_bytes);
         let size = size.min(MAX_BUFFER_BYTES - BEHIND_BYTES);
         let room = size + BEHIND_BYTES;
-        let mut data = spare.take(room).unwrap_or_else(|| vec![0; room]);
+        let mut data = pool.take(room).unwrap_or_else(|| vec![0; room]);
         data.resize(room, 0);
         let position = wanted.position;
         let end = position.saturating_add(size as u64);
@@ -244,9 +244,9 @@ impl<'f> Window<'f> {
     }
 
     /// Returns the values.
-    fn finish(mut self, spare: &mut Spare) -> Vec<u8> {
+    fn finish(mut self, pool: &mut VectorPool) -> Vec<u8> {
         if self.kept == 0 {
-            spare.give(self.data);
+            pool.give(self.data);
             return Vec::new();
         }
         self.data.truncate(self.kept);

@@ -12,7 +12,7 @@ const MAX_EXCESS: usize = 4;
 
 /// A vector of one of the item types that columns have.
 #[derive(Debug)]
-enum Kept {
+enum Typed {
     Numbers(Vec<i64>),
     Views(Vec<u128>),
     Bytes(Vec<u8>),
@@ -21,25 +21,25 @@ enum Kept {
 /// Item type of a pooled vector.
 pub trait Item: Sized {
     #[doc(hidden)]
-    fn keep(column: Vec<Self>) -> Shelved;
+    fn keep(column: Vec<Self>) -> PooledVector;
     #[doc(hidden)]
-    fn give_out(shelved: &mut Shelved) -> Option<&mut Vec<Self>>;
+    fn as_vec(vector: &mut PooledVector) -> Option<&mut Vec<Self>>;
 }
 
 /// A vector in the pool.
 #[derive(Debug)]
-pub struct Shelved(Kept);
+pub struct PooledVector(Typed);
 
 macro_rules! item {
     ($type:ty, $kind:ident) => {
         impl Item for $type {
-            fn keep(column: Vec<Self>) -> Shelved {
-                Shelved(Kept::$kind(column))
+            fn keep(column: Vec<Self>) -> PooledVector {
+                PooledVector(Typed::$kind(column))
             }
 
-            fn give_out(shelved: &mut Shelved) -> Option<&mut Vec<Self>> {
-                match &mut shelved.0 {
-                    Kept::$kind(column) => Some(column),
+            fn as_vec(vector: &mut PooledVector) -> Option<&mut Vec<Self>> {
+                match &mut vector.0 {
+                    Typed::$kind(column) => Some(column),
                     _ => None,
                 }
             }
@@ -51,28 +51,28 @@ item!(i64, Numbers);
 item!(u128, Views);
 item!(u8, Bytes);
 
-impl Shelved {
+impl PooledVector {
     fn size_bytes(&self) -> usize {
         match &self.0 {
-            Kept::Numbers(column) => column.capacity() * size_of::<i64>(),
-            Kept::Views(column) => column.capacity() * size_of::<u128>(),
-            Kept::Bytes(column) => column.capacity(),
+            Typed::Numbers(column) => column.capacity() * size_of::<i64>(),
+            Typed::Views(column) => column.capacity() * size_of::<u128>(),
+            Typed::Bytes(column) => column.capacity(),
         }
     }
 }
 
 /// Returned vectors, oldest first.
 #[derive(Debug, Default)]
-pub struct Spare {
-    shelf: VecDeque<Shelved>,
+pub struct VectorPool {
+    vectors: VecDeque<PooledVector>,
     size_bytes: usize,
     limit_bytes: usize,
 }
 
-impl Spare {
+impl VectorPool {
     /// Creates a pool that keeps at most `limit_bytes`.
     pub const fn new(limit_bytes: usize) -> Self {
-        Self { shelf: VecDeque::new(), size_bytes: 0, limit_bytes }
+        Self { vectors: VecDeque::new(), size_bytes: 0, limit_bytes }
     }
 
     /// Returns the bytes in the pool.
@@ -82,31 +82,31 @@ impl Spare {
 
     /// Returns all memory to the system.
     pub fn clear(&mut self) {
-        self.shelf.clear();
+        self.vectors.clear();
         self.size_bytes = 0;
     }
 
     /// Adds a vector of at least [`MIN_BYTES`], with its content, to the pool.
     pub fn give<T: Item>(&mut self, column: Vec<T>) {
-        self.shelve(T::keep(column));
+        self.add(T::keep(column));
     }
 
     /// Adds the vectors of `other` as the newest ones.
     pub fn give_all(&mut self, other: Self) {
-        for shelved in other.shelf {
-            self.shelve(shelved);
+        for vector in other.vectors {
+            self.add(vector);
         }
     }
 
-    fn shelve(&mut self, shelved: Shelved) {
-        let size = shelved.size_bytes();
+    fn add(&mut self, vector: PooledVector) {
+        let size = vector.size_bytes();
         if size < MIN_BYTES || size > self.limit_bytes {
             return;
         }
         self.size_bytes += size;
-        self.shelf.push_back(shelved);
+        self.vectors.push_back(vector);
         while self.size_bytes > self.limit_bytes {
-            let Some(oldest) = self.shelf.pop_front() else { break };
+            let Some(oldest) = self.vectors.pop_front() else { break };
             self.size_bytes -= oldest.size_bytes();
         }
     }
@@ -116,8 +116,8 @@ impl Spare {
     pub fn take<T: Item>(&mut self, items: usize) -> Option<Vec<T>> {
         let most = items.saturating_mul(MAX_EXCESS);
         let mut best: Option<(usize, usize)> = None;
-        for (index, shelved) in self.shelf.iter_mut().enumerate() {
-            let Some(capacity) = T::give_out(shelved).map(|column| column.capacity()) else {
+        for (index, vector) in self.vectors.iter_mut().enumerate() {
+            let Some(capacity) = T::as_vec(vector).map(|column| column.capacity()) else {
                 continue;
             };
             if (items..=most).contains(&capacity) && best.is_none_or(|(least, _)| capacity <= least)
@@ -125,9 +125,9 @@ impl Spare {
                 best = Some((capacity, index));
             }
         }
-        let mut taken = self.shelf.remove(best?.1)?;
+        let mut taken = self.vectors.remove(best?.1)?;
         self.size_bytes -= taken.size_bytes();
-        T::give_out(&mut taken).map(std::mem::take)
+        T::as_vec(&mut taken).map(std::mem::take)
     }
 }
 
@@ -141,42 +141,42 @@ mod tests {
 
     #[test]
     fn best_fit_of_the_item_type_is_taken() {
-        let mut spare = Spare::new(1 << 30);
+        let mut pool = VectorPool::new(1 << 30);
         for items in [400_000, 200_000, 300_000] {
-            spare.give(numbers(items));
+            pool.give(numbers(items));
         }
-        spare.give(vec![7u8; 2 << 20]);
-        assert_eq!(spare.size_bytes(), 900_000 * 8 + (2 << 20));
-        assert_eq!(spare.take::<i64>(250_000).map(|column| column.capacity()), Some(300_000));
-        assert_eq!(spare.take::<u128>(1), None);
-        assert_eq!(spare.take::<i64>(500_000), None);
-        assert_eq!(spare.take::<i64>(40_000), None);
-        assert_eq!(spare.take::<u8>(1 << 20), Some(vec![7; 2 << 20]));
-        assert_eq!(spare.size_bytes(), 600_000 * 8);
+        pool.give(vec![7u8; 2 << 20]);
+        assert_eq!(pool.size_bytes(), 900_000 * 8 + (2 << 20));
+        assert_eq!(pool.take::<i64>(250_000).map(|column| column.capacity()), Some(300_000));
+        assert_eq!(pool.take::<u128>(1), None);
+        assert_eq!(pool.take::<i64>(500_000), None);
+        assert_eq!(pool.take::<i64>(40_000), None);
+        assert_eq!(pool.take::<u8>(1 << 20), Some(vec![7; 2 << 20]));
+        assert_eq!(pool.size_bytes(), 600_000 * 8);
     }
 
     #[test]
     fn newest_of_equal_vectors_is_taken() {
-        let mut spare = Spare::new(1 << 30);
+        let mut pool = VectorPool::new(1 << 30);
         for byte in 1u8..=3 {
-            spare.give(vec![byte; 2 << 20]);
+            pool.give(vec![byte; 2 << 20]);
         }
-        assert_eq!(spare.take::<u8>(2 << 20).map(|column| column[0]), Some(3));
+        assert_eq!(pool.take::<u8>(2 << 20).map(|column| column[0]), Some(3));
     }
 
     #[test]
     fn oldest_vectors_are_evicted_beyond_the_limit() {
-        let mut spare = Spare::new(5 << 20);
-        spare.give(vec![0u8; MIN_BYTES - 1]);
-        spare.give(vec![0u8; 6 << 20]);
-        assert_eq!(spare.size_bytes(), 0);
-        spare.give(vec![1u8; 2 << 20]);
-        spare.give(vec![2u8; 2 << 20]);
-        spare.give(vec![3u8; 3 << 20]);
-        assert_eq!(spare.size_bytes(), 5 << 20);
-        assert_eq!(spare.take::<u8>(2 << 20).map(|column| column[0]), Some(2));
-        let mut other = Spare::new(1 << 30);
-        other.give_all(spare);
+        let mut pool = VectorPool::new(5 << 20);
+        pool.give(vec![0u8; MIN_BYTES - 1]);
+        pool.give(vec![0u8; 6 << 20]);
+        assert_eq!(pool.size_bytes(), 0);
+        pool.give(vec![1u8; 2 << 20]);
+        pool.give(vec![2u8; 2 << 20]);
+        pool.give(vec![3u8; 3 << 20]);
+        assert_eq!(pool.size_bytes(), 5 << 20);
+        assert_eq!(pool.take::<u8>(2 << 20).map(|column| column[0]), Some(2));
+        let mut other = VectorPool::new(1 << 30);
+        other.give_all(pool);
         assert_eq!(other.size_bytes(), 3 << 20);
     }
 }
