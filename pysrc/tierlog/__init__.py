@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     """Load a name when it is first used: ``tierlog -V`` needs neither numpy nor an object store."""
     value: Any
     if name == "__version__":
-        # Here, since the import takes 40 ms.
+        # Imported here, since the import takes 40 ms.
         from importlib.metadata import version
 
         value = version("tierlog")

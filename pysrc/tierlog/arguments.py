@@ -1,10 +1,10 @@
-"""Checks of the arguments of public functions: a wrong type is a sentence that names the argument.
+"""Checks the argument types of public functions; an error names the argument.
 
     @takes(topic=TEXT, end_offset=optional(INTEGER))
     def read(topic: str, end_offset: int | None = None) -> ...
 
-A wrong value is not looked for here. Only the type of what was found is shown, since the value may
-hold credentials.
+Values are not checked here. The error shows only the type of the argument, since its value may hold
+credentials.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Kind(NamedTuple):
-    """What an argument has to be: in words for the message, and as a test."""
+    """The required kind of an argument: words for the message, and a test."""
 
     expected: str
     accepts: Callable[[object], bool]
@@ -79,7 +79,7 @@ def takes(**kinds: Kind) -> Callable[[_Function], _Function]:
 
 
 def native_takes(**kinds: Kind) -> Callable[[_Function], _Function]:
-    """Return a decorator as `takes` does, but look only after a TypeError of the function itself.
+    """Return a decorator as `takes` does that checks only after a TypeError of the function itself.
 
     For functions of a few microseconds whose native code checks every argument anyway.
     """
@@ -108,7 +108,7 @@ def _checker(
     further = [one.name for one in parameters if one.kind is one.VAR_POSITIONAL]
 
     def check(args: tuple[object, ...], named: Mapping[str, object]) -> None:
-        # `*more` names all arguments behind the others.
+        # `*more` names all arguments after the others.
         names = chain(positional, *map(repeat, further))
         for name, value in chain(zip(names, args, strict=False), named.items()):
             if name in kinds and not kinds[name].accepts(value):

@@ -95,8 +95,8 @@ class BatchTable:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """The columns are wrapped when the first one is asked for: a small segment that is
-            what it should be is done with by then."""
+            """The columns are wrapped on first use: for a sound small segment the summary is
+            enough."""
             if name not in type(self).__annotations__:
                 raise AttributeError(f"BatchTable has no {name}")
             for each, column in self._native.columns():
@@ -115,7 +115,7 @@ class BatchTable:
 
     @property
     def summary(self) -> _core.BatchSummary:
-        """What all batches add up to, without a look at the columns: ``records``,
+        """Totals of all batches, computed without the columns: ``records``,
         ``first_timestamp_ms`` (None where no batch says), ``has_transactions``, ``codecs`` (a bit
         for each code that is not of a control batch), ``end_position`` (0 without batches), and
         ``run``: first and last offset, first and last leader epoch, if all are of magic 2 and each
@@ -124,7 +124,7 @@ class BatchTable:
 
     @property
     def native(self) -> _core.Batches:
-        """The same in the scanner's own shape, for its other functions."""
+        """The native table, for the scanner's other functions."""
         return self._native
 
     @property

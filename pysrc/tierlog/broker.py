@@ -1,4 +1,4 @@
-"""What a running broker says about partitions: leaders, last stable offsets, policies, topic ids.
+"""Asks a running broker about partitions: leaders, last stable offsets, policies, topic ids.
 
 Neither the high watermark nor the last stable offset of a running broker is on its disk, so a
 sidecar asks: ListOffsets with read-committed isolation answers the last stable offset, and with it
@@ -18,25 +18,25 @@ from tierlog.types import ZERO_UUID, kafka_uuid
 
 __all__ = ["BrokerAnswer", "BrokerClient", "BrokerUnavailableError"]
 
-# How long the client rests between two attempts to reach a broker that is away.
+# Pause between two attempts to reach a broker.
 _MAX_RECONNECT_MS = 1_000
 _INT64 = 1 << 64
 
 
 class BrokerUnavailableError(TierlogError):
-    """The broker named by the caller does not answer."""
+    """The broker does not answer."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAnswer:
-    """One partition as its cluster sees it now; None is "not known".
+    """The present state of one partition in its cluster; None is unknown.
 
     ``last_stable_offset`` is the first offset that a read-committed consumer does not get.
-    ``topic_id`` is that of the topic that has the name now, which may have been made again.
-    ``replica_count`` is how many brokers may lead it in turn. ``retention_ms`` and
-    ``retention_bytes``: how long the brokers keep their own copy; -1 is for ever.
+    ``topic_id`` is that of the present topic of this name, which may have been created again.
+    ``replica_count`` is the number of replicas. ``retention_ms`` and
+    ``retention_bytes``: how long the brokers keep their own log; -1 is unlimited.
     """
 
     leader_id: int | None
@@ -51,7 +51,7 @@ class BrokerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicPolicy:
-    """What a topic's settings say."""
+    """The tiering settings of a topic."""
 
     compacted: bool | None = None
     retention_ms: int | None = None
@@ -59,10 +59,10 @@ class _TopicPolicy:
 
 
 class BrokerClient:
-    """One connection to a cluster, kept open between questions. Not for several threads.
+    """One connection to a cluster, open between requests. Not for several threads.
 
-    ``bootstrap`` is ``host:port[,host:port]``. ``cluster_id``: the cluster it has to be.
-    ConfigError when the client library is not installed.
+    ``bootstrap`` is ``host:port[,host:port]``. ``cluster_id``: the expected cluster. ConfigError
+    when the client library is not installed.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class BrokerClient:
         self._bootstrap = bootstrap
         self._cluster_id = cluster_id
         self._timeout_s = timeout_s
-        # The client's own complaints about an unreachable broker go to stderr unless taken here.
+        # Without this the client writes its own messages about an unreachable broker to stderr.
         self._client: Any = AdminClient(
             {
                 "bootstrap.servers": bootstrap,
@@ -90,9 +90,10 @@ class BrokerClient:
         )
 
     def ask(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAnswer]:
-        """Asks about `partitions`; those that the cluster does not have are left out.
+        """Return the state of `partitions`; the result leaves out those that the cluster does not
+        have.
 
-        BrokerUnavailableError when nobody answers in time, ConfigError when another cluster does.
+        BrokerUnavailableError when no broker answers in time, ConfigError for another cluster.
         """
         from confluent_kafka import KafkaException
 
@@ -102,8 +103,8 @@ class BrokerClient:
             raise self._unavailable(error) from error
 
     def cluster_id(self) -> str | None:
-        """The id of the broker's cluster, None before 0.10.1. BrokerUnavailableError when it does
-        not answer in time."""
+        """Return the id of the broker's cluster, None before 0.10.1. BrokerUnavailableError when
+        the broker does not answer in time."""
         from confluent_kafka import KafkaException
 
         try:
@@ -114,10 +115,10 @@ class BrokerClient:
         return found
 
     def topic_ids(self, names: Collection[str]) -> dict[str, str | None]:
-        """The ids of the topics that the cluster has under these names; None: nobody has it.
+        """Return the topic ids of these names; None: the topic does not exist.
 
-        A name for which there is no clear answer is left out. BrokerUnavailableError when nobody
-        answers in time, or nobody says for which cluster; ConfigError when another one does.
+        The result leaves out names without a clear answer. BrokerUnavailableError when no broker
+        answers in time or names its cluster; ConfigError for another cluster.
         """
         from confluent_kafka import KafkaException, TopicCollection
 
@@ -135,22 +136,21 @@ class BrokerClient:
         return {name: answer for name, answer in answers.items() if answer != ZERO_UUID}
 
     def _topic_id(self, future: Future[Any]) -> str | None:
-        """The id that a description came with; None: there is no such topic; all zeros: who
-        knows."""
+        """Return the id in a description; None: the topic does not exist; all zeros: unknown."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:
             return _uuid_text(future.result(2 * self._timeout_s).topic_id)
         except KafkaException as error:
-            # For a topic that we may not see there is another code, whether it exists or not.
+            # A topic without permission has another code, whether it exists or not.
             absent = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             return None if absent else ZERO_UUID
 
     def dynamic_settings(self, broker_id: int) -> dict[str, str] | None:
-        """Settings that were given to a running broker, for itself or for all brokers.
+        """Return the dynamic settings of the broker, its own and those of all brokers.
 
-        What its ``server.properties`` says is not among them. None when it does not answer, or when
-        we may not ask (ACL operation DescribeConfigs on the cluster).
+        Settings of its ``server.properties`` are not among them. None when the broker does not
+        answer or does not permit it (ACL operation DescribeConfigs on the cluster).
         """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ConfigSource
@@ -177,7 +177,8 @@ class BrokerClient:
         return BrokerUnavailableError(f"broker {self._bootstrap} does not answer: {error}")
 
     def _check_cluster(self, found: str | None, *, unknown: bool) -> None:
-        """ConfigError when that is not the cluster it has to be. Whether it may be ``unknown``."""
+        """Raise ConfigError for another cluster than the expected one; ``unknown`` accepts a broker
+        that names none."""
         if self._cluster_id is None or found == self._cluster_id:
             return
         if found is None and unknown:
@@ -232,13 +233,13 @@ class BrokerClient:
             name: _uuid_text(description.topic_id)
             for name, description in self._answers(futures).items()
         }
-        # All zeros come from brokers that give topics no ids.
+        # Brokers without topic ids send all zeros.
         return {name: topic_id for name, topic_id in found.items() if topic_id != ZERO_UUID}
 
     def _last_stable_offsets(
         self, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Last stable offset and leader epoch."""
+        """Return the last stable offset and the leader epoch."""
         from confluent_kafka import IsolationLevel
         from confluent_kafka import TopicPartition as Wanted
         from confluent_kafka.admin import OffsetSpec
@@ -272,13 +273,13 @@ class BrokerClient:
         }
 
     def _answers(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-        """The results there are: one partition without a leader must not hide the others."""
+        """Return the available results: one partition without a leader must not hide the others."""
         from confluent_kafka import KafkaException
 
         answers = {}
         for key, future in futures.items():
             try:
-                # The client gives up by itself in time; this is for the case that it does not.
+                # The client has its own timeout; this one covers its failure.
                 answers[key] = future.result(2 * self._timeout_s)
             except KafkaException:
                 continue
@@ -302,6 +303,6 @@ def _number(text: str | None) -> int | None:
 
 
 def _uuid_text(uuid: Any) -> str:
-    """Kafka's text of the client's Uuid, whose halves are signed."""
+    """Return Kafka's text of the client's Uuid, whose halves are signed."""
     halves = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits())
     return kafka_uuid(b"".join((half % _INT64).to_bytes(8, "big") for half in halves))

@@ -1,4 +1,4 @@
-"""The only place that reads clocks. Whoever looks at time takes a `Clock` as an argument."""
+"""The only module that reads clocks. Code that needs the time takes a `Clock` as an argument."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ class Clock(Protocol):
     """Time in milliseconds."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970-01-01 UTC. It may jump."""
+        """Return the wall clock: milliseconds since 1970-01-01 UTC. It may jump."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never goes back."""
+        """Return milliseconds since a fixed moment; the value never decreases."""
         ...
 
     def sleep(self, duration_ms: int) -> None:
-        """Let `duration_ms` pass; none or a negative number returns at once."""
+        """Wait `duration_ms`; return at once for 0 or less."""
         ...
 
     def wait(self, condition: threading.Condition, duration_ms: int) -> None:
-        """`sleep`, but a notification of `condition`, which the caller holds, ends it early."""
+        """Wait as `sleep` does; a notification of `condition`, which the caller holds, ends the
+        wait."""
         ...
 
 
@@ -48,9 +49,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: `sleep`, `wait` and `advance` move it, nobody waits.
+    """A clock for tests: `sleep`, `wait` and `advance` move it and return at once.
 
-    `jump_wall` moves the wall clock alone, as an operator or a time server does.
+    `jump_wall` moves only the wall clock, as an operator or a time server does.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: int = 0) -> None:
@@ -72,7 +73,7 @@ class ManualClock:
         self.sleep(duration_ms)
 
     def advance(self, duration_ms: int) -> None:
-        """Both clocks go on by `duration_ms`. ValueError when it is negative."""
+        """Advance both clocks by `duration_ms`; ValueError when it is negative."""
         if duration_ms < 0:
             raise ValueError(f"time does not go back: {duration_ms} ms")
         with self._lock:
@@ -80,6 +81,6 @@ class ManualClock:
             self._monotonic_ms += duration_ms
 
     def jump_wall(self, by_ms: int) -> None:
-        """The wall clock jumps by `by_ms`, forward or back; the monotonic one does not notice."""
+        """Move the wall clock by `by_ms`, forward or back; the monotonic clock stays."""
         with self._lock:
             self._now_ms += by_ms

@@ -1,8 +1,7 @@
 """Decoded records as columns: numpy for numbers, Arrow binary views for keys, values and headers.
 
-Nothing is copied on the way: numbers are numpy arrays over the decoder's memory, and the views of
-uncompressed records point into the source itself, which therefore stays alive (and, if it is a
-large buffer, in memory) as long as the columns do.
+Values are not copied: numbers are numpy arrays over the decoder's memory, and views of uncompressed
+records point into the source. So the source stays in memory as long as the columns.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ __all__ = [
 ]
 
 _VIEW_BYTES = 16
-# The first pyarrow that makes an array of views from buffers.
+# The first pyarrow version that makes arrays of views from buffers.
 _FIRST_PYARROW_WITH_VIEWS = 19
-# Rows that an iterator turns into bytes at a time.
+# Rows that an iterator converts to bytes at a time.
 _ITERATION_ROWS = 4096
 
 
@@ -71,7 +70,7 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def native(self) -> tuple[_core.Views, int]:
-        """The whole native column, and the row of it that is row 0 here."""
+        """The native column, and its row that is row 0 here."""
         return self._native, self._first
 
     def rows(self, first: int, last: int) -> BinaryColumn:
@@ -110,7 +109,7 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def lengths(self) -> Int32Column:
-        """Bytes of each row, 0 for a null; a strided array over the views."""
+        """The size of each row in bytes, 0 for a null; a strided array over the views."""
         return self.views.view(np.int32).reshape(-1, _VIEW_BYTES // 4)[:, 0]
 
     @property
@@ -139,15 +138,17 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def data_buffers(self) -> list[Any]:
-        """What views point into: the decoded range of the source, then opened batches."""
+        """The buffers that views point into: the decoded range of the source, then decompressed
+        batches."""
         return list(self._buffers)
 
     def to_list(self) -> list[bytes | None]:
-        """Every row as bytes or None."""
+        """Return every row as bytes or None."""
         return self[:]
 
     def to_arrow(self) -> pa.Array:
-        """A ``pyarrow`` array of type ``binary_view`` over the same memory. ImportError before
+        """Return a ``pyarrow`` array of type ``binary_view`` over the same memory. ImportError
+        before
         pyarrow 19, which cannot make one."""
         pa = _pyarrow()
         if int(pa.__version__.partition(".")[0]) < _FIRST_PYARROW_WITH_VIEWS:
@@ -166,8 +167,8 @@ class BinaryColumn(Sequence["bytes | None"]):
         return whole.slice(self._first, self._count)
 
     def to_binary(self) -> pa.Array:
-        """A ``pyarrow`` array of type ``binary``, for readers that know no views: the values are
-        copied, one after the other. OverflowError above 2^31 - 1 bytes."""
+        """Return a ``pyarrow`` array of type ``binary`` with copied values, for software without
+        views. OverflowError above 2^31 - 1 bytes."""
         pa = _pyarrow()
         end = self._first + self._count
         offsets, data = self._native.to_binary(self._buffers, self._first, end)
@@ -278,9 +279,9 @@ class Record(NamedTuple):
 
 
 class RowColumns(NamedTuple):
-    """What a row of a table has beside its record: the time in microseconds (the nearest that
-    there is), Kafka's number of its type (-1 none, 0 create time, 1 log append time), and fields
-    of the record's batch. Buffers of i64, i32, i32, i64, i16 and i32, a value for each row."""
+    """The columns of a table row beside its record: the timestamp in microseconds (clamped),
+    Kafka's number of its type (-1 none, 0 create time, 1 log append time), and fields of the
+    record's batch. Buffers of i64, i32, i32, i64, i16 and i32, a value for each row."""
 
     timestamp_us: _core.Column
     timestamp_type: _core.Column
@@ -292,11 +293,11 @@ class RowColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableRows:
-    """Records as rows of a table, in the buffers that Arrow wants.
+    """Records as rows of a table, in Arrow's buffers.
 
-    ``offset`` is a buffer of i64, ``keys`` and ``values`` are None when nobody wanted them. At
-    ``stop_position`` comes the next batch, whose offsets begin with ``next_offset`` at the lowest;
-    ``is_last`` says that the file ends there, or that the batch is not a usual one.
+    ``offset`` is a buffer of i64; ``keys`` and ``values`` are None when they were not requested.
+    The next batch is at ``stop_position``, with offsets from ``next_offset`` on. ``is_last``: the
+    file ends there, or the batch is not a usual one.
     """
 
     offset: _core.Column
@@ -309,7 +310,7 @@ class TableRows:
 
     @classmethod
     def from_native(cls, native: _core.TableRows) -> TableRows:
-        """Wraps what the native reader made."""
+        """Wrap the result of the native reader."""
         keys, values = native.keys, native.values
         return cls(
             offset=native.offset,
@@ -345,7 +346,7 @@ class RecordColumns:
 
     @classmethod
     def from_native(cls, native: _core.Records) -> RecordColumns:
-        """Wraps what the native decoder made."""
+        """Wrap the result of the native decoder."""
         buffers = native.data_buffers
         offset: Int64Column = np.asarray(native.offset)
         list_offsets = native.header_list_offsets
@@ -388,8 +389,8 @@ class RecordColumns:
     def format(
         self, template: _core.TextTemplate, first: int, limit_bytes: int
     ) -> tuple[_core.Column, int]:
-        """The text of the records from row `first` on, until it has `limit_bytes` or all are in
-        it, and the row that comes next. Releases the interpreter lock."""
+        """Return the text of the records from row `first` on, about `limit_bytes` of it, and the
+        row after it. Releases the interpreter lock."""
         keys, strings = self.keys.native
         has_headers = len(self.headers.keys) > 0
         return template.format(
@@ -409,12 +410,12 @@ class RecordColumns:
         )
 
     def row_columns(self) -> RowColumns:
-        """Columns that records do not have themselves, a row for each record."""
+        """Return columns with a row per record of fields that belong to the batch."""
         columns = _core.row_columns(self.batches.native, self.batch_starts, self.timestamp_ms)
         return RowColumns(*columns)
 
     def records(self) -> Iterator[Record]:
-        """The rows one by one, as Python objects: handy, and many times slower than columns."""
+        """Yield the rows as Python objects: convenient, and many times slower than columns."""
         columns = zip(
             self.offset.tolist(),
             self.timestamp_ms.tolist(),
@@ -426,11 +427,12 @@ class RecordColumns:
         return starmap(Record, columns)
 
     def to_arrow(self, *, views: bool = True) -> pa.RecordBatch:
-        """A ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC), key,
+        """Return a ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC),
+        key,
         value and headers.
 
-        With `views` the bytes of keys, values and headers are ``binary_view`` columns over the same
-        memory. Without, they are copied into ``binary`` columns, which every function of pyarrow
+        With `views`, keys, values and headers are ``binary_view`` columns over the same memory.
+        Without, they are copied into ``binary`` columns, which every function of pyarrow
         takes; OverflowError when one column has more than 2^31 - 1 bytes.
 
         pyarrow cannot do everything with views:

@@ -1,4 +1,4 @@
-"""Every exception tierlog raises on purpose.
+"""The exceptions of tierlog.
 
     TierlogError
     |- ConfigError                     unknown setting, impossible value
@@ -12,7 +12,7 @@
     |  `- MetadataNotReadyError        not loaded yet, which is not "empty"; retriable
     `- ClosedError                     used after close
 
-A class exists only where a caller would act differently. Operating system errors on local
+A class exists only where callers react differently. Operating system errors on local
 files stay ``OSError``; wrong argument types and values stay ``TypeError`` and ``ValueError``.
 """
 
@@ -34,17 +34,17 @@ __all__ = [
 
 
 class TierlogError(Exception):
-    """The base of all of them. ``retriable``: the same call may work later."""
+    """The base class. ``retriable``: the same call may succeed later."""
 
     retriable: bool = False
 
 
 class ConfigError(TierlogError, ValueError):
-    """A setting nobody knows, or a value it cannot have."""
+    """An unknown setting or an impossible value."""
 
 
 class CorruptDataError(TierlogError):
-    """Bytes that are not what their format says.
+    """Bytes that violate their format.
 
     ``reason`` is a short word (``bad_crc``, ``bad_length`` ...), ``path`` the file or object
     (None for a buffer), ``position`` the byte position in it, ``expected`` and ``found`` say
@@ -78,7 +78,7 @@ class CorruptDataError(TierlogError):
         )
 
     def located(self, path: str, hint: str | None = None, *, shift: int = 0) -> CorruptDataError:
-        """The same error with the file it was found in, `shift` bytes further on in that."""
+        """Return the error with the path of its file; `shift` is added to the position."""
         return CorruptDataError(
             reason=self.reason,
             path=path,
@@ -108,7 +108,7 @@ def _corrupt_data(
 
 
 class GapError(TierlogError):
-    """Offsets that a log had, that were never deleted from it, and that no segment holds.
+    """Offsets that the log had, that were never deleted, and that no segment has.
 
     `first_offset` to `last_offset`, both included, are missing; `last_offset` is None when only
     the missing segment would tell where it ends. `hint` says what to do next.
@@ -152,7 +152,7 @@ def _gap(
 
 
 class OutOfRangeError(TierlogError, LookupError):
-    """An offset or timestamp that no segment here holds."""
+    """An offset or timestamp that no segment has."""
 
 
 class RemoteStorageError(TierlogError):
@@ -162,21 +162,22 @@ class RemoteStorageError(TierlogError):
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):
-    """An object that should be there is not."""
+    """An expected object is missing."""
 
     retriable = False
 
 
 class RemoteMetadataError(TierlogError):
-    """A state change that the segment's state does not allow, or one that got lost."""
+    """A state change that the segment's state does not allow, or a lost update."""
 
 
 class FencedLeaderError(RemoteMetadataError):
-    """A later leader epoch owns the partition. Nothing was changed, nor would a repeat."""
+    """A later leader epoch owns the partition. The update was not applied; a retry cannot
+    succeed."""
 
 
 class MetadataNotReadyError(RemoteMetadataError):
-    """Metadata of this partition is not loaded yet: unknown, which is not empty."""
+    """The metadata of this partition is not loaded yet; unknown is not empty."""
 
     retriable = True
 

@@ -1,25 +1,24 @@
 """Quotas of the remote tier: how many bytes per second are copied to it and read from it (KIP-956).
 
-A `QuotaManager` is one quota, shared by all the threads that it holds for: a native sensor that
-counts, and a place to wait. Every unit of work, a segment or a ranged read, goes through
-`QuotaManager.transfer`, which waits, counts, and keeps the quota in one of three ways
-(`QuotaMode`):
+A `QuotaManager` is one quota that threads share: a native sensor that counts bytes, and a queue of
+waiting threads. Every unit of work, a segment or a ranged read, goes through
+`QuotaManager.transfer`, which waits and counts in one of three modes (`QuotaMode`):
 
-* ``check``, as KIP-956 says: a unit begins while the rate is not above the quota and counts when
-  it ends. Threads that look at the same moment all begin, and a unit larger than the whole
-  window's quota is forgotten with its window.
-* ``reserve``: a unit's bytes count before it begins, atomically, and what it did not move is given
-  back when it ends. The bound holds for every sliding window, and large units are paid off.
-* ``pace``: as ``check``, and every piece is reserved before it goes, and goes no sooner than the
-  pieces before it are through at the quota's rate: no burst after a quiet time.
+* ``check``, as KIP-956 says: a unit starts while the rate is not above the quota, and is counted at
+  its end. Threads that check at the same moment all start. A unit larger than the window's quota is
+  forgotten with its window.
+* ``reserve``: a unit's bytes are counted atomically before it starts; unused bytes are given back
+  at its end. The bound holds for every sliding window, and large units are paid off over several
+  windows.
+* ``pace``: as ``check``; in addition every chunk is reserved and waits until the chunks before it
+  have passed at the quota's rate, so there is no burst after a quiet time.
 
-Threads that wait are admitted in the order in which they came, whatever they ask for: a large unit
-is not overtaken by small ones, and the pieces of paced copies take turns.
+Waiting threads are admitted in the order of their arrival: small units do not overtake a large one,
+and the chunks of paced copies take turns.
 
-What counts is what was handed to the store, or asked of it, once per attempt: the pieces that a
-failed copy had sent stay counted, its retry counts again, and so it is with the ranges of a failed
-read. What the store's client repeats by itself is not seen. Time is the clock's monotonic one; the
-wall clock may jump.
+The quota counts the bytes sent to the store or requested from it, once per attempt: the chunks of a
+failed copy stay counted, and its retry is counted again, as are the ranges of a failed read.
+Retries inside the store's client are not counted. All times are monotonic; the wall clock may jump.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
 
-# Waiting threads look up at least this often, for whoever cancels or watches them.
+# Waiting threads check at least this often whether they were cancelled.
 LOOK_UP_MS = 1_000
-# A piece that goes later than it might, because a thread woke up late, is caught up with so far:
-# with the piece itself less than a part of an upload, where a clock's tick is not more than that.
+# How much delay of a thread that woke up late the next chunks may catch up: with the chunk itself
+# less than a part of an upload, unless a clock tick is longer.
 PACE_SLACK_MS = 20
 _PACE_SLACK_BYTES = 7 << 20
 _TICKS_MS = 2
-# What is reserved counts for a window and one bucket more, so small buckets waste less of the
-# quota. Paced copies get so many for one, as far as a sensor can hold them.
+# A reservation counts for the window and one more bucket, so small buckets waste less of the quota.
+# Paced copies split each bucket into this many, as far as a sensor can hold them.
 _PACE_BUCKETS = (10, 5, 2, 1)
 _MAX_BUCKETS = 3_600
 
@@ -59,12 +58,12 @@ class QuotaWaitCancelledError(TierlogError):
 
 
 class QuotaManager:
-    """One quota, shared by the threads it holds for; `limit` may change at any moment.
+    """One quota that threads share; `limit` may change at any time.
 
         quota = QuotaManager.for_fetches(QuotaConfig(fetch_max_bytes_per_second=10 << 20))
         for records in tierlog.read(url, "orders", 0, fetch_quota=quota): ...
 
-    ``name`` is what errors call it. The sensor is this manager's alone: all its times come from
+    ``name`` appears in errors. Only this manager uses the sensor: all its times come from
     ``clock``. ConfigError when the mode reserves and the sensor measures elapsed time.
     """
 
@@ -90,7 +89,7 @@ class QuotaManager:
 
     @classmethod
     def for_copies(cls, config: QuotaConfig, clock: Clock | None = None) -> QuotaManager:
-        """The quota of copies to the remote tier."""
+        """Return the quota of copies to the remote tier."""
         return _manager(
             "copy",
             config.copy_max_bytes_per_second,
@@ -103,7 +102,7 @@ class QuotaManager:
 
     @classmethod
     def for_fetches(cls, config: QuotaConfig, clock: Clock | None = None) -> QuotaManager:
-        """The quota of ranged reads from the remote tier."""
+        """Return the quota of ranged reads from the remote tier."""
         mode = config.fetch_quota_mode
         return _manager(
             "fetch",
@@ -127,13 +126,12 @@ class QuotaManager:
 
     @property
     def paces(self) -> bool:
-        """Whether pieces are held back one by one."""
+        """Whether each chunk waits for its turn."""
         return self.mode is QuotaMode.PACE and self.limit is not None
 
     def set_limit(self, bytes_per_second: int | None) -> None:
-        """Another limit, from now on; what was counted stays, and waiting threads look again.
-
-        None lifts it, 0 stops everything until the next change.
+        """Set the limit; counted bytes stay, and waiting threads check again. None removes the
+        limit; 0 stops everything until the next change.
         """
         with self._changed:
             now_ms = self._clock.monotonic_ms()
@@ -142,7 +140,7 @@ class QuotaManager:
         self.wake()
 
     def set_mode(self, mode: QuotaMode) -> None:
-        """Another mode, for all that waits from now on. ConfigError as when it is made."""
+        """Set the mode for all later waits. ConfigError as in the constructor."""
         if mode is not QuotaMode.CHECK and self._sensor.rate_mode != "window":
             raise ConfigError(
                 f"{self.name} quota: mode {mode.value} needs remote.log.manager.quota.rate.mode "
@@ -151,27 +149,27 @@ class QuotaManager:
         self.mode = mode
 
     def throttle_ms(self) -> int:
-        """How long it takes until the rate is not above the limit, if nothing more comes."""
+        """Return the ms until the rate is not above the limit, without further bytes."""
         return self._sensor.throttle_ms(self._clock.monotonic_ms())
 
     def record(self, size_bytes: int) -> None:
-        """Count bytes that moved; also after `close`, for what was on its way."""
+        """Count bytes; also after `close`, for active transfers."""
         self._sensor.record(size_bytes, self._clock.monotonic_ms())
 
     def try_reserve(self, size_bytes: int) -> Reservation | int:
-        """A reservation, to be settled with what moved, or the milliseconds until there may be
-        room. Dropped unsettled, a reservation gives its bytes back. Does not stand in line."""
+        """Return a reservation, to be settled with the moved bytes, or the ms until one may be
+        granted. A reservation that is dropped gives its bytes back. The call ignores the queue."""
         return self._sensor.try_reserve(size_bytes, self._clock.monotonic_ms())
 
     @property
     def is_limited(self) -> bool:
-        """Whether a request has to ask before it goes: there is a limit, or the quota is closed."""
+        """Whether a request needs permission: there is a limit, or the quota is closed."""
         return self._closed or self._sensor.limit is not None
 
     def try_charge(self, size_bytes: int) -> int:
-        """Count a request that goes now, and return 0; or count nothing, and return after how many
-        milliseconds to ask again. Never blocks and does not stand in line. The look and the count
-        are one step: of threads that charge at the same moment only one goes above the limit."""
+        """Count a request and return 0, or count nothing and return the ms until the next attempt.
+        Never blocks and ignores the queue. Check and count are one step: of threads that charge at
+        the same moment only one exceeds the limit."""
         with self._charging:
             if self._closed:
                 return LOOK_UP_MS
@@ -182,29 +180,30 @@ class QuotaManager:
             return 0
 
     def admit_charge(self, size_bytes: int) -> Reservation | int:
-        """0 or a reservation, for `book_charge`, when a request may go; else the milliseconds to
+        """Return 0 or a reservation for `book_charge` when a request is allowed, else the ms to
         wait."""
         if self.mode is QuotaMode.CHECK:
             return self.throttle_ms()
         return self.try_reserve(size_bytes)
 
     def book_charge(self, admitted: Reservation | int, size_bytes: int) -> None:
-        """Count `size_bytes` for what `admit_charge` has let through; 0 takes it back."""
+        """Count `size_bytes` for a request that `admit_charge` allowed; 0 takes it back."""
         if not isinstance(admitted, int):
             admitted.settle(size_bytes, self._clock.monotonic_ms())
         elif size_bytes:
             self.record(size_bytes)
 
     def snapshot(self) -> QuotaSnapshot:
-        """Rate, limit, totals and throttled time, for metrics; nobody is stopped for it."""
+        """Return rate, limit, totals and throttled time for metrics, without stopping the
+        threads."""
         snapshot = self._sensor.snapshot(self._clock.monotonic_ms())
         return snapshot._replace(throttled_ms=snapshot.throttled_ms + self._spread.held_ms)
 
     def oversize_warning(self, unit_bytes: int) -> str | None:
-        """What to tell the operator when units of that size break the quota in its mode.
+        """Return a warning when units of that size break the quota in its mode, else None.
 
-        A unit larger than all samples may hold is forgotten with them, unless it is reserved:
-        one such unit after the other is more than the quota (Kafka's arithmetic too).
+        A unit larger than the quota of all samples is forgotten with them unless it is reserved, so
+        a series of such units exceeds the quota (as in Kafka).
         """
         limit = self.limit
         if not limit or self.mode is not QuotaMode.CHECK:
@@ -227,11 +226,11 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> int:
-        """Blocks while the quota is exceeded; how many milliseconds it did.
+        """Block while the quota is exceeded; return the ms of the wait.
 
-        ``cancelled`` is asked at least once a second, and at once after `wake`:
-        QuotaWaitCancelledError when it says so. ``on_wait`` is told, as often, how long it may
-        still take. ClosedError after `close`.
+        ``cancelled`` is called at least once a second and at once after `wake`;
+        QuotaWaitCancelledError when it returns True. ``on_wait`` is called as often with the
+        estimated ms left. ClosedError after `close`.
         """
         return self._until_admitted(self._sensor.throttle_ms, cancelled, on_wait)[1]
 
@@ -242,7 +241,7 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> Reservation:
-        """`try_reserve` that blocks until it is granted, as `wait` does."""
+        """Reserve as `try_reserve` does; block until it is granted, as `wait` does."""
         return self._reserve(size_bytes, cancelled, on_wait)[0]
 
     @contextmanager
@@ -253,8 +252,8 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> Iterator[Transfer]:
-        """One unit of about ``size_bytes``: waits as `wait` does until it may begin, and counts
-        in the end, however it ends, what it says it has moved."""
+        """Open one unit of about ``size_bytes``: wait as `wait` does until it may start. At its end
+        the moved bytes are counted, also after an error."""
         unit = Transfer(self, self._clock, cancelled, on_wait)
         unit.begin(size_bytes)
         try:
@@ -263,13 +262,13 @@ class QuotaManager:
             unit.end()
 
     def wake(self) -> None:
-        """Waiting threads look at once whether they may go on, or were cancelled."""
+        """Make waiting threads check at once whether they may continue or were cancelled."""
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Every thread that waits, or comes to wait, gets a ClosedError."""
+        """Close the quota: present and later waits raise ClosedError."""
         self._closed = True
         self.wake()
 
@@ -291,7 +290,7 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None,
         on_wait: Callable[[int], None] | None,
     ) -> int:
-        """Waits until a piece may go, and counts it; how long that took."""
+        """Wait until a chunk may be sent, and count it; return the ms of the wait."""
         granted, waited_ms = self._until_admitted(
             lambda now_ms: self._try_reserve_piece(size_bytes, now_ms), cancelled, on_wait
         )
@@ -300,7 +299,7 @@ class QuotaManager:
         return waited_ms
 
     def _try_reserve_piece(self, size_bytes: int, now_ms: int) -> Reservation | int:
-        """A piece also waits until those before it are through at the quota's rate."""
+        """A chunk also waits until those before it have passed at the quota's rate."""
         with self._changed:
             limit = self._sensor.limit
             wait_ms = self._spread.wait_ms(limit, now_ms)
@@ -315,9 +314,9 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None,
         on_wait: Callable[[int], None] | None,
     ) -> tuple[Reservation | None, int]:
-        """``attempt(now_ms)`` answers how long to wait; 0 or a reservation: no longer. What it
-        gave in the end, and how many milliseconds that took. Only who is first in the line may
-        attempt, or who finds no line."""
+        """Wait until ``attempt(now_ms)`` returns 0 or a reservation instead of the ms to wait;
+        return that and the ms of the wait. Only the first thread of the queue may attempt, or any
+        thread when the queue is empty."""
         place: object | None = None
         waiting_since_ms = 0
         sleep_ms: int | None
@@ -329,7 +328,7 @@ class QuotaManager:
                 if cancelled is not None and cancelled():
                     raise QuotaWaitCancelledError(f"{self.name} quota: no longer waited for")
                 now_ms = self._clock.monotonic_ms()
-                # None is None: nobody waits, and this thread is not in the line either.
+                # The queue is empty, and this thread is not in it either.
                 if self._first is place:
                     answer = attempt(now_ms)
                     if not isinstance(answer, int) or answer == 0:
@@ -350,10 +349,9 @@ class QuotaManager:
                 self._leave(place)
 
     def _sleep(self, changes: int, duration_ms: int | None) -> None:
-        """Until something changes, or the time of the first in the line is up: he looks at the
-        clock, and wakes the others so that they ask whether they were cancelled."""
-        # Others' code and the sensor ran without the lock: a change since then must not be slept
-        # over.
+        """Wait for a change or for the time of the first thread in the queue. That thread watches
+        the clock and wakes the others so that they check for their cancellation."""
+        # Callbacks and the sensor ran without the lock: a change since then ends the wait.
         with self._changed:
             if self._changes != changes:
                 return
@@ -379,30 +377,30 @@ class QuotaManager:
 
 
 class _Spread:
-    """Bytes of pieces that went sooner than the quota's rate allows: they run out at that rate."""
+    """Bytes of chunks that were sent ahead of the quota's rate; they drain at that rate."""
 
     def __init__(self) -> None:
         self._bytes = 0.0
         self._at_ms = 0
         self._held_until_ms = 0
-        # How long pieces were told to wait, each moment counted once.
+        # The time that chunks had to wait, each moment counted once.
         self.held_ms = 0
 
     def drain(self, limit: int | None, now_ms: int) -> None:
-        """Time has passed since the last call, at that limit."""
+        """Drain the bytes for the time since the last call at that limit."""
         passed_ms, self._at_ms = max(0, now_ms - self._at_ms), now_ms
         left = 0.0 if limit is None else self._bytes - limit * passed_ms / 1000
         self._bytes = max(0.0, left)
 
     def wait_ms(self, limit: int | None, now_ms: int) -> int:
-        """How long until the next piece; 0: it may go."""
+        """Return the ms until the next chunk may be sent."""
         self.drain(limit, now_ms)
         if not limit:
             return 0
         slack = min(limit * PACE_SLACK_MS / 1000, _PACE_SLACK_BYTES)
         early = self._bytes - max(slack, limit * _TICKS_MS / 1000)
         wait_ms = max(0, math.ceil(early * 1000 / limit))
-        # A thread that waits longer looks up and is told again.
+        # A thread that waits longer asks again.
         until_ms = now_ms + min(wait_ms, LOOK_UP_MS)
         self.held_ms += max(0, until_ms - max(now_ms, self._held_until_ms))
         self._held_until_ms = max(self._held_until_ms, until_ms)
@@ -414,7 +412,7 @@ class _Spread:
 
 
 class Transfer:
-    """A unit on its way; made by `QuotaManager.transfer`. ``waited_ms``: how long it was kept."""
+    """An active unit, from `QuotaManager.transfer`. ``waited_ms``: how long it waited."""
 
     def __init__(
         self,
@@ -432,7 +430,7 @@ class Transfer:
         self.waited_ms = 0
 
     def begin(self, size_bytes: int) -> None:
-        """Wait until the unit may begin."""
+        """Wait until the unit may start."""
         if self._manager.mode is QuotaMode.RESERVE:
             self._reservation, waited_ms = self._manager._reserve(
                 size_bytes, self._cancelled, self._on_wait
@@ -442,18 +440,18 @@ class Transfer:
             self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
 
     def before_piece(self, size_bytes: int) -> None:
-        """A piece is about to go; with ``pace`` it waits for its turn here."""
+        """Register a chunk before it is sent; in mode ``pace``, wait for its turn."""
         if self._manager.mode is QuotaMode.PACE:
             self.waited_ms += self._manager._pace(size_bytes, self._cancelled, self._on_wait)
         else:
             self.moved(size_bytes)
 
     def moved(self, size_bytes: int) -> None:
-        """So much has moved; it counts when the unit ends."""
+        """Add moved bytes; they are counted at the end of the unit."""
         self._moved_bytes += size_bytes
 
     def end(self) -> None:
-        """Count what moved; what was reserved beyond that is free for others."""
+        """Count the moved bytes; unused reserved bytes become free."""
         if self._reservation is not None:
             self._reservation.settle(self._moved_bytes, self._clock.monotonic_ms())
             self._manager.wake()

@@ -32,18 +32,18 @@ __all__ = [
 
 MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# The last character carries two bits; any other one would be a second spelling of the same id.
+# The last character carries two bits; any other character would be a second text of the same id.
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 ZERO_UUID = "A" * 22
 _URL_HEAD = re.compile(r"[A-Za-z][A-Za-z0-9+. -]*:/*")
 _MAX_INT32 = 2**31 - 1
-# Of the version-5 ids of topics that have none; any constant would do, and it must never change.
+# The namespace of derived topic ids (UUID version 5). It must never change.
 _TOPIC_NAMESPACE = uuid.UUID("8f2b6a0e-5f0c-5c1e-9d57-3c1f4e8a7b60")
 
 
 class StopReason(StrEnum):
-    """Why a scan or decode of record batches stopped. ``END`` and ``MEMORY_BUDGET``, which a decode
-    stops at when its caller gives one, are the only ones without a finding."""
+    """Why a scan or decode of record batches stopped. Only ``END`` and ``MEMORY_BUDGET`` (the
+    budget of a decode) are without a finding."""
 
     END = "end"
     TORN_TAIL = "torn_tail"
@@ -65,19 +65,19 @@ def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
 
 
 def check_kafka_uuid(text: str) -> str:
-    """`text` itself when it is the canonical text of an id, else ValueError."""
+    """Return `text` when it is the canonical text of an id, else raise ValueError."""
     if _UUID_TEXT.fullmatch(text) is None:
         raise ValueError(f"not a Kafka uuid (22 characters of URL-safe base64): {text[:40]!r}")
     return text
 
 
 def kafka_uuid_bytes(text: str) -> bytes:
-    """The 16 bytes behind Kafka's text form. ValueError when it is not the canonical text."""
+    """Return the 16 bytes of Kafka's text form. ValueError when it is not the canonical text."""
     return base64.urlsafe_b64decode(check_kafka_uuid(text) + "==")
 
 
 def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
-    """A new version-4 id; like Kafka's ``Uuid.randomUuid`` never one that starts with ``-``."""
+    """Return a new version-4 id; as in Kafka's ``Uuid.randomUuid`` it does not start with ``-``."""
     while True:
         text = kafka_uuid(uuid.UUID(bytes=random_bytes(16), version=4))
         if not text.startswith("-"):
@@ -85,9 +85,9 @@ def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def derived_topic_id(cluster_id: str, topic: str) -> str:
-    """The id under which a topic is archived that its cluster never gave an id.
+    """Return the archive id of a topic without an id of its cluster.
 
-    A version-5 UUID of the cluster id and the name: the same on every broker and every day. The
+    It is a version-5 UUID of the cluster id and the name, so all brokers agree. The
     topics of brokers up to 2.7 have no ids. ValueError for a name that Kafka does not allow.
     """
     # A topic name has no slash, so no two pairs have the same text.
@@ -95,12 +95,12 @@ def derived_topic_id(cluster_id: str, topic: str) -> str:
 
 
 def is_derived_topic_id(topic_id: str) -> bool:
-    """Whether `derived_topic_id` made the id. Kafka's own are random, of version 4."""
+    """Return whether `derived_topic_id` made the id. Kafka's own are random, of version 4."""
     return uuid.UUID(bytes=kafka_uuid_bytes(topic_id)).version == 5
 
 
 def check_topic_name(topic: str) -> str:
-    """`topic` itself when Kafka allows it as a name, else ValueError."""
+    """Return `topic` when Kafka allows it as a name, else raise ValueError."""
     if _TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
         raise ValueError(
             f"not a Kafka topic name (1-{MAX_TOPIC_NAME_LENGTH} of [a-zA-Z0-9._-]): {topic[:60]!r}"
@@ -109,9 +109,8 @@ def check_topic_name(topic: str) -> str:
 
 
 def shown_url(text: str) -> str:
-    """A URL for messages, however malformed: what may be credentials is ``***``.
-
-    That is what stands before an ``@``, in the place of user and password, and any query.
+    """Return a URL for messages with ``***`` for possible credentials: the part before an ``@`` and
+    any query. The URL may be malformed.
     """
     found = _URL_HEAD.match(text)
     if found is not None:
@@ -129,8 +128,8 @@ def shown_url(text: str) -> str:
 class TopicIdPartition:
     """One partition of one topic incarnation (``org.apache.kafka.common.TopicIdPartition``).
 
-    A topic that is deleted and created again keeps its name and gets another id, so the id is
-    what decides. ValueError for a name, id or number that Kafka would not give out.
+    A topic that is deleted and created again has the same name and another id. ValueError for a
+    name, id or number that is not valid in Kafka.
     """
 
     topic_id: str
