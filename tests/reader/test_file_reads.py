@@ -116,6 +116,15 @@ def test_a_closed_reader_reads_no_file(tier: Tier, reader: RemoteBatchReader) ->
         tier.read(reader, 301, 1)
 
 
+def test_a_reader_that_is_closed_during_a_read_returns_nothing(
+    tier: Tier, reader: RemoteBatchReader
+) -> None:
+    payer = CountingPayer()
+    payer.count = lambda size_bytes: reader.close()  # type: ignore[method-assign]
+    with pytest.raises(ClosedError):
+        tier.read(reader, 301, 1, payer=payer)
+
+
 def test_a_removed_object_is_reported(tier: Tier, reader: RemoteBatchReader) -> None:
     tier.store.path(tier.keys()[0]).unlink()
     # A store of its own, which has no file open yet.

@@ -268,7 +268,7 @@ class RemoteBatchReader:
             return None
         size_bytes = len(data)
         permit = self._budget.take(size_bytes)
-        if permit is None:
+        if permit is None or self._closed:
             return None
         end = start + size_bytes
         self._ahead.begin(next_offset, place, end, self._clock.monotonic_ms())
