@@ -293,7 +293,7 @@ class ReaderPool:
         try:
             result = read.read()
             read.size_bytes = getattr(result, "size_bytes", 0)
-        except BaseException as error:  # noqa: BLE001 - who waits is told, the thread goes on
+        except BaseException as error:  # noqa: BLE001 - the waiters get it, the thread goes on
             failure = error
         with self._lock:
             now_ms = self._clock.monotonic_ms()

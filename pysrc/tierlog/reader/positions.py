@@ -74,7 +74,7 @@ NO_LIMIT = 2**63
 # Two entries of an offset index are 4 KiB or one larger batch apart. An index with wider gaps is no
 # better than the remoteLogIndex.
 SPARSE_BYTES = 64 << 10
-# The entries of so many segments, and the walks of so many, are remembered.
+# The number of segments whose entries are remembered, and the number of remembered walks.
 _MAX_SEGMENTS = 256
 # Damaged indexes are tried again after this time, in case they were repaired.
 _RETRY_MS = 60_000

@@ -54,14 +54,14 @@ _GROWTH = 4
 # The number of chunks requested of a server that sends at once, after the one that the reader is
 # at. With one the processors rest at times, and three are no faster than two.
 _UNDER_WAY = 2
-# A window is requested within so many times the wait of the store, so that one slow chunk does not
-# delay those after it.
+# A window is requested within at most this multiple of the store's wait, so that one slow chunk
+# does not delay those after it.
 _MOST_SPREAD = 2
-# The time of a chunk is the moving mean of about so many.
+# The time of a chunk is the moving mean of about this number of chunks.
 _CHUNKS = 16
 # The pause of a reader that returns within the same millisecond.
 _NO_PAUSE_MS = 0.25
-# The indexes of at most so many segments are fetched in advance.
+# The largest number of segments whose indexes are fetched in advance.
 _MAX_WARMED = 16
 # Topic id, partition, and the offset at which a reader goes on.
 _Key = tuple[str, int, int]

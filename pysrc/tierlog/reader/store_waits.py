@@ -9,7 +9,7 @@ __all__ = ["StoreWaits"]
 
 # Every store sends this many bytes in a millisecond. The rest of a request's time was waiting.
 _BYTES_PER_MS = 1 << 20
-# The estimate follows the last so many requests.
+# The number of requests that the estimate follows.
 _REQUESTS = 8
 
 
