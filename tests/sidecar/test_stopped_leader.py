@@ -148,7 +148,7 @@ def test_leader_that_comes_back_does_not_finish_what_was_left_out(
     brokers: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = brokers
-    with stopped(first, "2:after,3:before") as process:
+    with stopped(first, "1:after,2:before") as process:
         with sidecar_of(second) as sidecar:
             assert len(sidecar.run_once().of(Outcome.COPIED)) == 3
         # The segment is stored now, and its state directory does not say so yet.
@@ -165,7 +165,7 @@ def test_leader_that_comes_back_does_not_finish_what_was_left_out(
 def test_leader_that_comes_back_copies_what_was_left_out(brokers: tuple[Path, Path]) -> None:
     """The later leader took over and copied nothing."""
     first, second = brokers
-    with stopped(first, "2:after,3:before") as process:
+    with stopped(first, "1:after,2:before") as process:
         with sidecar_of(second) as sidecar, pytest.MonkeyPatch.context() as patch:
             patch.setattr(SegmentCopier, "copy", refuse_to_copy)
             sidecar.run_once()
@@ -184,7 +184,7 @@ def refuse_to_copy(*_: Any, **__: Any) -> None:
 def test_follower_does_not_finish_what_the_leader_left_out(brokers: tuple[Path, Path]) -> None:
     """It settles its interrupted copies, too, of partitions that other brokers lead."""
     first, second = brokers
-    with stopped(first, "2:after,3:before") as process:
+    with stopped(first, "1:after,2:before") as process:
         with sidecar_of(second) as sidecar:
             sidecar.run_once()
         process.send_signal(signal.SIGCONT)

@@ -21,6 +21,8 @@ from tests.sidecar.two_brokers import (
     sidecar_of,
 )
 from tierlog.remote.segment.claims import StoreClaims
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import ObjectInfo, storage_error
 from tierlog.sidecar import Outcome, Progress, TierReport
 
 
@@ -124,7 +126,7 @@ def test_deposed_leader_keeps_a_segment_that_the_later_one_has_learned(
     real, calls = StoreClaims.require, iter(range(1, 1_000))
 
     def require(*given: Any) -> None:
-        if next(calls) == 4:
+        if next(calls) == 2:
             monkeypatch.setattr(StoreClaims, "require", real)
             with sidecar_of(second) as sidecar:
                 assert len(sidecar.run_once().of(Outcome.COPIED)) == 2
@@ -132,7 +134,8 @@ def test_deposed_leader_keeps_a_segment_that_the_later_one_has_learned(
 
     monkeypatch.setattr(StoreClaims, "require", require)
     with sidecar_of(first) as sidecar:
-        assert len(sidecar.run_once().of(Outcome.COPIED)) == 1
+        # It cannot know whether the later leader found the segment, so it does not count it.
+        assert sidecar.run_once().of(Outcome.COPIED) == ()
     require_once(first)
 
 
@@ -152,3 +155,94 @@ def test_earlier_leader_finishes_between_learning_and_claim(
         monkeypatch.setattr(StoreClaims, "claim", claim)
         sidecar.run_once()
     require_once(first)
+
+
+def test_failed_look_after_the_copy_keeps_what_the_later_leader_found(
+    brokers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later leader finds the stored segment; then the store does not answer the earlier one."""
+    first, second = brokers
+    real, looks = StoreClaims.require, iter(range(1, 1_000))
+
+    def require(*given: Any) -> None:
+        stored = any((first.parent / "store").rglob("*.indexes"))
+        if stored and next(looks) == 1:
+            monkeypatch.setattr(StoreClaims, "require", real)
+            with sidecar_of(second) as sidecar:
+                assert len(sidecar.run_once().of(Outcome.COPIED)) == 2
+            raise storage_error("no answer")
+        real(*given)
+
+    monkeypatch.setattr(StoreClaims, "require", require)
+    with sidecar_of(first) as sidecar:
+        sidecar.run_once()
+    require_once(first)
+
+
+def test_failed_look_after_the_copy_is_settled_by_the_next_run(
+    brokers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is copied twice."""
+    first, _ = brokers
+    real, looks = StoreClaims.require, iter(range(1, 1_000))
+
+    def require(*given: Any) -> None:
+        stored = any((first.parent / "store").rglob("*.indexes"))
+        if stored and next(looks) == 1:
+            raise storage_error("no answer")
+        real(*given)
+
+    monkeypatch.setattr(StoreClaims, "require", require)
+    with sidecar_of(first) as sidecar:
+        sidecar.run_once()
+    with sidecar_of(first) as sidecar:
+        sidecar.run_once()
+    require_once(first)
+    assert len(list((first.parent / "store").rglob("*.log"))) == 3
+
+
+def test_listing_that_lacks_the_new_claim_is_an_error(
+    brokers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store whose listing lags cannot fence, so nothing is copied until it has caught up."""
+    first, _ = brokers
+    real = LocalStore.list
+
+    def lagging(store: LocalStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        return (info for info in real(store, prefix) if not info.key.startswith("claims/"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "list", lagging)
+        with sidecar_of(first) as sidecar:
+            report = sidecar.run_once()
+    assert report.of(Outcome.COPIED) == ()
+    assert any("the listing lacks claims/" in one for one in report.failures)
+    with sidecar_of(first) as sidecar:
+        assert len(sidecar.run_once().of(Outcome.COPIED)) == 3
+    require_once(first)
+
+
+def test_list_requests_of_a_copy(
+    brokers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment takes two, the claim one, the store check one; a takeover two more."""
+    first, second = brokers
+    listed: list[str] = []
+    real = LocalStore.list
+
+    def counted(store: LocalStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        listed.append(prefix)
+        return real(store, prefix)
+
+    monkeypatch.setattr(LocalStore, "list", counted)
+    for broker, copied, claims, folders in (
+        (first, 3, 1, 1),
+        (first, 0, 1, 1),
+        (second, 0, 2, 3),
+        (second, 0, 1, 3),
+    ):
+        listed.clear()
+        with sidecar_of(broker) as sidecar:
+            assert len(sidecar.run_once().of(Outcome.COPIED)) == copied
+        assert sum(prefix.startswith("claims/") for prefix in listed) == claims + 2 * copied
+        assert sum(prefix.startswith("epochs-") for prefix in listed) == folders

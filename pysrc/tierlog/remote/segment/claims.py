@@ -62,7 +62,6 @@ class StoreClaims:
 
         Raises FencedLeaderError when a later leader has a claim, RemoteStorageError when the
         store's listing lacks the claim just written."""
-        self.require(partition, leader_epoch)
         claim = {
             "format_version": _VERSION,
             "topic": partition.topic,
