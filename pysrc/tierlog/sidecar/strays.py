@@ -54,6 +54,9 @@ class StraySettler:
         for segment in self._metadata.list(partition):
             if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 continue
+            if segment.broker_id != self._copier.broker_id:
+                # In metadata that brokers share: that broker may just be copying it.
+                continue
             try:
                 became = self._settle_one(segment)
             except TierlogError as error:
