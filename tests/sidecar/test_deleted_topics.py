@@ -145,6 +145,7 @@ def test_halves_and_what_is_broken_go_too_and_what_is_not_ours_stays(archive: Ar
     broken = archive.forget(TWO_PARTITIONS, 1)[0]
     archive.store.put_bytes(broken.removesuffix("log") + "indexes", b"x", overwrite=True)
     archive.store.put_bytes(f"{folder}1/{0:020}-{random_kafka_uuid()}.log", b"half")
+    archive.store.put_bytes(f"{folder}1/{0:020}-{7:010}-2.takeover", b"")
     archive.store.put_bytes(folder + "0/README", b"not ours")
     archive.cluster.named[TWO_PARTITIONS] = None
     archive.look()
