@@ -34,9 +34,9 @@ from tierlog.remote.segment.layout import (
     Takeover,
     indexes_key,
     is_marker,
-    log_key,
     parse_key,
     parse_takeover,
+    partition_prefix,
 )
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore, storage_error
 
@@ -129,20 +129,22 @@ def describe_segments(
     report = on_problem or (lambda problem: refuse_hidden(store, problem))
     objects = store.list(prefix) if prefix else list_objects(store)
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
-    # A store lists in any order, so the whole listing is read before a segment counts.
-    pairs = tuple(_pair_objects(objects, wanted or _accept_all, report, takeovers))
+    pairs = _pair_objects(objects, wanted or _accept_all, report, takeovers)
+    described: list[SegmentDescription] = []
     for outcome in _map_in_parallel(
         lambda pair: describe_indexes(store, *pair), pairs, parallel_reads
     ):
         if isinstance(outcome, Problem):
             report(outcome)
-            continue
-        key = log_key(outcome.description.metadata)
-        folder = key[: key.rindex("/") + 1]
-        if folder in takeovers and is_left_out(outcome.description, takeovers[folder]):
-            report(deposed_copy(outcome.description))
         else:
-            yield outcome.description
+            described.append(outcome.description)
+    # A store lists in any order, so only now all takeovers are known.
+    for description in described:
+        folder = partition_prefix(description.metadata.segment_id.topic_id_partition)
+        if folder in takeovers and is_left_out(description, takeovers[folder]):
+            report(deposed_copy(description))
+        else:
+            yield description
 
 
 def is_left_out(description: SegmentDescription, takeovers: Iterable[Takeover]) -> bool:
