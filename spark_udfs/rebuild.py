@@ -96,7 +96,7 @@ _SMALLEST_TASK_BYTES = 32 << 20
 # gives each task its own costs a stage, and every task a look for it.
 _SENT_WITH_FUNCTION_BYTES = 256 << 10
 # A JVM that only schedules is over before its second compiler has paid for itself: that takes as
-# much of the cores as the scans do. What somebody sets as ``extraJavaOptions`` stays.
+# much of the cores as the scans do. A setting ``extraJavaOptions`` of the user stays.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SCHEDULING_JVM = {
     "spark.driver.defaultJavaOptions": _ONE_COMPILER,

@@ -44,7 +44,7 @@ _SETTINGS = {
 }
 # What the driver says when it was not the driver that failed.
 _WAITED = "Exception thrown in awaitResult"
-# Whoever starts a session here has a bar of their own.
+# A program that starts a session here has its own progress bar.
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
 # Left as they are, on purpose:
 #   spark.python.worker.reuse (true): a new worker for each task would take 150 ms

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _TASK_BYTES = 256 << 20
-# Requests and checks of a segment take about as long as the core takes for so many bytes.
+# Requests and checks of a segment take about as long as the core takes for this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 # As many as a worker's slot should have; the other slots of its machine read, too.
 _PARALLEL_READS = 4

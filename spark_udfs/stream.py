@@ -138,7 +138,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     @briefly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is where the query ends."""
-        # Nobody has said yet which topics the query knows.
+        # The topics of the query are not known yet.
         _, self._last = self._advanced({}, gone=None)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

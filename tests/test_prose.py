@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.prose import Sentence, draw, sentences_of
+from tests.prose import ROOT, Sentence, draw, sentences_of, source_paths
 
 PYTHON = '''"""The first sentence of a module. Its second one has `code`."""
 
@@ -69,3 +71,20 @@ def test_same_seed_draws_the_same_sentences() -> None:
     assert len(set(drawn)) == 100
     assert drawn == draw(100, seed=7)
     assert drawn != draw(100, seed=8)
+
+
+# Words that hide the actor of a sentence.
+VAGUE = re.compile(
+    r"\b(who|whoever|whom|nobody|somebody|someone|anybody|so many|is had|what there is)\b", re.I
+)
+
+
+def test_sentences_name_their_actors() -> None:
+    found = [
+        f"{sentence.path}:{sentence.line}: {sentence.text}"
+        for path in source_paths()
+        if path.startswith(("pysrc/", "spark_udfs/"))
+        for sentence in sentences_of(path, (ROOT / path).read_text(encoding="utf-8"))
+        if VAGUE.search(sentence.text)
+    ]
+    assert found == []

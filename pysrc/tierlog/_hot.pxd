@@ -72,7 +72,7 @@ ctypedef struct CoreCacheStats:
     uint64_t weight_bytes
 
 
-# A load under way, which somebody does or waits for.
+# An active load; its thread loads or waits.
 ctypedef void CoreTurn
 
 
@@ -257,9 +257,8 @@ cdef class ByteBudget:
 @cython.final
 cdef class Permit:
     cdef ByteBudget _budget
-    # An array, which the collector is not shown. CPython up to 3.12 clears a memoryview in garbage
-    # although somebody has its buffer, and then crashes when that is given back; so it must not
-    # know that the permit is all who has it.
+    # An array, which hides the buffer from the collector. CPython up to 3.12 clears a memoryview in
+    # garbage although its buffer is in use, and crashes when the buffer is released.
     cdef Py_buffer _view[1]
     cdef bint _holds
     cdef bint _owed

@@ -3,7 +3,7 @@
 """The per-request look-ups at the lowest call cost, and the same for Cython without the lock.
 
 Every answer comes from the Rust core, through the C function table it exports; nothing is parsed
-here. What is cached was verified once and lies in memory that nobody changes.
+here. Cached data was verified once and is in memory that does not change.
 """
 
 cimport cython
@@ -280,11 +280,11 @@ cdef class IndexCache:
     (TypeError): ``1`` and ``True``, ``"a"`` and ``b"a"`` are never the same key. Values are any
     objects. Weights are whole bytes, 0 or more.
 
-    A hit takes no lock and waits for nobody. Between threads, order and age are exact to 64 ms or
+    A hit takes no lock and never waits. Between threads, order and age are exact to 64 ms or
     a thousandth of the time to live, whichever is less. Nothing expires by itself: call `sweep`
     now and then. A forked child starts with an empty cache. After `close`, ClosedError. A cache
-    that is dropped without it lets go of its values and tells nobody; but values that refer to it
-    keep it, and themselves, until it is closed.
+    that is dropped without `close` releases its values without notice; values that refer to the
+    cache keep it and themselves until it is closed.
     """
 
     def __cinit__(

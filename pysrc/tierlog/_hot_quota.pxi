@@ -177,7 +177,7 @@ cdef class QuotaSensor:
         return core.quota_total(self._sensor)
 
     def snapshot(self, now_ms=None):
-        """Rate, limit, totals and overshoot at one moment, without holding anybody up."""
+        """Return rate, limit, totals and overshoot of one moment without blocking other threads."""
         cdef CoreQuotaSnapshot seen
         core.quota_snapshot(self._sensor, self._now(now_ms), &seen)
         return QuotaSnapshot(

@@ -95,7 +95,7 @@ __all__ = ["tier"]
     "remote_log_manager_copy_max_bytes_per_second",
     type=Parsed("size", size_value),
     metavar="BYTES",
-    help="At most so many bytes per second: 10485760, 10M or 10MiB.",
+    help="Maximum bytes per second: 10485760, 10M or 10MiB.",
 )
 @click.option(
     "--copy-quota-mode",

@@ -98,7 +98,7 @@ _BY_ENVIRONMENT: dict[str, str] = {environment_name(name): name for name in _BY_
 
 
 class _Given(NamedTuple):
-    """A value that somebody gave: by which key, and where."""
+    """A given value, its key and its source."""
 
     value: Any
     key: str
@@ -123,7 +123,7 @@ def load_config(
 
     Of ``environment`` only variables that start with ``TIERLOG_`` count, except those in
     ``reserved``, which mean something else. ``flags`` has property names for keys. ``source`` is
-    the file's name for messages. ConfigError: a key nobody knows, a value it cannot have, two
+    the file's name for messages. ConfigError: an unknown key, a value it cannot have, two
     names of one setting with different values in one place. Nothing is half applied.
     """
     variables = {
@@ -200,7 +200,7 @@ def _given(
 
 
 def _let_pass(key: str, source: str) -> None:
-    """Nothing for a key that is Kafka's; ConfigError for one that nobody knows."""
+    """Accept a key of Kafka; ConfigError for an unknown key."""
     if key in LEFT_TO_KAFKA:
         return
     if key.startswith(_OWN_NAMESPACES) or get_close_matches(key, _BY_NAME, 1, _SLIP_OF_THE_PEN):

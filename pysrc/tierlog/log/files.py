@@ -122,7 +122,8 @@ def _require_regular(mode: int, path: str) -> None:
 
 
 def read_small(path: StrPath, limit_bytes: int) -> bytes:
-    """The whole of a small file; CorruptDataError when it is larger than ``limit_bytes``."""
+    """Return the content of a small file; CorruptDataError when it is larger than
+    ``limit_bytes``."""
     fd = open_regular(path)
     try:
         parts: list[bytes] = []

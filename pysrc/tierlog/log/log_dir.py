@@ -234,8 +234,8 @@ class LogDir:
     def each_partition(
         self, findings: Findings, memory: ListingMemory | None = None
     ) -> Iterator[PartitionLog]:
-        """The partitions of `listing`, each looked at when it is its turn, so that a caller who
-        lets go of them needs memory for one. What is left out beside them goes to `findings`."""
+        """Yield the partitions of `listing`, each read when it is its turn, so that a caller that
+        drops them needs memory for one. What is left out beside them goes to `findings`."""
         places: dict[TopicPartition, list[tuple[str, _RootCheckpoints]]] = {}
         for root in self.paths:
             findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)

@@ -7,33 +7,33 @@ from collections import OrderedDict
 
 __all__ = ["ClientBytes"]
 
-# Who has read nothing for so long makes way for somebody else.
+# A client without reads for this time loses its slot to another client.
 IDLE_MS = 900_000
 _MAX_CHARACTERS = 255
 
 
 class ClientBytes:
-    """What each of at most ``max_clients`` clients has read; 0 is nobody.
+    """Bytes that each of at most ``max_clients`` clients has read; 0 counts no client.
 
-    A place is its client's until he has been idle for `IDLE_MS` and another one wants it; he begins
-    at 0 when he comes back. Who finds no place is not counted, nor is who has no name.
+    Another client may take over a slot after `IDLE_MS` without reads; a client that returns starts
+    at 0. Clients without a slot or a name are not counted.
     """
 
     __slots__ = ("_clients", "max_clients")
 
     def __init__(self, max_clients: int = 0) -> None:
         self.max_clients = max_clients
-        # Bytes and when he read last; who read last is last.
+        # Bytes and time of the last read; the client that read last is last.
         self._clients: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def resize(self, max_clients: int) -> None:
-        """Another number of places; those who have been idle longest go first."""
+        """Set the number of slots; the clients that were idle longest lose theirs."""
         self.max_clients = max_clients
         while len(self._clients) > max_clients:
             self._clients.popitem(last=False)
 
     def add(self, client_id: str, size_bytes: int, now_ms: int) -> None:
-        """That client has read so many bytes."""
+        """Count bytes that the client has read."""
         # What cannot be written as UTF-8 would spoil everybody's scrape.
         name = client_id[:_MAX_CHARACTERS].encode("utf-8", "replace").decode()
         known = self._clients.get(name)

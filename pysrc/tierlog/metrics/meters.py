@@ -33,10 +33,10 @@ class MeterSnapshot:
 
 
 class Meter:
-    """Counts, and how fast it did: exponentially weighted over ticks of 5 s.
+    """A count and its rate, exponentially weighted over ticks of 5 s.
 
-    Ticks stand on a grid that begins with the meter. They are made up for when somebody counts or
-    looks, so an idle meter costs nothing; the first one takes its rate as it is.
+    Ticks have a fixed interval from the meter's creation. Missed ticks are applied at the next
+    call, so an idle meter costs nothing; the first tick sets the rate.
     """
 
     __slots__ = ("_rates", "_started_ms", "_ticked_ms", "_uncounted", "count")

@@ -47,7 +47,7 @@ STUCK_AFTER_MS = 600_000
 
 
 class _Topic:
-    """The meters of one topic; ``handles`` open ones keep it, or somebody's fetches."""
+    """The meters of one topic; open ``handles`` or fetches keep it."""
 
     __slots__ = ("handles", "meters", "name")
 
@@ -124,7 +124,7 @@ class PartitionMetrics:
         self._copy_lag = Lag(max(0, size_bytes), max(0, segments))
 
     def copy_lag_unknown(self) -> None:
-        """Nobody knows what is still to be copied."""
+        """Remove the gauge of the copy lag: it is unknown."""
         self._copy_lag = None
 
     def set_delete_lag(self, *, size_bytes: int, segments: int) -> None:
@@ -132,7 +132,7 @@ class PartitionMetrics:
         self._delete_lag = Lag(max(0, size_bytes), max(0, segments))
 
     def delete_lag_unknown(self) -> None:
-        """Nobody knows what is to be deleted."""
+        """Remove the gauge of the delete lag: it is unknown."""
         self._delete_lag = None
 
     def set_remote_log(
@@ -145,7 +145,7 @@ class PartitionMetrics:
         )
 
     def remote_log_unknown(self) -> None:
-        """Nobody knows what is in the tier."""
+        """Remove the gauges of the remote log: they are unknown."""
         self._remote_log = None
 
     def set_retention_percent(self, *, total_percent: int, local_percent: int) -> None:
@@ -197,7 +197,7 @@ class RemoteLogMetrics:
         """A topic of that name was deleted: what its reads left behind vanishes.
 
         While a partition is led nothing does, for that may be one of a later topic of that name;
-        the handles of the deleted one are closed by whoever gives them up.
+        the owner of the deleted one's handles closes them.
         """
         with self._lock:
             found = self._topics.get(topic)
@@ -211,7 +211,7 @@ class RemoteLogMetrics:
         self._count(topic, _FETCH_REQUESTS)
 
     def fetched(self, topic: str, size_bytes: int, client_id: str = "") -> None:
-        """A read from the tier gave so many bytes, to that client where clients are counted."""
+        """Count the bytes of a read from the tier, also for the client when clients are counted."""
         with self._lock:
             self._mark(topic, _FETCH_BYTES, size_bytes)
             if self._clients.max_clients:
@@ -259,7 +259,7 @@ class RemoteLogMetrics:
             self._task_failures[pool, type(error).__name__] += 1
 
     def count_clients(self, max_clients: int) -> None:
-        """What is read from the tier is counted for so many clients each; 0, as it is at first,
+        """Set how many clients have counters of their own for reads from the tier; 0, the default,
         for none."""
         with self._lock:
             self._clients.resize(max_clients)
@@ -285,7 +285,7 @@ class RemoteLogMetrics:
             self._index_cache = index_cache
 
     def watch_read_ahead(self, read_ahead: ReadAheadWatched) -> None:
-        """Who reads ahead; the one before is not asked again."""
+        """Set the reader whose read-ahead is shown; it replaces an earlier one."""
         with self._lock:
             self._read_ahead = read_ahead
 
@@ -399,7 +399,7 @@ class RemoteLogMetrics:
 
 
 def _ahead(read_ahead: ReadAheadWatched) -> tuple[int, int]:
-    """Bytes read ahead, and those of them that nobody took."""
+    """Bytes of read-ahead, and those of them that were not used."""
     stats = read_ahead.stats()
     return stats.bytes, stats.wasted_bytes
 

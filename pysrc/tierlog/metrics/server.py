@@ -47,7 +47,7 @@ class MetricsServer:
         return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop listening, let go of whoever is connected, end every thread. May be repeated."""
+        """Stop listening, close all connections and end every thread. The call may be repeated."""
         if self._thread.is_alive():
             self._http.shutdown()
             self._thread.join()
@@ -72,7 +72,7 @@ def start_metrics_server(
     """Answer scrapes of `metrics` at ``host:port`` (0: any free port) until `MetricsServer.close`.
 
     The process's own ``process_*`` series (CPU, memory, open files) are shown beside them.
-    ConfigError without prometheus_client, or when nobody can listen there.
+    ConfigError without prometheus_client, or when the address cannot be used.
     """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -161,7 +161,7 @@ class _HttpServer(ThreadingHTTPServer):
         return str(self.server_address[0])
 
     def server_bind(self) -> None:
-        # Not the HTTPServer's, which would ask a name server who we are.
+        # Not that of HTTPServer, which would ask a name server for the host name.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -186,6 +186,6 @@ class _HttpServer(ThreadingHTTPServer):
                 continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's fault."""
+        """A client that disconnects is no error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)

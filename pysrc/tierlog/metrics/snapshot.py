@@ -127,7 +127,8 @@ class _ReadAheadStats(Protocol):
 
 
 class ReadAheadWatched(Protocol):
-    """What a scrape asks of who reads ahead: `tierlog.reader.remote_batches.RemoteBatchReader`."""
+    """What a scrape reads from the reader with read-ahead:
+    `tierlog.reader.remote_batches.RemoteBatchReader`."""
 
     def stats(self) -> _ReadAheadStats: ...
 

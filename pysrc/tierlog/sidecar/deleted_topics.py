@@ -1,6 +1,6 @@
 """Archives of topics that the cluster has deleted: when they may go, and that they do.
 
-That a topic is deleted is only ever the cluster's own word: it answers that nobody has the name,
+That a topic is deleted is only ever the cluster's own word: it answers that no topic has the name,
 or that another topic has it. What it does not answer for - it may not show us the topic, or is
 not there - is unknown, and unknown is not deleted. Since when a topic is deleted is noted in the
 state directory, so that the time until its archive goes passes over restarts; a topic that is seen
@@ -56,7 +56,7 @@ def deleted_since(
     that are so by what the cluster says now.
 
     ``archived`` has names by topic id, ``named`` the ids that the cluster has by name (None:
-    nobody has it; a name that is not there: unknown), ``here`` the ids on the broker's own disks.
+    no topic has it; a missing name: unknown), ``here`` the ids on the broker's own disks.
     While the cluster knows not one of the archived topics it may have been made anew, and nothing
     counts as deleted.
     """
@@ -174,7 +174,7 @@ class DeletedTopics:
         return [one for one in self._metadata.partitions() if one.topic_id == topic_id]
 
     def _tell(self, topic: str, topic_id: str, since_ms: int, warn: Callable[[str], None]) -> None:
-        """Once, so that somebody may object."""
+        """Warn once, so that an operator may object."""
         if topic_id not in self._told:
             self._told.add(topic_id)
             since = datetime.fromtimestamp(since_ms // 1000, UTC).isoformat()

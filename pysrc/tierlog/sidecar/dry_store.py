@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DryRunStore"]
 
-# Indexes are read back right after they are written; older ones nobody asks for.
+# Indexes are read back right after their write; older ones are not read again.
 _KEPT = 16
 
 
@@ -50,7 +50,7 @@ class DryRunStore(ObjectStore):
     def put_stream(
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
-        """See `ObjectStore`; the chunks are drawn, since whoever hands them out checks them."""
+        """See `ObjectStore`; the chunks are consumed, since their source checks them."""
         for _ in chunks:
             continue
         self._wrote(key, size_bytes)

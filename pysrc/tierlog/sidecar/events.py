@@ -46,7 +46,7 @@ _WARNINGS = {
 
 
 class Events(ManagerListener):
-    """Counts, and passes on to whoever listens now."""
+    """Counts events and passes them to the present listener."""
 
     def __init__(self, clock: Clock, *, dry_run: bool = False) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class Events(ManagerListener):
         self.quota_wait_ms = 0
 
     def begin(self, listener: TierListener, total_bytes: int) -> None:
-        """From now on to `listener`; so many bytes are to be sent."""
+        """Start a run: report to `listener`; `total_bytes` are to be sent."""
         with self._lock:
             self.listener = listener
             self._lately = Lately(self._clock)
@@ -154,7 +154,7 @@ class Events(ManagerListener):
             self.listener.on_warning(text)
 
     def _progress(self, row: TierRow | None = None, quota_wait_ms: int = 0) -> None:
-        # The indexes are sent too, and nobody knew their size before.
+        # The indexes are sent, too; their size was unknown before.
         done_bytes = min(self.sent_bytes, self.total_bytes)
         self.listener.on_progress(
             Progress(

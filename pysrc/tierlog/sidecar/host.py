@@ -1,4 +1,4 @@
-"""A partition of somebody else's broker, shown to the remote log manager.
+"""A partition of an unmodified broker as a `LocalLog` of the remote log manager.
 
 Strictly read only: a sidecar's local log is what the last look at the directories saw. The broker
 deletes its own segments by its own retention; how long the archive lives is the sidecar's affair,

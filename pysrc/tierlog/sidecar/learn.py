@@ -29,7 +29,7 @@ from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = ["StoreLearner"]
 
-# From so many partitions on one listing of everything is cheaper than one of each.
+# From this number of partitions on, one listing of the store is cheaper than one per partition.
 _MANY = 64
 
 

@@ -3,7 +3,7 @@
 A broker that does not tier cuts its leader-epoch-checkpoint where its own log starts: the epochs
 before are gone from it, and the first one that is left seems to begin there. What was copied
 before knows them still. Without them the older part of the archive would belong to no history:
-nobody could read it, and clean-up would take it for the leavings of deposed leaders.
+no reader could read it, and clean-up would treat it as a copy of a deposed leader.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
 def from_remote_segments(
     local: LeaderEpochs, segments: Iterable[RemoteLogSegmentMetadata]
 ) -> LeaderEpochs:
-    """``local``, and before its beginning what the finished remote segments say.
+    """Return ``local``, extended below its first entry by the finished remote segments.
 
-    Backwards from where ``local`` begins: of the segments that reach there the one of the latest
-    epoch, which is not later than that of what follows, says who wrote before. Where none does,
-    the nearest one below.
+    The extension goes backwards. Of the segments that reach the present start, it takes the one of
+    the latest epoch that is not later than the next entry's; without one, the nearest one below.
     """
     if not local.entries:
         return local

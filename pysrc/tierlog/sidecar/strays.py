@@ -1,4 +1,4 @@
-"""Copies that an earlier run left half done in partitions that nobody here leads any more.
+"""Unfinished copies of an earlier run in partitions that this node no longer leads.
 
 A leader's copy task settles those of its own partition. What belongs to a partition that is gone,
 or that another broker leads by now, is settled here, so that no object is left without an owner.
@@ -40,7 +40,7 @@ class StraySettler:
         self._settled: dict[TopicIdPartition, int] = {}
 
     def settle(self, busy: Collection[TopicIdPartition], warn: Callable[[str], None]) -> None:
-        """All partitions but the ``busy`` ones, which somebody is at work on."""
+        """Clean all partitions but the ``busy`` ones, which other tasks work on."""
         for partition in self._metadata.partitions():
             if partition in busy or self._metadata.partition_delete_state(partition) is not None:
                 self._settled.pop(partition, None)

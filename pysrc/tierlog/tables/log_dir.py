@@ -36,7 +36,7 @@ _MAX_INDEX_BYTES = 64 << 20
 _MAX_MARKS = 1024
 # Left out of a log, and no records with it.
 _HARMLESS = (SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY)
-# Without these nobody knows where a log ends, where it begins, and whether it has all offsets.
+# Without these the start and the end of a log and its completeness are unknown.
 _CHECKPOINTS = (HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANER_OFFSETS)
 _NO_PARTITION = Partition("", None, -1)
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
@@ -125,7 +125,7 @@ class LogDirCatalog:
         return start, end
 
     def _readable_end(self, partition: Partition) -> int:
-        """CorruptDataError when nobody can say what is committed."""
+        """CorruptDataError when it is unknown what is committed."""
         log = self._logs[partition]
         if not self._read_committed or not log.segments:
             return self._end_offset(partition)
@@ -148,7 +148,7 @@ class LogDirCatalog:
         try:
             aborted = self._aborted(partition, start_offset, end_offset)
         except CorruptDataError as error:
-            # Without a transaction index nobody knows what was aborted.
+            # Without a transaction index the aborted records are unknown.
             self._findings.note(error, partition, start_offset, end_offset)
             return []
         found = []

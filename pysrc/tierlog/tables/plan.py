@@ -108,7 +108,7 @@ class ReadRange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Bytes that are not what they should be, and the offsets [``start_offset``, ``end_offset``)
-    that are not read for that; None where nobody can tell."""
+    that are not read for that; None for unknown."""
 
     partition: Partition
     path: str
@@ -176,7 +176,7 @@ class Catalog(Protocol):
         ...
 
     def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
-        """For each range where it may be cut, ascending; nothing where nobody can tell."""
+        """For each range the offsets where it may be cut, ascending; none when they are unknown."""
         ...
 
     def findings(self) -> list[Finding]:
@@ -411,5 +411,5 @@ def pack(ranges: Iterable[ReadRange], task_bytes: int) -> list[tuple[ReadRange, 
 
 
 def share(size_bytes: int, offsets: int, of_offsets: int) -> int:
-    """About how many of so many bytes a part of the offsets takes."""
+    """Return about how many of the bytes a part of the offsets takes."""
     return max(1, size_bytes * offsets // max(1, of_offsets))

@@ -58,7 +58,7 @@ def read_range(
     """The committed records of a range in order, and what is damaged of it.
 
     Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt`` damage is a
-    CorruptDataError. Who needs no headers may get records as rows of a table at once, with those
+    CorruptDataError. Callers without headers may get records as rows of a table at once, with those
     of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
     be had.
     """

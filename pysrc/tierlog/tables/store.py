@@ -165,7 +165,7 @@ class StoreCatalog:
         try:
             return self._without_aborted(partition, lineage, found)
         except CorruptDataError as error:
-            # Without a transaction index nobody knows what was aborted.
+            # Without a transaction index the aborted records are unknown.
             self._findings.note(error, partition, start_offset)
             return []
 

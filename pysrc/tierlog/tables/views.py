@@ -30,7 +30,7 @@ def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.Re
 
 
 def finding_row(one: Finding) -> dict[str, object]:
-    """A row of the quarantine, without a partition where nobody knows it."""
+    """Return a row of the quarantine; without a partition when it is unknown."""
     known = bool(one.partition.topic)
     names = ("path", "reason", "position", "expected", "found", "start_offset", "end_offset")
     return {

@@ -355,7 +355,7 @@ class FencingConformance:
             event()
             now = manager.changes(PARTITION)
             assert now not in seen
-            # Whoever has not seen that move need not ask.
+            # Callers that have not seen that change need no claim.
             assert manager.change_count.count > count
             count = manager.change_count.count
             seen.append(now)

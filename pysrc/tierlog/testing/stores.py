@@ -173,7 +173,7 @@ class StoreConformance:
         assert bytes(store.get_range("claims/one", 0, 9)) == str(winner).encode()
 
     def claim_at_once(self, store: ObjectStore) -> list[int]:
-        """Six threads claim one key; the numbers of those who were told that it is theirs."""
+        """Let six threads claim one key; return the numbers of those that succeeded."""
         barrier = threading.Barrier(6)
         won: list[int] = []
 

@@ -1,6 +1,6 @@
 """What is there: the partitions and segments of a broker's log directory or of a store.
 
-A listing reads names, checkpoints and headers, no records; ``verify`` is who checks them. What
+A listing reads names, checkpoints and headers, no records; ``verify`` checks them. What
 cannot be told is None, which is not the same as zero.
 """
 

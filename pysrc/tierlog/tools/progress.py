@@ -1,4 +1,4 @@
-"""How a verb that takes long says how far it is: to nobody, or as a bar on a terminal."""
+"""Progress of a long command: silent, or as a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Progress(Protocol):
 
 
 class QuietProgress:
-    """Nobody looks."""
+    """Progress that is not shown."""
 
     def start(self, total_bytes: int) -> None:
         """Nothing."""
@@ -50,7 +50,7 @@ def progress_on(stream: TextIO, title: str) -> Iterator[Progress]:
     if not stream.isatty():
         yield QuietProgress()
         return
-    # Loading these takes longer than most runs that nobody watches.
+    # Imported late: they take longer to load than most runs without a terminal.
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn

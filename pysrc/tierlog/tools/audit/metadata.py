@@ -93,7 +93,7 @@ def _copied(path: str, copy: str) -> bool:
 
 
 def _stamps(path: str) -> list[tuple[int, int, int] | None]:
-    """What changes when somebody writes."""
+    """The values that change with every write."""
     found: list[tuple[int, int, int] | None] = []
     for suffix in _SUFFIXES:
         try:

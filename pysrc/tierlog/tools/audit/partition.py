@@ -90,7 +90,7 @@ def audit_partition(segments: Iterable[AuditedSegment], rules: AuditRules) -> Pa
 
 
 def _lineage(stored: Sequence[AuditedSegment]) -> LeaderEpochs | None:
-    """The leader epochs that the newest segment was uploaded with; None when nobody can tell."""
+    """Return the leader epochs of the newest segment's upload; None for unknown."""
     newest = max(
         stored, key=lambda one: (one.leader_epochs[-1].epoch, one.end_offset), default=None
     )

@@ -1,6 +1,6 @@
 """Which segments of a store there are to look at: its listing against the metadata.
 
-However many there are, they stay packed as they were listed until somebody looks at them. Found on
+They stay packed as they were listed until they are needed, however many there are. Found on
 the way is what needs no look into an object: objects that are alone or not ours, the
 cluster marker, one topic under two names, and segments that only one of bucket and metadata has.
 """
@@ -227,7 +227,7 @@ def _names(listed: Sequence[ListedSegments], tally: Tally) -> None:
                 "name_mismatch",
                 f"segments of topic {name} only under topic id {parsed.topic_id}",
                 f"one of topic {parsed.topic_label}",
-                "somebody copied or renamed a folder: find out whose segments these are",
+                "a folder was copied or renamed: find out which partition these segments belong to",
                 place=place_of(key),
             )
 
@@ -243,8 +243,8 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
 
 
 def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
-    """What the metadata has that is not finished, or not in the store. What only the store has is
-    told by whoever looks at it: by then a deletion may have taken it away."""
+    """Report segments of the metadata that are unfinished or not in the store. Objects without
+    metadata are reported by the tasks that read them: a deletion may remove them first."""
     for task in (task for part in parts for task in part.tasks()):
         if task.known is not None and task.known.state != FINISHED:
             _dangling(task.known, now_ms, tally)

@@ -42,7 +42,7 @@ class EpochSize(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without an end so far: who writes it, and its first offset."""
+    """A transaction without an end: its producer and its first offset."""
 
     producer_id: int
     first_offset: int

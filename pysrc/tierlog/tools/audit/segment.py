@@ -94,7 +94,7 @@ OBJECT_ACTIONS = {
     ProblemReason.LOG_WITHOUT_INDEXES: _UNFINISHED,
     ProblemReason.INDEXES_WITHOUT_LOG: _COPY_AGAIN,
     ProblemReason.CORRUPT_INDEXES: _REBUILD,
-    ProblemReason.WRONG_KEY: "somebody moved or renamed the object: move it back",
+    ProblemReason.WRONG_KEY: "the object was moved or renamed: move it back",
     ProblemReason.WRONG_SIZE: _COPY_AGAIN,
     ProblemReason.WRONG_CHECKSUM: _COPY_AGAIN,
     ProblemReason.MISSING: "nothing to do if it is being deleted: run verify again",

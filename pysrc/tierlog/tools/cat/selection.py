@@ -52,7 +52,7 @@ class Selection:
 
     @property
     def hint(self) -> str | None:
-        """What somebody should know who gets other records than asked for, or none."""
+        """Return a hint when the records differ from those requested, or there are none."""
         held = f"offsets {self.log_start_offset} to {self.log_end_offset - 1}"
         if self.log_start_offset == self.log_end_offset:
             return f"{self.topic}:{self.partition} holds no records"

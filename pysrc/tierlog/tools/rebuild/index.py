@@ -553,7 +553,7 @@ class _Workers:
     outcomes=having("outcomes of rebuild_task", "__iter__"),
 )
 def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> RebuildReport:
-    """The report of a run, whoever ran its tasks; the same for every order of outcomes."""
+    """Return the report of a run; the order of the outcomes does not matter."""
     told = (outcome for looked in plan.looked for outcome in looked.outcomes())
     everything = sorted(
         [*told, *plan.outcomes, *outcomes],

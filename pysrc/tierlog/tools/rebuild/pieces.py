@@ -105,8 +105,8 @@ def cut_segment(
 
 
 def find_piece(wanted: PieceRange) -> FoundPiece:
-    """What a worker does with a range. Nothing that goes wrong is an error here: whoever puts the
-    pieces together reads that range again, and meets it again."""
+    """What a worker does with a range. No failure is an error here: the worker that joins the
+    pieces reads that range again and meets it again."""
     piece = identity = None
     try:
         if isinstance(wanted.source, FileBytes):

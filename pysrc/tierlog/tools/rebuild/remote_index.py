@@ -67,7 +67,7 @@ _FAILED = "see why the store or the disk failed, then run this again: what is do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPartition:
-    """A partition of a store, with so many segments. ``packed_suspects`` are keys of `.indexes`
+    """A partition of a store and its number of segments. ``packed_suspects`` are keys of `.indexes`
     objects that were no good before this run."""
 
     partition: TopicIdPartition
@@ -189,7 +189,7 @@ def _rebuild(
             segments = _segments(source, one)
             row = _made(source, writer, segments, findings)
             if dry_run and one.suspects():
-                # What they will say when they are mended, nobody knows yet.
+                # Their content after a repair is not known yet.
                 outcome = Outcome.WOULD_WRITE
             elif segments:
                 findings += _gaps(path, segments)
@@ -243,7 +243,7 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
     described = list_segments(
         source,
         partition_prefix(one.partition),
-        # Whoever looked at the store before has told of them.
+        # The check of the store has reported them.
         on_problem=lambda _: None,
     )
     sound = [

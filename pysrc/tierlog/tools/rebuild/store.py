@@ -321,7 +321,7 @@ def _examine(
 
 
 def _require_sound(segment: StoredSegment, examined: Examined) -> None:
-    """The `.log` object scans clean and is the one that was copied, as far as anybody knows."""
+    """Return whether the `.log` object is sound and, as far as known, the one that was copied."""
     path = f"{segment.key.stem}.log"
     if examined.damage is not None:
         raise examined.damage
@@ -482,7 +482,7 @@ def _write(
 
 
 def read_whole(store: ObjectStore, key: str, size_bytes: int | None = None) -> bytes:
-    """The whole of an `.indexes` object; ``b""`` for an empty one or none.
+    """Return an `.indexes` object; ``b""`` when it is empty or missing.
 
     CorruptDataError for one above 256 MiB.
     """

@@ -113,7 +113,7 @@ class LookedSegments:
                 yield looked
 
 
-# Whoever finds out what becomes of listed segments, in their order.
+# The checks of listed segments, in order.
 LookAtListed = Callable[[Sequence[ListedSegments]], Iterable[LookedSegments]]
 
 
@@ -143,7 +143,7 @@ def plan_store(
 ) -> StorePlan:
     """Lists the store, and has every `.indexes` object read: by ``look``, or else here.
 
-    Chains are packed for `slots` workers, for whom ``least_bytes`` are worth a task.
+    Chains are packed for `slots` workers; a task has at least ``least_bytes``.
     RemoteStorageError when the store does not answer, and whatever ``look`` raises.
     """
     plan = StorePlan()
@@ -317,7 +317,7 @@ def _look(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) 
         return replace(broken, damage=damage, description=known, lineage=lineage)
     described = indexes_key(description.metadata)
     if described != indexes.key:
-        action = "somebody moved or renamed the object: move it back"
+        action = "the object was moved or renamed: move it back"
         told = finding(indexes.key, "wrong_key", "a description of this segment", described, action)
         return _unusable(key, log.size_bytes, told)
     size_bytes = description.metadata.segment_size_bytes
@@ -368,7 +368,7 @@ def _unusable(key: ObjectKey, size_bytes: int, found: Finding) -> SegmentOutcome
 def _bare_row(
     key: ObjectKey, topic: str, size_bytes: int, outcome: Outcome, found: Finding
 ) -> SegmentRow:
-    """A segment that nobody looked into."""
+    """A segment that was not read."""
     return SegmentRow(
         topic=topic,
         partition=key.partition,

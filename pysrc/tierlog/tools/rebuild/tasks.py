@@ -21,7 +21,7 @@ _TASKS_PER_JOB = 4
 # Parts are this many times smaller than an even share, so that tasks of them may still be even.
 _PARTS_PER_JOB = 64
 _LARGEST_PART_BYTES = 64 << 20
-# Opening, writing and reporting a segment costs about as much as scanning so many bytes.
+# Opening, writing and reporting a segment costs about as much as scanning this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
 # A task may be larger by this part of the most that was asked for: what segments cost besides their

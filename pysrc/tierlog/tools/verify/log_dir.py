@@ -37,7 +37,7 @@ from tierlog.types import StopReason
 
 __all__ = ["verify_log_dir"]
 
-# A broker refuses segment.index.bytes above 2^31 - 1; nobody uses a hundredth of that.
+# A broker refuses segment.index.bytes above 2^31 - 1; usual values are below a hundredth of that.
 _INDEX_LIMIT_BYTES = 256 << 20
 
 _RESTORE = (
@@ -109,7 +109,7 @@ def _skips(skipped: Iterable[Skipped], tally: Tally) -> None:
             skip.reason.name.lower(),
             "files of a log only",
             skip.reason.value + (f" ({skip.detail})" if skip.detail else ""),
-            "nothing to do" if harmless else "find out who made it and move it away",
+            "nothing to do" if harmless else "find out which program made it and move it away",
         )
 
 
