@@ -1,6 +1,6 @@
-//! The index cache against moka (expiring after the last use) and quick_cache (never expiring),
-//! all bounded by weights. Time for one operation of each thread.
-//! `cargo bench -p tierlog-core --bench cache`
+//! The index cache compared with moka (expiry after access) and quick_cache (no expiry), all
+//! limited by weight. Reports the time of one operation of each thread. `cargo bench -p
+//! tierlog-core --bench cache`
 #![allow(missing_docs, clippy::panic)]
 
 use std::hint::black_box;
@@ -14,15 +14,15 @@ use tierlog_core::cache::{Cache, CacheSettings};
 const TTL_MS: u64 = 900_000;
 const WEIGHT: u64 = 64;
 const SIZES: [u64; 2] = [1_000, 100_000];
-/// Look-ups before the order repeats.
+/// Number of look-ups before the sequence repeats.
 const LOOK_UPS: usize = 1 << 16;
 
-/// What all of them can do.
+/// Operations that all caches have.
 trait Peer: Sync {
     fn new(entries: u64) -> Self;
     fn get(&self, key: u64) -> Option<u64>;
     fn put(&self, key: u64, value: u64);
-    /// Entries after all that was put off is done.
+    /// Returns the number of entries after all deferred work.
     fn settled_len(&self) -> u64;
 }
 
@@ -112,7 +112,7 @@ impl Peer for Quick {
     }
 }
 
-/// Uniform keys below `below`, the same every time.
+/// Returns uniform keys below `below`, the same every time.
 fn keys(below: u64, mut state: u64) -> Vec<u64> {
     let step = || {
         state =
@@ -122,7 +122,7 @@ fn keys(below: u64, mut state: u64) -> Vec<u64> {
     std::iter::repeat_with(step).take(LOOK_UPS).collect()
 }
 
-/// A cache with twice the room it needs, so that none has evicted anything.
+/// Returns a cache of twice the required size, so that nothing is evicted.
 fn filled<P: Peer>(entries: u64) -> P {
     let peer = P::new(2 * entries);
     for key in 0..entries {
@@ -135,7 +135,7 @@ fn filled<P: Peer>(entries: u64) -> P {
     peer
 }
 
-/// Time for `iterations` operations in each of two threads.
+/// Returns the time for `iterations` operations in each of two threads.
 fn two_threads(iterations: u64, work: impl Fn(usize) + Sync) -> Duration {
     let together = Barrier::new(3);
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! Quota sensors with the clock given: record and check on one thread and on two, and a
-//! reservation. The copy quota's shape, 61 samples of a second; a millisecond passes every 100,000
-//! calls, so windows move on. Totals are checked after they are timed.
+//! Quota sensors with a given clock: record and check on one and on two threads, and a reservation.
+//! Uses the copy quota's 61 samples of a second. One millisecond passes every 100,000 calls, so
+//! windows move. Totals are checked after the timing.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -27,7 +27,7 @@ fn record_and_check(sensor: &QuotaSensor, calls: u64) -> u64 {
     waited
 }
 
-/// The time that `threads` threads take for `calls` calls each.
+/// Returns the time that `threads` threads take for `calls` calls each.
 fn together(sensor: &QuotaSensor, threads: usize, calls: u64) -> Duration {
     let (ready, done) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
     thread::scope(|scope| {
@@ -46,7 +46,7 @@ fn together(sensor: &QuotaSensor, threads: usize, calls: u64) -> Duration {
 }
 
 fn rates(criterion: &mut Criterion) {
-    // What is far below, and what is over, whatever the machine does in a second.
+    // Limits that are far away or exceeded on every machine.
     let limits = [("unlimited", None), ("far_below", Some(1 << 55)), ("over", Some(1))];
     for (mode, rate) in [("window", RateMode::Window), ("elapsed", RateMode::Elapsed)] {
         let mut group = criterion.benchmark_group(format!("quota_{mode}"));

@@ -18,7 +18,7 @@ const SHAPES: [(&str, i16, usize, usize, bool); 8] = [
     ("lz4-100-16k", 3, 100, 16 << 10, true),
     ("zstd-100-16k", 4, 100, 16 << 10, true),
 ];
-/// Bytes of a source before compression: beyond a second-level cache, as segments are.
+/// Source size before compression: larger than a second-level cache, like segments.
 const SOURCE_BYTES: usize = 16 << 20;
 
 fn decode(criterion: &mut Criterion) {

@@ -1,5 +1,5 @@
-//! remoteLogIndex entries of 94 bytes (an rdi of 48), as many as a segment of 1 GiB has in runs
-//! of 256 KiB; each result is checked before it is timed.
+//! remoteLogIndex entries of 94 bytes (an rdi of 48), as many as a segment of 1 GiB has at 256 KiB
+//! each. Each result is checked before it is timed.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;

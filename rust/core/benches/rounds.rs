@@ -1,15 +1,15 @@
-//! Caches in a process of their own, which `benches/` starts to race them against ours:
-//! `rounds WARMUP_SECONDS CACHE OPERATION THREADS ENTRIES PROBES REPEATS`. It warms up, then runs
-//! once for every line read and answers with a line of JSON: the nanoseconds and what was seen.
+//! Caches in their own process, which `benches/` starts to compare them with this crate's cache:
+//! `rounds WARMUP_SECONDS CACHE OPERATION THREADS ENTRIES PROBES REPEATS`. It warms up, runs once
+//! for every line it reads, and answers with a line of JSON: the nanoseconds and the results.
 //!
-//! * `get` and `put`: the cache holds `ENTRIES` of weight 1; each thread goes `REPEATS` times over
-//!   `PROBES` keys, which are hits in a pseudo-random order, or evicted since their last turn.
-//! * `mixed`: two threads get, put, load, remove and sweep, `PROBES` operations together, with
-//!   weights of 1 to 1,000; what counts is the most bytes above the bound that either ever saw.
-//! * `overshoot`: two threads put `PROBES` new keys together; what counts is how many values above
-//!   the `ENTRIES` that there is room for were alive at most, counted by their references.
+//! * `get` and `put`: the cache holds `ENTRIES` of weight 1. Each thread uses `PROBES` keys
+//!   `REPEATS` times: hits in a pseudo-random order, or keys evicted since their last use.
+//! * `mixed`: two threads get, put, load, remove and sweep, `PROBES` operations in total, with
+//!   weights of 1 to 1,000. The result is the largest excess over the limit that a thread saw.
+//! * `overshoot`: two threads put `PROBES` new keys in total. The result is the largest number of
+//!   live values above `ENTRIES`, counted by their references.
 //!
-//! All hash with foldhash, as ours does.
+//! All use foldhash, like this crate's cache.
 
 use foldhash::fast::RandomState;
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ trait Cache: Sync {
     fn entries(&self) -> u64;
 }
 
-/// Its clock stands still: a caller of the core brings the time.
+/// Its clock stands still, because callers of the core pass the time.
 type Ours = Core<Key, Value, Infallible>;
 type Moka = moka::sync::Cache<Key, Value, RandomState>;
 type Quick = quick_cache::sync::Cache<Key, Value, quick_cache::UnitWeighter, RandomState>;
@@ -70,7 +70,7 @@ impl Cache for Ours {
     }
 
     fn put(&self, key: Key, value: Value) {
-        // Refused only by a closed cache, and then nothing is found.
+        // Only a closed cache refuses, and then a get finds nothing.
         let _kept = self.put(key, value, 1, 0);
     }
 
@@ -112,7 +112,7 @@ fn key_of(number: u64) -> Key {
     format!("segment-{number:014}").into_bytes().into_boxed_slice()
 }
 
-/// The pseudo-random numbers that every side uses: xorshift of 64 bits.
+/// Returns the pseudo-random numbers that every side uses: xorshift of 64 bits.
 struct Numbers(u64);
 
 impl Numbers {
@@ -145,12 +145,12 @@ fn hits_of_threads(cache: &impl Cache, probes: &[Key], plan: &Plan) -> u64 {
         let others: Vec<_> =
             (1..plan.threads).map(|_| scope.spawn(|| hits(cache, probes, plan.repeats))).collect();
         let first = hits(cache, probes, plan.repeats);
-        // A thread that panicked found nothing.
+        // A thread that panicked reports no result.
         first + others.into_iter().map(|other| other.join().unwrap_or(0)).sum::<u64>()
     })
 }
 
-/// What gets and puts saw, by name.
+/// Results of gets and puts by name.
 fn race(cache: &impl Cache, plan: &Plan) -> impl FnMut() -> (&'static str, u64) {
     for number in 0..plan.entries {
         cache.put(key_of(number), Arc::new(number));
@@ -174,7 +174,7 @@ fn race(cache: &impl Cache, plan: &Plan) -> impl FnMut() -> (&'static str, u64) 
     }
 }
 
-/// The most bytes above the bound of `max_bytes`, as one thread saw it after each operation.
+/// Returns the largest excess over `max_bytes` that one thread saw after its operations.
 fn mixed(cache: &Ours, max_bytes: u64, seed: u64, plan: &Plan) -> u64 {
     let mut numbers = Numbers(seed);
     let mut above = 0;
@@ -182,7 +182,7 @@ fn mixed(cache: &Ours, max_bytes: u64, seed: u64, plan: &Plan) -> u64 {
         let key = key_of(numbers.below(2 * plan.entries));
         let weight = 1 + numbers.below(HEAVIEST_BYTES);
         let value = Arc::new(weight);
-        // What comes back is of no interest here; that the cache is open is certain.
+        // The result does not matter here; the cache is open.
         match numbers.below(100) {
             0..50 => drop(cache.get(&*key, time_ms)),
             50..85 => drop(cache.put(key, value, weight, time_ms)),
@@ -225,7 +225,7 @@ fn overshoot(cache: &impl Cache, plan: &Plan) -> (&'static str, u64) {
     ("entries_above", above)
 }
 
-/// Answers every line with a round.
+/// Runs one round for every line.
 fn serve(warmup: Duration, mut round: impl FnMut() -> (&'static str, u64)) -> io::Result<()> {
     let started = Instant::now();
     while started.elapsed() < warmup {
@@ -263,7 +263,7 @@ struct Plan {
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [warmup, cache, operation, threads, entries, probes, repeats] = words.as_slice() else {
-        // `cargo bench` runs every bench of the workspace; this one is for benches/.
+        // `cargo bench` runs every bench of the workspace; this one is only for `benches/`.
         return Ok(());
     };
     let warmup = Duration::from_secs_f64(warmup.parse()?);
@@ -274,7 +274,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         probes: probes.parse()?,
         repeats: repeats.parse()?,
     };
-    // Some keep fewer than they have room for.
+    // Some caches keep fewer than their limit.
     let room = if operation == "get" { 2 * plan.entries } else { plan.entries };
     match cache.as_str() {
         "tierlog" if operation == "mixed" => serve(Duration::ZERO, || mixed_of_two(&plan))?,

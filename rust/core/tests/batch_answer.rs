@@ -1,4 +1,4 @@
-//! Answers to reads: those of the scanner's rows, and none for whatever is odd.
+//! Answers to reads: they equal the scanner's rows, and there is none for unusual input.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -11,10 +11,10 @@ use tierlog_core::batch::checksums::{BatchChecksums, checksum_of};
 
 const START_OFFSET: i64 = 1000;
 
-/// Back to back: where each batch begins and ends, and its first and last offset.
+/// Contiguous batches: start, end, first offset and last offset of each.
 type Rows = Vec<(usize, usize, i64, i64)>;
 
-/// Batches of so many offsets and bytes of records.
+/// Returns batches with these numbers of offsets and record bytes.
 fn segment(batches: &[(i32, usize)]) -> (Vec<u8>, Rows) {
     let (mut bytes, mut rows, mut offset) = (Vec::new(), Rows::new(), START_OFFSET);
     for &(offsets, size) in batches {
@@ -41,7 +41,7 @@ fn origin(rows: &Rows, is_end: bool) -> Origin<'static> {
     }
 }
 
-/// What the rows say.
+/// Returns the answer that the rows imply.
 fn expected(rows: &Rows, asked: &Asked) -> Option<Answer> {
     let mut found: Option<Answer> = None;
     for &(start, end, first_offset, last_offset) in rows {
@@ -70,7 +70,7 @@ fn truncated_bytes_have_no_answer() {
     let whole = origin(&rows, true);
     let all = asked(START_OFFSET, 10_000);
     assert_eq!(answer(&bytes, &whole, &all), expected(&rows, &all));
-    // More may follow; it may fit.
+    // More bytes may follow, and the next batch may fit.
     assert_eq!(answer(&bytes, &origin(&rows, false), &all), None);
     for cut in 1..bytes.len() {
         assert_eq!(
@@ -156,7 +156,7 @@ proptest! {
             prop_assert_eq!((found.start, found.first_offset), (sound.start, sound.first_offset));
             prop_assert!(found.end <= sound.end);
             prop_assert!(rows.iter().any(|row| (row.1, row.3 + 1) == (found.end, found.next_offset)));
-            // Of what is handed out only the leader epoch has no checksum.
+            // In returned bytes only the leader epoch is not covered by a checksum.
             let row = rows.iter().find(|row| row.0 <= at && at < row.1).expect("a batch");
             let in_answer = found.start <= row.0 && row.1 <= found.end;
             prop_assert!(!in_answer || (12..16).contains(&(at - row.0)));

@@ -1,5 +1,5 @@
-//! Hostile bytes for the index formats: every flip and cut of golden entries, and bytes nobody
-//! wrote. Nothing panics, nothing is accepted that was not written, memory stays in proportion.
+//! Hostile bytes for the index formats: every flip and cut of golden entries, and arbitrary bytes.
+//! The decoders never panic, accept nothing invalid, and use memory in proportion to the input.
 
 #[path = "../src/vectors.rs"]
 mod vectors;
@@ -22,12 +22,12 @@ use tierlog_core::index::remote::{
 use tierlog_core::segment::rebuild::Rebuilder;
 use vectors::vector;
 
-/// Both golden entries back to back: 49 and 46 bytes.
+/// Returns both golden entries: 49 and 46 bytes.
 fn golden() -> Vec<u8> {
     [vector("remote_index_entry_rdi"), vector("remote_index_entry_empty_rdi")].concat()
 }
 
-/// A row of the values in the order of the format.
+/// Returns an entry with the values in the order of the format.
 fn entry(values: [i64; 5], rdi: &[u8]) -> NewEntry<'_> {
     let [first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length] = values;
     NewEntry { first_offset, last_offset, first_timestamp_ms, last_timestamp_ms, data_length, rdi }
@@ -38,13 +38,14 @@ fn with_trailer(mut data: Vec<u8>, position: i64) -> Vec<u8> {
     data
 }
 
-/// Puts the right checksum on the entry at `position`.
+/// Writes the right checksum to the entry at `position`.
 fn repair(data: &mut [u8], position: usize, size: usize) {
     let crc = crc32(&data[position + 8..position + size]);
     data[position + 4..position + 8].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// Kind and position of a refusal; an io error, which no decoder gives, if there was none.
+/// Returns kind and position of an error, an `Io` error when there was none: no decoder returns
+/// one.
 fn failure(result: Result<RemoteLogIndex, Error>) -> (ErrorKind, u64) {
     result.err().map_or((ErrorKind::Io, 0), |error| (error.kind, error.position))
 }
@@ -119,7 +120,7 @@ fn the_trailer_must_name_the_last_entry() {
         let data = with_trailer(golden(), position);
         assert_eq!(failure(decode(&data, false)), (ErrorKind::Truncated, 95));
     }
-    // Without an entry there is nothing to point at.
+    // Without an entry the trailer has no valid value.
     assert_eq!(failure(decode(&[0; 8], false)), (ErrorKind::Truncated, 0));
 }
 
@@ -130,7 +131,7 @@ fn append_that_never_reached_the_disk_is_torn() {
     assert_eq!(failure(decode(&data, false)), (ErrorKind::BadLength, 95));
     let found = decode(&data, true).unwrap();
     assert_eq!((found.len(), found.valid_length), (2, 95));
-    // A last entry whose pages came in part, with and without its trailer.
+    // A last entry that reached the disk in part, with and without its trailer.
     let mut data = golden();
     data[90] ^= 0xff;
     for data in [data.clone(), with_trailer(data, 49)] {
@@ -162,7 +163,7 @@ fn impossible_values_with_a_right_checksum_are_refused() {
         assert_eq!(failure(decode(&data, false)), (kind, 0), "{bytes:?} at {at}");
         assert_eq!(failure(decode(&data, true)), (kind, 0));
     }
-    // Lengths that agree with each other, but not with the format or the file.
+    // Lengths that agree with each other but not with the format or the file.
     let mut data = golden();
     data[2..4].copy_from_slice(&45i16.to_be_bytes());
     data[44..46].copy_from_slice(&(-1i16).to_be_bytes());
@@ -171,7 +172,7 @@ fn impossible_values_with_a_right_checksum_are_refused() {
     data[2..4].copy_from_slice(&i16::MAX.to_be_bytes());
     data[44..46].copy_from_slice(&(i16::MAX - 46).to_be_bytes());
     assert_eq!(failure(decode(&data, false)), (ErrorKind::Truncated, 0));
-    // The second entry does not pass the first.
+    // The last offset of the second entry is not above the first.
     let mut data = golden();
     data[49 + 8..49 + 16].copy_from_slice(&149i64.to_be_bytes());
     data[49 + 16..49 + 24].copy_from_slice(&149i64.to_be_bytes());
@@ -228,7 +229,7 @@ fn groups_never_split_a_batch() {
     let gap = BatchRuns { position: &[0, 100, 250, 301, 700], ..runs };
     assert_eq!(gap.encode("k", 1).unwrap_err().position, 3);
     assert!(BatchRuns { size_bytes: &[100, 150, 0, 400, 10], ..runs }.encode("k", 1).is_err());
-    // Two batches that together pass 2^31 become two entries whatever the group size.
+    // Two batches of together more than 2^31 bytes become two entries, whatever the group size.
     let large = BatchRuns {
         position: &[0, 2_000_000_000],
         size_bytes: &[2_000_000_000; 2],
@@ -281,7 +282,7 @@ fn rows() -> impl Strategy<Value = Vec<(i64, i64, i64, i64, i32, Vec<u8>)>> {
     vec(row, 0..80)
 }
 
-/// Turns steps into rows that ascend.
+/// Turns steps into ascending rows.
 fn ascending(rows: Vec<(i64, i64, i64, i64, i32, Vec<u8>)>) -> (Vec<[i64; 5]>, Vec<Vec<u8>>) {
     let mut next = 0;
     rows.into_iter()
@@ -315,7 +316,7 @@ proptest! {
         if trailer && let Some(&last) = found.position.last() {
             data = with_trailer(data, last);
         }
-        // Every look-up agrees with a plain search, through the columns and through the files.
+        // Every look-up agrees with a linear search, in the columns and in the files.
         let least = columns[0].first().copied().unwrap_or(0).min(base);
         let index = found.offset_index(least).unwrap();
         let parsed = parse_offset_index(&index, least, Tail::Empty).unwrap();

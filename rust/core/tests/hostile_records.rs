@@ -1,5 +1,5 @@
-//! Damaged and invented bytes: the decoder answers each with an error, a shorter result or the
-//! truth, never with a panic, a huge allocation or a view outside of its buffers.
+//! Damaged and arbitrary bytes: the decoder returns an error, a shorter result or the true records,
+//! never a panic, a huge allocation or a view outside its buffers.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "build/mod.rs"]
@@ -41,7 +41,7 @@ fn check_column(column: &BinaryParts, rows: usize, buffers: &[&[u8]]) {
     }
 }
 
-/// What holds for every result.
+/// Asserts the invariants of every result.
 fn check(data: &[u8], records: &Records) {
     let mut buffers = vec![data];
     buffers.extend(records.opened.iter().map(Vec::as_slice));
@@ -59,7 +59,7 @@ fn check(data: &[u8], records: &Records) {
     for index in 0..batches.len() {
         let range = records.batch_starts[index] as usize..records.batch_starts[index + 1] as usize;
         let offsets = &records.offset[range];
-        // Fewer where offsets do not ascend.
+        // There are fewer when offsets do not ascend.
         assert!(offsets.len() <= batches.record_count[index] as usize);
         assert!(offsets.iter().all(|offset| {
             (batches.base_offset[index]..=batches.last_offset[index]).contains(offset)
@@ -68,7 +68,7 @@ fn check(data: &[u8], records: &Records) {
     assert!(records.offset.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// Three batches as a log has them; the middle one is shown to every damage.
+/// Returns three batches of a log; the middle one is damaged by the tests.
 fn three_batches(codec: i16) -> Vec<u8> {
     let record = |index: i32| Record {
         timestamp_delta: i64::from(index) * 50,
@@ -84,7 +84,7 @@ fn three_batches(codec: i16) -> Vec<u8> {
     [0, 100, 200].iter().flat_map(|&base| batch(base, codec, &records)).collect()
 }
 
-/// A flip that the CRC does not cover must lie in one of these: base offset, length, leader epoch.
+/// Returns true when the CRC does not cover byte `at`: base offset, length and leader epoch.
 fn is_outside_crc(data: &[u8], at: usize) -> bool {
     let mut start = 0;
     loop {
@@ -109,7 +109,8 @@ fn every_bit_flip_under_a_checksum_is_detected() {
             if !is_outside_crc(&data, bit / 8) {
                 assert!(decoded.is_err(), "codec {codec}, bit {bit}");
             } else if let Ok(records) = decoded {
-                // Another base offset, another leader epoch, or a length beyond the end.
+                // The result has another base offset, another leader epoch, or a length beyond the
+                // end.
                 let torn = records.stop.reason == StopReason::TornTail;
                 assert!(torn || records.offset.len() == whole.len(), "codec {codec}, bit {bit}");
             }
@@ -169,7 +170,7 @@ fn batch_cannot_claim_more_memory_than_its_bytes_justify() {
             assert!(decode(&data, true).is_err(), "codec {codec}, count {count}");
         }
     }
-    // Many rows in few bytes, in front of much data: the guess about the rest stays small.
+    // Many rows in few bytes before much data: the reserved memory stays small.
     let record = |offset_delta| Record { offset_delta, ..Record::default() };
     let records: Vec<Record> = (0..100_000).map(record).collect();
     let mut data = batch(0, 4, &records);

@@ -1,4 +1,5 @@
-//! A segment in pieces is the segment, whatever the cuts; and what looks like a batch and is none.
+//! A segment scanned in ranges equals the whole scan, whatever the cuts; false batches are
+//! rejected.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -70,7 +71,7 @@ fn fold() -> SegmentFold {
     SegmentFold::new(RebuildVisitor::new(rebuilder, usize::MAX))
 }
 
-/// Everything that a scan of the whole tells, and how often pieces did not fit.
+/// Returns all results of a scan in ranges, and the number of ranges that had to be repeated.
 fn folded(bytes: &[u8], cut: u64) -> (String, usize) {
     let temporary = TempFile::new(bytes);
     let file = temporary.open();
@@ -146,7 +147,7 @@ fn every_flipped_byte_stops_both_scans_alike() {
 
 #[test]
 fn embedded_batches_are_found_and_rejected() {
-    // Offsets that go on as if they belonged here: such a piece is wrong and ends as a right one.
+    // Offsets that seem to continue the segment: the range is wrong, and the fold rejects it.
     let (inner, next) = (batch(10, &[9; 40]), batch(20, &[9; 40]));
     let bytes = segment(&[&[1; 40], &inner, &next, &[4; 5]]);
     let temporary = TempFile::new(&bytes);
@@ -213,7 +214,7 @@ fn outline_equals_the_scan() {
     assert_eq!(replay(&outline, 0, &mut again).expect("an outline"), bytes.len() as u64);
     assert_eq!(again, seen);
     for cut in 1..outline.len() {
-        // Whole rows, or an error: never a panic.
+        // The result is whole rows or an error, never a panic.
         let _ = replay(&outline[..cut], 0, &mut BatchColumns::default());
     }
     let mut small = OutlineWriter::new(3);
@@ -233,7 +234,7 @@ fn fold_accepts_only_the_next_range() {
     fold.take(&first).expect("the first piece");
     assert!(!fold.fits(&first) && !fold.fits(&third));
     let second = scan_piece(&file, &from(101, 202, 9), ROOM).expect("readable");
-    // Offsets must go up from one piece to the next.
+    // Offsets must ascend from one range to the next.
     let backwards = scan_piece(&file, &from(101, 202, 10), ROOM).expect("readable");
     assert_eq!(backwards.stop.reason, StopReason::OffsetOrder);
     assert!(fold.fits(&second));

@@ -1,4 +1,5 @@
-//! The quota sensor from outside, on one thread: Kafka's cases, limits, clocks, bad input.
+//! The public interface of the quota sensor on one thread: Kafka's cases, limits, clocks, bad
+//! input.
 
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -15,7 +16,7 @@ fn sensor(rate: RateMode, num_samples: u32, limit: Option<u64>) -> QuotaSensor {
     QuotaSensor::new(settings).expect("good settings")
 }
 
-/// Kafka's quota of 11 samples of a second each.
+/// Returns a sensor with Kafka's window of 11 samples of a second.
 fn kafka(limit: u64) -> QuotaSensor {
     sensor(RateMode::Elapsed, 11, Some(limit))
 }
@@ -75,7 +76,8 @@ fn case_b_record_starts_the_clock() {
 fn case_c_steady_stream_at_the_limit_is_never_over() {
     let sensor = kafka(1000);
     for half in 0..7 {
-        // Looked at before the record of the same moment: after it, it is over at 1000.
+        // Checked before the record of the same moment; after it, the rate exceeds the limit at
+        // 1000.
         assert_eq!(sensor.throttle_ms(half * 500), 0);
         if [2000, 3000].contains(&(half * 500)) {
             check(&sensor, half * 500, 1000.0, 0);
@@ -157,7 +159,7 @@ fn a_window_is_the_average_over_all_its_buckets() {
     record(&sensor, 1, 999);
     check(&sensor, 999, 1000.1, 9001);
     record(&sensor, 5000, 2500);
-    // The first bucket leaves at 10,000; what is left then is allowed.
+    // The first bucket expires at 10,000; the remaining bytes are within the limit.
     check(&sensor, 2500, 1500.1, 7500);
     check(&sensor, 9999, 1500.1, 1);
     check(&sensor, 10_000, 500.0, 0);
@@ -298,7 +300,7 @@ fn clock_that_is_set_back_neither_frees_nor_freezes() {
         assert_eq!(sensor.throttle_ms(back_ms + 12_000), 0);
         record(&sensor, 20_000, back_ms + 12_000);
         assert!(sensor.throttle_ms(back_ms + 12_000) > 0);
-        // And back again, in both directions, as often as it likes.
+        // The clock may jump back and forth any number of times.
         for _ in 0..1000 {
             for now_ms in [i64::MAX, i64::MIN, 0, -TEN_YEARS_MS] {
                 record(&sensor, 1, now_ms);
@@ -323,7 +325,8 @@ fn a_grant_waits_until_the_leaving_bucket_has_left() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     let token = granted(sensor.try_reserve(2000, 100));
     assert_eq!(sensor.settle(token, 2000, 200), Ok(()));
-    // Full in buckets 0 and 1, and in bucket 2 for windows that began within bucket 0.
+    // The limit is used up in buckets 0 and 1, and in bucket 2 for windows that began within bucket
+    // 0.
     assert_eq!(wait_ms(sensor.try_reserve(1, 200)), 2800);
     assert_eq!(wait_ms(sensor.try_reserve(1, 2999)), 1);
     granted(sensor.try_reserve(1, 3000));
@@ -334,7 +337,7 @@ fn grant_larger_than_the_window_is_given_and_paid_for() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     let token = granted(sensor.try_reserve(20_000, 0));
     assert_eq!(sensor.settle(token, 20_000, 0), Ok(()));
-    // The debt must come below 2,000: 18,000 is paid by 18 buckets, one more makes it less.
+    // The debt must fall below 2,000: 18 buckets pay 18,000, and one more makes it smaller.
     assert_eq!(wait_ms(sensor.try_reserve(20_000, 0)), 19_000);
     assert_eq!(wait_ms(sensor.try_reserve(20_000, 18_999)), 1);
     granted(sensor.try_reserve(20_000, 19_000));
@@ -359,7 +362,7 @@ fn fractions_of_a_byte_are_paid() {
     };
     let sensor = QuotaSensor::new(settings).expect("good settings");
     granted(sensor.try_reserve(3, 0));
-    // A thousandth a millisecond, and less than a thousandth may be owed.
+    // A thousandth of a byte is paid per millisecond, and less than a thousandth may be owed.
     for now_ms in 0..3000 {
         assert_eq!(wait_ms(sensor.try_reserve(3, now_ms)), 3000 - now_ms as u64);
     }

@@ -1,4 +1,4 @@
-//! The quota sensor against models that keep every event: plain lists, no cleverness.
+//! The quota sensor compared with simple models that keep every event in a list.
 
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -22,11 +22,11 @@ enum Step {
     RecordAndCheck(u64),
     Limit(Option<u64>),
     Reserve(u64),
-    /// Settle the how manieth outstanding reservation with so many of its thousandths.
+    /// Settles the outstanding reservation with this index with this many thousandths of its bytes.
     Settle(usize, u64),
 }
 
-/// Amounts about the limit of a second, now and then a giant, now and then nothing.
+/// Amounts around the limit of one second, sometimes a huge one, sometimes 0.
 fn amounts() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..1500_u64, 2 => Just(0_u64), 1 => 0..20_000_u64]
 }
@@ -50,12 +50,12 @@ fn steps(window_ms: i64, reservations: bool) -> impl Strategy<Value = Vec<Step>>
     prop::collection::vec(step, 1..120)
 }
 
-/// Buckets by KIP-956: every byte with the bucket it came in.
+/// Buckets of KIP-956: every record with its bucket.
 struct Buckets {
     num_samples: i64,
     window_ms: i64,
     limit: Option<u64>,
-    /// Bytes; what was taken back is below 0.
+    /// Bucket and bytes of each event; returned bytes are negative.
     events: Vec<(i64, i64)>,
 }
 
@@ -79,7 +79,7 @@ impl Buckets {
         bytes as f64 / (self.span_ms() as f64 / 1000.0)
     }
 
-    /// Step by step ahead, until it is no longer over.
+    /// Steps forward until the rate is within the limit.
     fn throttle_ms(&self, now_ms: i64) -> u64 {
         match self.limit {
             None => 0,
@@ -88,7 +88,7 @@ impl Buckets {
                 let allowed = limit as u128 * self.span_ms() as u128;
                 let mut bucket = now_ms.div_euclid(self.window_ms);
                 let mut then_ms = now_ms;
-                // What comes is recorded in this bucket or before, so none is ahead.
+                // All records are in this bucket or an earlier one.
                 while u128::from(self.window(bucket)) * 1000 > allowed {
                     bucket += 1;
                     then_ms = bucket * self.window_ms;
@@ -99,7 +99,7 @@ impl Buckets {
     }
 }
 
-/// `SampledStat`, `SimpleRate` and `QuotaUtils`, written down as they are described.
+/// `SampledStat`, `SimpleRate` and `QuotaUtils`, implemented as described.
 struct KafkaRing {
     num_samples: usize,
     window_ms: i64,
@@ -156,11 +156,11 @@ impl KafkaRing {
     }
 }
 
-/// Grants as they are described: the N + 1 newest buckets and the debt, each from the list.
+/// Grants as described: the N + 1 newest buckets and the debt, computed from the list.
 #[derive(Default)]
 struct Grants {
-    /// Thousandths of a byte owed when the current bucket began, and the least of that since
-    /// there was nothing outstanding.
+    /// Thousandths of a byte owed at the start of the current bucket, and the minimum of that since
+    /// no reservation was outstanding.
     owed: u128,
     lowest: u128,
     bucket: i64,
@@ -185,7 +185,7 @@ impl Grants {
         }
     }
 
-    /// Ahead bucket by bucket until both hold.
+    /// Steps forward bucket by bucket until both conditions are true.
     fn wait_ms(&self, model: &Buckets, now_ms: i64) -> u64 {
         let Some(limit) = model.limit else { return 0 };
         if limit == 0 {
@@ -251,7 +251,7 @@ proptest! {
                 }
                 _ => {
                     prop_assert_eq!(sensor.throttle_ms(now_ms), model.throttle_ms(now_ms));
-                    // Bit for bit.
+                    // The rates are equal in every bit.
                     prop_assert_eq!(sensor.rate(now_ms), model.measure(now_ms).0);
                 }
             }
@@ -338,7 +338,7 @@ proptest! {
     }
 }
 
-/// The most that any window of `span_ms`, wherever it begins, holds of `sent`.
+/// Returns the largest sum of `sent` in any window of `span_ms`.
 fn most_in_a_sliding_window(sent: &[(i64, u64)], span_ms: i64) -> u64 {
     let mut oldest = 0;
     let mut held = 0;
@@ -354,7 +354,7 @@ fn most_in_a_sliding_window(sent: &[(i64, u64)], span_ms: i64) -> u64 {
     most
 }
 
-/// Ask every millisecond from `start_ms` on; send in units.
+/// Asks every millisecond from `start_ms` on and sends in units.
 fn send_while_not_over(
     sensor: &QuotaSensor,
     unit: u64,
@@ -388,7 +388,7 @@ fn send_what_is_granted(
 #[test]
 fn aligned_buckets_pass_twice_the_limit_and_reservations_do_not() {
     let (span_ms, allowed, unit) = (1000, 100_000, 100);
-    // Nothing to send until the last moment of a bucket.
+    // Sends nothing until the last moment of a bucket.
     let checked = sensor(RateMode::Window, 1, span_ms, Some(allowed));
     let sent = send_while_not_over(&checked, unit, 999..5000);
     let most = most_in_a_sliding_window(&sent, span_ms as i64);
@@ -409,7 +409,7 @@ fn aligned_buckets_pass_twice_the_limit_and_reservations_do_not() {
 
 #[test]
 fn unit_larger_than_the_window_is_paced_at_the_limit_and_tenfold_by_kafka() {
-    // 1 GiB segments under 10 MiB/s: case G, for an hour.
+    // 1 GiB segments at 10 MiB/s for an hour: case G.
     let (limit, unit, hour_ms) = (10 << 20, 1 << 30, 3_600_000);
     let kafka = sensor(RateMode::Elapsed, 11, 1000, Some(limit));
     let ours = sensor(RateMode::Window, 11, 1000, Some(limit));
@@ -420,7 +420,7 @@ fn unit_larger_than_the_window_is_paced_at_the_limit_and_tenfold_by_kafka() {
             by_kafka += unit;
         }
         if let Ok(Reserve::Granted(token)) = ours.try_reserve(unit, now_ms) {
-            // Half of them turn out smaller, which is had back.
+            // Half of them turn out smaller; the unused bytes are returned.
             let actual = if by_us % 2 == 0 { unit } else { unit / 2 + 1 };
             assert_eq!(ours.settle(token, actual, now_ms), Ok(()));
             by_us += actual;

@@ -1,4 +1,5 @@
-//! The quota sensor under many threads: exact to the byte, and nobody over a limit unseen.
+//! The quota sensor with many threads: exact to the byte, and the limit is never exceeded
+//! unnoticed.
 
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -15,7 +16,7 @@ fn sensor(rate: RateMode, num_samples: u32, window_ms: u64, limit: Option<u64>) 
     QuotaSensor::new(settings).expect("good settings")
 }
 
-/// `THREADS` threads at once, each with its number.
+/// Runs `THREADS` threads at once, each with its number.
 fn together(body: impl Fn(u64) + Sync) {
     let start = Barrier::new(THREADS as usize);
     thread::scope(|scope| {
@@ -29,8 +30,8 @@ fn together(body: impl Fn(u64) + Sync) {
     });
 }
 
-/// All of `records`, recorded by all threads while windows move on under them, in both
-/// directions now and then, and the limit changes.
+/// Records `records` from all threads while windows move, sometimes backwards, and the limit
+/// changes.
 fn exact(rate: RateMode, records: u64) {
     let sensor = sensor(rate, 11, 10, Some(1 << 40));
     let each = records / THREADS;
@@ -59,7 +60,7 @@ fn exact(rate: RateMode, records: u64) {
         (each / 1000) * (999 * 1000 / 2) + (each % 1000) * (each % 1000).saturating_sub(1) / 2;
     let recorded = THREADS * thousands + each * (THREADS * (THREADS - 1) / 2);
     assert_eq!(sensor.total(), recorded);
-    // Everything expires, and nothing is left over.
+    // Everything expires, and no bytes remain.
     let later_ms = clock_ms.into_inner() + 1000;
     assert_eq!(sensor.snapshot(later_ms).window_bytes, 0);
     assert_eq!(sensor.total(), recorded);
@@ -80,7 +81,8 @@ fn sixty_four_threads_are_exact_to_the_byte_over_a_thousand_million_records() {
 
 #[test]
 fn concurrent_records_never_exceed_the_limit_unnoticed() {
-    // Whoever is told 0 goes on; the last of all that went over must be told, and all after.
+    // A thread that gets 0 continues. The last record over the limit must get a throttle time, and
+    // so must all later ones.
     for rate in [RateMode::Window, RateMode::Elapsed] {
         for round in 0..200 {
             let limit = 1000 + round;
@@ -122,7 +124,7 @@ fn concurrent_requests_are_granted_up_to_the_limit() {
             }
             Attempt::Wait(wait_ms) => assert!(wait_ms > 0),
         });
-        // What was dropped is granted again, so at least as many as there are permits.
+        // Dropped permits are granted again, so there are at least as many grants as permits.
         assert!(granted.into_inner() >= permits);
         drop(kept);
         let snapshot = sensor.snapshot(1500);

@@ -1,4 +1,5 @@
-//! Decoding records into columns: Kafka's own bytes, every codec and version, every kind of row.
+//! Decoding records into columns: bytes written by Kafka, every codec and version, every kind of
+//! row.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "build/mod.rs"]
@@ -66,7 +67,7 @@ fn some(bytes: &[u8]) -> Bytes {
     Some(bytes.to_vec())
 }
 
-/// The three records of the v2 vectors.
+/// Returns the three records of the v2 vectors.
 fn vector_rows() -> Vec<Row> {
     let headers = vec![(some(b"h"), some(b"\x09")), (some(b"n"), None)];
     vec![
@@ -126,8 +127,8 @@ fn control_batches_keep_their_row_and_give_records_on_request() {
     assert_eq!(rows(&data, &records)[3], marker);
 }
 
-/// Records with every length near the borders of varints and of inline views, nulls in every
-/// place, headers in some, negative and large timestamps, gaps between offsets.
+/// Returns records with every length near the limits of varints and inline views, nulls in every
+/// field, headers in some, negative and large timestamps, and gaps between offsets.
 fn many(count: usize) -> Vec<Record> {
     let lengths = [0, 1, 3, 4, 5, 11, 12, 13, 14, 63, 64, 65, 100, 300, 8191, 8192, 9000];
     let field = |seed: usize| match seed % 5 {
@@ -175,7 +176,7 @@ fn every_kind_of_row_in_every_codec() {
         let mut data = Vec::new();
         let mut wanted = Vec::new();
         let mut starts = vec![0];
-        // Batches that end before, on and after the borders of the blocks rows are staged in.
+        // Batches that end before, on and after the end of a stage block.
         for (index, count) in
             [1, 2, 60, 961, 1, 1023, 1024, 1025, 12_000, 3].into_iter().enumerate()
         {
@@ -198,7 +199,7 @@ fn deltas_of_every_size() {
     let sizes: Vec<i64> = (0..31).flat_map(edges).filter(|&size| size < 1 << 30).collect();
     for &first in &sizes {
         for timestamp_delta in sizes.iter().flat_map(|&size| [size, -size]) {
-            // The gap alone decides: with a delta read wrong, a smaller one would still ascend.
+            // Only the gap detects a wrong delta: a smaller one would still ascend.
             let record = |offset_delta: i64| Record {
                 timestamp_delta,
                 offset_delta: offset_delta as i32,
@@ -241,7 +242,7 @@ fn keys_that_start_late_or_never() {
 
 #[test]
 fn compressed_batches_share_buffers_and_spill_into_new_ones() {
-    // As usual, far more than usual in the last batches, and the other way round.
+    // Usual ratios, far higher ratios in the last batches, and the reverse.
     let sizes = |count: u64, size| (0..count).map(move |index| text(index, size));
     let usual = || sizes(40, 150_000).collect::<Vec<_>>();
     let dense = || (0..40).map(|index| vec![index; 150_000]).collect::<Vec<_>>();
@@ -263,7 +264,7 @@ fn compressed_batches_share_buffers_and_spill_into_new_ones() {
             let records = decode(&data);
             assert!(rows(&data, &records) == wanted, "codec {codec}");
             assert!((1..=most).contains(&records.opened.len()), "{}", records.opened.len());
-            // No free memory is kept, and nothing twice.
+            // No free memory is kept, and no bytes are stored twice.
             let held: usize = records.opened.iter().map(Vec::len).sum();
             let values: usize = values.iter().map(Vec::len).sum();
             assert!((values..values + 20 * wanted.len()).contains(&held));
@@ -328,7 +329,7 @@ fn tails_end_the_decode_and_corruption_refuses_it() {
     let first = batch(0, 0, &many(3));
     let mut data = first.clone();
     data.extend(batch(100, 0, &many(3)));
-    // The first seven bytes of the second batch are zero, which alone is a tail of zeros.
+    // The first seven bytes of the second batch are zero, which alone is a zero tail.
     for size in first.len() + 8..data.len() {
         let records = decode(&data[..size]);
         assert_eq!(records.stop.reason, StopReason::TornTail);
@@ -354,7 +355,7 @@ fn tails_end_the_decode_and_corruption_refuses_it() {
     assert_eq!(decode(&[]).batch_starts, [0]);
 }
 
-/// A payload of one record whose body is given.
+/// Returns a payload of one record with this body.
 fn with_body(body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varlong(&mut out, body.len() as i64);
@@ -381,7 +382,7 @@ fn invalid_records_are_refused_at_their_byte() {
         ("offset delta beyond the batch", with_body(&[0, 0, 2, 1, 1, 0]), 3),
     ];
     for padding in [0, 100] {
-        // With another batch behind it, a record is not at the end of its buffer.
+        // With another batch after it, a record is not at the end of its buffer.
         for (name, payload, position) in &cases {
             let mut data = raw_batch(0, 0, 0, 1, payload);
             data.extend(raw_batch(1000, 0, 0, 1, &with_body(&[0; 100][..padding])));
@@ -410,7 +411,7 @@ fn offsets_ascend_and_counts_are_true() {
     assert_eq!(refuse(&[], 5, 0), None);
 }
 
-/// The records before and behind others have headers, and theirs stay with them.
+/// Records before and after have headers, which stay with their records.
 #[test]
 fn records_below_the_consumer_position_are_skipped() {
     let record = |offset_delta: i32, header: &str| Record {

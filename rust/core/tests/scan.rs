@@ -1,4 +1,4 @@
-//! The scanner over files and slices: same rows, same stop, whatever the block borders cut.
+//! Scans of files and slices give the same rows and the same stop, wherever block borders cut.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ use tierlog_core::segment::{
 };
 use tierlog_core::source::{CopyTarget, SegmentFile};
 
-/// A v2 batch whose records are `body`: the scanner does not look inside.
+/// Returns a v2 batch with the records `body`, which the scanner does not decode.
 fn batch(base_offset: i64, records: i32, attributes: i16, body: &[u8]) -> Vec<u8> {
     let mut tail = Vec::new();
     tail.extend_from_slice(&attributes.to_be_bytes());
@@ -67,7 +67,7 @@ impl Drop for TempFile {
     }
 }
 
-/// Positions and base offsets of the rows, and the control payloads seen.
+/// Positions and base offsets of the rows, and the control payloads.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     rows: Vec<(u64, i64)>,
@@ -96,7 +96,8 @@ fn both(bytes: &[u8], options: &ScanOptions) -> ((Seen, Stop, Option<u32>), bool
     ((in_memory, slice.stop, slice.range_crc32c), same)
 }
 
-/// The bytes that arrive in another file while this one is scanned, which tells of the same rows.
+/// Returns the bytes of the copy that a scan writes, after checking that its rows equal those of a
+/// scan without a copy.
 fn copied(bytes: &[u8]) -> (Vec<u8>, StopReason, Option<u32>) {
     let options = ScanOptions { hash_bytes: true, ..ScanOptions::default() };
     let file = TempFile::new(bytes);
@@ -124,7 +125,7 @@ fn a_copy_holds_every_byte_that_was_scanned() {
     assert!(arrived == bytes, "{} bytes arrived, {} expected", arrived.len(), bytes.len());
     assert_eq!((reason, hash), (StopReason::End, Some(crc32c(&bytes))));
 
-    // Whatever stops the scan, the bytes that were read are the same.
+    // Whatever stops the scan, the copy holds all bytes that were read.
     let (arrived, reason, hash) = copied(&bytes[..bytes.len() - 1]);
     assert_eq!((reason, hash), (StopReason::TornTail, None));
     assert!(bytes.starts_with(&arrived));
@@ -199,7 +200,7 @@ fn every_cut_is_a_torn_tail_at_the_right_batch() {
         let clean = starts.contains(&cut);
         let reason = if clean { StopReason::End } else { StopReason::TornTail };
         let position = if clean { cut } else { starts[batches] };
-        // A cut that leaves only the leading zeros of a base offset is a tail of zeros.
+        // A cut that leaves only the leading zeros of a base offset is a zero tail.
         let zeros = !clean && bytes[starts[batches]..cut].iter().all(|&byte| byte == 0);
         let reason = if zeros { StopReason::ZeroTail } else { reason };
         assert_eq!((stop.reason, stop.position), (reason, position as u64), "cut at {cut}");

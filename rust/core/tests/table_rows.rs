@@ -1,4 +1,4 @@
-//! Rows of tables against the records that a decode of the same bytes gives, and where they end.
+//! Table rows equal the records that a decode of the same bytes returns, and end where they should.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "build/mod.rs"]
@@ -21,7 +21,7 @@ const CONTROL: i16 = 0x20;
 const EVERY: Range<i64> = 0..i64::MAX;
 
 type Bytes = Option<Vec<u8>>;
-/// Offset, time in microseconds, key, value, leader epoch, timestamp type.
+/// Offset, timestamp in microseconds, key, value, leader epoch, timestamp type.
 type Row = (i64, i64, Bytes, Bytes, i32, i32);
 
 struct TempFile(PathBuf);
@@ -88,7 +88,7 @@ fn rows_of(table: &TableRows) -> Vec<Row> {
         .collect()
 }
 
-/// The rows of all windows, one after the other, and where they end.
+/// Returns the rows of all windows, and where they end.
 fn all(bytes: &[u8], mut wanted: Wanted) -> (Vec<Row>, u64) {
     let file = TempFile::new(bytes);
     let file = SegmentFile::open(&file.0).unwrap();
@@ -109,7 +109,7 @@ fn all(bytes: &[u8], mut wanted: Wanted) -> (Vec<Row>, u64) {
     }
 }
 
-/// What a decode says.
+/// Returns the rows of a decode.
 fn truth(bytes: &[u8]) -> Vec<Row> {
     let records = decode_records(bytes, 0, &DecodeOptions::default()).unwrap();
     let at = |column: &BinaryParts, row: usize| {
@@ -128,7 +128,8 @@ fn truth(bytes: &[u8]) -> Vec<Row> {
         .collect()
 }
 
-/// Batches of all sizes up to `most` bytes: nulls, empty and long values, headers, gaps, markers.
+/// Returns batches of all sizes up to `most` bytes: nulls, empty and long values, headers, gaps,
+/// markers.
 fn segment(batches: i64, most: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut offset = 0;
@@ -200,7 +201,7 @@ fn rows_of_some_offsets() {
             let rows: Vec<Row> = expected.iter().filter(is_wanted).cloned().collect();
             let (found, stop) = all(&bytes, Wanted { offsets: offsets.clone(), ..wanted() });
             assert!(found == rows, "offsets {offsets:?}");
-            // What comes behind is not read.
+            // Later batches are not read.
             assert!(end > last / 2 || stop < bytes.len() as u64 / 2 + 100_000, "{offsets:?}");
             assert!(end <= last || stop == bytes.len() as u64, "{offsets:?}");
         }

@@ -1,4 +1,4 @@
-//! Writes record batches for tests and benches: plain, slow and obvious.
+//! Builds record batches for tests and benches, simply and slowly.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
 use std::io::Write;
@@ -29,7 +29,7 @@ fn put_field(out: &mut Vec<u8>, field: Option<&[u8]>) {
     out.extend(field.unwrap_or_default());
 }
 
-/// The records as a v2 batch's payload before compression.
+/// Returns the records as the payload of a v2 batch before compression.
 pub fn payload(records: &[Record]) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {
@@ -49,7 +49,7 @@ pub fn payload(records: &[Record]) -> Vec<u8> {
     out
 }
 
-/// A payload as Kafka's Java producer compresses it (`codec` as in attributes).
+/// Compresses a payload like Kafka's Java producer (`codec` as in attributes).
 pub fn compress(codec: i16, plain: &[u8]) -> Vec<u8> {
     match codec {
         0 => plain.to_vec(),
@@ -79,7 +79,7 @@ pub fn compress(codec: i16, plain: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A whole v2 batch with a right CRC; `attributes` hold the codec and flags.
+/// Returns a v2 batch with a valid CRC; `attributes` hold the codec and flags.
 pub fn batch(base_offset: i64, attributes: i16, records: &[Record]) -> Vec<u8> {
     let packed = compress(attributes & 7, &payload(records));
     let last_delta = records.last().map_or(0, |record| record.offset_delta);
@@ -88,7 +88,7 @@ pub fn batch(base_offset: i64, attributes: i16, records: &[Record]) -> Vec<u8> {
 
 pub const BASE_TIMESTAMP_MS: i64 = 1_700_000_000_000;
 
-/// A v2 batch around any payload.
+/// Returns a v2 batch with any payload.
 pub fn raw_batch(
     base_offset: i64,
     attributes: i16,
@@ -114,7 +114,7 @@ pub fn raw_batch(
     whole
 }
 
-/// Words with repeats, so that codecs have something to do; different for each seed.
+/// Returns text with repeats, so that codecs can compress it; different for each seed.
 pub fn text(seed: u64, size: usize) -> Vec<u8> {
     const WORDS: [&str; 16] = [
         "order",
@@ -149,8 +149,8 @@ pub fn text(seed: u64, size: usize) -> Vec<u8> {
     out
 }
 
-/// A segment of batches of about `batch_bytes` before compression, records of `record_bytes` in
-/// key and value, `keyed` or not; about `total_bytes` before compression.
+/// Returns a segment of about `total_bytes` before compression: batches of about `batch_bytes`,
+/// records of `record_bytes` in key and value, with keys if `keyed`.
 pub fn segment(
     codec: i16,
     record_bytes: usize,
@@ -184,7 +184,7 @@ pub fn segment(
     out
 }
 
-/// Records of [`segment`].
+/// Returns the number of records of [`segment`].
 pub fn rows(record_bytes: usize, batch_bytes: usize, total_bytes: usize) -> usize {
     let per_batch = (batch_bytes / (record_bytes + 10)).max(1);
     total_bytes.div_ceil(per_batch * (record_bytes + 10)) * per_batch

@@ -1,4 +1,4 @@
-//! One thread, one promise a test.
+//! Each test checks one property on one thread.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -208,7 +208,7 @@ fn clock_that_jumps_ten_years_does_no_harm() {
             cache.put(2, 2, 1, now).expect("open");
             assert_eq!(cache.get(&2, now), Some(2));
         }
-        // Wherever the clock is now, time goes on from there.
+        // From there, time continues whatever the clock says.
         let last = first.clamp(-TEN_YEARS_MS, TEN_YEARS_MS);
         cache.put(3, 3, 1, last).expect("open");
         assert_eq!(cache.get(&3, last + 899_999), Some(3));
@@ -255,7 +255,7 @@ fn counters_are_kept_if_requested() {
     assert_eq!(cache.stats(), expected);
 }
 
-/// Sends every key to the same place.
+/// Hashes every key to the same value.
 #[derive(Clone, Default)]
 struct OnePlace;
 

@@ -1,4 +1,4 @@
-//! One load for all who miss the same key.
+//! All threads that miss the same key share one load.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn ticket(begun: Begin<'_>) -> Ticket<'_, u64, u64, String, foldhash::fast::Rand
     }
 }
 
-/// Asks in another thread, as a thread does not wait for itself.
+/// Asks from another thread, because a thread does not wait for its own load.
 fn waiter(cache: &Loads, key: u64) -> Waiter<u64, u64, String> {
     thread::scope(|scope| {
         let asked = scope.spawn(|| match cache.begin_load(&key, 0) {
@@ -46,7 +46,7 @@ fn miss_loads_and_hit_does_not() {
     assert_eq!(failed, Err(LoadError::Failed("no".into())));
     assert_eq!(cache.get(&8, 0), None);
     assert_eq!(cache.get_or_load(&8, || 0, None, |_| Ok((1, 1))), Ok(1));
-    // Too old is as good as not there.
+    // An expired entry counts as absent.
     assert_eq!(cache.get_or_load(&7, || 1000, None, |_| Ok((15, 1))), Ok(15));
     let stats = cache.stats();
     assert_eq!((stats.loads, stats.failed_loads, stats.hits, stats.misses), (3, 1, 1, 5));
@@ -161,7 +161,7 @@ fn remove_or_put_during_a_load_wins() {
         act(&cache);
         let kept = cache.get(&1, 0);
         if name != "put" {
-            // Who asks from now on does not get what was read before the removal.
+            // Later callers do not get the value that was read before the removal.
             let second = ticket(cache.begin_load(&1, 0).expect("open"));
             second.fail("later".into(), 0);
         }

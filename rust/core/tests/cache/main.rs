@@ -1,4 +1,4 @@
-//! The index cache from outside: what it promises, step by step, against a model and under load.
+//! The public interface of the index cache: single steps, a model, and load from many threads.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod basics;
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use tierlog_core::cache::{Cache, CacheSettings, RemovalCause};
 
-/// What a listener was told: key, value, weight, cause.
+/// Calls of a listener: key, value, weight, cause.
 type Told = Arc<Mutex<Vec<(u64, u64, u64, RemovalCause)>>>;
 
 fn settings(max_bytes: u64, ttl_ms: Option<u64>) -> CacheSettings {
     CacheSettings { max_bytes, ttl_ms, record_stats: true }
 }
 
-/// A cache, and all that its listener was told.
+/// Returns a cache and the calls of its listener.
 fn told(max_bytes: u64, ttl_ms: Option<u64>) -> (Cache<u64, u64, String>, Told) {
     let told = Told::default();
     let listener = {

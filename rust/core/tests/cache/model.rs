@@ -1,4 +1,4 @@
-//! Random operations against the plainest cache there is: a list, most recently used last.
+//! Random operations compared with the simplest cache: a list, most recently used last.
 
 use proptest::prelude::*;
 use tierlog_core::cache::{Begun, Cache, RemovalCause};
@@ -26,13 +26,13 @@ struct Entry {
     used_ms: i64,
 }
 
-/// What the cache should be.
+/// The expected state of the cache.
 struct Model {
     entries: Vec<Entry>,
     max_bytes: u64,
     ttl_ms: Option<u64>,
     now_ms: i64,
-    /// The last time that the cache was told.
+    /// Latest time passed to the cache.
     told_ms: i64,
     removed: Vec<(u64, u64, u64, RemovalCause)>,
 }
@@ -80,7 +80,7 @@ impl Model {
 
     fn put(&mut self, key: u64, value: u64, weight: u64) -> bool {
         let fits = weight <= self.max_bytes;
-        // What is removed besides and the replaced one are told of in another order; see `sorted`.
+        // The listener may be called in another order for the replaced entry; see `sorted`.
         if let Some(old) = self.index(key) {
             let expired = fits && self.expired(&self.entries[old]);
             let cause = if expired { RemovalCause::Expired } else { RemovalCause::Replaced };
@@ -91,7 +91,7 @@ impl Model {
             return false;
         }
         self.shrink(weight);
-        // Each put takes up to two along that are too old.
+        // Each put removes up to two expired entries.
         for _ in 0..2 {
             if self.entries.first().is_some_and(|entry| self.expired(entry)) {
                 self.remove(0, RemovalCause::Expired);
@@ -127,7 +127,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both do the same, and say the same of it.
+/// Runs a step on both and asserts equal results.
 fn act(step: &Step, value: u64, cache: &Cache<u64, u64, String>, model: &mut Model) {
     let now_ms = model.now_ms;
     match step {
@@ -202,7 +202,7 @@ fn load(
 }
 
 fn sorted(mut removed: Vec<(u64, u64, u64, RemovalCause)>) -> Vec<(u64, u64, u64, RemovalCause)> {
-    // The order within one operation is nobody's business.
+    // The order within one operation is not defined.
     removed.sort_by_key(|&(key, value, ..)| (value, key));
     removed
 }
@@ -234,7 +234,7 @@ fn run(steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    // 128 runs of 800 steps on average: a hundred thousand.
+    // 128 runs of 800 steps on average: about a hundred thousand steps.
     #[test]
     fn cache_equals_the_model(steps in proptest::collection::vec(step(), 400..1200)) {
         run(&steps);

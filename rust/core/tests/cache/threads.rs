@@ -1,5 +1,4 @@
-//! Many threads at once: never a wrong key, never too much, never two loads, nothing dropped twice
-//! or never.
+//! Many threads: never a wrong value, too much weight, two loads of a key, a double drop or a leak.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -11,7 +10,7 @@ use super::settings;
 
 const THREADS: u64 = 4;
 
-/// Knows whether it is alive, and counts how many are.
+/// A value that detects use after drop and counts the live values.
 struct Tracked {
     key: u64,
     alive: AtomicBool,
@@ -34,7 +33,7 @@ impl Drop for Tracked {
 
 type Tracking = Cache<u64, Arc<Tracked>, String>;
 
-/// Numbers that look random, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Dice(u64);
 
 impl Dice {
@@ -50,12 +49,12 @@ fn look(cache: &Tracking, key: u64, now_ms: i64) -> bool {
     cache.get_with(&key, now_ms, right).unwrap_or(true)
 }
 
-/// What a run of mixed operations shares.
+/// State shared by a run of mixed operations.
 struct Mixed {
     cache: Tracking,
     now_ms: AtomicI64,
     living: Arc<AtomicI64>,
-    /// Loads under way for each key; only looked at when nothing is removed by hand.
+    /// Active loads of each key; only checked when no key is removed explicitly.
     loading: Vec<AtomicUsize>,
     by_hand: bool,
     max_bytes: u64,
@@ -143,7 +142,7 @@ impl Mixed {
         });
         let cache = mixed.cache;
         cache.sweep(mixed.now_ms.load(Ordering::Relaxed));
-        // Nobody is looking any more, so nothing is held back.
+        // No reader is left, so no entry is kept back.
         assert_eq!(living.load(Ordering::Relaxed), cache.len() as i64);
         let stats = cache.stats();
         let left = stats.entries as u64;
@@ -238,7 +237,7 @@ fn values_live_while_two_hundred_threads_read_them() {
                     value.key
                 });
                 assert_eq!(seen, Some(key));
-                // With fewer at once everybody has a lane.
+                // With fewer concurrent threads, each has a lane.
                 assert_eq!(cache.get(&key, 0).map(|value| value.key), None);
             });
         }
