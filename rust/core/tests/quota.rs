@@ -4,8 +4,8 @@
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
 use tierlog_core::quota::{
-    Attempt, FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, QuotaError, QuotaSensor, QuotaSettings, RateMode,
-    Reserve, Token,
+    FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, QuotaError, QuotaSensor, QuotaSettings, RateMode, Reserve,
+    Token,
 };
 
 const TEN_YEARS_MS: i64 = 315_576_000_000;
@@ -417,30 +417,6 @@ fn a_late_cancel_does_not_forgive_a_newer_debt() {
     assert_eq!(wait_ms(sensor.try_reserve(1, 100_000)), 19_000);
     assert_eq!(sensor.cancel(second, 100_000), Ok(()));
     granted(sensor.try_reserve(1, 100_000));
-}
-
-#[test]
-fn dropped_reservation_is_returned() {
-    let sensor = sensor(RateMode::Window, 2, Some(1000));
-    match sensor.reserve(5000, 0) {
-        Ok(Attempt::Granted(reservation)) => {
-            assert_eq!(sensor.snapshot(0).reserved_bytes, 5000);
-            drop(reservation);
-        }
-        other => panic!("not granted: {other:?}"),
-    }
-    assert_eq!(sensor.snapshot(0).reserved_bytes, 0);
-    assert_eq!(sensor.total(), 0);
-    match sensor.reserve(5000, 0) {
-        Ok(Attempt::Granted(reservation)) => assert_eq!(reservation.settle(4000, 0), Ok(())),
-        other => panic!("not granted: {other:?}"),
-    }
-    assert_eq!((sensor.snapshot(0).reserved_bytes, sensor.total()), (0, 4000));
-    match sensor.reserve(1, 3000) {
-        Ok(Attempt::Wait(wait_ms)) => panic!("a wait of {wait_ms}"),
-        Ok(Attempt::Granted(reservation)) => assert_eq!(reservation.cancel(3000), Ok(())),
-        Err(error) => panic!("{error}"),
-    }
 }
 
 #[test]

@@ -179,12 +179,6 @@ impl BatchHeader {
     pub fn is_control(&self) -> bool {
         self.attributes & CONTROL != 0
     }
-
-    /// Returns true when `base_timestamp_ms` is a delete horizon.
-    #[inline]
-    pub fn has_delete_horizon(&self) -> bool {
-        self.attributes & DELETE_HORIZON != 0
-    }
 }
 
 /// Returns the big-endian i64 at `at`, 0 when out of range. Callers check the length first.

@@ -3,9 +3,6 @@
 use crate::error::Result;
 use crate::index::remote::{NewEntry, encode, refused};
 
-/// Default smallest number of log bytes of one entry.
-pub const DEFAULT_GROUP_BYTES: u64 = 256 << 10;
-
 /// Batches of a segment; all columns have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRuns<'a> {

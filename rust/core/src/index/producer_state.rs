@@ -149,7 +149,7 @@ pub fn parse_snapshot(data: &[u8]) -> Result<Vec<ProducerEntry>> {
 }
 
 /// Returns a snapshot file of these entries in this order.
-pub fn encode_snapshot<'a>(entries: impl ExactSizeIterator<Item = &'a ProducerEntry>) -> Vec<u8> {
+fn encode_snapshot<'a>(entries: impl ExactSizeIterator<Item = &'a ProducerEntry>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_SIZE + entries.len() * ENTRY_SIZE);
     bytes.extend_from_slice(&VERSION.to_be_bytes());
     bytes.extend_from_slice(&[0; 4]);

@@ -5,7 +5,7 @@
 //! lose any. Everything else is a small plain state, transformed by pure functions ([`window`],
 //! [`elapsed`]) and replaced as a whole by one compare-and-swap ([`published`]).
 //!
-//! [`RateMode`] selects how the samples become a rate. [`QuotaSensor::reserve`] grants bytes before
+//! [`RateMode`] selects how the samples become a rate. [`QuotaSensor::try_reserve`] grants bytes before
 //! they are sent, so that every sliding window holds at most the limit plus one grant.
 
 mod elapsed;
@@ -24,7 +24,7 @@ mod loom_models;
 mod tests;
 
 pub use error::QuotaError;
-pub use reservation::{Attempt, Reservation, Reserve, Token};
+pub use reservation::{Reserve, Token};
 pub use sensor::{QuotaSensor, QuotaSnapshot};
 
 /// Largest number of bytes that one call may record or reserve.

@@ -6,8 +6,7 @@ use super::state::{Head, Shape};
 use super::window;
 use super::{FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, QuotaError, QuotaSensor, RateMode};
 
-/// A grant, to be settled or cancelled exactly once. Unlike [`Reservation`], dropping it does not
-/// return the bytes.
+/// A grant, to be settled or cancelled exactly once. Dropping it does not return the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     amount: u64,
@@ -28,60 +27,6 @@ pub enum Reserve {
     Granted(Token),
     /// Retry in this many milliseconds: bytes are available then, unless another thread takes them.
     Wait(u64),
-}
-
-/// Result of [`QuotaSensor::reserve`].
-#[derive(Debug)]
-pub enum Attempt<'a> {
-    /// The bytes may be sent.
-    Granted(Reservation<'a>),
-    /// Retry in this many milliseconds: bytes are available then, unless another thread takes them.
-    Wait(u64),
-}
-
-/// A grant whose bytes are returned when it is dropped without having been settled.
-#[must_use = "a reservation that is dropped returns itself"]
-pub struct Reservation<'a> {
-    sensor: &'a QuotaSensor,
-    token: Option<Token>,
-}
-
-impl std::fmt::Debug for Reservation<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reservation").field("token", &self.token).finish_non_exhaustive()
-    }
-}
-
-impl Reservation<'_> {
-    /// Does what [`QuotaSensor::settle`] does.
-    ///
-    /// # Errors
-    /// As [`QuotaSensor::settle`]; the reservation is then already returned.
-    pub fn settle(mut self, actual: u64, now_ms: i64) -> Result<(), QuotaError> {
-        let Some(token) = self.token else { return Ok(()) };
-        let settled = self.sensor.settle(token, actual, now_ms);
-        if settled.is_ok() {
-            self.token = None;
-        }
-        settled
-    }
-
-    /// Does what [`QuotaSensor::cancel`] does.
-    ///
-    /// # Errors
-    /// As [`QuotaSensor::cancel`].
-    pub fn cancel(self, now_ms: i64) -> Result<(), QuotaError> {
-        self.settle(0, now_ms)
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        if let Some(token) = self.token.take() {
-            // It is outstanding because it was never settled, so this cannot fail.
-            let _returned = self.sensor.settle_at(token, 0, None);
-        }
-    }
 }
 
 impl QuotaSensor {
@@ -126,19 +71,6 @@ impl QuotaSensor {
             _ => self.note_overshoot(bytes, Shape::allowed_bytes(limit, shape.span_ms())),
         }
         answer
-    }
-
-    /// Does what [`Self::try_reserve`] does, with a grant that is returned on drop.
-    ///
-    /// # Errors
-    /// As [`Self::try_reserve`].
-    pub fn reserve(&self, amount: u64, now_ms: i64) -> Result<Attempt<'_>, QuotaError> {
-        Ok(match self.try_reserve(amount, now_ms)? {
-            Reserve::Wait(wait_ms) => Attempt::Wait(wait_ms),
-            Reserve::Granted(token) => {
-                Attempt::Granted(Reservation { sensor: self, token: Some(token) })
-            }
-        })
     }
 
     /// Reports how many bytes of a grant were sent. Unsent bytes are taken back from the bucket of
