@@ -3,8 +3,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 
 use tierlog_core::quota::{QuotaSensor, QuotaSettings, RateMode, Reserve};
