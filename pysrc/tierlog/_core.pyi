@@ -27,7 +27,6 @@ __all__ = [
     "Views",
     "check_records",
     "collect_aborted",
-    "crc32",
     "crc32c",
     "decode_records",
     "decode_remote_log_index",
@@ -36,7 +35,6 @@ __all__ = [
     "encode_remote_log_index",
     "encode_time_index",
     "find_piece",
-    "find_remote_offset",
     "first_bad_row",
     "join_pooled",
     "lookup_offset_index",
@@ -194,7 +192,6 @@ class SegmentIndex:
     ) -> tuple[int, int, int, int] | None: ...
 
 def batch_start(data: Buffer) -> tuple[int | None, int | None, int | None, int | None]: ...
-def crc32(data: Buffer, seed: int = 0) -> int: ...
 def crc32c(data: Buffer, seed: int = 0) -> int: ...
 def scan_segment(
     source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
@@ -411,9 +408,6 @@ def decode_remote_log_index(data: Buffer, recover: bool = False) -> RemoteLogInd
 def read_remote_entry(
     data: Buffer, position: int
 ) -> tuple[int, int, int, int, int, int, bytes]: ...
-def find_remote_offset(
-    log_index: Buffer, offset_index: Buffer, base_offset: int, target_offset: int
-) -> tuple[int, int, int, int, int, int, bytes] | None: ...
 def parse_offset_index(
     data: Buffer, base_offset: int, tail: str = "zeros"
 ) -> tuple[Column, Column, int]: ...

@@ -242,9 +242,6 @@ def test_offset_and_time_index_files() -> None:
     assert time_index == struct.pack(">qiqi", 2000, 49, 2500, 200)
     times, offsets = read_remote_time_index(time_index, 100)
     assert (times.tolist(), offsets.tolist()) == ([2000, 2500], [149, 300])
-    for target, position in ((0, 0), (149, 0), (150, 49), (300, 49), (301, None)):
-        found = _core.find_remote_offset(GOLDEN + TRAILER, offset_index, 100, target)
-        assert (found and found[0]) == position
     assert refusal(encode_remote_offset_index, entries, 150).reason == "offset_order"
     for bad in (offset_index[:-1], offset_index + bytes(8)):
         refusal(read_remote_offset_index, bad, 100)

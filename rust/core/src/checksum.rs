@@ -73,19 +73,9 @@ impl Running {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Starts a CRC-32.
-    pub fn crc32() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc32IsoHdlc))
-    }
-
     /// Continues from the value of an earlier CRC-32C.
     pub fn crc32c_from(value: u32) -> Self {
         Self(Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(value ^ u32::MAX)))
-    }
-
-    /// Continues from the value of an earlier CRC-32.
-    pub fn crc32_from(value: u32) -> Self {
-        Self(Digest::new_with_init_state(CrcAlgorithm::Crc32IsoHdlc, u64::from(value ^ u32::MAX)))
     }
 
     /// Adds the next bytes.
@@ -135,8 +125,5 @@ mod tests {
         let mut resumed = Running::crc32c_from(middle);
         resumed.update(b"56789");
         assert_eq!(resumed.value(), 0xe306_9283);
-        let mut zlib = Running::crc32_from(crc32(b"12345"));
-        zlib.update(b"6789");
-        assert_eq!(zlib.value(), 0xcbf4_3926);
     }
 }

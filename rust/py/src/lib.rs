@@ -42,18 +42,6 @@ fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
     }))
 }
 
-/// Returns the CRC-32 (zlib) of `data`, continued from `seed`.
-#[pyfunction]
-#[pyo3(signature = (data, seed = 0))]
-fn crc32(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
-    let input = Input::shared(data)?;
-    Ok(py.detach(|| {
-        let mut running = tierlog_core::checksum::Running::crc32_from(seed);
-        running.update(input.bytes());
-        running.value()
-    }))
-}
-
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Column>()?;
@@ -78,7 +66,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(large_reads::read_pooled, module)?)?;
     module.add_function(wrap_pyfunction!(large_reads::join_pooled, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_pooled_memory, module)?)?;
-    module.add_function(wrap_pyfunction!(crc32, module)?)?;
     remote_index::register(module)?;
     index::register(module)?;
     pieces::register(module)?;

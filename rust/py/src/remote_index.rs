@@ -324,29 +324,11 @@ fn read_remote_entry<'py>(
     Ok(fields(py, &entry))
 }
 
-/// Finds the entry of `target_offset` in undecoded files through the remoteOffsetIndex; None past
-/// the end.
-#[pyfunction]
-fn find_remote_offset<'py>(
-    py: Python<'py>,
-    log_index: &Bound<'py, PyAny>,
-    offset_index: &Bound<'py, PyAny>,
-    base_offset: i64,
-    target_offset: i64,
-) -> PyResult<Option<EntryFields<'py>>> {
-    let (log_index, offset_index) = (Input::new(log_index)?, Input::new(offset_index)?);
-    let entry =
-        remote_index::find(log_index.bytes(), offset_index.bytes(), base_offset, target_offset)
-            .map_err(|error| to_python(py, error, None))?;
-    Ok(entry.map(|entry| fields(py, &entry)))
-}
-
 /// Adds the functions and classes of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RemoteLogIndex>()?;
     module.add_function(wrap_pyfunction!(encode_remote_log_index, module)?)?;
     module.add_function(wrap_pyfunction!(encode_batch_runs, module)?)?;
     module.add_function(wrap_pyfunction!(decode_remote_log_index, module)?)?;
-    module.add_function(wrap_pyfunction!(read_remote_entry, module)?)?;
-    module.add_function(wrap_pyfunction!(find_remote_offset, module)?)
+    module.add_function(wrap_pyfunction!(read_remote_entry, module)?)
 }

@@ -16,7 +16,7 @@
 use crate::batch::header::{be_i16, be_i32, be_i64};
 use crate::checksum::crc32;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::local::{OffsetIndexWriter, TimeIndexWriter, lookup_offset as floor_of};
+use crate::index::local::{OffsetIndexWriter, TimeIndexWriter};
 
 /// Bytes of an entry without its rdi.
 pub const FIXED_SIZE: usize = 46;
@@ -384,31 +384,4 @@ pub fn lookup_offset(last_offset: &[i64], target_offset: i64) -> Option<usize> {
 /// lie in an earlier row.
 pub fn lookup_timestamp(last_timestamp_ms: &[i64], target_ms: i64) -> Option<usize> {
     last_timestamp_ms.iter().position(|&timestamp_ms| timestamp_ms >= target_ms)
-}
-
-/// Does what [`lookup_offset`] does on undecoded files: finds the floor in the remoteOffsetIndex
-/// and walks forward from there. Verifies the entries it walks.
-pub fn find<'a>(
-    log_index: &'a [u8],
-    offset_index: &[u8],
-    base_offset: i64,
-    target_offset: i64,
-) -> Result<Option<Entry<'a>>> {
-    let (_, start) = floor_of(offset_index, base_offset, target_offset);
-    let mut position = usize::try_from(start).unwrap_or(usize::MAX);
-    let mut last_position = None;
-    loop {
-        let rest = log_index.get(position..).unwrap_or_default();
-        let is_trailer = rest.len() == TRAILER_SIZE
-            && last_position.is_some_and(|last: usize| last as i64 == be_i64(rest, 0));
-        if is_trailer || position == log_index.len() {
-            return Ok(None);
-        }
-        let entry = Entry::read(log_index, position)?;
-        if entry.last_offset >= target_offset {
-            return Ok(Some(entry));
-        }
-        last_position = Some(position);
-        position += entry.size();
-    }
 }
