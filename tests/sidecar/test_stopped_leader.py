@@ -29,6 +29,7 @@ from tests.sidecar.two_brokers import (
 )
 from tierlog.cli import main
 from tierlog.remote.segment.claims import StoreClaims
+from tierlog.remote.store.object_store import storage_error
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome
 from tierlog.tiering.copy import CopyFailedError, SegmentCopier
@@ -197,6 +198,34 @@ def test_follower_does_not_finish_what_the_leader_left_out(brokers: tuple[Path, 
     lead_again(first)
     with sidecar_of(first) as sidecar:
         sidecar.run_once()
+    require_once(first)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_segment_finished_between_listing_and_takeover(
+    brokers: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_recorded: bool,
+) -> None:
+    """The later leader does not know it, so it copies the records, unless it lists again."""
+    first, second = brokers
+    real = StoreClaims.take_over
+    with stopped(first, "1:after") as process:
+
+        def take_over(*given: Any) -> None:
+            monkeypatch.setattr(StoreClaims, "take_over", real)
+            process.send_signal(signal.SIGCONT)
+            process.wait(timeout=60)
+            if not is_recorded:
+                raise storage_error("no answer", retriable=False)
+            real(*given)
+
+        monkeypatch.setattr(StoreClaims, "take_over", take_over)
+        for _ in range(2):
+            with sidecar_of(second) as sidecar:
+                sidecar.run_once()
+    require_readable_once(first, capsys)
     require_once(first)
 
 
