@@ -469,6 +469,6 @@ fn errors_inside_a_compressed_batch_name_both_positions() {
         let data = raw_batch(0, codec, 0, 1, &build::compress(codec, &inner));
         let error = decode_records(&data, 50, &DecodeOptions::default()).unwrap_err();
         assert_eq!((error.kind, error.position), (ErrorKind::BadRecord, 111));
-        assert!(error.found.ends_with("(byte 4 of the opened records)"), "{error}");
+        assert!(error.found.ends_with("(byte 4 of the decompressed records)"), "{error}");
     }
 }

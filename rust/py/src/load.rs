@@ -88,7 +88,7 @@ pub unsafe extern "C" fn begin(
 /// interpreter lock.
 pub unsafe extern "C" fn fail(turn: *mut Turn, error: *mut ffi::PyObject, now_ms: i64) {
     // SAFETY: as the caller promises.
-    let Some(ticket) = (unsafe { mine(turn) }) else { return };
+    let Some(ticket) = (unsafe { take_ticket(turn) }) else { return };
     if error.is_null() {
         drop(ticket);
     } else {
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn finish(
     now_ms: i64,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some(ticket) = (unsafe { mine(turn) }) else { return 0 };
+    let Some(ticket) = (unsafe { take_ticket(turn) }) else { return 0 };
     // SAFETY: as the caller promises.
     let value = unsafe { Value::new(value, index) };
     match ticket.finish(value, weight, now_ms) {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn finish(
 ///
 /// # Safety
 /// As [`fail`].
-unsafe fn mine(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Object, RandomState>> {
+unsafe fn take_ticket(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Object, RandomState>> {
     // SAFETY: boxed by `begin`, and the caller gives it up.
     match *unsafe { Box::from_raw(turn) } {
         Turn::Mine { ticket, forks: began } if began == forks() => Some(ticket),

@@ -74,7 +74,7 @@ fn time_of(now_ms: i64) -> Option<i64> {
 }
 
 /// Returns milliseconds, or the code of a refusal.
-fn answer(result: Result<u64, QuotaError>) -> i64 {
+fn to_code(result: Result<u64, QuotaError>) -> i64 {
     match result {
         Ok(duration_ms) => i64::try_from(duration_ms).unwrap_or(i64::MAX),
         Err(error) => code(&error),
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn record_and_throttle_ms(
 ) -> i64 {
     // SAFETY: as the caller promises.
     let sensor = unsafe { sensor_of(sensor) };
-    answer(sensor.record_and_throttle_ms(amount, now_ms))
+    to_code(sensor.record_and_throttle_ms(amount, now_ms))
 }
 
 /// Records the sum of `count` amounts as one and returns the milliseconds to wait, or a code.
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn record_many(
         return NEGATIVE;
     }
     let sum = u64::try_from(sum).unwrap_or(u64::MAX);
-    answer(sensor.record_and_throttle_ms(sum, now_ms))
+    to_code(sensor.record_and_throttle_ms(sum, now_ms))
 }
 
 /// Returns bytes per second.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn rate(sensor: *const QuotaSensor, now_ms: i64) -> f64 {
 /// As [`sensor_of`].
 pub unsafe extern "C" fn throttle_ms(sensor: *const QuotaSensor, now_ms: i64) -> i64 {
     // SAFETY: as the caller promises.
-    answer(Ok(unsafe { sensor_of(sensor) }.throttle_ms(now_ms)))
+    to_code(Ok(unsafe { sensor_of(sensor) }.throttle_ms(now_ms)))
 }
 
 /// Returns the limit in bytes per second, -1 for no limit.
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn try_reserve(
             0
         }
         // A wait is at least 1 ms, because 0 means granted.
-        Ok(Reserve::Wait(wait_ms)) => answer(Ok(wait_ms.max(1))),
+        Ok(Reserve::Wait(wait_ms)) => to_code(Ok(wait_ms.max(1))),
         Err(error) => code(&error),
     }
 }

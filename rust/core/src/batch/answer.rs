@@ -81,7 +81,7 @@ pub fn answer(data: &[u8], origin: &Origin<'_>, asked: &Asked) -> Option<Answer>
             }
         }
         let recorded = checksums.expected(origin.position + at as u64);
-        let last_offset = checked(rest.get(..size)?, recorded, origin)?;
+        let last_offset = check_batch(rest.get(..size)?, recorded, origin)?;
         if at == 0 && last_offset != origin.first_last_offset {
             return None;
         }
@@ -106,7 +106,7 @@ pub fn answer(data: &[u8], origin: &Origin<'_>, asked: &Asked) -> Option<Answer>
 }
 
 /// Returns the last offset of a batch that passes all checks.
-fn checked(batch: &[u8], recorded: Option<u32>, origin: &Origin<'_>) -> Option<i64> {
+fn check_batch(batch: &[u8], recorded: Option<u32>, origin: &Origin<'_>) -> Option<i64> {
     let header = BatchHeader::parse(batch.first_chunk::<HEADER_SIZE>()?);
     let is_sound = recorded.is_none_or(|crc| crc == header.crc)
         && crc32c(&batch[CRC_START..]) == header.crc

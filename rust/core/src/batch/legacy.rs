@@ -170,7 +170,7 @@ pub fn verify_crc(data: &[u8]) -> Result<()> {
 }
 
 /// Returns the range of the compressed set of a wrapper.
-pub(crate) fn wrapped(wrapper: &Message) -> Result<Range<usize>> {
+pub(crate) fn wrapped_range(wrapper: &Message) -> Result<Range<usize>> {
     wrapper.value.clone().ok_or_else(|| {
         let position = wrapper.size_bytes as u64 - 4;
         Error::new(ErrorKind::BadRecord, position, "a compressed set", "null")
@@ -186,7 +186,7 @@ fn open_wrapper(
     max_bytes: usize,
     output: &mut Output,
 ) -> Result<()> {
-    let value = wrapped(wrapper)?;
+    let value = wrapped_range(wrapper)?;
     let start = value.start as u64;
     decompressor
         .decompress(wrapper.codec()?, wrapper.magic, &data[value], max_bytes, output)
@@ -314,7 +314,7 @@ pub(crate) fn inside(wrapper: &Message, error: Error) -> Error {
         ErrorKind::BadCrc => ErrorKind::BadCrc,
         _ => ErrorKind::BadRecord,
     };
-    let found = format!("{} (byte {} of the opened set)", error.found, error.position);
+    let found = format!("{} (byte {} of the decompressed set)", error.found, error.position);
     let position = wrapper.value.as_ref().map_or(0, |value| value.start as u64);
     Error { kind, position, found, ..error }
 }

@@ -69,7 +69,7 @@ impl Clock {
 
     /// Continues the cache's time from `seen_ms` although callers are now behind. Called under the
     /// lock.
-    pub fn go_on_from(&self, seen_ms: i64, time_ms: i64) {
+    pub fn continue_from(&self, seen_ms: i64, time_ms: i64) {
         let offset_ms = self.offset_ms.load(Ordering::Relaxed);
         let behind_ms = seen_ms.saturating_sub(time_ms);
         // Saturates, and leaves room for a thousand jumps over the whole range.

@@ -45,7 +45,7 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(error) => error.fmt(f),
-            Self::TimedOut => f.write_str("the load under way took longer than the timeout"),
+            Self::TimedOut => f.write_str("the active load took longer than the timeout"),
             Self::Reentrant => f.write_str("the loader asked for the key it is loading"),
             Self::Deadlock => {
                 f.write_str("the loader asked for a key whose load waits for this loader")
@@ -87,7 +87,7 @@ impl<K, V, E> Flight<K, V, E> {
     }
 
     /// Sets the outcome if there is none yet, and wakes all waiters.
-    pub fn land(&self, outcome: Outcome<V, E>) {
+    pub fn set_outcome(&self, outcome: Outcome<V, E>) {
         // A rejected value must not be dropped under the lock.
         let unused = {
             let mut landed = self.lock();

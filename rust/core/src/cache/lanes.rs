@@ -240,7 +240,7 @@ impl Pin<'_> {
 
     /// Raises the latest time seen to `time_ms` and returns the earlier value.
     #[inline]
-    pub fn see(&self, time_ms: i64) -> i64 {
+    pub fn raise_seen_ms(&self, time_ms: i64) -> i64 {
         match self.lane() {
             Some((lane, _)) => {
                 let seen_ms = lane.seen_ms.load(Ordering::Relaxed);

@@ -127,7 +127,7 @@ impl<K: Eq + Clone, V: Clone, E, S> Cache<K, V, E, S> {
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
             (Ok(state.put(&self.map, &self.clock, node, weight, out)), Some(taken), None)
         });
-        flight.land(Outcome::Loaded(value));
+        flight.set_outcome(Outcome::Loaded(value));
         drop((taken, unused));
         kept
     }
@@ -148,7 +148,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
             }
             state.flights.take_same(flight)
         });
-        flight.land(outcome);
+        flight.set_outcome(outcome);
         drop(taken);
     }
 }

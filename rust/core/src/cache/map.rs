@@ -52,7 +52,7 @@ impl<K, V> Node<K, V> {
             hash,
             next: [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())],
             used: Used::never(),
-            user: User::nobody(),
+            user: User::unused(),
             slot: 0,
             key,
             value,

@@ -249,7 +249,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
             flights
         });
         for flight in flights {
-            flight.land(Outcome::Closed);
+            flight.set_outcome(Outcome::Closed);
         }
         let ids: Vec<_> = self.lock().owner.ids().collect();
         for batch in ids.chunks(BATCH) {
@@ -278,7 +278,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
             result
         };
         if let Some(listener) = &self.listener {
-            disposal.removals.tell(listener);
+            disposal.removals.notify(listener);
         }
         result
     }
@@ -287,7 +287,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
     #[inline]
     fn time_ms(&self, pinned: &Pinned<'_, K, V>, now_ms: i64) -> i64 {
         let time_ms = self.clock.time_ms(now_ms);
-        let seen_ms = pinned.pin.see(time_ms);
+        let seen_ms = pinned.pin.raise_seen_ms(time_ms);
         if time_ms > seen_ms {
             return time_ms;
         }

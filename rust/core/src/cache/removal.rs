@@ -48,7 +48,7 @@ impl<K, V> Removals<K, V> {
         usize::from(self.first.is_some()) + self.more.len()
     }
 
-    pub fn tell(&self, listener: &RemovalListener<K, V>) {
+    pub fn notify(&self, listener: &RemovalListener<K, V>) {
         let removed = self.first.iter().chain(&self.more);
         for (removed, cause) in removed {
             let node = removed.node();

@@ -70,7 +70,7 @@ impl<K, V, E> State<K, V, E> {
         let seen_ms = seen_ms.max(self.last.ms);
         let time_ms = clock.time_ms(now_ms);
         if clock.set_back(time_ms, seen_ms) {
-            clock.go_on_from(seen_ms, time_ms);
+            clock.continue_from(seen_ms, time_ms);
         }
         self.last.ms = time_ms.max(seen_ms);
         self.last.ms

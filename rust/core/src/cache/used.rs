@@ -25,7 +25,7 @@ pub(super) struct Used {
 pub(super) struct User(AtomicU32);
 
 impl User {
-    pub fn nobody() -> Self {
+    pub fn unused() -> Self {
         Self(AtomicU32::new(UNUSED))
     }
 }

@@ -77,7 +77,7 @@ impl Decompressor {
         };
         let mut wanted = payload.len().saturating_mul(USUAL_RATIO).max(FIRST_ROOM);
         loop {
-            let room = output.room(wanted);
+            let room = output.free_space(wanted);
             let room_size = room.len();
             match context.decompress(room, payload) {
                 Ok(count) => {
@@ -93,7 +93,7 @@ impl Decompressor {
 }
 
 fn copy(payload: &[u8], output: &mut Output) -> Result<()> {
-    let room = output.room(payload.len());
+    let room = output.free_space(payload.len());
     let Some(target) = room.get_mut(..payload.len()) else {
         return Err(too_large(output));
     };

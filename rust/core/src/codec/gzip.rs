@@ -95,7 +95,7 @@ fn inflate_member(
     let mut wanted = hint.min(input.len().saturating_mul(HINT_RATIO)).max(FIRST_ROOM / 8);
     let mut taken = 0;
     loop {
-        let room = output.room(wanted);
+        let room = output.free_space(wanted);
         let (room_size, out_before) = (room.len(), inflate.total_out());
         let status = inflate
             .decompress(&input[taken..], room, FlushDecompress::Finish)

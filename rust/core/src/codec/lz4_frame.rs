@@ -116,7 +116,7 @@ fn block(
     }
     let most = frame.max_block.min(length.saturating_mul(MAX_RATIO));
     let left = output.left();
-    let room = output.room(most);
+    let room = output.free_space(most);
     let count = if size & STORED != 0 {
         let Some(target) = room.get_mut(..length) else {
             return Err(too_large(output));

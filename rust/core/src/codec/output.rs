@@ -108,7 +108,7 @@ impl Output {
     }
 
     /// Returns free memory of `wanted` bytes, at most what the limit leaves.
-    pub(crate) fn room(&mut self, wanted: usize) -> &mut [u8] {
+    pub(crate) fn free_space(&mut self, wanted: usize) -> &mut [u8] {
         let end = self.used.saturating_add(wanted).min(self.limit);
         if end > self.bytes.len() {
             self.grow(end - self.start);
@@ -135,7 +135,7 @@ impl Output {
         self.limit = stream + max_bytes;
     }
 
-    /// Appends the first `count` bytes of the slice that [`Self::room`] returned.
+    /// Appends the first `count` bytes of the slice that [`Self::free_space`] returned.
     pub(crate) fn advance(&mut self, count: usize) {
         self.used = self.used.saturating_add(count).min(self.bytes.len());
     }

@@ -65,7 +65,8 @@ fn block(data: &[u8], position: usize, output: &mut Output) -> Result<()> {
     if size > output.left() {
         return Err(too_large(output));
     }
-    let count = snap::raw::Decoder::new().decompress(data, output.room(size)).map_err(refuse)?;
+    let count =
+        snap::raw::Decoder::new().decompress(data, output.free_space(size)).map_err(refuse)?;
     output.advance(count);
     Ok(())
 }

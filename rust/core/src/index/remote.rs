@@ -144,7 +144,7 @@ impl<'a> Entry<'a> {
     /// Reads and verifies the entry at `position`; errors name that position.
     pub fn read(data: &'a [u8], position: usize) -> Result<Self> {
         let rest = data.get(position..).unwrap_or_default();
-        let Some((entry, fixed)) = Self::whole(rest) else {
+        let Some((entry, fixed)) = Self::split_first(rest) else {
             return Err(not_whole(position, rest));
         };
         let (stored, computed) = (be_i32(fixed, 4) as u32, crc32(&entry[CRC_START..]));
@@ -159,7 +159,7 @@ impl<'a> Entry<'a> {
     /// Returns the bytes of the entry at the start of `rest` and its fixed part; `None` when magic
     /// or lengths are wrong or bytes are missing.
     #[inline]
-    fn whole(rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8; FIXED_SIZE])> {
+    fn split_first(rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8; FIXED_SIZE])> {
         let fixed = rest.first_chunk::<FIXED_SIZE>()?;
         let rdi_length = be_i16(fixed, 44);
         // Magic and length together form one i32.
@@ -206,7 +206,7 @@ fn bad(kind: ErrorKind, position: usize, expected: impl Into<String>, found: Str
     Error::new(kind, position as u64, expected, found)
 }
 
-/// Returns the reason why [`Entry::whole`] returned `None`.
+/// Returns the reason why [`Entry::split_first`] returned `None`.
 #[cold]
 fn not_whole(position: usize, rest: &[u8]) -> Error {
     let torn = |size: usize| {
@@ -279,7 +279,7 @@ impl RemoteLogIndex {
     fn read_good_entries(&mut self, data: &[u8]) {
         let mut before = -1;
         let mut rest = data;
-        while let Some((entry, fixed)) = Entry::whole(rest) {
+        while let Some((entry, fixed)) = Entry::split_first(rest) {
             let row = Entry::parse(0, fixed, entry);
             if crc32(&entry[CRC_START..]) != be_i32(fixed, 4) as u32
                 || !row.is_possible()

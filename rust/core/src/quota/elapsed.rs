@@ -16,7 +16,7 @@ const LAST_EVENT: usize = 1;
 const BORDER: usize = 2;
 const WORDS: u64 = 3;
 
-fn place(shape: &Shape, sequence: u64, word: usize) -> usize {
+fn ring_index(shape: &Shape, sequence: u64, word: usize) -> usize {
     (sequence % (shape.num_samples + 1) * WORDS) as usize + word
 }
 
@@ -51,14 +51,17 @@ pub(super) fn purge(shape: &Shape, state: &mut State, now_ms: i64, total: u64, l
     }
     let State { head, ring } = state;
     for sequence in live(shape, head) {
-        let last_event_ms = ring[place(shape, sequence, LAST_EVENT)] as i64;
+        let last_event_ms = ring[ring_index(shape, sequence, LAST_EVENT)] as i64;
         if sensor_ms - last_event_ms < shape.span_ms() {
             continue;
         }
-        ring[place(shape, sequence, START)] = sensor_ms as u64;
-        ring[place(shape, sequence, LAST_EVENT)] = sensor_ms as u64;
-        let follower =
-            if sequence < head.sequence { ring[place(shape, sequence + 1, BORDER)] } else { total };
+        ring[ring_index(shape, sequence, START)] = sensor_ms as u64;
+        ring[ring_index(shape, sequence, LAST_EVENT)] = sensor_ms as u64;
+        let follower = if sequence < head.sequence {
+            ring[ring_index(shape, sequence + 1, BORDER)]
+        } else {
+            total
+        };
         head.base = later(head.base, follower, total);
     }
     look_up_bounds(shape, state);
@@ -71,7 +74,7 @@ fn move_time(shape: &Shape, state: &mut State, now_ms: i64, last_event_ms: i64) 
     let (sensor_ms, _) = shape.sensor_ms(head, now_ms, latest_ms);
     head.latest_ms = sensor_ms;
     if head.sequence > 0 {
-        let known = &mut ring[place(shape, head.sequence, LAST_EVENT)];
+        let known = &mut ring[ring_index(shape, head.sequence, LAST_EVENT)];
         *known = (*known as i64).max(last_event_ms) as u64;
     }
     sensor_ms
@@ -84,13 +87,13 @@ fn begin_sample(shape: &Shape, state: &mut State, sensor_ms: i64, border: u64) {
     let overwrites = *live(shape, head).start() > dropped;
     if overwrites {
         // The oldest sample is dropped, expired or not.
-        let next = ring[place(shape, dropped + 1, BORDER)];
+        let next = ring[ring_index(shape, dropped + 1, BORDER)];
         head.base =
             later(head.base, if dropped + 1 < head.sequence { next } else { border }, border);
     }
-    ring[place(shape, head.sequence, START)] = sensor_ms as u64;
-    ring[place(shape, head.sequence, LAST_EVENT)] = sensor_ms as u64;
-    ring[place(shape, head.sequence, BORDER)] = border;
+    ring[ring_index(shape, head.sequence, START)] = sensor_ms as u64;
+    ring[ring_index(shape, head.sequence, LAST_EVENT)] = sensor_ms as u64;
+    ring[ring_index(shape, head.sequence, BORDER)] = border;
 }
 
 /// Returns the later of two earlier totals, relative to `total`: sums wrap.
@@ -103,12 +106,13 @@ fn look_up_bounds(shape: &Shape, state: &mut State) {
     if head.sequence == 0 {
         return;
     }
-    let least =
-        |word| live(shape, head).map(|sequence| ring[place(shape, sequence, word)] as i64).min();
+    let least = |word| {
+        live(shape, head).map(|sequence| ring[ring_index(shape, sequence, word)] as i64).min()
+    };
     let (oldest_ms, last_event_ms) = (least(START), least(LAST_EVENT));
     head.oldest_ms = oldest_ms.unwrap_or(NEVER_MS);
     head.purge_ms = last_event_ms.map_or(NEVER_MS, |event_ms| event_ms + shape.span_ms());
-    head.roll_ms = ring[place(shape, head.sequence, START)] as i64 + shape.window_ms;
+    head.roll_ms = ring[ring_index(shape, head.sequence, START)] as i64 + shape.window_ms;
 }
 
 /// Returns the divisor of the rate in milliseconds, after purging.

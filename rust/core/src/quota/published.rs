@@ -216,7 +216,7 @@ impl Published {
     fn shelf(&self, number: usize) -> Option<&[Line]> {
         let Some(further) = number.checked_sub(1) else { return Some(&self.first) };
         let slots = FIRST_SLOTS << number;
-        self.further.get_or_put_up(further, || lines(slots * self.lines_per_slot))
+        self.further.get_or_create(further, || lines(slots * self.lines_per_slot))
     }
 
     #[cold]

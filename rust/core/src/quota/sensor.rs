@@ -168,7 +168,7 @@ impl QuotaSensor {
 
     /// Returns the current bytes per second.
     pub fn rate(&self, now_ms: i64) -> f64 {
-        self.look(now_ms).rate
+        self.measure(now_ms).rate
     }
 
     /// Returns the limit in bytes per second; `None` is unlimited.
@@ -202,7 +202,7 @@ impl QuotaSensor {
 
     /// Returns all figures without delaying other threads.
     pub fn snapshot(&self, now_ms: i64) -> QuotaSnapshot {
-        let found = self.look(now_ms);
+        let found = self.measure(now_ms);
         self.note_overshoot(found.bytes, found.allowed);
         QuotaSnapshot {
             rate: found.rate,
@@ -272,7 +272,7 @@ impl QuotaSensor {
                 (stripe, self.stripes.add(stripe, amount))
             }
         };
-        self.heed_ceilings(stripe, after, amount);
+        self.renew_exceeded_ceilings(stripe, after, amount);
         Ok(())
     }
 
@@ -306,7 +306,7 @@ impl QuotaSensor {
     }
 
     /// Publishes new ceilings, or none, if a counter has exceeded its ceiling after an addition.
-    fn heed_ceilings(&self, stripe: usize, after: u64, amount: u64) {
+    fn renew_exceeded_ceilings(&self, stripe: usize, after: u64, amount: u64) {
         loop {
             let current = self.published.current_in_order();
             let slot = self.published.slot(current);
@@ -330,7 +330,7 @@ impl QuotaSensor {
     #[cold]
     #[inline(never)]
     fn throttle_slowly(&self, now_ms: i64) -> u64 {
-        let found = self.look(now_ms);
+        let found = self.measure(now_ms);
         if self.shape.rate == RateMode::Elapsed {
             // The excess of a window shrinks with time. A bucket only grows and is checked when it
             // ends.
@@ -341,7 +341,7 @@ impl QuotaSensor {
     }
 
     /// Measures. Publishes a new state only if the time requires one.
-    fn look(&self, now_ms: i64) -> Finding {
+    fn measure(&self, now_ms: i64) -> Finding {
         let find = |slot: Slot<'_>| {
             let head = Head::load(slot);
             let total = self.stripes.sum().wrapping_add(head.adjust);

@@ -19,16 +19,16 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
 
     /// Returns an existing shelf.
     pub(super) fn get(&self, number: usize) -> Option<&[T]> {
-        // Acquire: pairs with the Release of `get_or_put_up`, so the shelf's content is visible.
+        // Acquire: pairs with the Release of `get_or_create`, so the shelf's content is visible.
         let shelf = self.shelves.get(number)?.load(Ordering::Acquire);
-        // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_put_up` and is
+        // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_create` and is
         // never replaced. Only `drop` frees it, which no `&self` outlives; until then only shared
         // references to it exist.
         unsafe { shelf.as_ref() }.map(Vec::as_slice)
     }
 
     /// Returns a shelf, creating it with `make` if necessary; `None` past the last.
-    pub(super) fn get_or_put_up(
+    pub(super) fn get_or_create(
         &self,
         number: usize,
         make: impl FnOnce() -> Vec<T>,

@@ -28,17 +28,17 @@ pub(super) fn advance(shape: &Shape, state: &mut State, now_ms: i64, total: u64)
         let fresh = buckets.min(ring.len() as u64);
         head.sequence += buckets;
         for sequence in head.sequence + 1 - fresh..=head.sequence {
-            ring[place(shape, sequence)] = total;
+            ring[ring_index(shape, sequence)] = total;
         }
         pay(shape, head, buckets + (skipped_ms / shape.window_ms) as u64, total);
     }
     head.latest_ms = begun_ms;
     head.roll_ms = begun_ms + shape.window_ms;
     head.purge_ms = head.roll_ms;
-    head.base = ring[place(shape, head.sequence + 1 - shape.num_samples)];
+    head.base = ring[ring_index(shape, head.sequence + 1 - shape.num_samples)];
 }
 
-fn place(shape: &Shape, sequence: u64) -> usize {
+fn ring_index(shape: &Shape, sequence: u64) -> usize {
     (sequence % (shape.num_samples + 1)) as usize
 }
 
@@ -81,7 +81,7 @@ pub(super) fn throttle_ms(
     }
     let oldest = head.sequence.wrapping_add(1).wrapping_sub(shape.num_samples);
     let buckets = first(1, shape.num_samples, |gone| {
-        total.wrapping_sub(border(place(shape, oldest.wrapping_add(gone)))) <= allowed
+        total.wrapping_sub(border(ring_index(shape, oldest.wrapping_add(gone)))) <= allowed
     });
     until(shape, head, buckets, sensor_ms)
 }
@@ -104,7 +104,7 @@ pub(super) fn grant_wait_ms(
     let allowed = limit * shape.span_ms() as u128;
     let leaving = head.sequence.wrapping_sub(shape.num_samples);
     let by_borders = first(0, shape.num_samples + 1, |gone| {
-        let since = total.wrapping_sub(border(place(shape, leaving.wrapping_add(gone))));
+        let since = total.wrapping_sub(border(ring_index(shape, leaving.wrapping_add(gone))));
         u128::from(since) * 1000 < allowed
     });
     let debt = u128::from(total.wrapping_sub(head.paid)) * 1000;
@@ -158,7 +158,7 @@ pub(super) fn give_back(
     let State { head, ring } = state;
     let oldest = head.sequence - shape.num_samples;
     for sequence in (granted_in + 1).max(oldest)..=head.sequence {
-        let border = &mut ring[place(shape, sequence)];
+        let border = &mut ring[ring_index(shape, sequence)];
         *border = border.wrapping_sub(unused);
     }
     // The debt shrinks by the returned bytes, but by no more than its smallest value at any bucket
@@ -170,5 +170,5 @@ pub(super) fn give_back(
     }
     head.adjust = head.adjust.wrapping_sub(unused);
     head.paid = total.wrapping_sub(unused).wrapping_sub(debt);
-    head.base = ring[place(shape, head.sequence + 1 - shape.num_samples)];
+    head.base = ring[ring_index(shape, head.sequence + 1 - shape.num_samples)];
 }

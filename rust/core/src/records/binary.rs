@@ -38,7 +38,7 @@ impl BinaryRows {
             append(view, &[bytes], &mut self.data)?;
             self.offsets.push(i32::try_from(self.data.len()).ok()?);
         }
-        self.mark(first, rows, validity);
+        self.mark_nulls(first, rows, validity);
         Some(())
     }
 
@@ -71,13 +71,13 @@ impl BinaryRows {
             end += length;
             self.offsets.push(i32::try_from(end).ok()?);
         }
-        self.mark(first, rows, validity);
+        self.mark_nulls(first, rows, validity);
         Some(end)
     }
 
     /// Records which of the rows from `first` on are null. `validity` is the bitmap of `rows`; rows
     /// past its end are not null.
-    fn mark(&mut self, first: usize, rows: Range<usize>, validity: &[u8]) {
+    fn mark_nulls(&mut self, first: usize, rows: Range<usize>, validity: &[u8]) {
         if validity.is_empty() && self.validity.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::vector_pool::VectorPool;
-use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, make_room};
+use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, reserve_large};
 use crate::records::stage::{Payload, too_many};
 use crate::varint::{read_varint, read_varlong};
 
@@ -32,7 +32,7 @@ pub(crate) struct Record {
 /// offset is not above `last_delta`. A timestamp beyond 64 bits wraps, as in Kafka.
 #[cold]
 #[inline(never)]
-pub(crate) fn careful(
+pub(crate) fn parse_record(
     payload: &Payload<'_>,
     start: usize,
     row: usize,
@@ -80,7 +80,7 @@ pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
     let mut at = payload.start;
     while at < payload.end {
         let mut headers = HeaderRows { most: usize::MAX, ..HeaderRows::default() };
-        match careful(payload, at, 0, i64::MIN, header, &mut headers) {
+        match parse_record(payload, at, 0, i64::MIN, header, &mut headers) {
             Ok(record) => at = record.next,
             Err(error) => return error,
         }
@@ -173,7 +173,7 @@ impl HeaderRows {
     /// Reserves memory for the headers of `more` rows, if they have as many as the first `rows`.
     pub(crate) fn reserve(&mut self, rows: usize, more: usize, pool: &mut VectorPool) {
         let Some(&end) = self.ends.last() else { return };
-        make_room(&mut self.ends, more);
+        reserve_large(&mut self.ends, more);
         let headers = (end as u128 * more as u128 / rows.max(1) as u128) as usize;
         self.keys.reserve(headers, pool);
         self.values.reserve(headers, pool);

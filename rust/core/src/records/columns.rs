@@ -118,7 +118,7 @@ impl BinaryColumn {
         let rows = std::mem::take(&mut self.leading_nulls);
         self.views = std::mem::take(&mut self.prepared);
         self.views.clear();
-        make_room(&mut self.views, self.planned.max(rows));
+        reserve_large(&mut self.views, self.planned.max(rows));
         if rows > 0 {
             self.views.resize(rows, 0);
             self.null_count = rows;
@@ -204,11 +204,11 @@ pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, pool: &m
         roomy.extend_from_slice(column);
         pool.give(std::mem::replace(column, roomy));
     }
-    make_room(column, rows);
+    reserve_large(column, rows);
 }
 
 /// Reserves memory for `rows` more; large columns get whole large pages.
-pub(crate) fn make_room<T>(column: &mut Vec<T>, rows: usize) {
+pub(crate) fn reserve_large<T>(column: &mut Vec<T>, rows: usize) {
     let row_bytes = size_of::<T>();
     let bytes = (column.len() + rows).saturating_mul(row_bytes);
     if column.capacity() - column.len() >= rows || bytes < LARGE_PAGE_BYTES {

@@ -189,7 +189,7 @@ impl<'a> Decoder<'a> {
         let end = self.first_position + self.data.len() as u64;
         let size = match segment::frame_slice(rest, position, end) {
             Ok(size) => size,
-            Err(stop) => return tail(stop).map(Next::Stop),
+            Err(stop) => return accept_tail(stop).map(Next::Stop),
         };
         self.batch_starts.push(self.rows.len() as i64);
         let batch = &rest[..size];
@@ -211,7 +211,7 @@ impl<'a> Decoder<'a> {
         }
         self.previous_last_offset = header.last_offset();
         self.batches.push(position, &Batch { magic, header });
-        self.foresee(at + size);
+        self.reserve_rest(at + size);
         Ok(Next::Batch(size))
     }
 
@@ -233,7 +233,7 @@ impl<'a> Decoder<'a> {
     /// Reserves memory for the rest of the rows, within the budget, on the assumption that the rest
     /// resembles the first `taken` bytes. Growing step by step would move the columns many times.
     /// Unused memory costs nothing, but an estimate from few bytes is kept small.
-    fn foresee(&mut self, taken: usize) {
+    fn reserve_rest(&mut self, taken: usize) {
         const MAX_ROWS: usize = 16 << 20;
         let (rows, used) = (self.rows.len(), self.used_bytes());
         let budget = self.options.budget_bytes;
@@ -279,10 +279,10 @@ impl<'a> Decoder<'a> {
         let compressed = &self.data[start..at + size];
         let left = self.data.len() - at - size;
         self.open(codec, 2, compressed, left).map_err(|error| error.shifted(position))?;
-        let payload = opened(&self.open);
+        let payload = last_payload(&self.open);
         self.rows.append(&payload, header).map_err(|error| {
             let inner = error.position - payload.start as u64;
-            let found = format!("{} (byte {inner} of the opened records)", error.found);
+            let found = format!("{} (byte {inner} of the decompressed records)", error.found);
             Error { position, found, ..error }
         })
     }
@@ -339,12 +339,12 @@ impl<'a> Decoder<'a> {
         data: &[u8],
         left: usize,
     ) -> Result<BatchHeader> {
-        let value = legacy::wrapped(wrapper)?;
+        let value = legacy::wrapped_range(wrapper)?;
         let value_position = value.start as u64;
         self.open(codec, wrapper.magic, &data[value], left)
             .map_err(|error| error.shifted(value_position))?;
         let set = self.open.bytes();
-        let whole = opened(&self.open);
+        let whole = last_payload(&self.open);
         let inside = |error| legacy::inside(wrapper, error);
         let inner = legacy::inner_set(wrapper, set, self.options.verify_crc).map_err(inside)?;
         let header = legacy::header(wrapper, Some(&inner))?;
@@ -364,7 +364,7 @@ impl<'a> Decoder<'a> {
 }
 
 /// Returns the payload that was decompressed last.
-fn opened(open: &Output) -> Payload<'_> {
+fn last_payload(open: &Output) -> Payload<'_> {
     Payload {
         bytes: open.buffer(),
         buffer: open.closed() as u32 + 1,
@@ -375,7 +375,7 @@ fn opened(open: &Output) -> Payload<'_> {
 }
 
 /// Turns a torn or zero tail, which is no error, into its `Stop`.
-fn tail(stop: Stop) -> Result<Stop> {
+fn accept_tail(stop: Stop) -> Result<Stop> {
     let kind = match stop.reason {
         StopReason::End | StopReason::TornTail | StopReason::ZeroTail => return Ok(stop),
         StopReason::UnknownMagic => ErrorKind::UnknownMagic,

@@ -7,7 +7,7 @@ use crate::batch::header::BatchHeader;
 use crate::batch::legacy::Message;
 use crate::error::Result;
 use crate::memory::vector_pool::VectorPool;
-use crate::records::careful::{HeaderRows, bad, careful, find_fault};
+use crate::records::careful::{HeaderRows, bad, find_fault, parse_record};
 use crate::records::columns::{BinaryColumn, reserve};
 use crate::records::quick::{WINDOW_BYTES, quick_rows, quick_rows_with_headers};
 use crate::records::stage::{BLOCK_ROWS, Payload, Stage, Walk, too_many};
@@ -139,7 +139,7 @@ impl Rows {
             }
             let row = self.offset.len() + self.stage.filled;
             let record =
-                careful(payload, walk.at, row, walk.last_delta, header, &mut self.headers)?;
+                parse_record(payload, walk.at, row, walk.last_delta, header, &mut self.headers)?;
             walk.at = record.next;
             if i64::from(record.offset_delta) <= walk.last_delta {
                 // Kafka's consumer skips offsets below its position.

@@ -151,14 +151,14 @@ impl<'f> Window<'f> {
             let size = match rest.len() {
                 0..MAGIC_END => MAGIC_END,
                 _ => match frame_slice(rest, 0, u64::MAX) {
-                    Ok(size) => return Ok(self.usual(size, table, wanted)),
+                    Ok(size) => return Ok(self.check_batch(size, table, wanted)),
                     Err(stop) if stop.reason == StopReason::TornTail => {
                         LOG_OVERHEAD + be_i32(rest, 8) as usize
                     }
                     Err(_) => return Ok(Next::Unusual),
                 },
             };
-            if size as u64 > self.end - self.position || !self.read_on(size)? {
+            if size as u64 > self.end - self.position || !self.read_more(size)? {
                 let is_end = self.end >= self.file.size_bytes();
                 return Ok(if is_end { Next::Unusual } else { Next::NoRoom });
             }
@@ -167,7 +167,7 @@ impl<'f> Window<'f> {
 
     /// Moves the unread bytes up to the values and reads at least `size` bytes of a batch. Returns
     /// false when the file has fewer.
-    fn read_on(&mut self, size: usize) -> Result<bool> {
+    fn read_more(&mut self, size: usize) -> Result<bool> {
         self.data.copy_within(self.at..self.filled, self.kept);
         self.filled -= self.at - self.kept;
         self.at = self.kept;
@@ -180,7 +180,7 @@ impl<'f> Window<'f> {
     }
 
     /// Returns the current batch of `size` bytes, if the fast path covers it and it is valid.
-    fn usual(&self, size: usize, table: &TableRows, wanted: &Wanted) -> Next {
+    fn check_batch(&self, size: usize, table: &TableRows, wanted: &Wanted) -> Next {
         let batch = &self.data[self.at..self.at + size];
         let Some(header) = batch.first_chunk::<HEADER_SIZE>().map(BatchHeader::parse) else {
             return Next::Unusual;
