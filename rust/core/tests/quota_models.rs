@@ -185,6 +185,30 @@ impl Grants {
         }
     }
 
+    /// Settles one outstanding reservation on the sensor and in the model.
+    fn settle_one(
+        &mut self,
+        sensor: &QuotaSensor,
+        model: &mut Buckets,
+        which: usize,
+        part: u64,
+        now_ms: i64,
+    ) {
+        if self.outstanding.is_empty() {
+            return;
+        }
+        let which = which % self.outstanding.len();
+        let (token, granted_in) = self.outstanding.swap_remove(which);
+        let actual = token.amount() * part / 1000;
+        assert_eq!(sensor.settle(token, actual, now_ms), Ok(()));
+        if actual > token.amount() {
+            let bucket = now_ms.div_euclid(model.window_ms);
+            model.events.push((bucket, (actual - token.amount()) as i64));
+        } else {
+            self.give_back(model, granted_in, token.amount() - actual);
+        }
+    }
+
     /// Steps forward bucket by bucket until both conditions are true.
     fn wait_ms(&self, model: &Buckets, now_ms: i64) -> u64 {
         let Some(limit) = model.limit else { return 0 };
@@ -310,18 +334,7 @@ proptest! {
                     Err(error) => panic!("{error}"),
                 },
                 Step::Settle(which, part) => {
-                    if grants.outstanding.is_empty() {
-                        continue;
-                    }
-                    let which = which % grants.outstanding.len();
-                    let (token, granted_in) = grants.outstanding.swap_remove(which);
-                    let actual = token.amount() * part / 1000;
-                    prop_assert_eq!(sensor.settle(token, actual, now_ms), Ok(()));
-                    if actual > token.amount() {
-                        model.events.push((bucket, (actual - token.amount()) as i64));
-                    } else {
-                        grants.give_back(&mut model, granted_in, token.amount() - actual);
-                    }
+                    grants.settle_one(&sensor, &mut model, which, part, now_ms);
                 }
             }
         }

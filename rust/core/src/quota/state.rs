@@ -284,7 +284,7 @@ impl State {
         let head = Head {
             offset_ms: 0,
             latest_ms: NEVER_MS,
-            // Numbers of buckets before the first stay above 0.
+            // All bucket numbers in the ring are above 0.
             sequence: match shape.rate {
                 RateMode::Window => shape.num_samples + 1,
                 RateMode::Elapsed => 0,
