@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -124,3 +124,45 @@ def test_read_reports_or_passes_over(damaged: Damaged) -> None:
 def test_unknown_word_is_refused() -> None:
     with pytest.raises(ConfigError, match="on_corrupt: expected fail, skip or a function"):
         tierlog.read(str(SEGMENT.path.parents[1]), TOPIC, 0, on_corrupt="maybe")  # type: ignore[arg-type]
+
+
+TRANSACTIONS = golden_segments("transactions", "clean")
+
+
+@pytest.mark.parametrize("row", range(0, len(scan_segment(TRANSACTIONS[-1].path)), 3))
+def test_committed_reads_stop_before_a_damaged_active_segment(row: int, tmp_path: Path) -> None:
+    logs = copy_log_dir(tmp_path, "clean/disk2", "transactions-0")
+
+    def read(**options: Any) -> list[int]:
+        found = tierlog.read(
+            str(logs), "transactions", 0, isolation_level="read_committed", **options
+        )
+        return [offset for records in found for offset in records.offset.tolist()]
+
+    committed = read()
+    segment = TRANSACTIONS[-1].path
+    damaged_at = int(scan_segment(segment).base_offset[row])
+    position = int(scan_segment(segment).position[row])
+    overwrite(logs / "transactions-0" / segment.name, position + PAYLOAD_AT, b"damage")
+    with pytest.raises(CorruptDataError, match="bad_crc"):
+        read()
+    lost: list[LostRecords] = []
+    found = read(on_corrupt=lost.append)
+    (only,) = lost
+    assert only.last_offset is None
+    assert TRANSACTIONS[-2].path.stem < f"{only.first_offset:020}"
+    assert only.first_offset <= damaged_at
+    assert found == [offset for offset in committed if offset < only.first_offset]
+    assert found == read(on_corrupt="skip")
+    said = command(
+        "cat",
+        str(logs),
+        "transactions:0",
+        "-f",
+        "%o\\n",
+        "--on-corrupt",
+        "skip",
+        "--read-committed",
+    )
+    assert (said.code, [int(line) for line in said.out.split()]) == (1, found)
+    assert f"offsets {only.first_offset} and later" in said.err

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,12 @@ from tierlog import _core
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.files import SegmentHandle
 from tierlog.log.index_files import AbortedTransaction
 from tierlog.log.log_dir import PartitionLog
-from tierlog.log.rebuild import rebuild_indexes
+from tierlog.log.rebuild import RebuiltIndexes, rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.reader.damage import LostRecords, raise_damage
 from tierlog.reader.producer_states import ProducerStates
 from tierlog.reader.types import FetchView
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
@@ -53,10 +56,16 @@ class StableLog:
 
     @classmethod
     def of(
-        cls, log: PartitionLog, earlier: Callable[[int], bytes | None] | None = None
+        cls,
+        log: PartitionLog,
+        earlier: Callable[[int], bytes | None] | None = None,
+        report: Callable[[LostRecords], object] = raise_damage,
     ) -> StableLog:
-        """Read the active segment; CorruptDataError when it is damaged. ``earlier`` as in
-        `ProducerStates`.
+        """Read the active segment; ``earlier`` as in `ProducerStates`.
+
+        ``report`` receives damage of the active segment. When it returns, the log is stable up to
+        the first transaction that was open before the damage: later records may belong to
+        transactions whose end is unknown.
 
         The transaction index of a running broker may lag behind its log, so it is rebuilt from the
         bytes that show the offset.
@@ -68,9 +77,7 @@ class StableLog:
         snapshot = ProducerStates(log, earlier).before(active)
         try:
             with active.open() as handle:
-                rebuilt = rebuild_indexes(
-                    handle, base_offset=active.base_offset, producer_snapshot=snapshot
-                )
+                rebuilt = _rebuild_up_to_damage(log, active, handle, snapshot, report)
         except CorruptDataError as error:
             raise error.located(active.log_path) from None
         found, _ = _core.collect_aborted(
@@ -130,6 +137,36 @@ class StableLog:
             first_offset=segment.base_offset, next_offset=after, segment_base=segment.base_offset
         )
         return TransactionReader().of_local(self.view(), read) + self.active_aborted
+
+
+def _rebuild_up_to_damage(
+    log: PartitionLog,
+    segment: SegmentFiles,
+    handle: SegmentHandle,
+    producer_snapshot: bytes | None,
+    report: Callable[[LostRecords], object],
+) -> RebuiltIndexes:
+    """Return the indexes of a segment; report damage, then return those of the batches before."""
+    rebuild = partial(
+        rebuild_indexes,
+        handle,
+        base_offset=segment.base_offset,
+        producer_snapshot=producer_snapshot,
+    )
+    try:
+        return rebuild()
+    except CorruptDataError as error:
+        rebuilt = rebuild(accept_damage=True)
+        report(
+            LostRecords(
+                topic=log.topic,
+                partition=log.partition,
+                first_offset=rebuilt.last_stable_offset,
+                last_offset=None,
+                error=error.located(segment.log_path),
+            )
+        )
+        return rebuilt
 
 
 class RemoteAborted:

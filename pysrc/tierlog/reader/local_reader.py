@@ -20,7 +20,13 @@ from tierlog.log.segment import scan_segment
 from tierlog.log.segment_checks import Misplaced, first_misplaced
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.committed import StableLog, committed_rows
-from tierlog.reader.damage import LostRecords, OnCorrupt, damage_handler, next_batch
+from tierlog.reader.damage import (
+    LostRecords,
+    OnCorrupt,
+    damage_handler,
+    next_batch,
+    raise_damage,
+)
 from tierlog.reader.log_reader import (
     FETCH_BYTES,
     PartitionSummary,
@@ -106,7 +112,9 @@ class LocalReader:
         log = self._find_log(topic, partition)
         start = log.log_start_offset
         if self._committed:
-            stable = StableLog.of(log)
+            # A read reports the damage.
+            fails = self._report_damage is raise_damage
+            stable = StableLog.of(log, report=raise_damage if fails else lambda _: None)
             return stable.start_offset if start is None else start, stable.last_stable_offset
         if not log.segments:
             return start or 0, start or 0
@@ -134,7 +142,7 @@ class LocalReader:
         """
         log = self._find_log(topic, partition) if stable is None else stable.log
         if stable is None and self._committed:
-            stable = StableLog.of(log)
+            stable = StableLog.of(log, report=self._report_damage)
         if stable is not None:
             stable_end = stable.last_stable_offset
             end_offset = stable_end if end_offset is None else min(end_offset, stable_end)
@@ -190,7 +198,8 @@ class LocalReader:
         self, topic: str, partition: int, earlier: Callable[[int], bytes | None]
     ) -> StableLog:
         """Return the stable log of the partition now; ``earlier`` as in `ProducerStates`."""
-        return StableLog.of(self._find_log(topic, partition), earlier)
+        log = self._find_log(topic, partition)
+        return StableLog.of(log, earlier, self._report_damage)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """See `LogReader`; scans the headers of segment after segment."""

@@ -22,6 +22,7 @@ use crate::batch::legacy;
 use crate::checksum::{Running, crc32c, join_crc32c};
 use crate::codec::compression::Decompressor;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::vector_pool::VectorPool;
 use crate::source::{CopyTarget, ReadBuffer, SegmentFile, WRITE_BYTES};
 
 /// Bytes per `pread`.
@@ -38,7 +39,7 @@ const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
 /// Decompressed bytes of a legacy message set that a walk opens in its own memory.
 const MAX_SET_BYTES: usize = 64 << 20;
 /// Decompressed bytes of a larger legacy message set; see [`LARGE_SET`].
-const MAX_LARGE_SET_BYTES: usize = 256 << 20;
+const MAX_LARGE_SET_BYTES: usize = 128 << 20;
 /// Held while a walk opens a message set of more than [`MAX_SET_BYTES`]. A process opens one at a
 /// time, so many walks in parallel take no more memory than one.
 static LARGE_SET: Mutex<()> = Mutex::new(());
@@ -401,8 +402,10 @@ impl<'v, V: Visitor> Walker<'v, V> {
         match described {
             Err(error) if error.kind == ErrorKind::TooLarge => {
                 let _one_at_a_time = LARGE_SET.lock().unwrap_or_else(PoisonError::into_inner);
-                // Freed at once, as the set is: the walk's own decompressor keeps its memory.
+                // One buffer of that size instead of growing ones, and none beside it.
+                self.decompressor = Decompressor::new();
                 let mut decompressor = Decompressor::new();
+                decompressor.scratch().plan(MAX_LARGE_SET_BYTES, &mut VectorPool::default());
                 legacy::describe(message, self.verify_crc, &mut decompressor, MAX_LARGE_SET_BYTES)
             }
             described => described,
