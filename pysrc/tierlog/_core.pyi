@@ -25,6 +25,7 @@ __all__ = [
     "TableRows",
     "TextTemplate",
     "Views",
+    "batch_start",
     "check_records",
     "collect_aborted",
     "crc32c",
