@@ -1,12 +1,12 @@
 """Tiers the log directories of an unmodified Kafka broker, running or stopped.
 
-Strictly read only towards the broker: it lists, opens and reads, and never writes, locks, maps or
-renames anything there. What it remembers lies in its own state directory (``metadata.sqlite``,
-remote index files, notes) and can be made again from the store and the broker.
+The sidecar only reads the broker's directories: it never writes, locks, maps or renames files
+there. Its own state directory (``metadata.sqlite``, remote index files, notes) can be rebuilt from
+the store and the broker.
 
-A `Watch` looks at the directories once per interval, asks the broker once for all partitions, and
-hands those that it leads to a `RemoteLogManager`, which copies and expires them. A segment that
-cannot be copied is a row of the report with its reason and does not stop the others.
+A `Watch` lists the directories once per interval, asks the broker once about all partitions, and
+passes those that the broker leads to a `RemoteLogManager`, which copies and expires them. A segment
+that cannot be copied is a row of the report with its reason and does not stop the others.
 """
 
 from __future__ import annotations

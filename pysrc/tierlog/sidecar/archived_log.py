@@ -1,7 +1,7 @@
-"""Is the log in a directory the one that was archived under the same id?
+"""Checks whether the log in a directory is the one that was archived under the same id.
 
-A derived topic id comes from the name alone, so a topic that was deleted and made again has the
-same one. Its offsets and leader epochs begin anew, and look like those of the old topic.
+A derived topic id comes from the name alone, so a topic that was deleted and created again has the
+same id. Its offsets and leader epochs start anew and look like those of the old topic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tierlog.remote.segment.storage import RemoteStorageManager
 
 __all__ = ["difference_from_archive"]
 
-# Of the newest archived batch: its header has offsets, times and a checksum of all the rest.
+# Bytes of the newest archived batch to compare: its header has offsets, times and a checksum.
 _COMPARED_BYTES = 64
 
 
@@ -27,7 +27,8 @@ def difference_from_archive(
     finished: Sequence[RemoteLogSegmentMetadata],
     storage: RemoteStorageManager,
 ) -> str:
-    """Why `log` is not the log whose segments are `finished`; empty when nothing contradicts.
+    """Return why `log` is not the log of the `finished` segments; empty when no fact contradicts
+    it.
 
     Compares the first batch of the newest archived segment, where the log still has it. OSError
     when a segment is gone, RemoteStorageError when the store does not answer.
@@ -36,7 +37,7 @@ def difference_from_archive(
         return ""
     newest = max(finished, key=lambda one: one.end_offset)
     if log.segments[0].base_offset > newest.start_offset:
-        # Deleted here meanwhile: nothing left to compare.
+        # Deleted since the listing: nothing is left to compare.
         return ""
     here = _batch_at(log.segment_for(newest.start_offset), newest.start_offset)
     if here is None:
@@ -49,7 +50,7 @@ def difference_from_archive(
 
 
 def _batch_at(segment: SegmentFiles, offset: int) -> bytes | None:
-    """The first bytes of the batch that has `offset` or of the next one."""
+    """Return the first bytes of the batch that holds `offset`, or of the next one."""
     with segment.open() as handle:
         table = scan_segment(handle, verify_crc=False)
         rows = np.flatnonzero(table.last_offset >= offset)

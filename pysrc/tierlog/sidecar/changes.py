@@ -1,4 +1,4 @@
-"""Settings that change while a sidecar runs: which take effect, and which need a restart."""
+"""Changes of settings in a running sidecar: which take effect and which need a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tierlog.tiering.local_log import TopicSettings
 __all__ = ["COPY_LIMIT", "Change", "list_changes", "topic_settings"]
 
 COPY_LIMIT = "remote.log.manager.copy.max.bytes.per.second"
-# Everything else is built into threads, files and connections when the sidecar starts.
+# All other settings are used only when the sidecar starts.
 _TAKES_EFFECT = frozenset(
     {
         COPY_LIMIT,
@@ -40,7 +40,7 @@ class Change:
 
     @property
     def takes_effect(self) -> bool:
-        """Whether it holds at once; else from the next start on."""
+        """Whether the change takes effect at once; else with the next start."""
         return self.setting.name in _TAKES_EFFECT
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Change:
 
 
 def list_changes(before: Config, after: Config) -> Iterator[Change]:
-    """Every setting whose value differs, in the order of the sections."""
+    """Return every setting whose value differs, in the order of the sections."""
     for section in ("log", "remote_log", "remote_index", "quota", "tier"):
         old, new = getattr(before, section), getattr(after, section)
         for name, setting in settings(type(old)):
@@ -63,7 +63,7 @@ def list_changes(before: Config, after: Config) -> Iterator[Change]:
 
 
 def topic_settings(config: Config) -> TopicSettings:
-    """What the settings say of every topic."""
+    """Return the settings that apply to every topic."""
     tier = config.tier
     return TopicSettings(
         retention_ms=_unless_off(tier.retention_ms),

@@ -1,10 +1,9 @@
-"""Archives of topics that the cluster has deleted: when they may go, and that they do.
+"""Deletes the archives of topics that the cluster has deleted, after a time.
 
-That a topic is deleted is only ever the cluster's own word: it answers that no topic has the name,
-or that another topic has it. What it does not answer for - it may not show us the topic, or is
-not there - is unknown, and unknown is not deleted. Since when a topic is deleted is noted in the
-state directory, so that the time until its archive goes passes over restarts; a topic that is seen
-again is struck off.
+A topic counts as deleted only when the cluster answers that no topic, or another topic, has its
+name. Without an answer (no permission, no connection) the topic is unknown, which is not deleted.
+The state directory notes when a deletion was first seen, so that the time continues after restarts;
+a topic that appears again is removed from the notes.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ __all__ = ["DeletedTopics", "TopicCluster", "deleted_since"]
 
 NOTES_KEY = "deleted-topics.json"
 _VERSION = 1
-# The end of year 9999, the last one that a date can be written in.
+# The end of year 9999, the last year of a date.
 _MAX_TIME_MS = 253_402_300_799_999
 
 
 class TopicCluster(Protocol):
-    """What is asked of a broker: `tierlog.broker.BrokerClient`."""
+    """The calls to a broker: `tierlog.broker.BrokerClient`."""
 
     def topic_ids(self, names: Collection[str]) -> Mapping[str, str | None]:
         """See `BrokerClient`."""
@@ -52,13 +51,13 @@ def deleted_since(
     noted: Mapping[str, int],
     now_ms: int,
 ) -> tuple[dict[str, int], frozenset[str]]:
-    """Since when each archived topic is deleted, as far as that was ever noticed, and the topics
-    that are so by what the cluster says now.
+    """Return the times since when archived topics are deleted, as far as known, and the topics that
+    are deleted by the cluster's present answer.
 
     ``archived`` has names by topic id, ``named`` the ids that the cluster has by name (None:
     no topic has it; a missing name: unknown), ``here`` the ids on the broker's own disks.
-    While the cluster knows not one of the archived topics it may have been made anew, and nothing
-    counts as deleted.
+    While the cluster knows none of the archived topics it may be a new cluster, and no topic counts
+    as deleted.
     """
     alive = {topic_id for topic_id, name in archived.items() if named.get(name) == topic_id}
     since = {
@@ -107,18 +106,18 @@ class DeletedTopics:
         self._told: set[str] = set()
 
     def set_retention(self, retention_ms: int) -> None:
-        """Another time that archives are kept, from the next `settle` on."""
+        """Set how long archives are kept, from the next `settle` on."""
         self._retention_ms = retention_ms
 
     def settle(
         self, here: Collection[str], topics: Collection[str], warn: Callable[[str], None]
     ) -> None:
-        """Looks for deleted topics, and begins with the archives whose time has come.
+        """Find deleted topics, and delete the archives whose time is over.
 
-        ``here``: the topic ids on the broker's disks. No ``topics`` are all of them. While the
-        cluster, the store or the wall clock cannot be relied on, nothing happens but a warning.
+        ``here``: the topic ids on the broker's disks. Empty ``topics`` means all. Without a
+        reliable cluster, store or wall clock it only warns.
         """
-        # The cluster knows nothing of derived ids: of those it cannot say that they are gone.
+        # The cluster does not know derived ids, so it cannot report their deletion.
         archived = {
             one.topic_id: one.topic
             for one in self._metadata.partitions()
@@ -143,7 +142,7 @@ class DeletedTopics:
             warn(f"archives of deleted topics: {error}; tried again at the next look")
 
     def _begin(self, topic: str, topic_id: str, warn: Callable[[str], None]) -> None:
-        """All partitions at once, those included that only other brokers have led."""
+        """Delete all partitions at once, also those that only other brokers have led."""
         if any(self._metadata.partition_delete_state(one) for one in self._partitions(topic_id)):
             return
         self._learner.learn_topic(topic, topic_id, lambda problem: warn(str(problem)))
@@ -158,7 +157,8 @@ class DeletedTopics:
             self._delete(partition)
 
     def _is_left_over(self, key: str, topic: str) -> bool:
-        """Whether it is a takeover, half of a segment, or a broken one. Without a topic no sidecar
+        """Return whether the object is a takeover, half of a segment, or part of a damaged one.
+        Without a topic no sidecar
         copies into its folder any more; foreign objects stay there."""
         try:
             parsed = parse_key(key)

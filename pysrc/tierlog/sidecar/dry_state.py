@@ -1,4 +1,4 @@
-"""A copy of the state directory's metadata, by which a dry run decides as a real run would."""
+"""Copies the metadata of the state directory, so that a dry run decides as a real run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["copy_metadata"]
 
 
 def copy_metadata(source: str, target: str) -> None:
-    """Copy the SQLite file `source`, if there is one, also while another process writes to it.
+    """Copy the SQLite file `source`, if it exists, also while another process writes to it.
 
     RemoteMetadataError when it cannot be read. Nothing is written beside `source` unless a process
     that was killed has left a write-ahead log there.

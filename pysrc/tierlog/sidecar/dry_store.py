@@ -1,6 +1,6 @@
-"""A store that is only read: what is written to it is looked at, counted, and dropped.
+"""A store for dry runs: it reads another store, and counts and drops what is written.
 
-So a pass can be tried out as a whole, with every check and every decision, and nothing happens.
+So a dry run executes a whole pass with every check and decision and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEPT = 16
 
 
 class DryRunStore(ObjectStore):
-    """A store over another one. Objects written or deleted here are so here alone."""
+    """A store over another one. Written and deleted objects change only this view."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

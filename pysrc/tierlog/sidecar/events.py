@@ -1,4 +1,4 @@
-"""What the manager's tasks tell, turned into rows and warnings of the report. Thread-safe."""
+"""Turns the events of the manager's tasks into rows and warnings of the report. Thread-safe."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Events(ManagerListener):
             self.total_bytes = total_bytes
 
     def moved_ms(self, partition: TopicIdPartition) -> int | None:
-        """When something last moved in a partition, by the monotonic clock."""
+        """Return when the partition last made progress, by the monotonic clock."""
         return self._moved_ms.get(partition)
 
     # -- from the manager
@@ -118,7 +118,7 @@ class Events(ManagerListener):
             self.warn(f"{partition}: retention held back: {one.value}")
 
     def on_task_failure(self, failure: TaskFailure) -> None:
-        """See `ManagerListener`. What a row has said already is not said again."""
+        """See `ManagerListener`. A row has already reported this failure."""
         text = " ".join(str(failure.error).split()) or type(failure.error).__name__
         with self._lock:
             told = isinstance(failure.key, TopicIdPartition) and self._failed.pop(failure.key, "")
@@ -128,7 +128,7 @@ class Events(ManagerListener):
     # -- from the sidecar
 
     def add(self, row: TierRow) -> None:
-        """A row of the report, stamped with the present time."""
+        """Add a row to the report, with the present time."""
         row = replace(row, timestamp_ms=self._clock.now_ms())
         with self._lock:
             self.counts[row.outcome] += 1
@@ -138,18 +138,18 @@ class Events(ManagerListener):
             self._progress(row=row)
 
     def change(self, text: str) -> None:
-        """A setting has changed, or was to change and could not."""
+        """Report a changed setting, or a refused change."""
         with self._lock:
             self.listener.on_change(text)
 
     def warn(self, text: str) -> None:
-        """Something an operator may want to know, unless it was said lately."""
+        """Warn an operator, unless the same warning was given recently."""
         with self._lock:
             if self._lately.is_news(text):
                 self.listener.on_warning(text)
 
     def announce(self, text: str) -> None:
-        """Something an operator wants to know each time."""
+        """Warn an operator every time."""
         with self._lock:
             self.listener.on_warning(text)
 
@@ -185,8 +185,8 @@ def _row(event: SegmentEvent, outcome: Outcome) -> TierRow:
 
 
 def row_of_decision(log: PartitionLog, decision: Decision, failure: str = "") -> TierRow:
-    """A segment that was not copied, and why. Without a reason the next pass copies it;
-    ``failure`` is why the copy task of its partition stopped before."""
+    """Return the row of a segment that was not copied. Without a reason the next pass copies it;
+    ``failure`` is the error that stopped the copy task of its partition."""
     reason = decision.reason
     turn = f"the copy task stopped before it: {failure}" if failure else "waits for its turn"
     return TierRow(

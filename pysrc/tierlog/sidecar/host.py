@@ -1,8 +1,8 @@
 """A partition of an unmodified broker as a `LocalLog` of the remote log manager.
 
-Strictly read only: a sidecar's local log is what the last look at the directories saw. The broker
-deletes its own segments by its own retention; how long the archive lives is the sidecar's affair,
-and so its log start offset is another one than the broker's.
+It only reads: the local log of a sidecar is the last listing of the directories. The broker deletes
+its segments by its own retention. The archive has a retention of its own, so its log start offset
+differs from the broker's.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class SidecarLog:
     # -- the watch's side
 
     def look(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
-        """The log was listed, and the broker asked; the same view when neither has changed.
+        """Return the view of a new listing and answer; the same view when neither has changed.
 
-        RemoteStorageError or CorruptDataError when the log's history is in the store alone and
-        cannot be read there; RemoteMetadataError when it is not the log that was copied.
+        RemoteStorageError or CorruptDataError when the log's history is only in the store and
+        cannot be read; RemoteMetadataError when another log was copied.
         """
         with self._lock:
             if self._view is None or self._seen != (log, answer):
@@ -75,24 +75,24 @@ class SidecarLog:
             return self._view
 
     def configure(self, settings: TopicSettings) -> None:
-        """Other settings of the topic, from the next look on."""
+        """Set the settings of the topic, from the next look on."""
         with self._lock:
             self._settings = settings
             self._seen = None
 
     def gone(self) -> None:
-        """The directory is not there any more, or another topic's by now."""
+        """Record that the directory was deleted or belongs to another topic."""
         with self._lock:
             self._view = self._seen = None
 
     def relearn(self) -> None:
-        """Others' segments became known: the next look makes everything anew."""
+        """Record that segments of other brokers became known: the next look makes a new view."""
         with self._lock:
             self._epochs = self._seen = None
 
     @property
     def highest_remote_offset(self) -> int:
-        """Up to where everything is in the tier; -1 while that is unknown or nothing is."""
+        """The offset up to which the log is tiered; -1 when unknown or nothing is tiered."""
         return self._highest_remote_offset
 
     def _view_of(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
@@ -116,7 +116,7 @@ class SidecarLog:
         )
 
     def _goes_on(self, log: PartitionLog) -> bool:
-        """Whether the log has only grown, or lost its oldest segments, since the last look."""
+        """Return whether the log has only grown or lost its oldest segments since the last look."""
         before = self._seen[0].segments if self._seen is not None else ()
         now = log.segments
         if not before or not now:
@@ -125,8 +125,8 @@ class SidecarLog:
         return begins >= before[0].base_offset and ends >= before[-1].base_offset
 
     def _require_same_records(self, log: PartitionLog) -> None:
-        """RemoteMetadataError when another topic of that name was archived: without topic ids the
-        name is the same for a topic that was deleted and made again."""
+        """RemoteMetadataError when another topic of that name was archived: without topic ids a
+        topic that was deleted and created again has the same name."""
         try:
             difference = difference_from_archive(log, self._finished(), self._storage)
         except OSError as error:
@@ -155,15 +155,15 @@ class SidecarLog:
         return history
 
     def _require_same_log(self, history: LeaderEpochs) -> None:
-        """RemoteMetadataError when the log has begun anew, as on a new disk: what was copied of
-        the old one belongs to no leader epoch any more, and would be cleaned up."""
+        """RemoteMetadataError when the log starts anew, as on a new disk: the old segments belong
+        to no leader epoch of it and would be deleted."""
         if not history.entries:
             return
         first, finished = history.entries[0], self._finished()
         before = [one for one in finished if one.leader_epochs[-1][0] < first.epoch]
         if not before:
             return
-        # What a deposed leader copied, and its successor too, is only in the way.
+        # Copies of a deposed leader that its successor copied, too, do not count.
         covered = coverage(finished, history)
         lost = [one for one in before if not covered.holds(one.start_offset, one.end_offset)]
         if lost:
@@ -176,7 +176,7 @@ class SidecarLog:
             )
 
     def _uploaded(self, segments: list[RemoteLogSegmentMetadata]) -> LeaderEpochs:
-        """The history that the newest segment was uploaded with."""
+        """Return the leader epochs in the newest segment's upload."""
         newest = newest_segment(segments)
         section = self._storage.fetch_indexes(newest, [IndexKind.LEADER_EPOCH])
         return parse_leader_epochs(bytes(section[IndexKind.LEADER_EPOCH]), log_key(newest))
@@ -189,11 +189,11 @@ class SidecarLog:
         ]
 
     def _start(self, log: PartitionLog) -> int | None:
-        """The archive's log start offset: its own word, else where what it holds begins, else
-        where the broker's log does. Never the latter alone, which moves with local retention."""
+        """Return the archive's log start offset: the recorded one, else the start of its first
+        segment, else the broker's. The broker's alone would move with local retention."""
         if self._log_start_offset is None:
             first = min((segment.start_offset for segment in self._finished()), default=None)
-            # While nothing is in the tier the log's own start is the start, and may still move.
+            # Without tiered segments the log's own start counts, and may still move.
             if first is None or log.log_start_offset is None:
                 return log.log_start_offset if first is None else first
             self._log_start_offset = min(first, log.log_start_offset)
@@ -206,7 +206,7 @@ class SidecarLog:
         return self._view
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """See `LocalLog`: durable in the state directory."""
+        """See `LocalLog`; the state directory keeps it durably."""
         self._metadata.advance_log_start_offset(self.partition, offset)
         with self._lock:
             self._log_start_offset = max(offset, self._log_start_offset or 0)
@@ -220,18 +220,18 @@ class SidecarLog:
                 )
 
     def raise_highest_remote_offset(self, offset: int) -> None:
-        """See `LocalLog`: for the status, nothing is deleted by it."""
+        """See `LocalLog`; only for the status, since nothing is deleted here."""
         self._highest_remote_offset = max(self._highest_remote_offset, offset)
 
     def delete_local_segments(self, local_log_start_offset: int) -> None:
-        """Nothing: the files are the broker's."""
+        """Do nothing: the files belong to the broker."""
 
 
 def _above(
     segments: tuple[SegmentFiles, ...], start_offset: int | None
 ) -> tuple[SegmentFiles, ...]:
-    """Without what lies wholly below a log start offset, the broker's or the archive's: its records
-    are deleted, and only the files not yet."""
+    """Leave out segments below the log start offset of the broker or the archive: their records are
+    deleted, only the files remain."""
     if start_offset is None:
         return segments
     return tuple(
@@ -242,6 +242,6 @@ def _above(
 
 
 def _high_watermark(log: PartitionLog, stable: StableOffset) -> int | None:
-    """The checkpoint lags, and the last stable offset never leads."""
+    """The checkpoint may lag behind the last stable offset, which is never too high."""
     known = [offset for offset in (log.high_watermark, stable.value) if offset is not None]
     return max(known, default=None)

@@ -1,8 +1,7 @@
 """The broker's last answer for each partition: its leader, and whether its topic is compacted.
 
-A missing answer changes nothing: where an answer lacks something, the last one that had it holds,
-also in later runs, since the answers are noted in the state directory. What the broker never said
-stays unknown.
+A missing answer changes nothing: a field that an answer lacks keeps its last known value, also in
+later runs, since the state directory notes the answers. A field that was never known stays unknown.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _SILENCE = BrokerAnswer(leader_id=None, last_stable_offset=None, compacted=None)
 
 
 class _Leader(NamedTuple):
-    """The broker that led a partition, and its epoch if that was said too."""
+    """The broker that led a partition, and its leader epoch if known."""
 
     broker_id: int
     epoch: int | None
 
 
 class LastAnswers:
-    """Completes answers from earlier ones. For one thread.
+    """Completes answers with earlier ones. For one thread.
 
     ``state``: the state directory as a store. ``node_id``: the broker whose directories these are.
     """
@@ -42,12 +41,12 @@ class LastAnswers:
         self._notes = Notes(state, NOTES_KEY, _VERSION)
         self._node_id = node_id
         self._read = self._changed = False
-        # Both by topic id, since another topic may get the name.
+        # Both by topic id, since another topic may take the name.
         self._compacted: dict[str, bool] = {}
         self._leaders: dict[str, dict[int, _Leader]] = {}
 
     def load(self, warn: Callable[[str], None]) -> None:
-        """Read the notes of earlier runs, once. Damaged ones are unknown, with a warning."""
+        """Read the notes of earlier runs once. Damaged notes count as unknown, with a warning."""
         if self._read:
             return
         try:
@@ -75,7 +74,7 @@ class LastAnswers:
     def complete(
         self, partition: TopicIdPartition, answer: BrokerAnswer | None, written_epoch: int
     ) -> BrokerAnswer:
-        """Return `answer` with what it lacks as it was last said.
+        """Return `answer` with its missing fields from the last answer that had them.
 
         ``written_epoch`` is the last leader epoch in the directory. An earlier answer does not make
         this broker the leader of a later epoch: another broker may have led in between.

@@ -1,8 +1,7 @@
-"""What the state directory does not know and the store does.
+"""Adds segments of the store to the metadata that the state directory lacks.
 
-A state directory that was lost is made again from the store. And a partition that another broker
-led meanwhile has segments that this one has never heard of: copied again they would lie there
-twice, and retention would never find them.
+A lost state directory is rebuilt from the store. Segments that another broker has copied are added,
+too: otherwise they would be copied twice, and retention would never find them.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _MANY = 64
 
 
 class StoreLearner:
-    """Brings a store's segments into the metadata; those known already are not asked for.
+    """Adds a store's segments to the metadata; known segments are not read again.
 
-    Only a state directory of this sidecar's own has anything to learn, and only from a store that
-    can be listed (None: it cannot). A metadata manager that brokers share knows by itself.
+    It needs a state directory of this sidecar and a store that can be listed (None: it cannot). A
+    metadata manager that brokers share needs nothing.
     """
 
     def __init__(self, store: ObjectStore | None, metadata: RemoteLogMetadataManager) -> None:
@@ -46,13 +45,13 @@ class StoreLearner:
 
     @property
     def learns(self) -> bool:
-        """Whether anything is learned at all."""
+        """Whether there is a store and a state directory to learn for."""
         return self._state is not None and self._store is not None
 
     def learn_if_lost(self, warn: Callable[[Problem], None]) -> bool:
-        """An empty state directory beside a full store was lost, not new: read the store.
+        """Read the whole store when the state directory is empty: it was lost.
 
-        Whether everything in the store is known now.
+        Return whether everything in the store is known now.
         """
         if self._state is None or self._store is None or self._state.partitions():
             return False
@@ -62,9 +61,9 @@ class StoreLearner:
     def learn(
         self, partitions: Iterable[TopicIdPartition], warn: Callable[[Problem], None]
     ) -> None:
-        """Segments of these partitions that others have copied.
+        """Add the segments of these partitions that other brokers have copied.
 
-        RemoteStorageError when the store does not answer; then none of them count as learned.
+        RemoteStorageError when the store does not answer; then none of them counts as learned.
         """
         wanted = {(one.topic_id, one.partition): one for one in partitions}
         many = len(wanted) >= _MANY
@@ -72,8 +71,8 @@ class StoreLearner:
         self._load(prefixes, lambda key: wanted.get((key.topic_id, key.partition)), warn)
 
     def follow(self, partition: TopicIdPartition) -> bool:
-        """Bring in what the partition's leader has copied, and forget what it has removed; whether
-        anything has changed.
+        """Add the segments that the partition's leader has copied, and remove those it has deleted;
+        return whether anything changed.
 
         RemoteStorageError when the store does not answer; then nothing is forgotten.
         """
@@ -89,7 +88,7 @@ class StoreLearner:
             segment_id = RemoteLogSegmentId(topic_id_partition=partition, id=key.segment_id)
             return state.get(segment_id) is None
 
-        # An object that is alone is a copy or a deletion under way.
+        # A single object belongs to an active copy or deletion.
         prefix = partition_prefix(partition)
         found = tuple(list_segments(store, prefix, wanted=unknown, on_problem=lambda _: None))
         if found:
@@ -100,7 +99,7 @@ class StoreLearner:
         return bool(found or removed)
 
     def learn_topic(self, topic: str, topic_id: str, warn: Callable[[Problem], None]) -> None:
-        """Segments of all partitions of a topic. RemoteStorageError as above."""
+        """Add the segments of all partitions of a topic. RemoteStorageError as above."""
 
         def partition_of(key: ObjectKey) -> TopicIdPartition:
             return TopicIdPartition(topic_id=topic_id, topic=topic, partition=key.partition)
@@ -134,7 +133,8 @@ class StoreLearner:
 
 
 def _is_gone(store: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether the store says so itself: a listing may lag, and a volume may not be mounted."""
+    """Return whether the store has its marker: a listing may lag, and a volume may not be
+    mounted."""
     store.head(CLUSTER_KEY)
     try:
         store.head(indexes_key(segment))

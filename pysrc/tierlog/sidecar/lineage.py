@@ -1,8 +1,8 @@
-"""The whole history of leader epochs of a log whose beginning its broker has already deleted.
+"""Completes the leader epochs of a log whose oldest segments the broker has deleted.
 
-A broker that does not tier cuts its leader-epoch-checkpoint where its own log starts: the epochs
-before are gone from it, and the first one that is left seems to begin there. What was copied
-before knows them still. Without them the older part of the archive would belong to no history:
+A broker without tiering cuts its leader-epoch-checkpoint at its own log start offset: earlier
+epochs are deleted, and the first remaining one seems to start there. The tiered segments still have
+the earlier epochs. Without them the older part of the archive would belong to no lineage:
 no reader could read it, and clean-up would treat it as a copy of a deposed leader.
 """
 
@@ -18,9 +18,8 @@ __all__ = ["ambiguous", "extended", "from_remote_segments"]
 
 
 def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
-    """``local``, and before its beginning what was ``known`` of the same log earlier.
-
-    From its first entry on ``local`` alone counts: what it does not have was truncated.
+    """Return ``local``, extended below its first entry by the ``known`` epochs of the same log.
+    From its first entry on only ``local`` counts: other entries were truncated.
     """
     if not local.entries:
         return local
@@ -75,7 +74,7 @@ def from_remote_segments(
 
 
 def ambiguous(segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Whether two epochs claim one offset, so that only what was uploaded with a segment tells."""
+    """Return whether two epochs claim one offset, so that only a segment's upload can tell."""
     ranges = sorted(
         (start, end, epoch)
         for segment in segments
@@ -92,7 +91,7 @@ def ambiguous(segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
 
 
 def _served_ranges(segment: RemoteLogSegmentMetadata) -> Iterable[tuple[int, int, int]]:
-    """(epoch, first, last) of what the segment still serves."""
+    """Return (epoch, first offset, last offset) of the segment's readable part."""
     last = segment.served_end_offset
     for epoch, start, end in segment.epoch_ranges():
         if start <= last:

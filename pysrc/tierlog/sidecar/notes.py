@@ -1,4 +1,4 @@
-"""A small JSON document in the state directory, replaced as a whole and durable when written."""
+"""A small JSON document in the state directory, replaced atomically and durably."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_BYTES = 64 << 20
 
 
 class Notes:
-    """The document `key` of a state directory, which is given as a store. For one thread."""
+    """The document `key` in a state directory, which is a store. For one thread."""
 
     def __init__(self, state: ObjectStore, key: str, version: int) -> None:
         self._state = state
@@ -30,7 +30,7 @@ class Notes:
     def read(self) -> dict[str, Any] | None:
         """Return the fields, None when there is no document.
 
-        ValueError when it is not a document of this version; RemoteStorageError when the state
+        ValueError for a document of another version; RemoteStorageError when the state
         directory cannot be read.
         """
         try:

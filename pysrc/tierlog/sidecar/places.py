@@ -1,7 +1,7 @@
-"""Which directories may lie inside which: a broker's own stay its own.
+"""Checks that store, state and index directories are outside the broker's log directories.
 
-A broker refuses to start on a log directory with folders that it does not know, and deletes with a
-topic whatever lies in the topic's folders.
+A broker does not start on a log directory with unknown folders, and deletes everything in a topic's
+folders with the topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def open_logs(
     log_dirs: Sequence[str], store: ObjectStore, state_dir: str, index_dir: str | None
 ) -> LogDir:
     """Open the log directories; ConfigError when the store, the state or the remote index files lie
-    inside one of them, or one of them inside the store. Symbolic links count as what they lead to.
+    inside one of them, or one of them inside the store. Symbolic links are resolved.
     """
     if not log_dirs:
         raise ConfigError("no log directory given")

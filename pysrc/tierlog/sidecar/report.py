@@ -1,4 +1,4 @@
-"""What a sidecar says of its work: segments with their outcome, passes, progress."""
+"""The report of a sidecar: segments with their outcome, passes, progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Outcome", "Progress", "Status", "TierListener", "TierReport", "TierR
 
 
 class Outcome(StrEnum):
-    """What became of a segment in one pass."""
+    """The outcome of a segment in one pass."""
 
     COPIED = "copied"
     SKIPPED = "skipped"
@@ -27,15 +27,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRow:
-    """One segment of the report. ``reason`` is a short word, ``text`` says it to a person.
+    """One segment of the report. ``reason`` is one word, ``text`` a sentence.
 
-    REFUSED: the segment is damaged or does not fit its log. FAILED: store or disk failed; the
-    next pass tries again. Both are problems. SKIPPED is none: nothing to do, or not yet. EXPIRED:
-    deleted from the store by its retention. REPAIRED: objects in the store were mended or removed,
-    nothing was sent. WOULD_COPY, WOULD_EXPIRE and WOULD_REPAIR: a dry run's words.
-    """
+    REFUSED: the segment is damaged or does not fit its log. FAILED: store or disk failed; the next
+    pass tries again. Both are problems. SKIPPED is no failure: nothing to do, or not yet. EXPIRED:
+    deleted from the store by its retention. REPAIRED: objects in the store were rebuilt or removed;
+    no segment was copied. WOULD_COPY, WOULD_EXPIRE and WOULD_REPAIR: outcomes of a dry run."""
 
-    # When this was found, by the wall clock.
+    # Wall-clock time of the row.
     timestamp_ms: int | None = field(default=None, metadata={"wide": True, "streamed": True})
     topic: str
     partition: int
@@ -48,10 +47,10 @@ class TierRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReport:
-    """Everything one pass looked at: segments, left-out files, damaged checkpoints, warnings.
+    """The result of one pass: segments, skipped files, damaged checkpoints, warnings.
 
-    ``quota_wait_ms``: how long the copy quota made it wait. ``failures``: what failed without being
-    about one segment; the next pass tries again.
+    ``quota_wait_ms``: time spent waiting for the copy quota. ``failures``: failures that concern no
+    single segment; the next pass tries again.
     """
 
     rows: tuple[TierRow, ...]
@@ -62,21 +61,22 @@ class TierReport:
     failures: tuple[str, ...] = ()
 
     def of(self, outcome: Outcome) -> tuple[TierRow, ...]:
-        """The rows of one outcome."""
+        """Return the rows of one outcome."""
         return tuple(row for row in self.rows if row.outcome is outcome)
 
     @property
     def ok(self) -> bool:
-        """Nothing refused, nothing failed, no checkpoint of the broker damaged."""
+        """Whether nothing was refused, nothing failed, and no checkpoint of the broker is
+        damaged."""
         bad = any(row.outcome in (Outcome.REFUSED, Outcome.FAILED) for row in self.rows)
         return not bad and not self.problems and not self.failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a pass is: bytes planned and sent, and the last segment dealt with.
+    """The progress of a pass: bytes planned and sent, and the last segment.
 
-    ``quota_wait_ms`` is above 0 while it waits for the copy quota: how long that may still take.
+    ``quota_wait_ms`` is the estimated wait for the copy quota, 0 without one.
     """
 
     total_bytes: int
@@ -87,10 +87,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How tiering without end stands after a look; the counts are those since it began.
+    """The status of continuous tiering after a look; counts are those since its start.
 
-    ``lag_bytes`` and ``lag_segments`` are what could be copied and is not yet, None while unknown.
-    ``stuck``: tasks that have not moved for long. ``broker_answers``: None when none is asked.
+    ``lag_bytes`` and ``lag_segments`` could be copied and are not yet; None for unknown. ``stuck``:
+    tasks without progress for a long time. ``broker_answers``: None when none is asked.
     """
 
     led: int
@@ -106,23 +106,23 @@ class Status:
 
 
 class TierListener:
-    """Is told of tiering as it happens, one call at a time, from any thread; overwrite what is of
-    interest. Must not raise, nor block for long."""
+    """Receives the events of tiering, one call at a time, from any thread; override methods as
+    needed. A method must not raise or block for long."""
 
     def on_row(self, row: TierRow) -> None:
         """A segment was copied, refused, expired, or failed."""
 
     def on_warning(self, text: str) -> None:
-        """Something an operator may want to know."""
+        """A warning for an operator."""
 
     def on_change(self, text: str) -> None:
-        """A setting has changed, or was to change and could not."""
+        """A setting has changed, or its change was refused."""
 
     def on_failure(self, task: str, text: str) -> None:
-        """A task failed, and not because of one segment; it is tried again."""
+        """A task failed for a reason that concerns no single segment; it is tried again."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Bytes went, or a copy waits."""
+        """Bytes were sent, or a copy waits."""
 
     def on_status(self, status: Status) -> None:
-        """A look at everything is over."""
+        """A look has ended."""

@@ -1,4 +1,4 @@
-"""Says things once: what lasts is news when it begins and when it is over."""
+"""Reports a lasting condition only when it starts and when it ends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tierlog.sidecar.report import Outcome, Progress, Status, TierListener, Tier
 
 __all__ = ["Lately", "Said", "SparingListener"]
 
-# What was said is not said again for so long.
+# A message is not repeated for this time.
 SAY_AGAIN_MS = 600_000
 _MAX_REMEMBERED = 10_000
 
 
 class Lately:
-    """What was said lately. For one thread at a time."""
+    """What was said lately. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._said_ms: dict[Hashable, int] = {}
 
     def is_news(self, what: Hashable) -> bool:
-        """Whether it was not said lately; from now on it was."""
+        """Return whether the message is new or old enough to repeat, and remember it."""
         now_ms = self._clock.monotonic_ms()
         said_ms = self._said_ms.get(what)
         if said_ms is not None and now_ms - said_ms < SAY_AGAIN_MS:
@@ -35,12 +35,12 @@ class Lately:
         return True
 
     def forget(self, what: Hashable) -> None:
-        """It is over: the next time is news."""
+        """Forget the message: its next occurrence is new."""
         self._said_ms.pop(what, None)
 
 
 class Said:
-    """Warnings and states of a watch."""
+    """The warnings and states of a watch."""
 
     def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
         self._say = say
@@ -48,12 +48,12 @@ class Said:
         self._states: set[str] = set()
 
     def say(self, text: str) -> None:
-        """`text`, unless it was said lately."""
+        """Report `text` unless it was reported recently."""
         if self._lately.is_news(text):
             self._say(text)
 
     def state(self, name: str, wrong: str | None, right: str) -> None:
-        """Once when something goes wrong, whatever the words, and once when it is right again."""
+        """Report once when a failure starts, whatever its text, and once when it ends."""
         if wrong is not None and name not in self._states:
             self._states.add(name)
             self._say(wrong)
@@ -63,7 +63,7 @@ class Said:
 
 
 class SparingListener(TierListener):
-    """Passes on to another one, but not that the same segment or task has failed yet again."""
+    """Forwards events to another listener without repeated failures of one segment or task."""
 
     def __init__(self, clock: Clock, listener: TierListener) -> None:
         self._listener = listener

@@ -1,4 +1,4 @@
-"""One broker's directories, one store: the watch and the remote log manager put together."""
+"""Connects the watch of one broker's directories with the remote log manager of one store."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ from tierlog.types import TopicIdPartition
 __all__ = ["Sidecar", "Stop", "default_state_dir"]
 
 METADATA_FILE = "metadata.sqlite"
-# A task that has not moved a byte for so long is reported.
+# A task without progress for this time is reported.
 STUCK_MS = 300_000
-# How long a metadata topic may take to be read at the start.
+# Timeout of the first read of the metadata topic.
 _TOPIC_READ_S = 300.0
 _NEEDS_BROKER = (
     "tierlog.deleted.topic.retention.ms needs tierlog.bootstrap.servers: only a broker knows which "
@@ -68,7 +68,7 @@ _NEEDS_BROKER = (
 
 
 class Stop(Protocol):
-    """What ends `Sidecar.run`; a `threading.Event` is one."""
+    """The signal that ends `Sidecar.run`, for example a `threading.Event`."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds; True when it is time to end. May return earlier."""
@@ -76,7 +76,7 @@ class Stop(Protocol):
 
 
 def default_state_dir(base: str, store_url: str) -> str:
-    """A state directory of its own for every store, below `base`."""
+    """Return the state directory of a store below `base`."""
     digest = hashlib.sha256(store_url.rstrip("/").encode()).hexdigest()[:16]
     return os.path.join(base, digest)
 
@@ -88,22 +88,20 @@ class Sidecar:
             report = sidecar.run_once()         # one pass, or
             sidecar.run(stop, listener)         # on and on, until the event `stop` is set
 
-    ``cluster_id`` is for directories whose meta.properties does not say it.
-    ``bootstrap`` (host:port) asks that cluster for leaders, policies and last stable offsets; a
-    partition whose leader is another broker is left to it. While the broker is silent, what it said
-    last holds, with a warning; a partition of which it never named leader and policy is not copied.
-    Without ``bootstrap`` the checkpoints decide. ``include_compacted`` and ``include_internal``
-    copy what is left out otherwise. Of ``config`` the sections log, tasks and indexes
-    hold. ``topic`` says how long the store keeps segments, and when they are copied. The archive of
-    a topic that the broker says is deleted goes ``deleted_topic_retention_ms`` after that was
-    noticed (None: never). ``copy_quota`` holds for everything that is copied; close it to end a
-    wait, and the pass, with a ClosedError. A ``dry_run`` reads and checks everything and changes
-    nothing, neither in the store nor in the state directory, of which it has a copy; `run_once`
-    then says what it would do. ``repair`` compares every byte in the store once, mends what it can
-    and removes what is left over. ConfigError when the store belongs to another cluster, the
-    directories to several brokers, or no broker was given to ask about deleted topics; OSError when
-    a directory cannot be read.
-    """
+    ``cluster_id`` is for directories whose meta.properties does not say it. ``bootstrap``
+    (host:port) asks that cluster for leaders, policies and last stable offsets; partitions of other
+    leaders are not copied. While the broker does not answer, its last answers hold, with a warning;
+    a partition without a known leader and policy is not copied. Without ``bootstrap`` the
+    checkpoints decide. ``include_compacted`` and ``include_internal`` copy compacted and internal
+    topics. The sections log, tasks and indexes of ``config`` apply. ``topic`` has the retention of
+    the archive and the copy lag. The archive of a deleted topic is deleted
+    ``deleted_topic_retention_ms`` after the deletion was first seen (None: never). ``copy_quota``
+    applies to all copies; closing it ends a wait and the pass with a ClosedError. A ``dry_run``
+    reads and checks everything and changes nothing in the store or the state directory, of which it
+    uses a copy; `run_once` then reports what it would do. ``repair`` compares every byte in the
+    store once, repairs what it can and removes superfluous objects. ConfigError when the store
+    belongs to another cluster, the directories to several brokers, or no broker was given to ask
+    about deleted topics; OSError when a directory cannot be read."""
 
     def __init__(
         self,
@@ -164,7 +162,7 @@ class Sidecar:
         self._deleted_topics = self._opened_deleted_topics(deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
         self._dry_run = dry_run
-        # Whether the running broker was given a copy limit, and which.
+        # The copy limit that was set in the running broker.
         self._broker_limit: tuple[bool, int | None] = False, None
 
     def _manager_options(
@@ -195,18 +193,18 @@ class Sidecar:
 
     @property
     def metadata(self) -> RemoteLogMetadataManager:
-        """What is known about the segments in the store."""
+        """The metadata of the segments in the store."""
         return self._metadata
 
     @property
     def manager(self) -> RemoteLogManager:
-        """What copies and expires; it is the sidecar's to start and to close."""
+        """The remote log manager; the sidecar starts and closes it."""
         return self._manager
 
     def close(self, timeout_ms: int = 30_000) -> tuple[str, ...]:
-        """Ends what is under way: a copy takes back what it wrote, unless it finishes within the
-        time. Lets go of the state directory. What goes on after all, and is settled by the next
-        run. May be repeated."""
+        """End active work: a copy removes its objects unless it ends in time. Release the state
+        directory. Return the tasks that did not end in time; the next run resumes their copies. May
+        be repeated."""
         left = self._manager.close(timeout_ms)
         self._metadata.close()
         self._storage.close()
@@ -219,7 +217,7 @@ class Sidecar:
     # -- one pass
 
     def run_once(self, on_progress: Callable[[Progress], None] | None = None) -> TierReport:
-        """One pass over all partitions, in this thread."""
+        """Run one pass over all partitions in this thread."""
         gathered = _Pass(on_progress or _ignore)
         self._events.begin(gathered, 0)
         look = self._look()
@@ -249,7 +247,7 @@ class Sidecar:
         )
 
     def _planned_sizes(self, look: Look) -> list[int]:
-        """Sizes of the segments that may be copied now."""
+        """Return the sizes of the segments that may be copied now."""
         return [
             decision.segment.size_bytes
             for seen in look.partitions
@@ -278,7 +276,7 @@ class Sidecar:
         return decide_segments(view.log.segments, facts)
 
     def _add_the_rest(self, look: Look, gathered: _Pass) -> None:
-        """A row for every segment that nothing became of."""
+        """Add a row for every segment without an outcome."""
         for seen in look.partitions:
             failure = gathered.failure_of(seen)
             decisions = {one.segment.base_offset: one for one in seen.decisions}
@@ -297,7 +295,7 @@ class Sidecar:
                     self._events.add(row)
 
     def _decisions(self, seen: Seen) -> tuple[Decision, ...]:
-        """What the manager's last look said, when it leads the partition."""
+        """Return the decisions of the manager's last run, when it leads the partition."""
         view = seen.host.view() if seen.host is not None else None
         if seen.partition is None or view is None or seen.role is None or not seen.role.leads:
             return ()
@@ -320,12 +318,12 @@ class Sidecar:
         listener: TierListener,
         next_config: Callable[[], Config | None] | None = None,
     ) -> None:
-        """Tiers until `stop` is set, and tells `listener` what happens.
+        """Tier until `stop` is set, and report events to `listener`.
 
-        ``next_config`` is asked after each wait for settings to `reconfigure` with.
-        What concerns the first look is raised as by `run_once`; later on a directory, a broker or
-        a store that fails is a warning, and the next look tries again. RemoteMetadataError when the
-        state directory could not be written to: what it holds is read back by the next start. Close
+        ``next_config`` is called after each wait and returns settings for `reconfigure`. Errors of
+        the first look are raised as by `run_once`; later a failing directory, broker or store is a
+        warning, and the next look tries again. RemoteMetadataError when the state directory cannot
+        be written; the next start reads it back. Close
         the sidecar then.
         """
         self._events.begin(SparingListener(self._clock, listener), 0)
@@ -354,7 +352,7 @@ class Sidecar:
                 self._manager.follower_pool.hurry()
 
     def _require_sound_state(self) -> None:
-        """RemoteMetadataError when the state directory takes no changes any more."""
+        """Raise RemoteMetadataError when the state directory accepts no more changes."""
         metadata = self._metadata
         if isinstance(metadata, SqliteRemoteLogMetadataManager) and metadata.failure is not None:
             raise RemoteMetadataError(
@@ -393,7 +391,7 @@ class Sidecar:
         )
 
     def _stuck(self) -> list[str]:
-        """Tasks that run for long without a byte that moves."""
+        """Return the tasks that run without progress."""
         now_ms = self._clock.monotonic_ms()
         found = []
         for pool in (
@@ -416,11 +414,11 @@ class Sidecar:
     # -- settings that change
 
     def reconfigure(self, config: Config) -> None:
-        """Go on with the settings of `config`, as far as they can change while this runs.
+        """Apply the settings of `config` that can change at run time.
 
-        Tells the listener of each setting that has changed, and which need a restart. When the
-        settings do not fit together nothing changes, and the listener is told why. For the thread
-        that runs the sidecar, between two looks.
+        Reports each changed setting to the listener, and which ones need a restart. Contradicting
+        settings change nothing, and the listener receives the reason. Only the thread of the
+        sidecar may call it, between two looks.
         """
         changes = list(list_changes(self._config, config))
         retention_ms = config.tier.deleted_topic_retention_ms
@@ -453,7 +451,7 @@ class Sidecar:
         self._manager.set_interval(config.remote_log.manager_task_interval_ms)
 
     def _follow_broker(self) -> None:
-        """Take up the copy limit that was given to the running broker; it wins while it is set."""
+        """Use the copy limit that is set in the running broker; it wins while it is set."""
         if self._broker is None or self._dry_run:
             return
         given = self._broker.dynamic_settings(self._broker_id)
@@ -546,7 +544,7 @@ class Sidecar:
         return storage, metadata or self._opened_metadata(state_dir, dry_run)
 
     def _opened_metadata(self, state_dir: str, dry_run: bool) -> SqliteRemoteLogMetadataManager:
-        """The metadata in the state directory; for a dry run a copy that `close` removes."""
+        """Return the metadata of the state directory; for a dry run a copy that `close` removes."""
         if dry_run:
             real_file = os.path.join(state_dir, METADATA_FILE)
             state_dir = self._undo.enter_context(TemporaryDirectory(prefix="tierlog-dry-run-"))
@@ -580,7 +578,7 @@ class Sidecar:
         return -1 if self._logs.node_id is None else self._logs.node_id
 
     def _claims(self) -> StoreClaims | None:
-        """The claims in the store; None where brokers share metadata, which fences them."""
+        """Return the claims in the store; None where brokers share metadata, which fences them."""
         store = self._storage.store
         if store is None or not isinstance(self._metadata, SqliteRemoteLogMetadataManager):
             return None
@@ -597,12 +595,12 @@ class Sidecar:
 
 
 class _Pass(TierListener):
-    """What one pass gathers; of several rows of a segment the last."""
+    """Collects the report of one pass; the last row of a segment counts."""
 
     def __init__(self, on_progress: Callable[[Progress], None]) -> None:
         self._on_progress = on_progress
         self.rows: dict[tuple[str, int, int], TierRow] = {}
-        # Of deleted topics, whose names and offsets others may have by now.
+        # Rows of deleted topics: other topics may have their names and offsets now.
         self.deleted: list[TierRow] = []
         self.warnings: list[str] = []
         self.failed: dict[str, str] = {}
@@ -620,7 +618,7 @@ class _Pass(TierListener):
         self.failed[task] = text
 
     def failure_of(self, seen: Seen) -> str:
-        """Why the copy task of a partition stopped; empty when it did not."""
+        """Return why the copy task of a partition stopped; empty when it did not."""
         name = seen.log.topic_partition
         told = (
             row.text
@@ -634,8 +632,8 @@ class _Pass(TierListener):
 
 
 def _topic_metadata(bootstrap: str | None) -> RemoteLogMetadataManager:
-    """The cluster's metadata topic, read to its end."""
-    # Here, since it needs a client library that other sidecars do without.
+    """Return the metadata manager of the cluster's metadata topic, read to its end."""
+    # Imported here: other sidecars do not need the client library.
     from tierlog.remote.metadata.topic import TopicBasedRemoteLogMetadataManager
 
     if bootstrap is None:
@@ -661,8 +659,8 @@ def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:
 
 
 def _cluster_id(logs: LogDir, given: str | None, broker: BrokerClient | None) -> tuple[str, str]:
-    """The cluster that the directories belong to, and what to tell of where that is known from:
-    brokers up to 2.3 do not write it into meta.properties."""
+    """Return the cluster id of the directories, and a note about its source: brokers up to 2.3 do
+    not write it into meta.properties."""
     known = logs.cluster_id
     if known is not None and given is not None and known != given:
         raise ConfigError(
@@ -692,7 +690,8 @@ def _cluster_id(logs: LogDir, given: str | None, broker: BrokerClient | None) ->
 
 
 def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Decision]:
-    """Segments that the broker still has, although retention has deleted their records."""
+    """Return rows for segments that the broker still has although retention deleted their
+    records."""
     start_offset = archive_start or 0
     text = f"expired: all offsets lie below the archive's log start offset {start_offset}"
     return [

@@ -1,9 +1,9 @@
-"""The last stable offset of a listed log: the broker's answer, else what the disk says.
+"""Finds the last stable offset of a listed log: the broker's answer, else from the disk.
 
-Without an answer the log has to be searched for open transactions up to the high watermark. What
-was searched once and cannot change any more is remembered, so that a log that only grows is read
-only once; and where the broker answered before, the search begins at its last answer, below which
-every transaction has ended. A broker that is away for a moment costs nothing.
+Without an answer the log is searched for open transactions up to the high watermark. Results that
+cannot change are remembered, so a growing log is read only once. After an earlier answer of the
+broker the search starts there, since every transaction below it has ended. So a short absence of
+the broker costs nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["StableOffsets"]
 
 
 class StableOffsets:
-    """Last stable offsets of one partition, look after look."""
+    """Finds the last stable offsets of one partition."""
 
     def __init__(self) -> None:
         self._epochs: LeaderEpochs | None = None
-        # The open transactions after a segment that lies below the high watermark as a whole.
+        # The open transactions after each segment that is below the high watermark.
         self._after: dict[tuple[str, int | None, int], OpenTransactions] = {}
         # The broker's last answer, and the leader epoch of the record before it.
         self._answered: tuple[int, int] | None = None
 
     def of(self, log: PartitionLog, answer: BrokerAnswer | None) -> StableOffset:
-        """The last stable offset of the log as it is listed now."""
+        """Return the last stable offset of the log in its present listing."""
         if answer is not None and answer.last_stable_offset is not None:
             self._remember(log, answer.last_stable_offset)
             return last_stable_offset(
@@ -55,19 +55,20 @@ class StableOffsets:
         self._answered = None if epoch is None else (offset, epoch)
 
     def _still_answered(self, log: PartitionLog) -> int | None:
-        """The last answer, while the record before it is the same: then all before is, too."""
+        """Return the last answer while the record before it is unchanged: then all earlier records
+        are, too."""
         if self._answered is None or log.leader_epochs is None:
             return None
         offset, epoch = self._answered
         return offset if log.leader_epochs.epoch_for(offset - 1) == epoch else None
 
     def _open_transactions(self, log: PartitionLog, ended_before: int) -> tuple[bool, int | None]:
-        """Whether the log could be searched up to the high watermark, and the first open offset.
+        """Return whether the log was searched up to the high watermark, and the first open offset.
         Transactions that began below ``ended_before`` have ended."""
         if log.high_watermark is None:
             return False, None
         if log.leader_epochs != self._epochs:
-            # A new leader may have cut the log and written other records there.
+            # A new leader may have truncated the log and written other records.
             self._epochs = log.leader_epochs
             self._after.clear()
         state = OpenTransactions()
@@ -93,7 +94,7 @@ class StableOffsets:
 def _after(
     segment: SegmentFiles, state: OpenTransactions, high_watermark: int
 ) -> OpenTransactions | None:
-    """What is open after the segment; None when it cannot be read to its end."""
+    """Return the open transactions after the segment; None when it cannot be read to its end."""
     try:
         with segment.open() as handle:
             table = scan_segment(handle, verify_crc=False)

@@ -1,7 +1,7 @@
 """Unfinished copies of an earlier run in partitions that this node no longer leads.
 
-A leader's copy task settles those of its own partition. What belongs to a partition that is gone,
-or that another broker leads by now, is settled here, so that no object is left without an owner.
+A leader's copy task resumes those of its own partition. Those of deleted partitions and of
+partitions with another leader are resumed or removed here, so that every object has an owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["StraySettler"]
 
 
 class StraySettler:
-    """Finishes or removes them; what fails is tried again the next time.
+    """Finishes or removes these copies; failures are tried again in the next pass.
 
     With ``claims``, a whole segment of a partition that another broker has led is left to that
     broker: it alone knows whether the segment counts.

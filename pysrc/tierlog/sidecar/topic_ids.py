@@ -1,7 +1,7 @@
-"""Under which topic id each partition is archived.
+"""Decides under which topic id each partition is archived.
 
 A topic that has an id is archived under it. A topic of a cluster without topic ids (brokers up to
-2.7) is archived under one derived from its name, and goes on there when it gets an id; see
+2.7) is archived under an id derived from its name, and keeps it when the topic gets an id; see
 `tierlog.remote.segment.topic_ids`.
 """
 
@@ -43,7 +43,7 @@ class ArchiveIds:
         self._cluster_id = cluster_id
         self._stored = StoredTopicIds(store)
         self._is_loaded = self._is_away = False
-        # The id of the archive, by partition and the topic's own id (None: it has none).
+        # The archive ids by partition and the topic's own id (None: it has none).
         self._decided: dict[tuple[TopicPartition, str | None], str] = {}
 
     def assign(
@@ -54,7 +54,7 @@ class ArchiveIds:
         may_derive: bool,
         warnings: list[str],
     ) -> tuple[list[PartitionLog], Answers | None]:
-        """`logs` with the ids of their archives, and `answers` that name a topic by the same id.
+        """Return `logs` with the ids of their archives, and `answers` with the same ids.
 
         ``may_derive``: see `lacks_topic_ids`. While the store does not answer, a partition whose
         archive is not known yet has no id, and so is not tiered.
@@ -76,7 +76,7 @@ class ArchiveIds:
         return found, None if answers is None else named
 
     def _archive_id(self, log: PartitionLog, own_id: str | None, warnings: list[str]) -> str | None:
-        """Decided once; None while it cannot be."""
+        """Return the archive id, decided once; None while unknown."""
         key = log.topic_partition, own_id
         if key not in self._decided and not self._is_away:
             try:
@@ -85,7 +85,7 @@ class ArchiveIds:
                     self._is_loaded = True
                 self._decided[key] = self._decide(log, own_id, warnings)
             except (TierlogError, OSError) as error:
-                # One line is enough, however many partitions wait for the store.
+                # One warning is enough for all partitions that wait for the store.
                 self._is_away = True
                 warnings.append(f"cannot tell under which topic ids logs are archived: {error}")
         return self._decided.get(key)
@@ -115,7 +115,7 @@ class ArchiveIds:
         return derived
 
     def _adopt(self, log: PartitionLog, derived: str, topic_id: str, warnings: list[str]) -> str:
-        """The archive under the derived id goes on if it is of this log, as one batch shows."""
+        """The archive under the derived id continues when one batch shows that it is this log's."""
         segments = self._segments(log, derived)
         if not segments:
             return topic_id
@@ -133,14 +133,14 @@ class ArchiveIds:
         return derived
 
     def _segments(self, log: PartitionLog, topic_id: str) -> list[RemoteLogSegmentMetadata]:
-        """The finished segments of the partition under an id."""
+        """Return the finished segments of the partition under an id."""
         partition = TopicIdPartition(topic_id=topic_id, topic=log.topic, partition=log.partition)
         return list(list_segments(self._store, partition_prefix(partition)))
 
 
 def lacks_topic_ids(logs: LogDir, listed: Sequence[PartitionLog]) -> bool:
-    """Whether the broker of these directories gives topics no ids. Where one partition has an id,
-    or the directories are of KRaft, a missing one is damage."""
+    """Return whether the broker of these directories has no topic ids. When one partition has an
+    id, or the directories are of KRaft, a missing id is damage."""
     is_kraft = any(meta is not None and meta.version > 0 for meta in logs.meta)
     return not is_kraft and not any(
         log.topic_id is not None
@@ -150,7 +150,7 @@ def lacks_topic_ids(logs: LogDir, listed: Sequence[PartitionLog]) -> bool:
 
 
 def _own_id(log: PartitionLog, answers: Answers | None) -> str | None:
-    """The topic's own id: that on the disk, else the broker's answer."""
+    """Return the topic's own id: from the disk, else from the broker's answer."""
     answer = None if answers is None else answers.get(log.topic_partition)
     if log.topic_id is not None or answer is None:
         return log.topic_id

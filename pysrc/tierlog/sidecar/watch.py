@@ -1,11 +1,11 @@
-"""Looks at a broker's directories, asks the broker, and hands the partitions to the manager.
+"""Lists a broker's directories, asks the broker, and passes the partitions to the manager.
 
-One look lists all directories and asks once for all partitions. A partition that this broker leads
-goes to the remote log manager, one that another broker leads is followed, and one that is gone is
-let go. What was copied of a partition that is gone stays in the store.
+One look lists all directories and asks once about all partitions. The remote log manager leads the
+partitions of this broker and follows those of other leaders; it stops deleted ones. Segments of
+deleted partitions stay in the store.
 
-With a broker to ask, only its own word makes a leader, and only its own word says that a topic is
-not compacted. A missing answer changes nothing (`tierlog.sidecar.last_answers`).
+With a broker to ask, only its answer makes this broker the leader or a topic not compacted. A
+missing answer changes nothing (`tierlog.sidecar.last_answers`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["Cluster", "Leadership", "Look", "Seen", "Watch", "WatchSettings"]
 
-# Reasons for which a partition as a whole is not the manager's affair.
+# Reasons why a whole partition is not given to the manager.
 _NOT_TIERED = frozenset(
     {
         Ineligible.CLUSTER_METADATA,
@@ -56,7 +56,7 @@ _NO_OFFSET = StableOffset(value=None, source=StableSource.UNKNOWN)
 
 
 class Cluster(Protocol):
-    """What the watch asks of a broker: `tierlog.broker.BrokerClient`."""
+    """The calls of the watch to a broker: `tierlog.broker.BrokerClient`."""
 
     def ask(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, BrokerAnswer]:
         """See `BrokerClient`."""
@@ -64,7 +64,7 @@ class Cluster(Protocol):
 
 
 class Leadership(Protocol):
-    """What the watch asks of a remote log manager."""
+    """The calls of the watch to a remote log manager."""
 
     def become_leader(self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog) -> None:
         """See `RemoteLogManager`."""
@@ -83,7 +83,7 @@ class Leadership(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings:
-    """Which partitions are tiered, and how. No ``topics`` are all of them."""
+    """The selection of partitions and their settings. Empty ``topics`` means all."""
 
     topics: Collection[str] = ()
     include_compacted: bool = False
@@ -92,7 +92,7 @@ class WatchSettings:
 
 
 class Role(NamedTuple):
-    """What a partition is to the manager."""
+    """The role of a partition."""
 
     leads: bool
     leader_epoch: int
@@ -100,11 +100,11 @@ class Role(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A partition as a look saw it.
+    """The state of a partition in one look.
 
     ``answer`` is the broker's, completed from earlier ones; None when no broker is asked.
-    ``host`` shows it to the manager while it is tiered or followed from here; ``decisions`` say of
-    each segment why it is not copied, as far as that can be told without looking into the tier.
+    ``host`` is its `LocalLog` while it is led or followed here; ``decisions`` have the reason of
+    each segment that is not copied, as far as known without the tier.
     """
 
     log: PartitionLog
@@ -117,11 +117,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Everything one look found; ``warnings`` in the order they came up.
+    """The result of one look; ``warnings`` in order.
 
-    ``broker_error`` says why the broker did not answer, ``changed`` whether anything was seen that
-    the look before did not see, ``learned`` whether leaders elsewhere have copied or removed
-    segments of followed partitions since.
+    ``broker_error``: why the broker did not answer. ``changed``: this look differs from the last
+    one. ``learned``: other leaders have copied or removed segments of followed partitions.
     """
 
     listing: Listing
@@ -133,14 +132,13 @@ class Look:
 
 
 class Watch:
-    """The partitions of one broker, look after look. For one thread.
+    """Watches the partitions of one broker. For one thread.
 
-    ``all_known``: everything in the store is in the metadata already. ``relearn``: segments in the
-    store that the metadata lacks are brought in, too, where nothing tells of another leader.
-    Of partitions that other brokers lead, each look brings in what they copied. With a ``memory``,
-    quiet directories are not read at every look. ``notes`` is the state directory as a
-    store: there the last answers of the ``broker`` are kept. ``archive_ids`` says under which topic
-    ids partitions are archived.
+    ``all_known``: the metadata has everything in the store. ``relearn``: segments that the metadata
+    lacks are added also without a sign of another leader. Every look adds the segments of
+    partitions that other brokers lead. With a ``memory``, unchanged directories are not listed at
+    every look. ``notes`` is the state directory as a store; it keeps the last answers of the
+    ``broker``. ``archive_ids`` decides the topic ids of the archives.
     """
 
     def __init__(
@@ -173,16 +171,16 @@ class Watch:
         self._seen: dict[TopicPartition, Seen] = {}
         self._roles: dict[TopicIdPartition, Role] = {}
         self._hosts: dict[TopicIdPartition, SidecarLog] = {}
-        # By which leader epoch a partition's segments in the store were made known.
+        # The leader epoch under which a partition's segments of the store were added.
         self._learned: dict[TopicIdPartition, int] = {}
 
     @property
     def hosts(self) -> Sequence[SidecarLog]:
-        """The partitions that are tiered or followed now."""
+        """Return the partitions that are led or followed now."""
         return tuple(self._hosts.values())
 
     def configure(self, settings: WatchSettings) -> None:
-        """Other settings, from the next look on."""
+        """Set the settings, from the next look on."""
         self._settings = settings
         self._topics = frozenset(settings.topics)
         self._seen = {}
@@ -190,7 +188,7 @@ class Watch:
             host.configure(settings.topic)
 
     def look(self, manager: Leadership) -> Look:
-        """Lists, asks, and tells `manager` what has changed since the last look.
+        """List the directories, ask the broker, and update `manager`.
 
         ConfigError when the broker belongs to another cluster. While the store does not answer,
         the partitions that need it are left out.
@@ -235,7 +233,7 @@ class Watch:
     def _ask(
         self, logs: Sequence[PartitionLog]
     ) -> tuple[Mapping[TopicPartition, BrokerAnswer] | None, str | None]:
-        """What the broker says, or why it says nothing."""
+        """Return the broker's answers, or why there are none."""
         if self._broker is None:
             return None, None
         try:
@@ -251,7 +249,7 @@ class Watch:
         answers: Mapping[TopicPartition, BrokerAnswer] | None,
         warnings: list[str],
     ) -> dict[TopicPartition, Seen]:
-        """Each partition with its answer, which is durable before anything is done by it."""
+        """Return each partition with its answer, which is stored durably before its use."""
         if self._broker is None:
             return {log.topic_partition: self._see(log, None) for log in logs}
         self._last_answers.load(warnings.append)
@@ -307,7 +305,7 @@ class Watch:
     def _why_not(
         self, log: PartitionLog, answer: BrokerAnswer | None, led_by: int | None
     ) -> tuple[Ineligible | None, tuple[Decision, ...]]:
-        """The reason of the first segment, and the decisions on all."""
+        """Return the reason of the first segment, and all decisions."""
         facts = copy_facts(
             log if log.archived_as is not None else replace(log, topic_id=None),
             _NO_OFFSET,
@@ -318,7 +316,7 @@ class Watch:
             include_compacted=self._settings.include_compacted,
         )
         if self._broker is not None:
-            # The directory knows only what the cleaner has reached.
+            # The directory shows only what the cleaner has already compacted.
             facts = replace(facts, compacted=None if answer is None else answer.compacted)
         decisions = decide_segments(log.segments, facts)
         reason = decisions[0].reason if decisions else None
@@ -329,8 +327,8 @@ class Watch:
     def _leader_epoch(
         self, partition: TopicIdPartition, log: PartitionLog, answer: BrokerAnswer | None
     ) -> int:
-        """The broker's answer, or the last epoch that wrote here; never below one that was told
-        before, by which the metadata would take this leader for a deposed one."""
+        """Return the broker's leader epoch, or the last epoch in the log. It never decreases, since
+        the metadata would treat this leader as deposed."""
         told = None if answer is None else answer.leader_epoch
         return max(
             -1 if told is None else told,
@@ -341,8 +339,8 @@ class Watch:
     # -- telling
 
     def _learn(self, seen: Iterable[Seen], warnings: list[str]) -> frozenset[TopicIdPartition]:
-        """Brings in what others have copied of the partitions that are led anew; those for which
-        the store did not answer."""
+        """Add the segments that other brokers have copied of newly led partitions; return those for
+        which the store did not answer."""
         found = {one.partition: one for one in seen if one.partition and one.role}
         anew = [
             (partition, one.role.leader_epoch)
@@ -368,8 +366,8 @@ class Watch:
         return frozenset()
 
     def learn_partition(self, partition: TopicIdPartition, warn: Callable[[str], object]) -> bool:
-        """Bring in what others have copied since the last look; return whether every listed
-        segment could be read and is known now. Any thread. Raises as `StoreLearner.learn`."""
+        """Add the segments that other brokers have copied since the last look; return whether every
+        listed segment was read. Any thread. Raises as `StoreLearner.learn`."""
         is_whole = True
 
         def tell(problem: Problem) -> None:
@@ -385,8 +383,8 @@ class Watch:
         return is_whole and self._learner.learns
 
     def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> bool:
-        """Bring in what the leaders of the followed partitions have copied or removed since;
-        whether that is anything."""
+        """Add and remove segments as the leaders of followed partitions did since; return whether
+        anything changed."""
         learned = False
         for one in seen:
             if one.partition is None or one.role is None or one.role.leads:
@@ -402,7 +400,8 @@ class Watch:
         return learned
 
     def _led_by_others(self, partition: TopicIdPartition, one: Seen) -> bool:
-        """Whether another broker may have led it since the metadata last heard of it."""
+        """Return whether another broker may have led the partition since its last segments were
+        added."""
         if one.role is None or self._learned.get(partition) == one.role.leader_epoch:
             return False
         if self._relearn and partition not in self._learned:
@@ -412,7 +411,7 @@ class Watch:
         return known < 0 or (one.role.leader_epoch > known and replicas != 1)
 
     def _let_go(self, seen: Iterable[Seen], manager: Leadership) -> None:
-        """What was tiered or followed, and is gone or not tiered any more."""
+        """Stop the partitions that were led or followed and no longer are."""
         kept = {one.partition for one in seen if one.role is not None}
         for partition in [one for one in self._roles if one not in kept]:
             del self._roles[partition]
@@ -420,7 +419,7 @@ class Watch:
             manager.stop_partition(partition)
 
     def _hand_over(self, one: Seen, manager: Leadership, warnings: list[str]) -> None:
-        """The manager gets the partition, or sees what has changed in it."""
+        """Give the partition to the manager, or update its log."""
         if one.partition is None or one.role is None or one.host is None:
             return
         try:
@@ -446,12 +445,12 @@ def _partition(log: PartitionLog) -> TopicIdPartition | None:
 
 
 def _same_topic(log: PartitionLog, answer: BrokerAnswer | None) -> bool:
-    """Whether the cluster still means this topic by the name, as far as one knows."""
+    """Return whether the name still belongs to this topic in the cluster, as far as known."""
     return answer is None or answer.topic_id is None or answer.topic_id == log.archived_as
 
 
 def _written_epoch(log: PartitionLog) -> int:
-    """The last leader epoch that wrote here."""
+    """Return the last leader epoch in the log."""
     entries = log.lineage.entries if log.lineage else ()
     return entries[-1].epoch if entries else 0
 
@@ -487,7 +486,8 @@ def _what_answers_say(
     answers: Mapping[TopicPartition, BrokerAnswer],
     settings: TopicSettings,
 ) -> list[str]:
-    """Partitions the cluster does not show, and those that go before they are copied."""
+    """Warn about partitions that the cluster does not show, and about those that the broker may
+    delete before their copy."""
     warnings = []
     for log in logs:
         answer = answers.get(log.topic_partition)
@@ -507,13 +507,13 @@ def _what_answers_say(
 
 
 def _goes_before_copied(answer: BrokerAnswer, settings: TopicSettings) -> bool:
-    """Whether the broker may delete a segment while its copy is held back."""
+    """Return whether the broker may delete a segment while its copy is held back."""
     lag_ms, lag_bytes = settings.copy_lag_ms, settings.copy_lag_bytes
     if lag_ms == 0 or lag_bytes == 0:
         return False
     kept_ms = answer.retention_ms if answer.retention_ms is not None else -1
     kept_bytes = answer.retention_bytes if answer.retention_bytes is not None else -1
-    # Copied as soon as one of the lags has passed, deleted as soon as one of the limits has.
+    # A copy starts after the first lag, a deletion after the first limit.
     in_time = kept_ms < 0 or 0 < lag_ms < kept_ms
     in_bytes = kept_bytes < 0 or 0 < lag_bytes < kept_bytes
     return not (in_time and in_bytes)
