@@ -1,4 +1,4 @@
-"""The command itself: its verbs, and what becomes of an error."""
+"""The command: its verbs and the handling of errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _one_line(error: TierlogError | OSError) -> str:
 
 
 def _forget_stdout() -> None:
-    """Point stdout at nothing: the interpreter flushes it at its end, and would complain."""
+    """Redirect stdout to nothing: the interpreter flushes it at exit and would report an error."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
@@ -81,7 +81,7 @@ def _forget_stdout() -> None:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        # Here, since looking it up takes 40 ms.
+        # Imported here: the look-up takes 40 ms.
         from tierlog import __version__
 
         echo(f"tierlog {__version__}")

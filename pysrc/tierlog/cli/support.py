@@ -1,4 +1,4 @@
-"""What the verbs share: exit codes, argument types, and writing to stdout and stderr."""
+"""Parts that the verbs share: exit codes, argument types, output to stdout and stderr."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ EXIT_PROBLEMS, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 
 class NobodyReadsError(Exception):
-    """Click would turn a broken pipe into exit code 1, which means that problems were found."""
+    """Click would turn a broken pipe into exit code 1, which stands for problems found."""
 
 
 class Verbs(click.Group):
-    """The verbs, in the order in which one gets to know them."""
+    """The verbs in the order of the help text."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -71,7 +71,7 @@ class Verbs(click.Group):
 
 @contextmanager
 def to_stdout() -> Iterator[None]:
-    """An error of stdout, a full disk behind it perhaps, names no file by itself."""
+    """Return the error of stdout with a name: by itself it names no file."""
     try:
         yield
     except BrokenPipeError:
@@ -81,23 +81,23 @@ def to_stdout() -> Iterator[None]:
 
 
 def widen_pipe(stream: IO[str]) -> None:
-    """Give a pipe room for as much as is written at a time, if it is one and the system allows."""
+    """Enlarge the buffer of a pipe to the size of one write, if the system allows."""
     try:
         fcntl(stream.fileno(), F_SETPIPE_SZ, _PIPE_BYTES)
     except (OSError, ValueError):
-        # A file, a terminal, a test's capture, or the user's pipes have their room already.
+        # Other files have no pipe buffer, or the user's pipes are at their limit.
         return
 
 
 @contextmanager
 def tell_store_waits() -> Iterator[None]:
-    """While inside, say on stderr once about each request that a store leaves without an answer."""
+    """While inside, report slow requests of a store on stderr, once each."""
     done = threading.Event()
 
     def watch() -> None:
         told = set()
         while not done.wait(_LOOK_S):
-            # Imported by what opens stores; without that there is nothing to wait for.
+            # Imported with the stores; without them no request can wait.
             module = sys.modules.get("tierlog.remote.store.waits")
             for wait in module.store_waits.find_longer_than(_SILENT_MS) if module else ():
                 if wait not in told:
@@ -123,7 +123,7 @@ def hint(text: str) -> None:
 
 
 def of_extra(extra: str, module: str) -> Any:
-    """A module that needs an extra, or lies outside of this package."""
+    """Import a module that needs an extra or is outside of this package."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -131,7 +131,7 @@ def of_extra(extra: str, module: str) -> Any:
 
 
 class Parsed(click.ParamType[Any]):
-    """An argument that a function of one string understands; its ValueError is wrong usage."""
+    """An argument type from a function of one string; its ValueError is wrong usage."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -198,14 +198,14 @@ def print_tables(tables: Iterable[Table], shown: str) -> None:
 
 
 def heads() -> Callable[[str], str]:
-    """How column heads are shown."""
+    """Return a column head as shown."""
     plain = os.environ.get("NO_COLOR")
     return str if plain else lambda head: click.style(head, bold=True)
 
 
 @contextmanager
 def usage_errors(option: str) -> Iterator[None]:
-    """A value that cannot be parsed is wrong usage."""
+    """Parse a value; an invalid one is wrong usage."""
     try:
         yield
     except ValueError as error:
@@ -213,7 +213,7 @@ def usage_errors(option: str) -> Iterator[None]:
 
 
 def report_file(path: str) -> Any:
-    """A file that is there as a whole or not at all; what is no file is written to, and never
-    replaced by one: /dev/stdout, a pipe."""
+    """Open an output file that appears completely or not at all. Other targets (/dev/stdout, a
+    pipe) are written directly and never replaced."""
     is_file = os.path.isfile(path) or not os.path.exists(path)
     return click.open_file(path, "w", encoding="utf-8", atomic=is_file)

@@ -1,4 +1,4 @@
-"""``tierlog tier`` without its arguments: where the settings come from, one pass, or on and on.
+"""Runs ``tierlog tier``: settings, one pass or continuous tiering.
 
 Rows go to stdout, everything else to stderr. One pass prints a table when it is over; without
 ``--once`` each row is printed as it happens.
@@ -63,9 +63,8 @@ def run_tier(
     clock: Clock,
     reload: Callable[[], Config] | None = None,
 ) -> int:
-    """Tiers as `config` says; the exit code. ``log_dirs`` win over those of the settings.
-
-    ``reload`` reads the settings again; None when there is no file to read.
+    """Tier with the settings of `config`; return the exit code. ``log_dirs`` win over those of the
+    settings. ``reload`` reads the settings again; None without a settings file.
     """
     url = config.tier.store_url
     if url is None:
@@ -130,7 +129,7 @@ def _hint(text: str) -> None:
 
 
 class Watched:
-    """A tiering pass told to a progress bar."""
+    """Shows a tiering pass as a progress bar."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -149,7 +148,8 @@ class Watched:
 
 
 def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], told: _Told | None) -> None:
-    """Name topics that no directory holds: as an error, or where they may come yet, to `told`."""
+    """Report topics that no directory holds: as an error, or to `told` when they may appear
+    later."""
     held = {
         (log.topic, log.partition)
         for log_dir in log_dirs
@@ -176,7 +176,8 @@ def _once(sidecar: Sidecar, shown: str, head: Callable[[str], str], clock: Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSummary:
-    """One pass in figures; ``copied_before`` counts segments that an earlier pass had copied."""
+    """Return one pass in figures; ``copied_before`` counts segments that an earlier pass had
+    copied."""
 
     copied: int
     copied_bytes: int
@@ -260,8 +261,7 @@ def _segments(count: int) -> str:
 
 
 class _Told(TierListener):
-    """Prints what happens, each line with its time. A status is a line only when it says something
-    new."""
+    """Prints events with their times. A status is printed only when it has changed."""
 
     def __init__(self, shown: str, head: Callable[[str], str], stop: _Stop, clock: Clock) -> None:
         self._rows = RowStream(TierRow, Format(shown), head)
@@ -305,7 +305,7 @@ class _Told(TierListener):
             self.say(text)
 
     def say_total(self) -> None:
-        """Print what the whole run came to."""
+        """Print the totals of the run."""
         duration_ms = self._clock.monotonic_ms() - self._start_ms
         expired, refused = self._counts[Outcome.EXPIRED], self._counts[Outcome.REFUSED]
         line = _copied_text(self._counts[Outcome.COPIED], self._copied_bytes, duration_ms)
@@ -331,7 +331,7 @@ def _on_and_on(
 
 
 def _reloaded(stop: _Stop, told: _Told, reload: Callable[[], Config] | None) -> Config | None:
-    """The settings, read again, when SIGHUP asked for that; None when they stay as they are."""
+    """Return the settings, read again after SIGHUP; None when unchanged."""
     if not stop.take_reload():
         return None
     if reload is None:
@@ -345,7 +345,7 @@ def _reloaded(stop: _Stop, told: _Told, reload: Callable[[], Config] | None) -> 
 
 
 class _Stop:
-    """What ends the run or has it look at its settings, and the signal that ended it."""
+    """Receives the signals that end the run or reload its settings."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -359,19 +359,19 @@ class _Stop:
             self._changed.notify_all()
 
     def ask_for_reload(self) -> None:
-        """Have the settings read again, now."""
+        """Request a reload of the settings."""
         with self._changed:
             self._reload = True
             self._changed.notify_all()
 
     def take_reload(self) -> bool:
-        """Whether a reload was asked for since the last call."""
+        """Return whether a reload was requested since the last call."""
         with self._changed:
             asked, self._reload = self._reload, False
             return asked
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for an end, or up to `timeout` seconds, or until a reload is asked for."""
+        """Wait for the end, a reload, or `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_set or self._reload, timeout)
             return self._is_set
@@ -379,10 +379,11 @@ class _Stop:
 
 @contextmanager
 def _stop_on_signals() -> Iterator[_Stop]:
-    """The first SIGINT or SIGTERM asks for an end, the second is one. SIGHUP asks for a reload.
+    """The first SIGINT or SIGTERM requests an orderly end, the second one ends at once. SIGHUP
+    requests a reload.
 
-    A thread reads them from a pipe: the main thread may be deep in a call that takes long, and a
-    handler that runs in the middle of it must not take locks.
+    A thread reads them from a pipe: the main thread may be in a long call, and a signal handler
+    inside it must not take locks.
     """
     stop = _Stop()
     ours, theirs = socket.socketpair()

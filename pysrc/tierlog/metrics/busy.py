@@ -1,4 +1,4 @@
-"""How idle a pool of threads was lately."""
+"""Measures how idle a pool of threads was in the last minute."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ _WINDOW_MS = _WINDOW_S * 1000
 
 
 class BusyMeter:
-    """The share of threads' time that runs have taken in the last minute. Any thread."""
+    """Computes the share of threads' time that runs took in the last minute. Any thread."""
 
     def __init__(self) -> None:
         # A rate of busy microseconds per second.
         self._busy = QuotaSensor(num_samples=_WINDOW_S, window_ms=1000)
 
     def ran(self, duration_ms: int, now_ms: int) -> None:
-        """A run has ended that took so long."""
+        """Record the duration of a run that has ended."""
         self._busy.record(min(duration_ms, _WINDOW_MS) * 1000, now_ms)
 
     def idle_ratio(self, threads: int, under_way_ms: Iterable[int], now_ms: int) -> float:
-        """The idle share of `threads`, 0 to 1; `under_way_ms`: the runs that have not ended."""
+        """Return the idle share of `threads`, 0 to 1; `under_way_ms`: the durations of active
+        runs."""
         busy_ms = self._busy.rate(now_ms) * _WINDOW_S / 1000
         busy_ms += sum(min(one, _WINDOW_MS) for one in under_way_ms)
         return min(1.0, max(0.0, 1 - busy_ms / (_WINDOW_MS * max(1, threads))))

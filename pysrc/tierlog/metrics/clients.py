@@ -1,5 +1,5 @@
-"""Bytes by client id. Clients name themselves, so there are no more of them here than there are
-places. Not thread-safe: the recorder locks."""
+"""Bytes by client id. Clients choose their names, so the number of slots bounds them. Not
+thread-safe: the recorder locks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClientBytes:
 
     def add(self, client_id: str, size_bytes: int, now_ms: int) -> None:
         """Count bytes that the client has read."""
-        # What cannot be written as UTF-8 would spoil everybody's scrape.
+        # A name that is not UTF-8 would break every scrape.
         name = client_id[:_MAX_CHARACTERS].encode("utf-8", "replace").decode()
         known = self._clients.get(name)
         if known is not None:

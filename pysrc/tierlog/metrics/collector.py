@@ -1,4 +1,4 @@
-"""The metrics as prometheus_client wants them; needs the extra ``metrics``."""
+"""Passes the metrics to prometheus_client; needs the extra ``metrics``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _THROTTLE = "kafka_server_remotelogmanager_remote_{}_throttle_time_{}"
 
 
 class RemoteLogCollector(Collector):
-    """Shows a `RemoteLogMetrics` at each scrape.
+    """Exports a `RemoteLogMetrics` at each scrape.
 
         registry = prometheus_client.CollectorRegistry()
         registry.register(RemoteLogCollector(metrics))
@@ -39,7 +39,7 @@ class RemoteLogCollector(Collector):
         self._metrics = metrics
 
     def describe(self) -> Iterable[MetricFamily]:
-        """The families there may be, without series."""
+        """Return all possible families without series."""
         return [
             HistogramMetricFamily(metric.name, metric.doc)
             if metric.kind is Kind.HISTOGRAM
@@ -48,7 +48,7 @@ class RemoteLogCollector(Collector):
         ]
 
     def collect(self) -> Iterable[MetricFamily]:
-        """The families there are now."""
+        """Return the present families."""
         snapshot = self._metrics.snapshot()
         found = samples(snapshot)
         for metric in METRICS:
@@ -75,7 +75,7 @@ def _histogram(metric: Metric, found: HistogramSnapshot) -> HistogramMetricFamil
 
 
 def samples(snapshot: MetricsSnapshot) -> dict[str, list[_Sample]]:
-    """Label values and value of every series, by the family's name."""
+    """Return label values and value of every series, by the family's name."""
     found: dict[str, list[_Sample]] = {}
     for part in (_events, _topic_gauges, _manager, _own, _pools, _quotas, _reads):
         for name, labels, value in part(snapshot):

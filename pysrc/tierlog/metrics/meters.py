@@ -56,7 +56,7 @@ class Meter:
         self._uncounted += amount
 
     def snapshot(self, now_ms: int) -> MeterSnapshot:
-        """Counts and rates at `now_ms`."""
+        """Return counts and rates at `now_ms`."""
         if now_ms - self._ticked_ms >= TICK_MS:
             self._tick(now_ms)
         one, five, fifteen = self._rates or (0.0, 0.0, 0.0)
@@ -79,7 +79,7 @@ class Meter:
         else:
             pairs = zip(self._rates, _ALPHAS, strict=True)
             first = tuple(old + alpha * (rate - old) for old, alpha in pairs)
-        # Nothing happened in the ticks after the first.
+        # The ticks after the first one had no events.
         idle = ticks - 1
         pairs = zip(first, _ALPHAS, strict=True)
         self._rates = tuple(value * (1 - alpha) ** idle for value, alpha in pairs)
@@ -99,11 +99,11 @@ class _Sample:
 
 
 class SampledAvgMax:
-    """Average and largest of what was recorded lately (``SampledStat`` of Kafka's own metrics).
+    """Average and maximum of recent values (``SampledStat`` of Kafka's own metrics).
 
-    A ring of ``samples + 1`` samples; each takes what comes within ``window_ms`` of its first
-    event and counts until ``samples`` windows after its last one. A broker's defaults
-    (``metrics.num.samples``, ``metrics.sample.window.ms``) are the defaults here.
+    It has a ring of ``samples + 1`` samples. A sample collects values for ``window_ms`` from its
+    first one, and counts until ``samples`` windows after its last one. The defaults are those of a
+    broker (``metrics.num.samples``, ``metrics.sample.window.ms``).
     """
 
     __slots__ = ("_current", "_ring", "_samples", "_window_ms")
@@ -127,7 +127,7 @@ class SampledAvgMax:
         sample.last_event_ms = now_ms
 
     def measure(self, now_ms: int) -> tuple[float, float] | None:
-        """Average and largest; None when nothing was recorded lately."""
+        """Return average and maximum; None without recent values."""
         expire_ms = self._samples * self._window_ms
         for sample in self._ring:
             if now_ms - sample.last_event_ms >= expire_ms:
@@ -148,8 +148,8 @@ class SampledAvgMax:
 
 
 class HistogramSnapshot(NamedTuple):
-    """``counts_up_to``: how many values lie at or below each of the ``bounds``, and how many there
-    are; ``total`` is their sum."""
+    """``counts_up_to``: the number of values at or below each of the ``bounds``, and of all values;
+    ``total`` is their sum."""
 
     bounds: tuple[float, ...]
     counts_up_to: tuple[int, ...]
@@ -157,7 +157,7 @@ class HistogramSnapshot(NamedTuple):
 
 
 class Histogram:
-    """Counts values by size. For one thread at a time."""
+    """Counts values by size. Not thread-safe."""
 
     __slots__ = ("_bounds", "_counts", "_total")
 
@@ -172,6 +172,6 @@ class Histogram:
         self._total += value
 
     def snapshot(self) -> HistogramSnapshot | None:
-        """The counts of now; None before the first value."""
+        """Return the present counts; None before the first value."""
         counts = tuple(accumulate(self._counts))
         return HistogramSnapshot(self._bounds, counts, self._total) if counts[-1] else None

@@ -1,4 +1,5 @@
-"""Where the remote log manager counts: one object per process, one handle per led partition.
+"""Records the events of the remote log manager: one object per process, one handle per led
+partition.
 
 Events are meters per topic and over all topics. Gauges belong to the leadership of a partition:
 the handle that `RemoteLogMetrics.partition` gives sets them, and once it is closed, by itself or by
@@ -35,12 +36,12 @@ from tierlog.types import TopicIdPartition
 __all__ = ["PartitionMetrics", "RemoteLogMetrics"]
 
 
-# Plain numbers: a look-up of an enum's member costs more than the counting.
+# Plain numbers: a look-up of an enum member costs more than the count.
 _COPY_BYTES, _COPY_REQUESTS, _COPY_ERRORS = 0, 1, 2
 _FETCH_BYTES, _FETCH_REQUESTS, _FETCH_ERRORS = 3, 4, 5
 _DELETE_REQUESTS, _DELETE_ERRORS = 6, 7
 
-# From a read of a local file to one that keeps a fetch waiting.
+# From the duration of a local read to that of a slow store.
 FETCH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # A run that takes longer counts as stuck.
 STUCK_AFTER_MS = 600_000
@@ -264,7 +265,7 @@ class RemoteLogMetrics:
         with self._lock:
             self._clients.resize(max_clients)
 
-    # -- asked at every scrape
+    # -- used at every scrape
 
     def watch_pool(
         self, name: str, pool: TaskPoolWatched, *, stuck_after_ms: int = STUCK_AFTER_MS

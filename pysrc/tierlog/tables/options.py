@@ -19,14 +19,14 @@
 | ``tierlog.batch.max.decompressed.bytes`` | the setting; else the driver's |
 | ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
 
-Among offsets -2 is earliest and -1 latest. Of several ways to say where to start the first of these
-counts, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at latest unless
-told otherwise, and also heeds ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
+Among offsets -2 is earliest and -1 latest. Of several start options the first of these counts, as
+in Spark: a timestamp, timestamps by partition, offsets. A stream starts at latest by default, and
+also uses ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
 ``maxTriggerDelay`` (a time such as ``90s``; 15m by default). Names are compared without regard to
 case; an unknown one is an error.
 
-Filters narrow no plan unless asked for: Spark keeps the plan of a frame's last query with a
-condition, and takes it for the frame's other queries, too.
+Filters narrow a plan only with that option: Spark keeps the plan of a frame's last query with a
+condition and uses it for other queries of the frame, too.
 
 Nothing here knows Spark.
 """
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
-# Settings of reading a store, under their own names; each holds for one of Spark's workers.
+# The settings of reading a store, under their own names; each applies to one Spark worker.
 _SETTINGS = (
     BATCH_LIMIT,
     "tierlog.fetch.memory.bytes",
@@ -78,7 +78,7 @@ _DEFAULT_TASK_BYTES = 256 << 20
 _DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000
 # Times as Spark's options have them; a number alone is milliseconds.
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Topics that a pattern does not mean, as with Kafka's consumers.
+# Topics that a pattern excludes, as in Kafka's consumers.
 _INTERNAL_TOPICS = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 )
@@ -122,14 +122,14 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """Which partitions to read; all of them when nothing is given."""
+    """The partitions to read; all of them by default."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: frozenset[TopicPartition] = frozenset()
 
     def wants(self, topic: str, topic_id: str | None, partition: int) -> bool:
-        """Whether a partition is meant, by the name of its topic or by its id."""
+        """Return whether the partition is selected, by the name of its topic or by its id."""
         if self.assigned:
             return any((name, partition) in self.assigned for name in (topic, topic_id))
         if self.pattern is not None:
@@ -139,15 +139,15 @@ class TopicChoice:
 
     @property
     def required(self) -> frozenset[str]:
-        """The names that must be there."""
+        """The names that must exist."""
         return frozenset(self.names) | {one.topic for one in self.assigned}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Where to start or end: an offset, by number or `LATEST` or `EARLIEST`, or a time.
+    """The start or end of a read: an offset, `LATEST`, `EARLIEST`, or a time.
 
-    ``everywhere`` holds for all partitions, else ``by_partition`` has a number for each.
+    ``everywhere`` applies to all partitions; else ``by_partition`` has a number for each.
     """
 
     option: str
@@ -156,7 +156,7 @@ class Bound:
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def of(self, topic: str, topic_id: str | None, partition: int) -> int:
-        """The number for a partition; ConfigError when it was left out."""
+        """Return the number for a partition; ConfigError without one."""
         if self.everywhere is not None:
             return self.everywhere
         for name in (topic, topic_id):
@@ -192,8 +192,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSize:
-    """How many offsets a trigger of a stream reads at most, and how many it waits for and how
-    long."""
+    """The maximum offsets of a stream's trigger, and how many it waits for and how long."""
 
     max_offsets: int | None
     min_offsets: int | None
@@ -201,9 +200,9 @@ class TriggerSize:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """The options of a read; ConfigError says what is wrong and what is expected.
+    """Return the options of a read; ConfigError names the wrong option and the expected value.
 
-    ``streaming`` is None where Spark does not say which it is going to be."""
+    ``streaming`` is None when Spark does not say whether the read is a stream."""
     options = _Options(given)
     view = options.choice("view", View)
     if streaming and view is not View.RECORDS:
@@ -234,7 +233,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
 
 
 class _Options:
-    """The options by name, each parsed or refused."""
+    """Parses options by name."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in _NAMES}
@@ -253,7 +252,7 @@ class _Options:
         return load_config(properties=given, source="options")
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
-        """The first of the values when nothing was given."""
+        """Return the first of the values by default."""
         found = self._given.get(name, values[0]).strip().lower()
         if found not in values:
             raise self.wrong(name, " or ".join(values))
@@ -307,7 +306,7 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
 
 
 def _fail_on_corrupt(options: _Options, view: View) -> bool:
-    """The views other than records show what is damaged."""
+    """The views other than records show the damage."""
     words = ("fail", "quarantine") if view is View.RECORDS else ("quarantine", "fail")
     return options.one_of("onCorrupt", words) == "fail"
 
@@ -386,7 +385,7 @@ def _triggers(options: _Options) -> TriggerSize:
 
 
 def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...]) -> Bound:
-    """Where to start (``starting``) or end (``ending``); `refused` names would read nothing."""
+    """Return the start (``starting``) or end (``ending``); `refused` names would read nothing."""
     time = options.text(f"{side}Timestamp")
     if time is not None:
         time_ms = _time_ms(time.strip())
@@ -421,7 +420,7 @@ def _offsets(options: _Options, name: str, default: int, refused: tuple[int, ...
 
 
 def _time_ms(text: str) -> int | None:
-    """Milliseconds of digits or of a date; None for anything else."""
+    """Return the milliseconds of a number or a date; None for other text."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:

@@ -1,13 +1,13 @@
-"""From options and a catalog of segments to the tasks of a read.
+"""Plans the tasks of a read from options and a catalog of segments.
 
     catalog = open_catalog(options)                                 what is there
     offsets = partition_offsets(options, catalog)                   from where to where
     tasks = plan_tasks(options, catalog, offsets, wanted)           parts of segments, evenly
     tasks = plan_read(options, catalog, wanted)                     all of it, for every view
 
-Decisions are pure functions over plain values. A task is known by its offsets alone: positions are
-worked out where it runs, by an index or despite it, so no two tasks give out the same record and
-none is left out between them, whatever an index says.
+Decisions are pure functions over plain values. A task is defined by its offsets alone. Its worker
+finds the positions, also with a damaged index, so tasks neither overlap nor leave records out
+between them.
 
 Nothing here knows Spark.
 """
@@ -46,7 +46,7 @@ __all__ = [
     "split",
 ]
 
-# A task of many small segments is bounded by their number, too.
+# The number of segments of a task is bounded, too.
 _MAX_RANGES = 4096
 # A segment is cut when it is larger than a task by this factor: two halves cost more than one task
 # that is a little too long.
@@ -76,8 +76,8 @@ class PartitionOffsets(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A batch that begins at byte ``position`` and has ``offset`` in it; those before it end below
-    that."""
+    """A batch that starts at byte ``position`` and holds ``offset``; earlier batches end below
+    it."""
 
     offset: int
     position: int
@@ -87,9 +87,9 @@ class Mark(NamedTuple):
 class ReadRange:
     """The offsets [``start_offset``, ``end_offset``) of one segment.
 
-    ``size_bytes`` is about what they take in the log. Of ``aborted`` transactions the records are
-    left out; it names those that the offsets may have to do with. Of a log that was never compacted
-    a rolled segment ``has_all`` of its offsets.
+    ``size_bytes`` is their approximate size in the log. The records of ``aborted`` transactions are
+    left out; it lists those that may concern the offsets. A rolled segment of a log that was never
+    compacted ``has_all`` of its offsets.
     """
 
     partition: Partition
@@ -101,14 +101,14 @@ class ReadRange:
     has_all: bool = False
 
     def leaving_out(self, aborted: tuple[AbortedTransaction, ...]) -> ReadRange:
-        """The same range without the records of these transactions."""
+        """Return the range without the records of these transactions."""
         return replace(self, aborted=aborted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Bytes that are not what they should be, and the offsets [``start_offset``, ``end_offset``)
-    that are not read for that; None for unknown."""
+    """Damaged bytes, and the offsets [``start_offset``, ``end_offset``) that are not read because
+    of them; None for unknown."""
 
     partition: Partition
     path: str
@@ -149,38 +149,39 @@ class Finding:
 
 
 class Catalog(Protocol):
-    """What lies at a path, seen from where a read is planned. Any thread."""
+    """The partitions and segments at a path, as the planner of a read sees them. Any thread."""
 
     def partitions(self) -> list[Partition]:
-        """All of them, by topic and number."""
+        """Return all partitions by topic and number."""
         ...
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """(first offset, offset after the last) of what may be read at this isolation level."""
+        """Return (first offset, offset after the last) of the readable records at this isolation
+        level."""
         ...
 
     def check_end(self, partition: Partition) -> None:
-        """GapError when the log is known to go on behind its bounds."""
+        """Raise GapError when the log is known to continue after its bounds."""
         ...
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """Offset of the first record of that time or later; CorruptDataError when damage is in
-        the way."""
+        """Return the offset of the first record of that time or later; CorruptDataError when damage
+        prevents the search."""
         ...
 
     def ranges(
         self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
     ) -> list[ReadRange]:
-        """The parts of segments that hold these offsets, in their order; without those that have
-        nothing of what is `wanted`."""
+        """Return the parts of segments that hold these offsets, in order, without those that have
+        nothing `wanted`."""
         ...
 
     def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
-        """For each range the offsets where it may be cut, ascending; none when they are unknown."""
+        """Return for each range the offsets where it may be cut, ascending; none when unknown."""
         ...
 
     def findings(self) -> list[Finding]:
-        """What could not be understood so far."""
+        """The findings so far."""
         ...
 
 
@@ -190,9 +191,9 @@ def chosen_partitions(
     *,
     gone: Iterable[TopicPartition] | None = (),
 ) -> list[Partition]:
-    """Those that are asked for; OutOfRangeError when a topic is not there, or is there twice.
+    """Return the selected partitions; OutOfRangeError when a topic is missing or exists twice.
 
-    What was there before may be ``gone`` by now; None: whatever is not there.
+    Earlier partitions may be ``gone`` now; None allows every missing one.
     """
     chosen = [one for one in found if options.topics.wants(*one)]
     if gone is not None:
@@ -204,7 +205,7 @@ def chosen_partitions(
 def _check_found(
     options: SourceOptions, chosen: Iterable[Partition], gone: Collection[TopicPartition]
 ) -> None:
-    """What is asked for by name is there, or was."""
+    """Check that every named topic and partition exists or existed."""
     there = {(name, one.partition) for one in chosen for name in (one.topic, one.topic_id)}
     there.update(gone)
     missing = sorted(options.topics.required - {name for name, _ in there})
@@ -221,7 +222,7 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
     for one in chosen:
         ids.setdefault(one.topic, set()).add(one.topic_id)
     for topic, found in ids.items():
-        # Where the id is not known nothing says that this is another topic.
+        # Without an id it may be the same topic.
         known = sorted(one for one in found if one is not None)
         if len(known) > 1:
             named = ", ".join(known)
@@ -231,11 +232,11 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
 
 
 def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[PartitionOffsets]:
-    """From where to where each partition is read; partitions without anything to read too."""
+    """Return the offsets to read of each partition, also of those with nothing to read."""
     try:
         chosen = chosen_partitions(options, catalog.partitions())
     except OutOfRangeError as error:
-        # Perhaps it is there, and cannot be read.
+        # It may exist and be unreadable.
         told = "".join(f"; {found}" for found in catalog.findings()[:3])
         raise OutOfRangeError(f"{error}{told}") from None
     for bound in (options.start, options.end):
@@ -244,7 +245,7 @@ def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[Partitio
 
 
 def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
-    """Offsets for a partition that is not read are a slip of the pen."""
+    """Refuse offsets for a partition that is not read: they are a mistake."""
     for topic, partition in bound.by_partition:
         if not any(one.partition == partition and topic in one[:2] for one in chosen):
             raise ConfigError(
@@ -253,10 +254,9 @@ def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
 
 
 def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> PartitionOffsets:
-    """Where to start and end in one partition.
+    """Return the start and end in one partition.
 
-    OutOfRangeError for offsets that are not there, with ``failOnDataLoss``; without it, what is
-    there of them.
+    OutOfRangeError for missing offsets with ``failOnDataLoss``; without it, the available part.
     """
     held = catalog.bounds(partition)
 
@@ -272,7 +272,7 @@ def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> P
     if options.end.is_time or options.end.of(*partition) == LATEST:
         catalog.check_end(partition)
     if options.end.is_time:
-        # What reaches beyond the last stable offset is not to be seen yet.
+        # Offsets at or above the last stable offset are not readable yet.
         end = min(end, held[1])
     if options.start.is_time:
         start = min(start, held[1])
@@ -306,7 +306,7 @@ def _check_held(
 def plan_read(
     options: SourceOptions, catalog: Catalog, wanted: Wanted | None = None
 ) -> list[tuple[ReadRange, ...] | tuple[Finding, ...]]:
-    """The tasks of a read that ends; for the quarantine with what the plan itself found."""
+    """Return the tasks of a batch read; for the quarantine with the findings of the plan."""
     offsets = partition_offsets(options, catalog)
     tasks: list[tuple[ReadRange, ...] | tuple[Finding, ...]] = []
     tasks += plan_tasks(options, catalog, offsets, wanted)
@@ -322,7 +322,7 @@ def plan_tasks(
     offsets: Iterable[PartitionOffsets],
     wanted: Wanted | None = None,
 ) -> list[tuple[ReadRange, ...]]:
-    """The tasks that read these offsets, as far as they are `wanted`."""
+    """Return the tasks that read these offsets, as far as they are `wanted`."""
     wanted = wanted or Wanted()
     needed = [one for one in offsets if wanted.wants(one.partition.topic, one.partition.partition)]
     found = _in_parallel(lambda one: _ranges(catalog, *one, wanted), needed)
@@ -335,7 +335,7 @@ def plan_tasks(
 
 
 def _in_parallel(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """`function` of every item, in order: a store answers several questions at a time."""
+    """Return `function` of every item in order; a store answers several requests at a time."""
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-plan") as pool:
         return list(pool.map(function, items))
 
@@ -352,7 +352,7 @@ def _pieces(
     marks: Callable[[Sequence[ReadRange]], Iterable[Sequence[Mark]]],
     task_bytes: int,
 ) -> Iterator[ReadRange]:
-    """The ranges, each that is much larger than a task cut."""
+    """Return the ranges; those much larger than a task are cut."""
     large = [one for one in ranges if one.size_bytes > _SPLIT_FACTOR * task_bytes]
     cut = {
         id(one): split(one, found, task_bytes)
@@ -363,7 +363,7 @@ def _pieces(
 
 
 def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRange]:
-    """A range cut at the marks into parts of about `part_bytes`; each offset is in one part."""
+    """Cut a range at the marks into parts of about `part_bytes`; each offset is in one part."""
     inside = [mark for mark in marks if one.start_offset < mark.offset < one.end_offset]
     if not inside:
         return [one]
@@ -372,7 +372,7 @@ def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRa
     count = max(1, round((end - first) / part_bytes))
     cuts: list[Mark] = [Mark(one.start_offset, first)]
     for mark in inside:
-        # The next border is passed: cut here, if a part is not to become much larger.
+        # Cut here, or the part becomes much larger.
         if mark.position >= first + len(cuts) * (end - first) // count:
             cuts.append(mark)
     cuts.append(Mark(one.end_offset, max(end, cuts[-1].position)))
@@ -391,12 +391,12 @@ def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRa
 def overlapping(
     aborted: Iterable[AbortedTransaction], start: int, end: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Those of the transactions that have to do with the offsets [`start`, `end`)."""
+    """Return the transactions that concern the offsets [`start`, `end`)."""
     return tuple(one for one in aborted if one.first_offset < end and one.last_offset >= start)
 
 
 def pack(ranges: Iterable[ReadRange], task_bytes: int) -> list[tuple[ReadRange, ...]]:
-    """Tasks of about `task_bytes`, ranges in their order."""
+    """Return tasks of about `task_bytes` with the ranges in order."""
     tasks: list[tuple[ReadRange, ...]] = []
     current: list[ReadRange] = []
     current_bytes = 0

@@ -1,4 +1,4 @@
-"""What a task of a read does, for every view.
+"""Runs a task of a read, for every view.
 
 Nothing here knows Spark.
 """
@@ -30,7 +30,7 @@ def read_task(
     options: SourceOptions,
     wanted: Wanted | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task in the columns of `schema`."""
+    """Yield the rows of one task in the columns of `schema`."""
     storage = open_storage(options.path) if task else None
     shape = RecordRows(schema)
     for one in task:
@@ -51,7 +51,7 @@ def _record_rows(
     options: SourceOptions,
     wanted: Wanted | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Either the records of a range or, for the quarantine, what is damaged of it."""
+    """Yield the records of a range or, for the quarantine, its damage."""
     quarantine = options.view is View.QUARANTINE
     for found in read_range(
         one,

@@ -27,7 +27,7 @@ MAX_ROWS = 1 << 16
 
 
 class RecordRows:
-    """Records in the columns of a schema: any of those of the source, in any order."""
+    """Makes records into the columns of a schema: any columns of the source in any order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -55,7 +55,7 @@ class RecordRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _runs(self, records: RecordColumns) -> Iterator[tuple[int, int]]:
-        """Rows that make a batch each."""
+        """Yield the rows of each batch."""
         count = len(records)
         if 0 < count <= MAX_ROWS and _fits(records.batches):
             yield 0, count
@@ -74,17 +74,17 @@ class RecordRows:
 
 
 def is_uncompressed(batches: BatchTable) -> bool:
-    """Whether nothing is compressed, so that the records are no larger than their batches."""
+    """Return whether no batch is compressed, so that records are no larger than their batches."""
     return not (batches.attributes.any() and (batches.attributes & _CODEC).any())
 
 
 def _fits(batches: BatchTable) -> bool:
-    """Whether all of it makes one batch of Spark's."""
+    """Return whether all rows fit into one Spark batch."""
     return is_uncompressed(batches) and int(batches.size_bytes.sum(dtype=np.int64)) <= ROWS_BYTES
 
 
 class _Rows(NamedTuple):
-    """Records of a partition, and what rows have beside them if a column wants it."""
+    """Records of a partition, and the other columns of rows if requested."""
 
     partition: Partition
     length: int
@@ -106,18 +106,18 @@ class _Rows(NamedTuple):
 
 
 def _array(values: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """Numbers of a buffer as an array over the same memory."""
+    """Return the numbers of a buffer as an array over the same memory."""
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(values)])
 
 
 @lru_cache(maxsize=8)
 def _many(value: str | int, kind: pa.DataType) -> pa.Array:
-    """The most rows of a batch, all of one value."""
+    """An array of one value for the maximum rows of a batch."""
     return pa.repeat(pa.scalar(value, kind), MAX_ROWS)
 
 
 def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
-    """Rows of one value; the memory is shared."""
+    """Return rows of one value; the memory is shared."""
     return _many(value, kind).slice(0, count)
 
 
@@ -131,7 +131,7 @@ def _binary(values: BinaryColumn | BinaryRows | None) -> pa.Array:
 
 
 def _headers(rows: _Rows) -> pa.Array:
-    """Null for a record without any, as in Spark's Kafka source."""
+    """Return the headers; null for a record without any, as in Spark's Kafka source."""
     headers = rows.headers
     assert headers is not None
     offsets = headers.list_offsets

@@ -1,8 +1,8 @@
-"""A range of a segment, read: checked records, and what is damaged.
+"""Reads a range of a segment: checked records and damage.
 
-Damage costs what is damaged: everything before it is there, and reading goes on at the next place
-that an index of the segment names. Whatever an index says, each batch is checked, and must hold
-offsets that are still to come.
+Only damaged records are lost: all records before the damage are read, and the read continues at the
+next position in an index of the segment. Each batch is checked and must hold expected offsets,
+since an index may be wrong.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["read_range"]
 
 _WINDOW_BYTES = 2 << 20
 _BUDGET_BYTES = 4 << 20
-# Of a store; the reader asks for more ahead.
+# For a store; its reader fetches ahead.
 _FETCH_BYTES = 2 << 20
 _MAX_OFFSET = 2**63 - 1
 
@@ -55,12 +55,12 @@ def read_range(
     rows_of: Collection[str] | None = None,
     config: Config | None = None,
 ) -> Iterator[RecordColumns | TableRows | Finding]:
-    """The committed records of a range in order, and what is damaged of it.
+    """Yield the committed records of a range in order, and its damage.
 
     Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt`` damage is a
     CorruptDataError. Callers without headers may get records as rows of a table at once, with those
     of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
-    be had.
+    be read.
     """
     segment = _segment(one, storage, None if one.aborted else rows_of, config or Config())
     start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
@@ -91,7 +91,7 @@ def read_range(
 
 
 class _Gap(NamedTuple):
-    """Offsets that no batch has, between batches that are sound."""
+    """Missing offsets between sound batches."""
 
     error: CorruptDataError
     start_offset: int
@@ -99,10 +99,11 @@ class _Gap(NamedTuple):
 
 
 class _Segment(Protocol):
-    """A segment that is read from anywhere on."""
+    """A segment that is read from any offset on."""
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """The part of offsets [start, end) that may have records of that time or later."""
+        """Return the part of the offsets [start, end) that may have records of that time or
+        later."""
         ...
 
     def pieces(
@@ -114,7 +115,7 @@ class _Segment(Protocol):
         ...
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """Where to go on behind damage that was met at `offset` or later."""
+        """Return where to continue after damage at `offset` or later."""
         ...
 
 
@@ -149,7 +150,7 @@ class _LocalSegment:
         self._window_bytes = _WINDOW_BYTES
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """By the headers: a broker's time index may be wrong beside a good log."""
+        """Use the headers: a broker's time index may be wrong beside a sound log."""
         if min_timestamp_ms is None:
             return start, end
         with self._files.open() as handle:
@@ -158,7 +159,7 @@ class _LocalSegment:
             (table.max_timestamp_ms >= min_timestamp_ms) & (table.last_offset >= start)
         )
         if table.stop_reason is not StopReason.END:
-            # What is behind it is not known.
+            # The batches after it are unknown.
             known_end = int(table.last_offset[-1]) + 1 if len(table) else start
             return (int(table.base_offset[late[0]]) if len(late) else known_end), end
         if not len(late):
@@ -183,12 +184,12 @@ class _LocalSegment:
                     offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
                     if _is_too_low(handle, position, offset):
-                        # That batch is wrong, or the one before it.
+                        # That batch or the one before it is wrong.
                         is_usual, offset, position = False, before, start
                     elif position > start:
                         yield rows, offset
                         if len(rows) < min(offset, end) - max(before, place.offset):
-                            # Control batches have no rows; or something is not there.
+                            # Control batches have no rows; otherwise offsets are missing.
                             table = scan_segment(handle, start, position, verify_crc=False)
                             yield from self._gaps(table, before, (place.offset, end))
                     continue
@@ -208,7 +209,7 @@ class _LocalSegment:
     def _rows(
         self, handle: SegmentHandle, position: int, offset: int, wanted: tuple[int, int]
     ) -> TableRows:
-        """The usual batches from a position on, with offsets from `offset` on."""
+        """Yield the usual batches from a position on, with offsets from `offset` on."""
         rows_of = self._rows_of or ()
         return read_rows(
             handle,
@@ -237,8 +238,8 @@ class _LocalSegment:
         return None
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
-        """Where to begin: at the place, or where the index says, with the window that shows that
-        it is right, or where the headers lead to."""
+        """Return the start: the given position, or that of the index with the window that proves
+        it, or the result of a walk over the headers."""
         base = self._files.base_offset
         if place.position >= 0:
             return place.position, None
@@ -254,14 +255,14 @@ class _LocalSegment:
         return hint, None
 
     def _indexed(self, offset: int) -> int:
-        """By the offset index the position of a batch at or before an offset."""
+        """Return the position of a batch at or before an offset by the offset index."""
         index = offset_index(self._files)
         return 0 if index is None else index.lookup(offset)[1]
 
     def _window(self, handle: SegmentHandle, position: int, offset: int) -> RecordColumns | None:
-        """Some batches from a position on, with offsets from `offset` on; None at the end.
+        """Return some batches from a position on, with offsets from `offset` on; None at the end.
 
-        What is sound before damage comes first.
+        Sound batches before the damage come first.
         """
         window = self._window_bytes
         while position < handle.size_bytes:
@@ -279,7 +280,7 @@ class _LocalSegment:
         return None
 
     def _learn(self, records: RecordColumns, read_bytes: int) -> None:
-        """Read less at a time where a part of it fills the memory."""
+        """Read less at a time when a part of it fills the memory."""
         if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
             self._window_bytes = min(2 * read_bytes, _WINDOW_BYTES)
         else:
@@ -322,8 +323,8 @@ class _LocalSegment:
     def _leaping(
         self, handle: SegmentHandle, records: RecordColumns, offset: int
     ) -> CorruptDataError | None:
-        """Of a batch that leaps ahead and the next one, which then is too low, the first is wrong
-        if the next one could follow what is before it."""
+        """When a batch leaps ahead and the next one is lower, the first is wrong if the next one
+        could follow the batch before it."""
         batches = records.batches
         if not len(batches):
             return None
@@ -361,7 +362,7 @@ class _LocalSegment:
                 yield _Gap(self._missing(start, end, position, found), start, end), after
 
     def _check_end(self, records: RecordColumns) -> None:
-        """Also of the segment that a broker writes to: more was seen when the read was planned."""
+        """This holds for the active segment, too: the plan of the read saw more."""
         reason = records.batches.stop_reason
         if reason is not StopReason.END:
             raise CorruptDataError(
@@ -377,7 +378,7 @@ class _LocalSegment:
         if not self._files.is_active:
             end = self._limit
             index = None if self._has_all else offset_index(self._files)
-            # The cleaner may leave nothing of the last offsets, and no entry of its index either.
+            # Compaction may remove the last offsets and their index entries.
             if not self._has_all and (index is None or index.position[-1] < handle.size_bytes):
                 return
         if offset < end:
@@ -394,12 +395,12 @@ class _LocalSegment:
 
 
 def _base_offset_at(handle: SegmentHandle, position: int) -> int | None:
-    """That of the batch that begins there, None at the end."""
+    """Return the offset of the batch that starts there; None at the end."""
     return _core.batch_start(handle.read_at(position, 8))[0]
 
 
 def _is_too_low(handle: SegmentHandle, position: int, offset: int) -> bool:
-    """Whether a batch begins there with an offset below this one."""
+    """Return whether a batch starts there with an offset below this one."""
     base_offset = _base_offset_at(handle, position)
     return base_offset is not None and base_offset < offset
 
@@ -433,7 +434,7 @@ class _RemoteSegment:
         )
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """By the remoteLogIndex, whose entries know the largest time of their batches."""
+        """Use the remoteLogIndex, whose entries have the largest timestamp of their batches."""
         if min_timestamp_ms is None:
             return start, end
         entries = self._entries()
@@ -454,7 +455,7 @@ class _RemoteSegment:
             yield piece, int(piece.offset[-1]) + 1
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """See `_Segment`: the entry after the one that the offset lies in."""
+        """See `_Segment`: the entry after that of the offset."""
         entries = self._entries()
         row = None if entries is None else entries.lookup_offset(offset)
         if entries is None or row is None or row + 1 >= len(entries):

@@ -1,4 +1,4 @@
-"""A store as a catalog: its segments, by its own words."""
+"""A store as a catalog of its segments, from its listing and `.indexes` objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PARALLEL_READS = 8
 
 
 class StoreCatalog:
-    """The segments of a store, by its own words."""
+    """The segments of a store, from its listing and `.indexes` objects."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class StoreCatalog:
         self._read_committed = options.read_committed
         self._settled = settled
         self._findings = Findings(options.fail_on_corrupt)
-        # The other views show what is missing.
+        # The other views show missing offsets.
         self._fail_on_gap = options.fail_on_gap and options.view in (View.RECORDS, View.BATCHES)
         self._gaps = KnownGaps(listing.metadata, gap_start_in(storage))
         self._lineages: dict[Partition, LeaderEpochs] = {}
 
     @classmethod
     def open(cls, url: str, options: SourceOptions, *, settled: bool = False) -> StoreCatalog:
-        """Lists the store and asks it about each segment of the topics that are wanted.
+        """Lists the store and reads the description of each segment of the selected topics.
 
-        ``settled``: a stream, which reads later what is being copied now.
+        ``settled``: for a stream, which reads segments that are being copied later.
         """
         store = open_store(url)
         problems: list[Problem] = []
@@ -93,8 +93,8 @@ class StoreCatalog:
         return catalog
 
     def _may_hide(self, problem: Problem) -> bool:
-        """Whether a `.log` object by itself, being copied or all that is left of a segment, begins
-        with an offset that no other one holds."""
+        """Return whether a single `.log` object (an active copy or a damaged segment) starts with
+        an offset that no segment holds."""
         if problem.reason is not ProblemReason.LOG_WITHOUT_INDEXES:
             return False
         key = parse_key(problem.key)
@@ -118,8 +118,7 @@ class StoreCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`; nothing of a partition whose newest segment does not say how the log
-        went."""
+        """See `Catalog`; empty for a partition whose newest segment lacks the leader epochs."""
         try:
             return self._reader.bounds(_topic_id(partition), partition.partition)
         except CorruptDataError as error:
@@ -145,7 +144,7 @@ class StoreCatalog:
     def ranges(
         self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
     ) -> list[ReadRange]:
-        """See `Catalog`; what several copies of a segment hold is read from one."""
+        """See `Catalog`; of several copies of a segment one is read."""
         lineage = self._lineage(partition)
         parts = sorted(
             (max(first, start_offset), min(last + 1, end_offset), number, segment)
@@ -192,7 +191,7 @@ class StoreCatalog:
         ]
 
     def _lineage(self, partition: Partition) -> LeaderEpochs:
-        """The leader epochs that the newest segment was uploaded with."""
+        """Return the leader epochs in the newest segment's upload."""
         known = self._lineages.get(partition)
         if known is None:
             segments = self._finished(_identity(partition))
@@ -228,7 +227,7 @@ class StoreCatalog:
     def _without_aborted(
         self, partition: Partition, lineage: LeaderEpochs, ranges: list[ReadRange]
     ) -> list[ReadRange]:
-        """The ranges with what is to be left out of them."""
+        """Return the ranges with the transactions to leave out."""
         if not self._read_committed or not ranges:
             return ranges
         first = ranges[0].segment
@@ -251,7 +250,7 @@ class StoreCatalog:
 def log_index_entries(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata
 ) -> RemoteLogIndexEntries | None:
-    """The remoteLogIndex of a segment, None when it is damaged."""
+    """Return the remoteLogIndex of a segment; None when it is damaged."""
     kind = IndexKind.REMOTE_LOG
     try:
         section = storage.fetch_indexes(segment, [kind])[kind]
@@ -274,7 +273,7 @@ def _remote_range(
 
 
 def _may_be_wanted(options: SourceOptions, key: ObjectKey) -> bool:
-    """By its key alone, which has a long topic name cut short."""
+    """From its key alone, which shortens a long topic name."""
     topics = options.topics
     cut_short = len(key.topic_label) == MAX_TOPIC_LABEL
     names = {name[:MAX_TOPIC_LABEL] for name in topics.required}

@@ -1,4 +1,4 @@
-"""The rows of the other views: batches, segments, and what is damaged."""
+"""Makes the rows of the other views: batches, segments and damage."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["batch_rows", "finding_row", "segment_row", "table_rows"]
 
 _WINDOW_BYTES = 1 << 20
 _REMOTE_WINDOW_BYTES = 8 << 20
-# How a piece of a segment ends.
+# Stop reasons of a part of a segment.
 _CUT = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
 def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
-    """Rows by name in the columns of a schema."""
+    """Return named values as rows in the columns of a schema."""
     arrays = [pa.array([row[field.name.lower()] for row in rows], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -41,7 +41,7 @@ def finding_row(one: Finding) -> dict[str, object]:
 
 
 def segment_row(one: ReadRange) -> dict[str, object]:
-    """A segment as it was listed."""
+    """Return the row of a listed segment."""
     segment = one.segment
     if isinstance(segment, SegmentFiles):
         after = segment.next_base_offset
@@ -69,7 +69,7 @@ def _path_of(one: ReadRange) -> str:
 def batch_rows(
     one: ReadRange, storage: RemoteStorageManager | None, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The sound batches of a range, control batches too, up to the first that is damaged."""
+    """Yield the sound batches of a range, control batches too, up to the first damaged one."""
     for position, table in _batch_tables(one, storage):
         rows = np.flatnonzero(
             (table.base_offset >= one.start_offset) & (table.base_offset < one.end_offset)
@@ -94,7 +94,7 @@ def batch_rows(
 def _batch_tables(
     one: ReadRange, storage: RemoteStorageManager | None
 ) -> Iterator[tuple[int, BatchTable]]:
-    """Where a piece of the segment begins, and its batches."""
+    """Yield the position of each part of the segment, and its batches."""
     if isinstance(one.segment, SegmentFiles):
         with one.segment.open() as handle:
             for table in scan_segment_in_parts(handle, _WINDOW_BYTES):
