@@ -1,1 +1,1 @@
-"""The verbs of the command: each one a function over plain values, with no command line in it."""
+"""The verbs of the command as functions over plain values, without a command line."""

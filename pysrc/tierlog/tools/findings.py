@@ -1,4 +1,4 @@
-"""What checks found, what to do about it, and how much they looked at."""
+"""Findings of checks, the actions for them, and the amount of data checked."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ __all__ = [
 
 
 class Severity(StrEnum):
-    """``PROBLEM``: something is wrong. ``NOTE``: worth knowing, and as a healthy log may be."""
+    """``PROBLEM``: something is wrong. ``NOTE``: information about a state that a healthy log may
+    have."""
 
     PROBLEM = "problem"
     NOTE = "note"
 
 
 class Place(NamedTuple):
-    """Which offsets of which partition, both ends inclusive; None: none, or no telling."""
+    """The partition and the offsets of a finding, both ends inclusive; None: none or unknown."""
 
     topic: str | None = None
     partition: int | None = None
@@ -46,7 +47,7 @@ class Finding:
     """One thing found. ``path`` is a file or an object's key, ``position`` a byte in it.
 
     ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...), ``action`` what to do. The
-    others say which offsets of which partition it is about, where that is known.
+    other fields have the partition and the offsets, as far as known.
     """
 
     severity: Severity
@@ -64,7 +65,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """How much was looked at, and how much was wrong. ``size_bytes`` counts segments only."""
+    """The amount of data checked, and the number of findings. ``size_bytes`` counts segments
+    only."""
 
     source: str
     partitions: int
@@ -86,7 +88,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Whether there is no problem; notes do not count."""
+        """Whether there is no problem; notes are ignored."""
         return self.summary.problems == 0
 
     def tables(self) -> list[Table]:
@@ -99,7 +101,7 @@ class Report:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has seen so far. ``place`` is what findings are about that do not say it."""
+    """The findings of a run so far. ``place`` is the default place of a finding."""
 
     place: Place = field(default_factory=Place)
     findings: list[Finding] = field(default_factory=list)
@@ -115,7 +117,7 @@ class Tally:
         self.size_bytes += size_bytes
 
     def add_batches(self, table: BatchTable) -> None:
-        """Count what is sound in it."""
+        """Count the sound parts."""
         self.batches += len(table)
         self.records += int(table.record_count.sum())
 
@@ -172,7 +174,7 @@ class Tally:
         )
 
     def error(self, error: CorruptDataError, path: str, action: str) -> None:
-        """A problem that an error describes; its own path where ``path`` is empty."""
+        """Add the problem of an error; with the error's own path when ``path`` is empty."""
         self.problem(
             path or error.path or "",
             error.reason,
@@ -202,7 +204,7 @@ class Tally:
 
 
 def report_text(report: Report, *, with_notes: bool) -> Iterator[str]:
-    """The report for people: the findings, then one line of figures."""
+    """Return the report for people: the findings, then one line of figures."""
     for finding in report.findings:
         if with_notes or finding.severity is Severity.PROBLEM:
             yield from finding_text(finding)
@@ -224,7 +226,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def finding_text(finding: Finding) -> Iterator[str]:
-    """The lines of one finding for people."""
+    """Return the lines of one finding for people."""
     where = "" if finding.position is None else f" at byte {finding.position}"
     yield f"{finding.severity.value.upper()}  {finding.path}"
     yield f"  {finding.what}{where}: expected {finding.expected}, found {finding.found}"

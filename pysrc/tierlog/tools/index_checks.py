@@ -1,9 +1,8 @@
-"""Do the index files of a segment agree with its batches? (formats sections 7.1 to 7.4)
+"""Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
 
-How densely a broker writes entries has changed between versions, so what counts is that entries
-ascend and that each one tells the truth about the log, not that a rebuilt index has the same
-bytes. Pure functions over bytes and the scanner's columns.
-"""
+The density of entries differs between broker versions. So the checks require ascending entries that
+are true for the log, not the bytes of a rebuilt index. Pure functions over bytes and the scanner's
+columns."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ __all__ = [
 ]
 
 MAX_FAULTS = 5
-"""No more than this many are returned for one file."""
+"""The maximum number of findings for one file."""
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
@@ -44,7 +43,7 @@ Int64Column = npt.NDArray[np.int64]
 
 
 class Batches(Protocol):
-    """The columns of a scan that matter here; one row per batch, ascending."""
+    """The columns of a scan that the checks use; one row per batch, ascending."""
 
     @property
     def base_offset(self) -> Int64Column: ...
@@ -66,7 +65,7 @@ class Batches(Protocol):
 
 
 class ChecksummedBatches(Batches, Protocol):
-    """The same with the checksum field of each batch."""
+    """Return the rows with the checksum field of each batch."""
 
     @property
     def batch_checksum(self) -> Int64Column: ...
@@ -74,7 +73,7 @@ class ChecksummedBatches(Batches, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFault:
-    """One entry that is wrong; ``position`` is its first byte in the index file.
+    """One wrong entry; ``position`` is its first byte in the index file.
 
     ``is_tail``: it points past the end of the log, or is an unused slot.
     """
@@ -87,7 +86,7 @@ class IndexFault:
 
 
 def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
-    """The batch positions in a ``.index``, whether they are right or not."""
+    """Return the batch positions in a ``.index`` without checks."""
     entries, _ = _entries(data, _OFFSET_ENTRY)
     return np.sort(entries["position"].astype(np.int64))
 
@@ -241,8 +240,8 @@ def check_txn_index(data: bytes, table: Batches) -> list[IndexFault]:
 def check_aborts(data: bytes, rebuilt: bytes) -> list[IndexFault]:
     """The aborted transactions that the log itself shows are all in its ``.txnindex``.
 
-    Without an entry, consumers that want committed records only would be given aborted ones.
-    There may be more entries than the log shows: compaction removes markers.
+    Without an entry, consumers of committed records would receive aborted ones. The index may have
+    more entries than the log shows, since compaction removes markers.
     """
     entries, _ = _entries(data, _TXN_ENTRY, padded=False)
     wanted, _ = _entries(rebuilt, _TXN_ENTRY, padded=False)
@@ -290,7 +289,7 @@ def _entries(
     if not padded:
         return entries, faults
     used = -(-len(data[:whole].rstrip(b"\0")) // entry.itemsize)
-    # One entry of zeros may be true: the very first record, written in 1970.
+    # One entry of zeros may be valid: a first record with timestamp 0.
     unused = len(entries) - used
     if unused > 1 or (unused and used):
         found = f"{unused} unused slots"

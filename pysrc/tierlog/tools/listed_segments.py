@@ -1,7 +1,8 @@
-"""The segments of a store as its listing shows them, in little memory however many there are.
+"""The segments in a store's listing, in little memory per segment.
 
-A listing is read once. Of each segment a name, two sizes and two times stay, in columns that are
-packed when some hundred of a folder are together; nothing else outlives its page of the listing.
+A listing is read once. Each segment keeps a name, two sizes and two times, in columns that are
+packed for some hundred segments of a folder. Everything else is released with its page of the
+listing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _Objects = tuple[str, ObjectInfo | None, ObjectInfo | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPair:
-    """The two objects of a segment, of which ``stem`` is the key without suffix; None for one that
-    is not there."""
+    """The two objects of a segment; ``stem`` is the key without suffix. None for a missing
+    object."""
 
     stem: str
     log: ObjectInfo | None = None
@@ -42,7 +43,7 @@ class SegmentPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSegments:
-    """Neighbours in one folder, by name; `list_in_columns` makes them.
+    """Adjacent segments of one folder by name, from `list_in_columns`.
 
     ``size_bytes`` is that of their `.log` objects, ``alone`` says how many of them lack one of both
     objects, ``first`` is the name of the first one. ``takeovers`` are those of their folder.
@@ -81,11 +82,11 @@ def list_in_columns(
     *,
     max_bytes: int | None = None,
 ) -> list[ListedSegments]:
-    """All segments of a listing, by key, at most ``MAX_LISTED`` of them together and no more than
-    ``max_bytes`` of `.log` objects, but always one. ``on_foreign`` is told of all other objects,
+    """Yield all segments of a listing by key: at most ``MAX_LISTED`` and ``max_bytes`` of `.log`
+    objects at a time, but at least one. ``on_foreign`` is told of all other objects,
     except takeovers.
 
-    A listing in the order of keys costs least; in any other one folders are sorted afterwards.
+    A listing in the order of keys costs least; other listings are sorted by folder.
     """
     columns = _Columns(max_bytes)
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
@@ -108,7 +109,7 @@ def list_in_columns(
 def _neighbours(
     objects: Iterable[ObjectInfo], on_foreign: Callable[[ObjectInfo], None]
 ) -> Iterator[_Objects]:
-    """The objects of a segment that come one after the other, as in a listing by key they do."""
+    """Join objects of a segment that are adjacent, as in a listing by key."""
     stem, log, indexes = "", None, None
     for info in objects:
         key = info.key
@@ -133,7 +134,7 @@ def _neighbours(
 
 
 class _Columns:
-    """Segments on their way into columns: those of one folder at a time, until they are enough."""
+    """Collects segments of one folder at a time into columns."""
 
     def __init__(self, max_bytes: int | None) -> None:
         self._max_bytes = max_bytes
@@ -190,14 +191,14 @@ class _Columns:
         self._begin()
 
     def finished(self) -> list[ListedSegments]:
-        """All of them, by key."""
+        """Yield all segments by key."""
         self._close()
         for folder in sorted(self._disordered):
             self._sort(self._done.pop(folder))
         return [one for folder in sorted(self._done) for one in self._done[folder]]
 
     def _sort(self, folder: Iterable[ListedSegments]) -> None:
-        """Objects of a segment that did not come one after the other come together here."""
+        """Join the objects of segments that were not adjacent in the listing."""
         pairs = (pair for listed in folder for pair in listed.pairs())
         objects = [info for pair in pairs for info in (pair.log, pair.indexes) if info]
         objects.sort(key=lambda info: info.key)

@@ -1,7 +1,7 @@
-"""What is there: the partitions and segments of a broker's log directory or of a store.
+"""Lists the partitions and segments of a log directory or a store.
 
-A listing reads names, checkpoints and headers, no records; ``verify`` checks them. What
-cannot be told is None, which is not the same as zero.
+A listing reads names, checkpoints and headers, no records; ``verify`` checks them. Unknown values
+are None, never 0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 class PartitionRow:
     """One partition: offsets [``log_start_offset``, ``log_end_offset``).
 
-    ``topic_id_derived``: the cluster gave the topic no id, so one was made of its name.
+    ``topic_id_derived``: the cluster has no id for the topic, so the id is derived from its name.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
-    """One segment; ``last_offset`` is inclusive, None where there is no batch or no telling."""
+    """One segment; ``last_offset`` is inclusive, None without a batch or when unknown."""
 
     topic: str
     partition: int
@@ -86,7 +86,7 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapRow:
-    """Offsets, both included, that a store lacks and should have."""
+    """Offsets, both included, that the store should have and lacks."""
 
     topic: str
     partition: int
@@ -97,7 +97,7 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
-    """A name that is no part of a log, and why."""
+    """A skipped name and the reason."""
 
     path: str
     reason: str
@@ -106,7 +106,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:
-    """A checkpoint that cannot be trusted; what it would have said is unknown above."""
+    """A damaged checkpoint; the values that depend on it are unknown."""
 
     path: str
     position: int
@@ -117,7 +117,7 @@ class ProblemRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A listing. ``segments`` is None when only partitions were asked for."""
+    """A listing. ``segments`` is None when only partitions were requested."""
 
     partitions: tuple[PartitionRow, ...]
     segments: tuple[SegmentRow, ...] | None
@@ -126,7 +126,7 @@ class Listed:
     problems: tuple[ProblemRow, ...] = ()
 
     def tables(self) -> list[Table]:
-        """What to print, in this order."""
+        """Return the tables to print, in order."""
         if self.segments is None:
             main = Table(name="partitions", row_type=PartitionRow, rows=self.partitions)
         else:
@@ -164,9 +164,9 @@ def list_source(
     partition: int | None = None,
     segments: bool = False,
 ) -> Listed:
-    """Partitions, or segments, of a log directory or a store.
+    """List partitions or segments of a log directory or a store.
 
-    ``topic`` and ``partition`` choose; OutOfRangeError when there is no such. A store that holds
+    ``topic`` and ``partition`` select; OutOfRangeError when they do not exist. A store that holds
     nothing is a RemoteResourceNotFoundError unless it is an archive or seems to become one.
     Otherwise raises as ``open_log_dir`` and ``open_store`` do.
     """
@@ -181,7 +181,7 @@ def list_log_dir(
     partition: int | None = None,
     segments: bool = False,
 ) -> Listed:
-    """`list_source` of a broker's log directory, the broker running or not."""
+    """List a broker's log directory as `list_source` does; the broker may be running."""
     listing = open_log_dir(path).listing()
     logs = _chosen(listing.partitions, topic, partition, printable(path))
     skipped = [
@@ -204,7 +204,7 @@ def list_store(
     partition: int | None = None,
     segments: bool = False,
 ) -> Listed:
-    """`list_source` of a store, by its own words: one small request per segment listed."""
+    """List a store as `list_source` does, with one small request per segment."""
     store = open_store(url)
     problems: list[Problem] = []
     seen: set[tuple[str, int]] = set()
@@ -270,7 +270,7 @@ def _stored_partition_row(
 def _gap_rows(
     partition: TopicIdPartition, descriptions: Sequence[SegmentDescription]
 ) -> Iterator[GapRow]:
-    """Whatever leader wrote it: a listing does not ask for the leader epochs of the log."""
+    """Of any leader: a listing does not read the leader epochs of the log."""
     starts = {one.metadata.segment_id: one.gap_start_offset for one in descriptions}
     held = (description.metadata for description in descriptions)
     gaps = missing_offsets(held, None, gap_start_of=lambda one: starts[one.segment_id])
@@ -321,8 +321,8 @@ def _key(log: PartitionLog) -> tuple[str, int]:
 def chosen_partitions(
     sources: Sequence[Source], topic: str, partition: int | None = None
 ) -> list[int]:
-    """The partitions of a topic (name or id) that any of the sources holds, in order; of
-    ``partition`` alone if it is given. OutOfRangeError, which names what they hold, for none;
+    """Return the partitions of a topic (name or id) in any of the sources, in order; only
+    ``partition`` if given. OutOfRangeError, which names the present topics, for none;
     RemoteResourceNotFoundError for a store that is no archive."""
     held = [one for source in sources for one in _held(source)]
     label = topic[:MAX_TOPIC_LABEL]
@@ -342,7 +342,8 @@ def chosen_partitions(
 
 
 def _held(source: Source) -> list[tuple[str, str | None, int]]:
-    """Topic (of a store its label), topic id and number of each partition, by names alone."""
+    """Yield topic (of a store its label), topic id and number of each partition from names
+    alone."""
     if not source.is_store:
         logs = open_log_dir(source.location).listing().partitions
         return [(log.topic, log.topic_id, log.partition) for log in logs]
@@ -359,7 +360,7 @@ def _held(source: Source) -> list[tuple[str, str | None, int]]:
 def no_such_partition(
     where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
 ) -> str:
-    """What to say about a partition that is not there: which ones are."""
+    """Return a hint about a missing partition: the existing ones."""
     topics: dict[str, dict[int, None]] = {}
     for name, number in held:
         topics.setdefault(name, {})[number] = None
@@ -402,7 +403,7 @@ def _log_end_offset(log: PartitionLog) -> int | None:
 
 
 def _headers(segment: SegmentFiles) -> BatchTable | None:
-    """The segment's batch headers; None when the broker has removed it meanwhile."""
+    """Return the segment's batch headers; None when the broker has deleted it."""
     try:
         return scan_segment(segment.log_path, verify_crc=False)
     except FileNotFoundError:
@@ -430,7 +431,7 @@ def _segment_rows(log: PartitionLog) -> Iterator[SegmentRow]:
 
 
 def _codecs(table: BatchTable) -> tuple[str, ...]:
-    """The codecs of batches with records of users; markers are never compressed."""
+    """Return the codecs of data batches; markers are never compressed."""
     pairs = zip(table.codec, table.is_control.tolist(), strict=True)
     return tuple(sorted({codec for codec, is_control in pairs if not is_control}))
 

@@ -1,15 +1,14 @@
-"""Rows of plain dataclasses as text for people and as documents for programs.
+"""Prints rows of plain dataclasses as text for people and documents for programs.
 
-A row's fields say how they are shown by their names, which carry their unit last:
+The name of a field, with its unit last, decides its format:
 
 * ``size_bytes``: a human size in text, the exact number in documents;
 * ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
 * everything else as it is; None is ``-`` in text and null in documents.
 
-``wide_field()`` marks what only ``wide`` and the documents show; with ``streamed`` in its metadata
-also rows that come one by one. One command makes one document:
-an object with one list per table, whatever the number of tables.
-"""
+``wide_field()`` marks fields that only ``wide`` and the documents show; with ``streamed`` in its
+metadata also rows that come one by one. One command makes one document: an object with one list per
+table, whatever the number of tables."""
 
 from __future__ import annotations
 
@@ -55,13 +54,13 @@ class Format(StrEnum):
 
 
 def wide_field() -> Any:
-    """A field of a row that ``text`` leaves out."""
+    """Return a field that ``text`` leaves out."""
     return field(metadata=_WIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of one kind. ``title`` stands above it in text, when there is something to show.
+    """Rows of one kind. Text shows ``title`` above a table with rows.
 
     ``optional`` tables are left out of ``text``, and out of ``wide`` when they have no rows.
     A ``single`` table has one row and is an object, not a list, in documents.
@@ -76,7 +75,7 @@ class Table:
 
 
 def human_size(size_bytes: int) -> str:
-    """``1.4 MiB``; exact below 1 KiB."""
+    """Return ``1.4 MiB``; exact below 1 KiB."""
     size, unit = float(size_bytes), 0
     while abs(size) >= 1023.95 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -84,7 +83,8 @@ def human_size(size_bytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``10485760``, ``10240K`` or ``10MiB``: whole numbers, units in powers of 1024."""
+    """Return the bytes of ``10485760``, ``10240K`` or ``10MiB``: whole numbers, units in powers of
+    1024."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"expected bytes as in 10485760, 10240K or 10MiB, found {text[:40]!r}")
@@ -92,7 +92,7 @@ def parse_size(text: str) -> int:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """``2024-02-29T12:00:00.123Z``; the bare number where no calendar reaches."""
+    """Return ``2024-02-29T12:00:00.123Z``; the number itself outside of the calendar."""
     if not 0 <= timestamp_ms <= _MAX_DATE_MS:
         return str(timestamp_ms)
     moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
@@ -102,7 +102,8 @@ def iso_time(timestamp_ms: int) -> str:
 def render(
     tables: Iterable[Table], shown: Format, head: Callable[[str], str] = str
 ) -> Iterator[str]:
-    """The lines of all tables, without line ends. ``head`` decorates a line of column heads."""
+    """Yield the lines of all tables without line ends. ``head`` decorates a line of column
+    heads."""
     if shown is Format.JSON:
         return _json_lines(tables)
     if shown is Format.YAML:
@@ -111,7 +112,7 @@ def render(
 
 
 class RowStream:
-    """Rows of one kind that come one by one, without end.
+    """Prints an endless stream of rows of one kind.
 
     Text columns widen as rows need it; JSON is an object a line, YAML one endless list.
     """
@@ -134,7 +135,7 @@ class RowStream:
         self._widths: list[int] = []
 
     def lines(self, row: DataclassInstance) -> Iterator[str]:
-        """The row's lines, without line ends; before the first one those of the heads."""
+        """Return the row's lines without line ends; before the first row also the heads."""
         if self._shown is Format.JSON:
             names = [one.name for one in fields(self._row_type)]
             return iter([_json({name: getattr(row, name) for name in names})])
@@ -218,7 +219,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _json_lines(tables: Iterable[Table]) -> Iterator[str]:
-    """An object with a row a line, so that documents compare and grep well."""
+    """Return an object with one row per line, so that diff and grep work well."""
     before = "{"
     for table in tables:
         names = [item.name for item in fields(table.row_type)]
@@ -237,7 +238,7 @@ def _json_lines(tables: Iterable[Table]) -> Iterator[str]:
 
 
 def _yaml_lines(tables: Iterable[Table]) -> Iterator[str]:
-    """Block lists with JSON scalars, which YAML reads as they are."""
+    """Return block lists with JSON scalars, which are valid YAML."""
     for table in tables:
         names = [item.name for item in fields(table.row_type)]
         yield f"{table.name}:" + ("" if table.rows else " []")

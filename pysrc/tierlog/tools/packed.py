@@ -1,7 +1,7 @@
-"""What a plan keeps of very many things: neighbours together, pickled and compressed.
+"""Packs the many values of a plan: pickled and compressed, adjacent ones together.
 
-Objects of Python take a kilobyte for each segment, neighbours packed together some fifty bytes. A
-driver that plans the work of others keeps only these and hands them on as they are.
+Python objects take 1 KB per segment, packed ones about 50 bytes. A driver keeps only packed values
+and passes them to its workers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 
 __all__ = ["pack", "unpack"]
 
-# What a key or a row has by chance cannot be compressed; the rest is gone at the quickest level.
+# Random parts of keys and rows do not compress; the fastest level suffices for the rest.
 _QUICKEST, _AS_IT_IS = 1, 0
 
 
 def pack(value: object, *, compressed: bool = True) -> bytes:
-    """A value for `unpack`, in this process or one that it started; as it is, if it is large and
-    will not be kept for long."""
+    """Return the value packed for `unpack`, in this process or a child; uncompressed when it is
+    large and short-lived."""
     level = _QUICKEST if compressed else _AS_IT_IS
     return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), level)
 
 
 def unpack(packed: bytes) -> Any:
-    """The value of `pack`: bytes that our own planner made, never those of a file or a store."""
+    """Return the value of `pack`. The bytes must come from this planner, never from a file or a
+    store."""
     return pickle.loads(zlib.decompress(packed))

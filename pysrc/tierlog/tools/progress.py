@@ -15,7 +15,7 @@ __all__ = ["Progress", "QuietProgress", "progress_on"]
 
 
 class Progress(Protocol):
-    """Told how many bytes there are to do, and then of each that is done."""
+    """Receives the total bytes, then the bytes of each completed part."""
 
     def start(self, total_bytes: int) -> None: ...
 
@@ -46,7 +46,7 @@ class _Bar:
 
 @contextmanager
 def progress_on(stream: TextIO, title: str) -> Iterator[Progress]:
-    """A bar on ``stream`` while inside, gone afterwards; nothing when that is no terminal."""
+    """Show a bar on ``stream`` while inside; nothing when the stream is no terminal."""
     if not stream.isatty():
         yield QuietProgress()
         return

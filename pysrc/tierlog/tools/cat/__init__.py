@@ -1,1 +1,1 @@
-"""The records of a partition, selected and formatted for printing."""
+"""Selects and formats the records of partitions for printing."""

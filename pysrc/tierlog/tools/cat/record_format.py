@@ -11,10 +11,9 @@ Tokens of a format, which are kcat's:
     \\n \\r \\t \\\\ \\xXX
 
 A null value or key prints as nothing. JSON keeps null apart from empty, and has kcat's keys in
-kcat's order. Bytes that are not UTF-8 cannot stand in JSON text: they are an object
-``{"base64": "..."}`` instead of a string, so nothing is lost and nothing is guessed.
-
-A format is a template of bytes and of names of tokens; the native core fills it in.
+kcat's order. JSON text cannot hold bytes that are not UTF-8: they become an object
+``{"base64": "..."}`` instead of a string. A format is a template of bytes and token names; the
+native core fills it in.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _TOKENS = {
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """What to print of each record: bytes as they are, and names of tokens."""
+    """The output of each record: literal bytes and names of tokens."""
 
     parts: tuple[bytes | str, ...]
 
@@ -82,7 +81,7 @@ JSON_LINES = RecordFormat(
 
 
 def parse_format(text: str) -> RecordFormat:
-    """The format of a format string; ValueError names a token that is none."""
+    """Return the format of a format string; ValueError names an unknown token."""
     parts = tuple(_part(match) for match in _TOKEN.finditer(text))
     if not parts:
         raise ValueError("the format is empty; as in kcat, '%s\\n' prints values")

@@ -1,8 +1,9 @@
-"""The records of a partition, from a broker's log directory, a store or both, for printing.
+"""Selects the records of a partition from a log directory, a store or both, for printing.
 
-Reads like a consumer that does not wait: from an offset or a moment to where the log ends now.
-Records of open and aborted transactions are there too, unless only committed ones are wanted;
-control records are not. What is above the high watermark of a log directory is read as well.
+It reads from an offset or a timestamp to the present end of the log, like a consumer that does not
+wait. Records of open and aborted transactions are included unless only committed ones are
+requested; control records are not. Records above the high watermark of a log directory are
+included.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Selection", "format_records", "select_records"]
 
-# A buffer of text stays in a core's own cache, and so do the columns of its rows.
+# A buffer of text and the columns of its rows fit into a core's cache.
 _TEXT_BYTES = 1 << 20
 _ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What an offset range means in one partition: offsets [``start``, ``end``) of those held,
+    """An offset range in one partition: the offsets [``start``, ``end``) of the log
     [``log_start_offset``, ``log_end_offset``)."""
 
     reader: LogReader
@@ -67,7 +68,7 @@ class Selection:
         return None
 
     def records(self, count: int | None = None) -> Iterator[RecordColumns]:
-        """The records in pieces of a few MiB, no more than ``count`` of them.
+        """Yield at most ``count`` records in chunks of a few MiB.
 
         Raises as ``LogReader.read``, after the sound records before the damage.
         """
@@ -75,7 +76,7 @@ class Selection:
         pieces: Iterator[RecordColumns] = iter(())
         if self.start < self.end:
             pieces = self.reader.read(self.topic, self.partition, self.start, self.end)
-            # A store's reader is ahead by itself.
+            # The reader of a store fetches ahead by itself.
             if count is None and isinstance(self.reader, LocalReader):
                 pieces = one_ahead(pieces)
         for piece in pieces:
@@ -91,7 +92,7 @@ class Selection:
 
     @property
     def _is_open_ended(self) -> bool:
-        """Whether more was wanted, had the log gone on."""
+        """Whether the range extends beyond the end of the log."""
         end = self.wanted.end
         is_asked = isinstance(end, AtOffset) and end.offset <= self.log_end_offset
         return self.end == self.log_end_offset and not is_asked
@@ -110,7 +111,8 @@ def select_records(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> Selection:
-    """Find the partition and what ``wanted`` means in it; ``store``, ``on_problem``, ``config`` and
+    """Find the partition and the range that ``wanted`` selects in it; ``store``, ``on_problem``,
+    ``config`` and
     errors as in ``open_reader``. The end of the committed records is the last stable offset."""
     reader = open_reader(
         location,
@@ -144,7 +146,7 @@ def select_records(
 
 
 def one_ahead(pieces: Iterator[RecordColumns]) -> Iterator[RecordColumns]:
-    """The same pieces; the next one is read in a thread while this one is used."""
+    """Yield the same chunks; a thread reads the next one while the caller uses this one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, pieces, None)
         while (piece := following.result()) is not None:
@@ -155,7 +157,7 @@ def one_ahead(pieces: Iterator[RecordColumns]) -> Iterator[RecordColumns]:
 def format_records(
     records: RecordColumns, topic: str, partition: int, shape: RecordFormat
 ) -> Iterator[Buffer]:
-    """The text of all records in buffers of about a MiB, or of one larger record."""
+    """Yield the text of all records in buffers of about 1 MiB, or of one larger record."""
     template = shape.of_partition(topic, partition)
     for start in range(0, len(records), _ROWS):
         rows = records.rows(start, min(start + _ROWS, len(records)))

@@ -1,4 +1,4 @@
-"""What the demo found, as one screen of text and as one HTML page without outside assets."""
+"""The report of the demo: one screen of text and one HTML page without external assets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MICROSECONDS = 1_000_000
 
 
 def summary_text(result: DemoResult) -> Iterator[str]:
-    """One screen: what came back, what was left out and why, how fast."""
+    """Return one screen of text: the results, the segments left out and why, and the speed."""
     yield f"{_verdict(result)}."
     yield ""
     for holds, claim, detail in _claims(result):
@@ -60,7 +60,7 @@ def _verdict(result: DemoResult) -> str:
 
 
 def next_commands(result: DemoResult) -> list[str]:
-    """Commands that work on what the demo left behind."""
+    """Return commands that work on the demo's results."""
     if not result.segments:
         return []
     store = shlex.quote(result.store_url)
@@ -131,7 +131,7 @@ def _short(text: str, length: int) -> str:
 
 
 def report_html(result: DemoResult, made_at: str) -> str:
-    """The page; ``made_at`` is the time it shows."""
+    """Return the page; ``made_at`` is the time that it shows."""
     title = _verdict(result)
     sections = [
         _section("Where the bytes are", _topics_chart(result), _legend(result)),

@@ -1,12 +1,11 @@
-"""The main job on real logs, watched: tier them, read every record back, compare byte for byte.
+"""Runs the main job on real logs: tier them, read every record back, compare byte for byte.
 
-Works on any broker's log directories, strictly read only; without one it takes the logs that a
-real Kafka left in this project's checkout. Three comparisons decide: every object in the store
+It works on any broker's log directories without writing to them; by default it uses the real Kafka
+logs in this project's checkout. Three comparisons decide: every object in the store
 against the broker's file, every record read from the store against the same record decoded from
-that file, and the number of records against what the scan counted.
+that file, and the number of records against the count of the scan.
 
-What is measured is small on purpose and says so: it shows the shape of things, ``make bench`` has
-the figures.
+The measurements are small and only illustrate; ``make bench`` has the figures.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MIXED = "mixed"
 
 _COMPARE_BYTES = 4 << 20
-# Of what takes microseconds the fastest run counts.
+# Of several short runs the fastest one counts.
 _REPEATS = 3
 
 
 class TieredRow(Protocol):
-    """What became of one segment; see `tierlog.sidecar.TierRow`."""
+    """The outcome of one segment; see `tierlog.sidecar.TierRow`."""
 
     @property
     def topic(self) -> str: ...
@@ -81,7 +80,7 @@ Tier = Callable[[Sequence[str], str], Iterable[TieredRow]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSegment:
-    """One tiered segment and what reading it back was like.
+    """One tiered segment and the measurements of its reads.
 
     ``codec`` is that of its data batches, or "mixed". ``cold_read_us``: from an offset in its
     middle to the first record, with nothing open and nothing cached by tierlog.
@@ -130,7 +129,7 @@ class CodecFigures:
 
 @dataclass(slots=True, kw_only=True)
 class DemoResult:
-    """Everything that the summary and the report say. Times in microseconds."""
+    """The contents of the summary and the report. Times in microseconds."""
 
     log_dirs: tuple[str, ...]
     store_url: str
@@ -149,12 +148,12 @@ class DemoResult:
 
     @property
     def passed(self) -> bool:
-        """Something was tiered, and all of it came back as it was."""
+        """Whether segments were tiered and all came back unchanged."""
         return bool(self.segments) and not self.mismatches and not self.failed
 
     @property
     def failed(self) -> list[LeftOut]:
-        """What should have been tiered and was not."""
+        """The segments that should have been tiered and were not."""
         return [one for one in self.left_out if one.outcome in ("refused", "failed")]
 
     @property
@@ -169,7 +168,7 @@ class DemoResult:
 
 
 def bundled_log_dirs() -> list[str]:
-    """The log directories in the checkout. ConfigError, with a way on, where there is none."""
+    """Return the log directories of the checkout. ConfigError with a hint without a checkout."""
     here = Path(tierlog.__file__).resolve().parents[2] / "tests" / "data" / "clean"
     found = sorted(str(path) for path in here.glob("disk*"))
     if not found:
@@ -181,7 +180,7 @@ def bundled_log_dirs() -> list[str]:
 
 
 def empty_folder(given: str | None) -> Path:
-    """The folder to work in, made if missing; ConfigError when there is something in it."""
+    """Return the folder to work in, created if missing; ConfigError when it is not empty."""
     if given is None:
         return Path(tempfile.mkdtemp(prefix="tierlog-demo-"))
     folder = Path(given).absolute()
@@ -229,7 +228,7 @@ def run_demo(
 
 
 class _Stopwatch:
-    """Microseconds since it was last looked at."""
+    """Return the microseconds since the last call."""
 
     def __init__(self, timer_ns: Callable[[], int]) -> None:
         self._timer_ns = timer_ns
@@ -266,9 +265,8 @@ def _compare(
     result: DemoResult,
     stopwatch: _Stopwatch,
 ) -> None:
-    """Read one segment in every way there is, and compare and measure.
-
-    Records below the log start offset are deleted: no reader hands them out.
+    """Read one segment in every way, compare and measure. Readers do not return the deleted records
+    below the log start offset.
     """
     partition = metadata.topic_id_partition
     topic, number = partition.topic, partition.partition
@@ -326,7 +324,7 @@ def _compare(
 
 
 def _fresh_reader(store_url: str, metadata: RemoteLogSegmentMetadata) -> LogReader:
-    """A reader that has opened nothing yet and knows only this segment."""
+    """Return a new reader that knows only this segment."""
     known = InMemoryRemoteLogMetadataManager()
     known.load([metadata])
     return StoreReader(ObjectStorageManager(open_store(store_url)), known)
@@ -335,7 +333,7 @@ def _fresh_reader(store_url: str, metadata: RemoteLogSegmentMetadata) -> LogRead
 def _object_mismatch(
     metadata: RemoteLogSegmentMetadata, local: SegmentFiles, store_url: str
 ) -> str | None:
-    """Where the `.log` object is not the broker's file, or None."""
+    """Return where the `.log` object differs from the broker's file, or None."""
     storage = ObjectStorageManager(open_store(store_url))
     with local.open() as handle:
         if handle.size_bytes != metadata.segment_size_bytes:
@@ -349,7 +347,7 @@ def _object_mismatch(
 
 
 def _record_mismatch(stored: Sequence[RecordColumns], decoded: RecordColumns) -> str | None:
-    """Which column of records from the store is not that of the file, or None."""
+    """Return the column of records that differs between store and file, or None."""
     if sum(map(len, stored)) != len(decoded):
         return f"{sum(map(len, stored))} records came back of {len(decoded)}"
     start = 0

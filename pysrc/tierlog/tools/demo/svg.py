@@ -1,4 +1,4 @@
-"""Small charts as inline SVG: no script, no font, nothing from elsewhere.
+"""Makes small charts as inline SVG without scripts, fonts or external assets.
 
 Colours come from the page's style sheet by class (``c0`` to ``c5`` for series), so that one chart
 serves light and dark pages. Every mark has a title, which browsers show under the pointer.
@@ -34,7 +34,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A measurement of a series, and what to say about it."""
+    """A measurement of a series and its title."""
 
     series: int
     value: float
@@ -42,7 +42,7 @@ class Dot:
 
 
 def nice_ticks(limit: float, count: int = 5) -> list[float]:
-    """Round numbers from 0 up to at least ``limit``, about ``count`` steps."""
+    """Return round numbers from 0 to at least ``limit`` in about ``count`` steps."""
     if limit <= 0:
         return [0.0, 1.0]
     rough = limit / count
@@ -66,7 +66,7 @@ def bar_chart(
     *,
     base: float = 10.0,
 ) -> str:
-    """Horizontal bars from zero, one row each; ``base`` 1024 for round numbers of bytes."""
+    """Return horizontal bars from zero, one row each; ``base`` 1024 for round numbers of bytes."""
     longest = max((sum(value for _, value in bar.parts) for bar in bars), default=0.0)
     unit = 1.0
     while base > 10 and unit * base <= longest:
@@ -82,7 +82,7 @@ def bar_chart(
 
 
 def log_ticks(lowest: float, highest: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that enclose both; [0.1, 1] when there is nothing."""
+    """Return 1, 2 and 5 times powers of ten that enclose both; [0.1, 1] without values."""
     if not 0 < lowest <= highest:
         return [0.1, 1.0]
     exponents = range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)) + 2)
@@ -158,7 +158,7 @@ def _bar(
 
 
 def _stacked(dots: Sequence[Dot], place: Callable[[float], float]) -> Iterator[tuple[Dot, int]]:
-    """Each dot with the lowest row in which it touches none before it."""
+    """Yield each dot with the lowest row in which it touches no earlier dot."""
     ends: list[float] = []
     for dot in sorted(dots, key=lambda one: one.value):
         x = place(dot.value)

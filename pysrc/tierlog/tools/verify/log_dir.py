@@ -1,12 +1,12 @@
-"""Is a broker's log directory what it should be? Reads all of it and changes nothing.
+"""Checks a broker's log directory. It reads everything and changes nothing.
 
-Checked are every batch's checksum, offsets against file names and neighbours, leader epochs
-against their checkpoint, the index files against the batches, the checkpoints themselves, and
-the log's end against the high watermark. Behind a damaged batch the offset index says where to
-go on, so that one bad batch does not hide the next. ``deep`` also decodes every record, and looks
-for aborted transactions that the transaction index does not have.
+It checks every batch's checksum, offsets against file names and adjacent segments, leader epochs
+against their checkpoint, the index files against the batches, the checkpoints themselves, and the
+log's end against the high watermark. After a damaged batch the offset index gives the next
+position, so that one damaged batch does not hide the next. ``deep`` also decodes every record, and
+looks for aborted transactions that the transaction index does not have.
 
-The broker may be running: what it appends, renames or removes meanwhile is noted, not a problem.
+The broker may be running: its changes during the check are notes, not problems.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _WRITTEN_SO = (
 _CHANGED = ("changed", "the batches that were there a moment ago", "fewer", _LOOK_AGAIN)
 _DECODE_BYTES = 4 << 20
 
-# More damage than this in one segment is not worth a line each.
+# The maximum number of damaged batches of a segment that are reported one by one.
 _MAX_SCANS = 50
 _LAST_STOPS = frozenset({StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
 
-# Left out of a log, and no harm in it.
+# Skipped names that are harmless.
 _HARMLESS = frozenset({SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY})
 
 
@@ -119,7 +119,7 @@ def _damaged_checkpoints(problems: Iterable[CorruptDataError], tally: Tally) -> 
 
 
 def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
-    """Records that consumers have been given must still be there."""
+    """Check that the log reaches the high watermark, which consumers have read."""
     if end_offset is None or log.high_watermark is None or log.high_watermark <= end_offset:
         return
     tally.problem(
@@ -139,7 +139,7 @@ def _verify_segment(
     Returns the offset after its last batch; None, with a finding, when it could not be read.
     """
     try:
-        # Indexes first: what an entry points at is already in the log by then.
+        # Read the indexes first: their entries then point at batches that the log already has.
         indexes = {kind: (path, data) for kind, path, data in _read_indexes(segment, tally)}
         tables = _scan(segment, indexes["index"][1] if "index" in indexes else b"")
     except OSError as error:
@@ -168,7 +168,7 @@ def _verify_segment(
 
 
 def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
-    """The segment from its start, and from the next indexed batch behind each damaged one."""
+    """Scan the segment from its start, and from the next indexed batch after each damaged one."""
     tables = [scan_segment(segment.log_path)]
     positions = indexed_positions(offset_index)
     while tables[-1].stop_reason not in _LAST_STOPS and len(tables) < _MAX_SCANS:
@@ -182,7 +182,7 @@ def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
 def _verify_records(
     segment: SegmentFiles, end_position: int, tally: Tally, most_bytes: int
 ) -> None:
-    """Decode all batches, whose checksums the scan found right, a few MiB at a time."""
+    """Decode all batches with valid checksums, a few MiB at a time."""
     position, window = 0, _DECODE_BYTES
     try:
         with segment.open() as handle:
@@ -230,7 +230,7 @@ def _verify_aborts(
 
 
 def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
-    """A broker removes files while others look; anything else is a problem."""
+    """A running broker may delete files; other errors are problems."""
     if isinstance(error, FileNotFoundError):
         tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
         return
@@ -244,7 +244,7 @@ def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
 
 
 def _check_stops(segment: SegmentFiles, tables: Sequence[BatchTable], tally: Tally) -> None:
-    """Say why each scan stopped, and where the next one found batches again."""
+    """Report why each scan stopped, and where the next one found batches."""
     for table, following in zip(tables, (*tables[1:], None), strict=True):
         tally.add_batches(table)
         reason = table.stop_reason
@@ -268,7 +268,7 @@ def _check_stops(segment: SegmentFiles, tables: Sequence[BatchTable], tally: Tal
 
 
 def _misplaced(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> Iterator[Problem]:
-    # Where the scan stopped early, offsets are missing for a reason already told.
+    # When the scan stopped early, the missing offsets have been reported.
     stopped_early = table.stop_reason is not StopReason.END
     yield from check_batches(
         base_offset=table.base_offset,
@@ -284,7 +284,8 @@ def _misplaced(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> I
 
 
 def _read_indexes(segment: SegmentFiles, tally: Tally) -> Iterator[tuple[str, str, bytes]]:
-    """Kind, path and bytes of each index file; a finding for one that is missing or unreadable."""
+    """Yield kind, path and bytes of each index file; add a finding for a missing or unreadable
+    one."""
     paths = {
         "index": segment.offset_index_path,
         "timeindex": segment.time_index_path,
@@ -319,7 +320,7 @@ def _report_faults(
     for fault in faults:
         if segment.is_active and fault.what == "zero_tail":
             continue
-        # Of what lies behind a damaged batch the index may well be right.
+        # The index may be right about batches after a damaged one.
         if fault.what == "past_the_log" and table.stop_reason is not StopReason.END:
             continue
         # A crash leaves the tail of an active index in any state.

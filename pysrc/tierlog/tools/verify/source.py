@@ -1,4 +1,4 @@
-"""Is everything what it should be, on a disk or in a store? Reads all of it, changes nothing."""
+"""Checks a log directory or a store. It reads everything and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def verify(
 ) -> Report:
     """Check a log directory or a store; see `verify_log_dir` and `verify_store`.
 
-    What is wrong is a finding; an error is raised only when there is nothing to look at, and
-    ConfigError for the ``metadata`` of a log directory, which has none.
+    Damage is a finding. An error is raised only when the source cannot be opened; ConfigError for
+    ``metadata`` with a log directory, which has none.
     """
     if source.is_store:
         return verify_store(

@@ -1,10 +1,10 @@
-"""Is a store what it should be? Reads it and changes nothing.
+"""Checks a store. It reads and changes nothing.
 
-Always checked: the cluster marker; that every `.log` has its `.indexes` and the other way round;
-every section's checksum; sizes; that what the sections say fits together; that no offsets are
-missing between segments, and that transactions and leader epochs go on from one to the next.
-``deep`` reads every `.log` object whole: its checksum, its batches and records, and the indexes
-against them. With ``metadata`` the bucket is held against what that file says is in it.
+It always checks the cluster marker; that `.log` and `.indexes` objects belong together; every
+section's checksum; sizes; that the sections agree; that no offsets are missing between segments;
+and that transactions and leader epochs continue from one to the next.
+``deep`` reads every `.log` object: its checksum, batches and records, and the indexes against them.
+``metadata`` is a file to compare the bucket with.
 
 A store that does not answer is an error, not a finding.
 """
@@ -29,9 +29,9 @@ def verify_store(
     metadata: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a store: the findings of `audit_store`, and how much was looked at.
+    """Check a store; return the findings of `audit_store` and the amount of data checked.
 
-    ``now_ms`` tells what is just being copied from what was left behind.
+    ``now_ms`` separates active copies from abandoned ones.
     """
     rules = AuditRules(now_ms=now_ms, deep=deep, max_decompressed_bytes=max_decompressed_bytes)
     audit = audit_store(url, rules, metadata=metadata, progress=progress)
