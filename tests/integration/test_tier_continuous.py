@@ -55,6 +55,8 @@ BROKER = {
     "log.initial.task.delay.ms": 1000,
 }
 TOPICS = {"orders": 2, "reborn": 1}
+# How often each topic is created. Each life begins at offset 0 again.
+LIVES = {"orders": 1, "reborn": 2}
 PAUSE = threading.Event()
 # What the sidecar says of its broker.
 AWAY, BACK = "does not answer: ", "the broker answers again"
@@ -144,11 +146,12 @@ class Load:
     def knows(self, topic: str, number: int, offset: int, crc: int) -> bool:
         """Return whether the partition may have this record at `offset`.
 
-        An acked offset has its record, or one that was never acked. Another offset has a record
-        that was sent there: a retry stores a record twice when the broker dies before its ack.
+        An offset that was acked in each life of the topic has one of the acked records, or one
+        that was never acked. Any other offset has a record that was sent to the partition: a
+        retry stores a record twice when the broker dies before its ack.
         """
-        acked = self.acked.get((topic, number, offset))
-        if acked is None:
+        acked = self.acked[topic, number, offset]
+        if len(acked) < LIVES[topic]:
             return crc in self._sent_to[topic, number]
         return crc in acked or crc in self.unsettled
 
