@@ -13,7 +13,7 @@ import pytest
 from spark_udfs import audit, store_audit
 from spark_udfs.store_audit import AuditTables
 from spark_udfs.types import spark_schema
-from tests.tools.bucket_damage import DAMAGES, Bucket
+from tests.tools.audit.bucket_damage import DAMAGES, Bucket
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tierlog.errors import ConfigError
 from tierlog.tools.audit.rows import (

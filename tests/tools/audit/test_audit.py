@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tools.bucket_damage import DAMAGES, Bucket, Damage, Expected
+from tests.tools.audit.bucket_damage import DAMAGES, Bucket, Damage, Expected
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tests.tools.golden_copy import overwrite
 from tierlog.cli import main

@@ -24,7 +24,7 @@ from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.testing.events import MARKED, cut, delete_partition, finish, move
 from tierlog.testing.segments import DELETING, FINISHED, PARTITION, STARTED, partition_of, segment
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOLDEN_V2 = ROOT / "tests" / "data" / "metadata" / "v2.sqlite"
 PAYMENTS = partition_of("payments", 3)
 

@@ -17,7 +17,7 @@ from tierlog.remote.index_files.family import RemoteIndexFiles, RemoteLogIndexEn
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.testing.segments import PARTITION, partition_of, segment
 
-from .remote_index_model import MOST, NAMES, Model, Tiered, folder, tiered
+from tests.remote.index_files.model import MOST, NAMES, Model, Tiered, folder, tiered
 
 
 def open_files(

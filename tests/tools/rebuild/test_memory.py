@@ -18,7 +18,7 @@ from tests.oracle import build
 from tests.oracle.primitives import crc32
 from tierlog._core import crc32c
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MIB = 1 << 20
 MOST_MB = 200
 # Every task of a rebuild with its pieces, one after the other in one process.

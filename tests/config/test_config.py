@@ -28,7 +28,7 @@ from tierlog.config import (
 from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS
 from tierlog.errors import ConfigError
 
-CONFIG_PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIG.md"
+CONFIG_PAGE = Path(__file__).resolve().parents[2] / "docs" / "CONFIG.md"
 COPY = "remote.log.manager.copy.max.bytes.per.second"
 WRITE = "remote.log.manager.write.quota.default"
 MAX_LONG = 2**63 - 1

@@ -18,8 +18,8 @@ from tests.oracle import remote_index as oracle
 from tierlog.errors import CorruptDataError
 from tierlog.remote.index_files import file as remote_index_file
 
-from .remote_index_model import NAMES, Model, Tiered, folder, tiered
-from .test_remote_index_files import (
+from tests.remote.index_files.model import NAMES, Model, Tiered, folder, tiered
+from tests.remote.index_files.test_index_files import (
     ROW,
     check,
     fetcher,

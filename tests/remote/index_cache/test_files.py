@@ -31,7 +31,7 @@ from tierlog.errors import ClosedError, ConfigError, CorruptDataError
 from tierlog.remote.index_cache.directory import CachedFileName
 from tierlog.remote.segment.indexes import IndexesHeader, IndexKind
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def filled(open_cache: OpenCache, *wanted: Indexed) -> None:

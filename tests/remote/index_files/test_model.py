@@ -14,8 +14,8 @@ from tests.oracle import remote_index as oracle
 from tests.oracle.strategies import profile
 from tierlog.remote.index_files.family import RemoteIndexFiles
 
-from .remote_index_model import NAMES, Model, Tiered, folder, tiered
-from .test_remote_index_files import as_oracle, fetcher, found, metadata_of
+from tests.remote.index_files.model import NAMES, Model, Tiered, folder, tiered
+from tests.remote.index_files.test_index_files import as_oracle, fetcher, found, metadata_of
 
 FAR = 2**31 - 40
 offsets = st.integers(0, 400)

@@ -36,7 +36,7 @@ from tierlog.testing.segments import (
     uuid_of,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HISTORY_PARTITIONS = [partition_of("orders", number) for number in range(3)]
 
 
@@ -153,7 +153,7 @@ def test_a_killed_writer_leaves_before_or_after(path: Path) -> None:
     one event more."""
     script = (
         "import sys\n"
-        "from tests.remote.test_metadata_sqlite import history\n"
+        "from tests.remote.metadata.test_sqlite import history\n"
         "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
         "manager = SqliteRemoteLogMetadataManager(sys.argv[1])\n"
         "for number, happen in enumerate(history()):\n"

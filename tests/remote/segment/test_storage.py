@@ -536,7 +536,7 @@ def test_a_copy_adds_little_memory(tmp_path: Path) -> None:
 import sys
 import google_crc32c
 from tierlog.testing.segments import segment
-from tests.remote.test_remote_storage import indexes_of
+from tests.remote.segment.test_storage import indexes_of
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import LocalStore
 def peak():
@@ -559,7 +559,7 @@ print(peak() - before)
 """
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
         timeout=300,
         capture_output=True,
         text=True,
