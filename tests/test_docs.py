@@ -14,12 +14,11 @@ import click
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, golden_segments
+from tests.pages import README, ROOT
 from tierlog.cli.command import tierlog as tierlog_command
 from tierlog.config.kinds import settings
 from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 DISK = DATA_DIR / "clean" / "disk1"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = FENCED.findall(README)

@@ -146,3 +146,40 @@ def test_unsafe_stands_where_it_is_allowed() -> None:
         name for name in tracked(".rs") if re.search(r"\bunsafe (\{|fn|impl|extern)", text_of(name))
     }
     assert found <= allowed
+
+
+# Rooms without a folder in `tierlog`: the native parts, the judges, and tests of the whole.
+TEST_ROOMS = {
+    "hot": "the Cython module",
+    "integration": "beside real brokers",
+    "kafka_tools": "Kafka's own tools",
+    "native": "the Rust module",
+    "oracle": "the second implementation of each format",
+    "oracle_tests": "tests of that one",
+    "packaging": "wheels",
+    "reliability": "promises, over faults",
+    "settings": "every setting",
+    "spark": "spark_udfs",
+}
+
+
+def test_tests_mirror_the_package() -> None:
+    folders = {
+        Path(name).relative_to("tests").parent
+        for name in tracked(".py")
+        if name.startswith("tests/") and Path(name).name.startswith("test_")
+    }
+    strange = [
+        str(folder)
+        for folder in folders
+        if folder.parts
+        and folder.parts[0] not in TEST_ROOMS
+        and not (ROOT / "pysrc" / "tierlog" / folder).is_dir()
+    ]
+    assert strange == []
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several test modules use lies in a module of its own."""
+    imports = re.compile(r"^\s*from tests\.(?:\w+\.)*test_\w+ import", re.MULTILINE)
+    assert [name for name in tracked(".py") if imports.search(text_of(name))] == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fetch.test_fetcher import TwoTiers
+from tests.fetch.two_tiers import TwoTiers
 from tests.fetch.views import consumed
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError

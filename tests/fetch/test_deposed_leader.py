@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import tierlog
-from tests.fetch.test_fetcher import TwoTiers
-from tests.fetch.test_fetcher_waiting import WAIT_S, Gated, PromptPool, remade
+from tests.fetch.two_tiers import TwoTiers
 from tests.fetch.views import consumed, whole_view
+from tests.fetch.waiting import WAIT_S, Gated, PromptPool, remade
 from tests.kafka_tools.golden import DATA_DIR, truth_records
 from tests.kafka_tools.support import wait_until
 from tests.oracle import batches as oracle

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.test_fetcher import TwoTiers, boundaries
+from tests.fetch.two_tiers import TwoTiers, boundaries
 from tierlog.clock import ManualClock
 from tierlog.config import Config
 from tierlog.fetch.setup import open_fetcher

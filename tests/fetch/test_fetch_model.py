@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.test_fetcher import TwoTiers
+from tests.fetch.two_tiers import TwoTiers
 from tests.oracle import batches as oracle
 from tests.proofs import usually
 from tierlog.log.log_dir import PartitionLog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.test_fetcher import TIERED, TwoTiers, boundaries
+from tests.fetch.two_tiers import TIERED, TwoTiers, boundaries
 from tests.fetch.views import oracle_batches
 from tests.oracle import batches as oracle
 from tierlog.fetch.offsets import OffsetReader, SpecialTimestamp

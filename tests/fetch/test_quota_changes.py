@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.test_fetcher import TwoTiers
-from tests.fetch.test_fetcher_waiting import WAIT_S, Gated, at, both, remade, size
+from tests.fetch.two_tiers import TwoTiers
+from tests.fetch.waiting import WAIT_S, Gated, at, both, remade, size
 from tests.kafka_tools.support import wait_until
 from tests.proofs import usually
 from tierlog.clock import ManualClock

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fetch.test_fetcher_waiting import PromptPool
+from tests.fetch.waiting import PromptPool
 from tests.kafka_tools.support import wait_until
 from tests.oracle import batches as oracle
 from tests.tiering.topic_lives import END, NEW, OLD, Life, Lives, RecordRow

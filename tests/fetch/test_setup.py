@@ -16,8 +16,8 @@ from tests.fetch.tier import (
     PATIENCE,
     Tier,
     made_batch,
-    tier_only,
 )
+from tests.fetch.tier_only import END, TierOnly
 from tests.kafka_tools.support import wait_until
 from tests.settings.observing import files_of
 from tests.tools.golden_copy import overwrite
@@ -25,23 +25,11 @@ from tierlog.config import Config, RemoteIndexConfig
 from tierlog.fetch.fetcher import Fetcher
 from tierlog.fetch.setup import open_fetcher
 from tierlog.reader.store_reader import StoreReader
-from tierlog.reader.types import FetchPartition, FetchRequest, FetchView
+from tierlog.reader.types import FetchPartition, FetchRequest
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.segment.indexes import IndexKind
-from tierlog.types import TopicIdPartition
 
 MIB = 1 << 20
-END = 200
-
-
-class TierOnly:
-    """A host whose disk has nothing left of the log."""
-
-    def __init__(self, tier: Tier) -> None:
-        self._view = tier_only(tier, END)
-
-    def view(self, partition: TopicIdPartition) -> FetchView | None:
-        return self._view if partition == PARTITION else None
 
 
 def request_of(offset: int, max_bytes: int) -> FetchRequest:

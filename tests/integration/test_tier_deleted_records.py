@@ -19,7 +19,7 @@ import pytest
 import tierlog
 from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import wait_until
-from tests.sidecar.test_run import Told, running
+from tests.sidecar.running import Told, running
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.sidecar import Outcome

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.data.maker import workloads as w
 from tests.data.maker.producing import BatchProducer, grouped, mixed
-from tests.fetch.test_fetcher import TwoTiers
+from tests.fetch.two_tiers import TwoTiers
 from tests.integration.kafka_wire import KafkaWire
 from tests.kafka_tools import KafkaBroker, wait_until
 from tests.oracle import batches as oracle

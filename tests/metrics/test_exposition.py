@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from tests.metrics.promtool import find_promtool
-from tests.metrics.test_recorder import Pool, partition, set_all
+from tests.metrics.support import Pool, partition, set_all
 from tests.remote.index_cache.segments import stored
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig

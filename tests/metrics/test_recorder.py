@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import tierlog
+from tests.metrics.support import Pool, partition, set_all
 from tierlog.clock import ManualClock
 from tierlog.metrics import PartitionMetrics, RemoteEvent, RemoteLogMetrics
-from tierlog.types import TopicIdPartition, random_kafka_uuid
+from tierlog.types import random_kafka_uuid
 
-TOPIC_ID = random_kafka_uuid()
 THREADS = 8
 ROUNDS = 2_000
-
-
-def partition(topic: str = "orders", number: int = 0, topic_id: str = TOPIC_ID) -> TopicIdPartition:
-    return TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
 
 
 @pytest.fixture
@@ -143,15 +137,6 @@ def test_no_gauge_is_negative(metrics: RemoteLogMetrics) -> None:
     assert found.retention_percent == {("orders", 0): (0, 0)}
 
 
-def set_all(handle: PartitionMetrics) -> None:
-    handle.copy_started()
-    handle.copied(10)
-    handle.set_copy_lag(size_bytes=900, segments=9)
-    handle.set_delete_lag(size_bytes=800, segments=8)
-    handle.set_remote_log(size_bytes=700, metadata_count=7, computation_ms=6)
-    handle.set_retention_percent(total_percent=50, local_percent=40)
-
-
 def test_a_late_task_brings_nothing_back(metrics: RemoteLogMetrics) -> None:
     handle = metrics.partition(partition())
     set_all(handle)
@@ -219,28 +204,6 @@ def test_deletions_of_a_whole_topic_count_without_a_leader(metrics: RemoteLogMet
     assert found.totals[RemoteEvent.DELETE_REQUESTS].count == 1
     assert found.totals[RemoteEvent.DELETE_ERRORS].count == 1
     assert (found.counts.segments_deleted, found.counts.deleted_bytes) == (1, 70)
-
-
-@dataclass
-class Run:
-    running_ms: int
-
-
-class Pool:
-    size = 4
-    runs = 17
-
-    def __init__(self, *running_ms: int) -> None:
-        self._running = [Run(each) for each in running_ms]
-
-    def idle_ratio(self) -> float:
-        return 0.25
-
-    def queued(self) -> int:
-        return 3
-
-    def running(self) -> Sequence[Run]:
-        return self._running
 
 
 def test_pools_are_asked_when_somebody_looks(metrics: RemoteLogMetrics) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.native.bomb import zstd_of_zeros
 from tests.oracle import build
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN_BYTES = 128 << 10
 DECODE = """
 import sys, tierlog
 
@@ -25,15 +24,6 @@ try:
 except tierlog.CorruptDataError as error:
     print(error.reason, peak_kib() - before)
 """
-
-
-def zstd_of_zeros(size_bytes: int) -> bytes:
-    """A zstd frame without content size whose every block is one repeated byte (RFC 8878)."""
-    blocks = size_bytes // RUN_BYTES
-    # Block header: last block, type 1 (one byte repeated), size; little-endian, three bytes.
-    block = struct.pack("<I", RUN_BYTES << 3 | 1 << 1)[:3] + b"\0"
-    last = struct.pack("<I", RUN_BYTES << 3 | 1 << 1 | 1)[:3] + b"\0"
-    return b"\x28\xb5\x2f\xfd\x00\x58" + block * (blocks - 1) + last
 
 
 def test_a_zstd_bomb_stays_within_64_mib(tmp_path: Path) -> None:

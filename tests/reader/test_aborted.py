@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fetch.tier import FIRST_TIMESTAMP_MS, PARTITION, Tier, made_batch, tier_only
+from tests.fetch.tier import PARTITION, Tier, made_batch, tier_only
 from tests.fetch.views import Row, consumed, truth
-from tests.oracle import batches as oracle
-from tests.oracle.build import batch, end_transaction_marker
-from tests.oracle.model import Record
-from tests.reader.test_remote_damage import lineage_of
+from tests.reader.lineages import lineage_of
+from tests.reader.transactions import data, marker, snapshot_after
 from tierlog.log.log_dir import PartitionLog
-from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.aborted import TransactionReader
 
@@ -22,46 +19,9 @@ PRODUCER, EARLIER, OTHER = 7, 8, 9
 CUT = 50
 
 
-def data(offset: int, producer_id: int, epoch: int) -> bytes:
-    record = Record(
-        offset=offset,
-        timestamp_ms=FIRST_TIMESTAMP_MS + offset,
-        key=None,
-        value=b"of a transaction",
-        headers=(),
-    )
-    return batch(
-        [record],
-        leader_epoch=epoch,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-    )
-
-
-def marker(offset: int, producer_id: int, epoch: int, *, commit: bool) -> bytes:
-    return end_transaction_marker(
-        offset=offset,
-        timestamp_ms=FIRST_TIMESTAMP_MS + offset,
-        producer_id=producer_id,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        commit=commit,
-        leader_epoch=epoch,
-    )
-
-
 def log_of(begin: int, end: int, epoch: int, special: dict[int, bytes]) -> list[bytes]:
     """One batch an offset, plain ones where there is no `special` one."""
     return [special.get(one) or made_batch(one, epoch=epoch) for one in range(begin, end)]
-
-
-def snapshot_after(folder: Path, batches: Sequence[bytes]) -> bytes:
-    folder.mkdir()
-    path = folder / f"{oracle.parse(batches[0]).base_offset:020d}.log"
-    path.write_bytes(b"".join(batches))
-    return rebuild_indexes(str(path)).producer_snapshot
 
 
 def log_on(folder: Path, batches: Sequence[bytes], tier: Tier) -> PartitionLog:

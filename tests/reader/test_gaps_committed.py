@@ -9,7 +9,7 @@ import pytest
 
 import tierlog
 from tests.fetch.tier import Tier, made_batch, tier_only
-from tests.reader.test_aborted import data, marker, snapshot_after
+from tests.reader.transactions import data, marker, snapshot_after
 from tierlog.cli import main
 from tierlog.errors import GapError
 from tierlog.log.files import read_small

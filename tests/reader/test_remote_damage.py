@@ -11,6 +11,7 @@ import pytest
 
 from tests.fetch.tier import Later, Tier, check, expected, made_batch
 from tests.oracle.build import repair_crc
+from tests.reader.lineages import lineage_of
 from tierlog.clock import ManualClock
 from tierlog.errors import (
     CorruptDataError,
@@ -19,7 +20,6 @@ from tierlog.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.reader.memory import FetchMemory
 from tierlog.reader.read_ahead import ReadAheadSettings
 from tierlog.reader.remote_batches import RemoteBatchReader
@@ -44,10 +44,6 @@ def tier(tmp_path: Path) -> Tier:
         tier.add([made_batch(start + one, size=1000) for one in range(COUNT)])
     tier.store.reads.clear()
     return tier
-
-
-def lineage_of(*entries: tuple[int, int]) -> LeaderEpochs:
-    return LeaderEpochs(tuple(EpochEntry(*entry) for entry in entries))
 
 
 def position_of(tier: Tier, row: int) -> int:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.fetch.test_setup import TierOnly
 from tests.fetch.tier import PARTITION, PATIENCE, Tier, made_batch
+from tests.fetch.tier_only import TierOnly
 from tests.kafka_tools.support import wait_until
 from tests.settings.observing import Place, command, files_of
 from tierlog.clock import Clock, ManualClock

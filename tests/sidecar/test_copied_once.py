@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiering.hosts import GoldenLog
-from tests.tiering.test_manager import EPOCH, Node
+from tests.tiering.node import EPOCH, Node
 from tests.tiering.topic_lives import END, NAME, Lives
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.cli import main

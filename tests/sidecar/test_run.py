@@ -3,77 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kafka_tools.support import wait_until
+from tests.sidecar.running import Told, running
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import SystemClock
-from tierlog.config import Config, QuotaConfig, RemoteLogConfig
+from tierlog.config import QuotaConfig, RemoteLogConfig
 from tierlog.errors import ConfigError
 from tierlog.quota import QuotaManager
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.urls import open_store
-from tierlog.sidecar import Outcome, Sidecar, Status, TierListener, TierRow
+from tierlog.sidecar import Outcome, Sidecar
 from tierlog.sidecar.sidecar import STUCK_MS
 from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.task_pool import Again, Task
-
-QUICK = RemoteLogConfig(manager_task_interval_ms=20)
-
-
-@dataclass
-class Told(TierListener):
-    rows: list[TierRow] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    statuses: list[Status] = field(default_factory=list)
-
-    def on_row(self, row: TierRow) -> None:
-        self.rows.append(row)
-
-    def on_warning(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def on_failure(self, task: str, text: str) -> None:
-        self.failures.append(f"{task}: {text}")
-
-    def on_status(self, status: Status) -> None:
-        self.statuses.append(status)
-
-    def bases(self, outcome: Outcome) -> list[tuple[str, int]]:
-        return sorted((row.topic, row.base_offset) for row in self.rows if row.outcome is outcome)
-
-    def looks(self, count: int) -> Callable[[], bool]:
-        """Whether so many more looks are over."""
-        until = len(self.statuses) + count
-        return lambda: len(self.statuses) >= until
-
-
-@contextmanager
-def running(folder: Path, log_dirs: list[Path], **settings: Any) -> Iterator[Told]:
-    (folder / "store").mkdir(exist_ok=True)
-    told, stop = Told(), threading.Event()
-    with Sidecar(
-        [str(path) for path in log_dirs],
-        (folder / "store").as_uri(),
-        state_dir=str(folder / "state"),
-        config=Config(remote_log=settings.pop("remote_log", QUICK)),
-        **settings,
-    ) as sidecar:
-        thread = threading.Thread(target=sidecar.run, args=[stop, told])
-        thread.start()
-        try:
-            yield told
-        finally:
-            stop.set()
-            thread.join()
 
 
 def test_segments_are_copied_as_they_appear(tmp_path: Path) -> None:

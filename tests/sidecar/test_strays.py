@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.segment.test_indexes import DESCRIPTION
+from tests.remote.segment.sections import DESCRIPTION
 from tierlog.clock import ManualClock
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager

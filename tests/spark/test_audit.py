@@ -11,34 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_udfs import audit, store_audit
-from spark_udfs.store_audit import AuditTables
 from spark_udfs.types import spark_schema
+from tests.spark.audits import LATER_MS, ROWS, TABLES, agree, rows_of
 from tests.tools.audit.bucket_damage import DAMAGES, Bucket
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tierlog.errors import ConfigError
 from tierlog.tools.audit.rows import (
-    AuditedSegment,
     AuditRules,
-    DeletionRow,
-    EpochSizeRow,
-    RetentionRow,
 )
-from tierlog.tools.audit.store import StoreAudit, audit_store
-from tierlog.tools.findings import Finding
+from tierlog.tools.audit.store import audit_store
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-LATER_MS = 1 << 42
-ROWS: dict[str, type[DataclassInstance]] = {
-    "segments": AuditedSegment,
-    "findings": Finding,
-    "epoch_sizes": EpochSizeRow,
-    "retention": RetentionRow,
-    "deletions": DeletionRow,
-}
-TABLES = tuple(ROWS)
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTED = re.compile(r"^\| `(\w+)` \| `(topic [^`]*|severity [^`]*)`", re.MULTILINE)
 
@@ -60,32 +45,6 @@ def bucket(tiered: Bucket, tmp_path: Path) -> Bucket:
         metadata=Path(shutil.copy(tiered.metadata, tmp_path)),
         second=tiered.second,
     )
-
-
-def plain(value: Any) -> Any:
-    """A value as Spark has it."""
-    if hasattr(value, "_asdict"):
-        return value._asdict()
-    return [plain(one) for one in value] if isinstance(value, tuple) else value
-
-
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=repr)
-
-
-def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    return in_order([row.asDict(recursive=True) for row in frame.collect()])
-
-
-def agree(tables: AuditTables, local: StoreAudit) -> None:
-    """All five, row for row."""
-    for name in TABLES:
-        frame: DataFrame = getattr(tables, name)
-        rows = [
-            {column: plain(getattr(row, column)) for column in frame.columns}
-            for row in getattr(local, name)
-        ]
-        assert rows_of(frame) == in_order(rows), name
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -11,10 +11,10 @@ import pytest
 from spark_udfs import audit, rebuild_indexes, register
 from tests.kafka_tools.golden import truth_records
 from tests.remote.s3_server import S3Server, running_s3_server
+from tests.spark.audits import LATER_MS, agree
 from tests.spark.growing import fill_store
 from tests.spark.query import Query
 from tests.spark.source import as_truth, truth
-from tests.spark.test_audit import LATER_MS, agree
 from tierlog.tools.audit.rows import AuditRules
 from tierlog.tools.audit.store import audit_store
 from tierlog.tools.rebuild.index import rebuild_index

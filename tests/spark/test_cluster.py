@@ -19,7 +19,7 @@ import spark_udfs
 import tierlog
 from tests.kafka_tools.golden import DATA_DIR
 from tests.spark.cluster import PACKAGES, environment, interpreter, standalone_cluster
-from tests.spark.test_rebuild import tree
+from tests.spark.rebuilds import tree
 from tierlog.tools.rebuild.index import rebuild_index
 
 TOOL = str(Path(sys.executable).with_name("tierlog"))

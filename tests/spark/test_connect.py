@@ -17,9 +17,9 @@ from spark_udfs import audit, rebuild_indexes, ship
 from spark_udfs.datasource import TierlogDataSource
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_records
 from tests.kafka_tools.support import LOOPBACK, tail_text, wait_until
+from tests.spark.audits import LATER_MS, agree
 from tests.spark.growing import GrowingStore, fill_store
-from tests.spark.test_audit import LATER_MS, agree
-from tests.spark.test_rebuild import Seen, tree
+from tests.spark.rebuilds import Seen, tree
 from tierlog import _core
 from tierlog.tools.audit.rows import AuditRules
 from tierlog.tools.audit.store import audit_store

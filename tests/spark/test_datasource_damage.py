@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, truth_records
-from tests.native.test_bomb import zstd_of_zeros
+from tests.native.bomb import zstd_of_zeros
 from tests.oracle import build
 from tests.oracle.model import HEADER_BYTES
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
-from tests.test_docs import README, ROOT
+from tests.pages import README, ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,6 +22,7 @@ from tests.kafka_tools.golden import DATA_DIR
 from tests.kafka_tools.tools import dump_log_segments
 from tests.proofs import usually
 from tests.spark.cluster import environment
+from tests.spark.rebuilds import Seen, tree
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
@@ -43,12 +44,6 @@ UNCLEAN = DATA_DIR / "unclean" / "disk1"
 TOOL = str(Path(sys.executable).with_name("tierlog"))
 
 Rows = Callable[[Iterable[Any]], Iterator[Any]]
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every file but the hidden ones, which a store's writer may leave when it is killed."""
-    files = (path for path in folder.rglob("[!.]*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(autouse=True)
@@ -122,19 +117,6 @@ def test_large_segments_are_scanned_in_pieces(spark: SparkSession, tmp_path: Pat
     expected = segment_table(report_outcomes(pooled))
     assert built.segments.toArrow().to_pylist() == expected.to_pylist()
     assert progress.total_bytes == progress.done_bytes == pooled.summary.size_bytes
-
-
-class Seen:
-    """What progress was told."""
-
-    total_bytes = 0
-    done_bytes = 0
-
-    def start(self, total_bytes: int) -> None:
-        self.total_bytes += total_bytes
-
-    def advance(self, size_bytes: int, now_at: str = "") -> None:
-        self.done_bytes += size_bytes
 
 
 def test_damage_is_a_row_and_no_failed_job(

@@ -16,8 +16,8 @@ from typing_extensions import Buffer
 
 from tests.descriptors import open_below
 from tests.kafka_tools.golden import DATA_DIR
+from tests.tiering.copying import FailingStore, Tier, three_batches
 from tests.tiering.hosts import GoldenLog
-from tests.tiering.test_copy import FailingStore, Tier, three_batches
 from tierlog._core import crc32c
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
-from tests.tiering.test_copy import FailingStore, Tier
+from tests.tiering.copying import FailingStore, Tier
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import ClosedError

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiering.hosts import GoldenLog
-from tests.tiering.test_manager import Node, rolled
-from tests.tiering.test_retention import World, overlaps, st_world
+from tests.tiering.node import Node, rolled
+from tests.tiering.world import World, overlaps, st_world
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.metrics.server import start_metrics_server
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState

@@ -16,7 +16,7 @@ from tests.oracle.compression import GZIP, LZ4, lz4_frame
 from tests.oracle.model import Record
 from tests.oracle.primitives import varint
 from tests.settings.observing import command
-from tests.sidecar.test_run import running
+from tests.sidecar.running import running
 from tierlog.metrics import RemoteLogMetrics
 
 BASE_MS = 1_700_000_000_000

@@ -17,10 +17,9 @@ import pytest
 
 from tests.kill import dies
 from tests.proofs import usually
-from tierlog.remote.index_files.family import RemoteIndexFiles
-
 from tests.remote.index_files.model import NAMES, Model, folder, tiered
-from tests.remote.index_files.test_index_files import ROW, check, fetcher, found, metadata_of, open_files
+from tests.remote.index_files.support import ROW, check, fetcher, found, metadata_of, open_files
+from tierlog.remote.index_files.family import RemoteIndexFiles
 
 ROTATE_BYTES = 2 * len(ROW[0].data) + 50
 CALLS = ("open", "pwrite", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")

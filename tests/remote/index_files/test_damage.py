@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.oracle import remote_index as oracle
-from tierlog.errors import CorruptDataError
-from tierlog.remote.index_files import file as remote_index_file
-
 from tests.remote.index_files.model import NAMES, Model, Tiered, folder, tiered
-from tests.remote.index_files.test_index_files import (
+from tests.remote.index_files.support import (
     ROW,
     check,
     fetcher,
@@ -27,6 +24,8 @@ from tests.remote.index_files.test_index_files import (
     metadata_of,
     open_files,
 )
+from tierlog.errors import CorruptDataError
+from tierlog.remote.index_files import file as remote_index_file
 
 ROTATE_BYTES = 2 * len(ROW[0].data) + 50
 SMALL = [tiered(0, 19), tiered(20, 39), tiered(40, 59)]

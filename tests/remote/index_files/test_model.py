@@ -12,10 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.oracle import remote_index as oracle
 from tests.oracle.strategies import profile
-from tierlog.remote.index_files.family import RemoteIndexFiles
-
 from tests.remote.index_files.model import NAMES, Model, Tiered, folder, tiered
-from tests.remote.index_files.test_index_files import as_oracle, fetcher, found, metadata_of
+from tests.remote.index_files.support import as_oracle, fetcher, found, metadata_of
+from tierlog.remote.index_files.family import RemoteIndexFiles
 
 FAR = 2**31 - 40
 offsets = st.integers(0, 400)

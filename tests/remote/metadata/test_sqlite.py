@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.remote.metadata.histories import HISTORY_PARTITIONS, history
 from tierlog.errors import RemoteMetadataError
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
@@ -37,7 +37,6 @@ from tierlog.testing.segments import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-HISTORY_PARTITIONS = [partition_of("orders", number) for number in range(3)]
 
 
 @pytest.fixture
@@ -153,7 +152,7 @@ def test_a_killed_writer_leaves_before_or_after(path: Path) -> None:
     one event more."""
     script = (
         "import sys\n"
-        "from tests.remote.metadata.test_sqlite import history\n"
+        "from tests.remote.metadata.histories import history\n"
         "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
         "manager = SqliteRemoteLogMetadataManager(sys.argv[1])\n"
         "for number, happen in enumerate(history()):\n"
@@ -182,36 +181,6 @@ def test_a_killed_writer_leaves_before_or_after(path: Path) -> None:
             done += 1
         assert everything(manager) == everything(expected)
         manager.close()
-
-
-Event = Callable[[InMemoryRemoteLogMetadataManager], None]
-
-
-def event(call: Callable[..., None], *arguments: object, **named: object) -> Event:
-    return lambda manager: call(manager, *arguments, **named)
-
-
-def history() -> list[Event]:
-    """The same single events every time: leaders that follow each other copy, cut and delete."""
-    one = InMemoryRemoteLogMetadataManager
-    events: list[Event] = []
-    for number in range(400):
-        epoch, place = number // 7, HISTORY_PARTITIONS[number % 3]
-        metadata = segment(str(number), number * 10, number * 10 + 99, partition=place)
-        events += [
-            event(one.claim_leadership, place, epoch),
-            event(one.add, metadata, leader_epoch=epoch),
-            event(move, metadata, FINISHED),
-            event(one.advance_log_start_offset, place, number),
-        ]
-        if number % 4 == 1:
-            events.append(event(cut, metadata, number * 10 + 50))
-        if number % 4 == 3:
-            events += [event(move, metadata, DELETING), event(move, metadata, GONE)]
-        if number % 20 == 19:
-            steps = (MARKED, DELETION_STARTED, DELETION_FINISHED)
-            events += [event(delete_partition, state, partition=place) for state in steps]
-    return events
 
 
 def everything(manager: InMemoryRemoteLogMetadataManager) -> list[object]:

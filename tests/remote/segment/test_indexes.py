@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracle.strategies import profile
+from tests.remote.segment.sections import DESCRIPTION, SECTIONS
 from tierlog.errors import CorruptDataError
 from tierlog.remote.segment.description import SegmentDescription, decode_segment, encode_segment
 from tierlog.remote.segment.indexes import (
@@ -26,36 +27,11 @@ from tierlog.remote.segment.indexes import (
     read_sections,
 )
 from tierlog.remote.urls import open_store
-from tierlog.testing.segments import FINISHED, PARTITION, segment, uuid_of
+from tierlog.testing.segments import PARTITION, uuid_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-SECTIONS = {
-    IndexKind.OFFSET: b"offset-index" * 3,
-    IndexKind.TIME: b"time-index" * 5,
-    IndexKind.TRANSACTION: b"",
-    IndexKind.PRODUCER_SNAPSHOT: b"\x00\x01producers",
-    IndexKind.LEADER_EPOCH: b"0\n1\n0 0\n",
-    IndexKind.REMOTE_LOG: bytes(range(256)),
-    IndexKind.BATCH_CHECKSUM: b"checksums",
-}
-DESCRIPTION = SegmentDescription(
-    metadata=segment(
-        "a",
-        10,
-        99,
-        epochs=((0, 0), (4, 50)),
-        size_bytes=1_000,
-        bytes_per_epoch=((0, 600), (4, 400)),
-        log_crc32c=0xDEADBEEF,
-        txn_index_empty=True,
-        state=FINISHED,
-    ),
-    record_count=90,
-    batch_count=7,
-    cluster_id="cluster",
-)
 GOLDEN = encode_indexes(DESCRIPTION, SECTIONS)
 
 

@@ -15,6 +15,7 @@ import google_crc32c
 import pytest
 
 from tests.remote.s3_server import S3Server
+from tests.remote.segment.stored import SECTIONS, indexes_of
 from tierlog.errors import (
     CorruptDataError,
     RemoteResourceNotFoundError,
@@ -28,8 +29,7 @@ from tierlog.remote.segment.bucket import (
     describe_segments,
     list_segments,
 )
-from tierlog.remote.segment.description import SegmentDescription
-from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexKind, encode_indexes
+from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexKind
 from tierlog.remote.segment.layout import CLUSTER_KEY, claim_cluster, indexes_key, log_key
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import LocalStore, ObjectStore, open_store
@@ -39,15 +39,6 @@ from tierlog.testing.stores import MIB, patterned
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-SECTIONS = {
-    IndexKind.OFFSET: b"offset-index",
-    IndexKind.TIME: b"time-index",
-    IndexKind.TRANSACTION: b"",
-    IndexKind.PRODUCER_SNAPSHOT: b"snapshot",
-    IndexKind.LEADER_EPOCH: b"0\n1\n0 0\n",
-    IndexKind.REMOTE_LOG: b"entries",
-    IndexKind.BATCH_CHECKSUM: b"checksums",
-}
 LOG = patterned(2 * MIB + 77)
 _numbers = count()
 
@@ -61,13 +52,6 @@ def described(name: str, start_offset: int = 0, log: bytes = LOG) -> RemoteLogSe
         log_crc32c=google_crc32c.value(log),
         bytes_per_epoch=((0, len(log)),),
     )
-
-
-def indexes_of(
-    metadata: RemoteLogSegmentMetadata, sections: dict[IndexKind, bytes] | None = None
-) -> bytes:
-    description = SegmentDescription(metadata=metadata, record_count=10, batch_count=2)
-    return encode_indexes(description, sections or SECTIONS)
 
 
 @pytest.fixture
@@ -536,7 +520,7 @@ def test_a_copy_adds_little_memory(tmp_path: Path) -> None:
 import sys
 import google_crc32c
 from tierlog.testing.segments import segment
-from tests.remote.segment.test_storage import indexes_of
+from tests.remote.segment.stored import indexes_of
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
 from tierlog.remote.urls import LocalStore
 def peak():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.remote.segment.test_indexes import DESCRIPTION, SECTIONS
+from tests.remote.segment.sections import DESCRIPTION, SECTIONS
 from tierlog.remote.segment.bucket import Problem, is_left_out, list_segments
 from tierlog.remote.segment.description import decode_segment, encode_segment
 from tierlog.remote.segment.indexes import encode_indexes

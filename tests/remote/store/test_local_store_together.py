@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from tests.descriptors import open_below
 from tests.kill import dies
+from tests.remote.store.killing import Killer, there
 from tierlog._core import sync_files
 from tierlog.errors import RemoteStorageError
 from tierlog.remote.store import local_store
@@ -31,12 +30,6 @@ OBJECTS = {
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
-
-
-def there(root: Path) -> dict[str, bytes]:
-    """All files, hidden ones too."""
-    files = (path for path in root.rglob("*") if path.is_file())
-    return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
 def test_all_of_them(root: Path) -> None:
@@ -140,27 +133,6 @@ def test_what_cannot_be_synced_is_told_by_name() -> None:
 
 
 # -- kill -9
-
-
-class Killer:
-    """Kills the process before its n-th call that changes the disk."""
-
-    def __init__(self, number: int) -> None:
-        self.left = number
-
-    def install(self) -> None:
-        for name in ("open", "mkdir", "write", "link"):
-            setattr(os, name, self._killing(getattr(os, name)))
-        setattr(local_store, "sync_files", self._killing(sync_files))  # noqa: B010
-
-    def _killing(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **keywords: Any) -> Any:
-            self.left -= 1
-            if not self.left:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **keywords)
-
-        return call
 
 
 def test_killed_at_every_call(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.native.test_bomb import zstd_of_zeros
+from tests.native.bomb import zstd_of_zeros
 from tests.oracle import build
 from tests.oracle.primitives import crc32
 from tierlog._core import crc32c

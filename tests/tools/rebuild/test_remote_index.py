@@ -14,7 +14,7 @@ import pytest
 from tests.remote.index_files.model import Model, Tiered, folder, tiered
 from tests.tools.audit.bucket_damage import rewrite
 from tests.tools.golden_copy import overwrite
-from tests.tools.rebuild.test_store import header_of, indexes_of, lost
+from tests.tools.rebuild.stored import header_of, indexes_of, lost
 from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs

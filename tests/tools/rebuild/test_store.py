@@ -12,12 +12,13 @@ import pytest
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
 from tests.remote.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
 from tests.tools.golden_copy import overwrite
+from tests.tools.rebuild.stored import header_of, indexes_of, lost
 from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment import scan_segment
 from tierlog.remote.segment.description import SegmentDescription
-from tierlog.remote.segment.indexes import IndexesHeader, IndexKind, encode_indexes, verify_indexes
+from tierlog.remote.segment.indexes import IndexKind, encode_indexes, verify_indexes
 from tierlog.tools.rebuild.index import (
     RebuildReport,
     plan_rebuild,
@@ -39,16 +40,8 @@ def rebuild(store: Path, *, age_ms: int = HOUR_MS, **more: object) -> RebuildRep
     return rebuild_index(store.as_uri(), now_ms=newest_ms + age_ms, **more)  # type: ignore[arg-type]
 
 
-def indexes_of(store: Path, topic: str = "*") -> list[Path]:
-    return sorted(store.glob(f"{topic}-{'?' * 22}/*/*.indexes"))
-
-
 def contents(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in indexes_of(store)}
-
-
-def header_of(data: bytes) -> IndexesHeader:
-    return IndexesHeader.parse(data, path="object")
 
 
 def whats(report: RebuildReport) -> set[str]:
@@ -76,17 +69,6 @@ def forget_deleted(contents: dict[str, bytes]) -> None:
     """No log says where records were deleted, and with no lineage left nothing does."""
     for key in [key for key in contents if key.startswith("deleted-records-")]:
         del contents[key]
-
-
-def lost(store: Path, paths: list[Path]) -> None:
-    """Missing, empty and overwritten in turn."""
-    for number, path in enumerate(paths):
-        if number % 3 == 0:
-            path.unlink()
-        elif number % 3 == 1:
-            path.write_bytes(b"")
-        else:
-            overwrite(path, 0, bytes(200))
 
 
 def assert_same_but_for_the_copy(found: dict[str, bytes], whole: dict[str, bytes]) -> None:

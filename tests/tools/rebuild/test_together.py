@@ -12,7 +12,7 @@ import pytest
 
 from tests.kill import dies
 from tests.proofs import usually
-from tests.remote.store.test_local_store_together import Killer, there
+from tests.remote.store.killing import Killer, there
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.tools.rebuild.index import (
     RebuildPlan,
