@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from tierlog import RebuiltIndexes, rebuild_indexes, scan_segment
-from tierlog.tools.rebuild.index import RebuildTask, plan_rebuild, rebuild_task, scan_task
+from tierlog.tools.rebuild.index import RebuildTask, plan_rebuild, rebuild_task
 
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, Timed, run_side
 from .peers.kafka import kafka_peer
@@ -30,8 +29,8 @@ TIME_ENTRY_BYTES = 12
 
 
 MIB = 1 << 20
-POOL_BYTES = 4096 * MIB
 SLOTS = 2
+POOL_BYTES = 4096 * MIB
 
 _Work = TypeVar("_Work")
 
@@ -43,13 +42,6 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         directory(bench, "none-100-16k", 256 * MIB, goal=0.8),
         directory(bench, "none-1024-1m", 256 * MIB, goal=0.8),
         directory(bench, "none-100-16k", 16 * MIB, goal=None),
-        Limit(
-            operation="longest task of a rebuild in pieces, of the one that is not cut",
-            shape="1 GiB beside 4 x 16 MiB, 2 slots",
-            unit="of it",
-            at_most=1 / 3,
-            measure=lambda: longest_task(bench),
-        ),
     ]
 
 
@@ -181,34 +173,3 @@ def timed_in(
         cpu_seconds=sum(cpu_seconds for _, cpu_seconds in done),
         result={"batches": sum(batches for batches, _ in done)},
     )
-
-
-def longest_task(bench: Bench) -> float:
-    """Time on a core of the longest task of either phase, against that of a plan without pieces."""
-    path = bench.corpora.path("none-100-16k-1g")
-    with TemporaryDirectory(dir=path.parent) as name:
-        folder = Path(name)
-        make_log_dir(folder / "logs", path, 16 * MIB, 1, 64 * MIB)
-        (folder / "logs" / "large-0").mkdir()
-        os.link(path, folder / "logs" / "large-0" / f"{0:020}.log")
-        source, rounds = str(folder / "logs"), 1 if bench.corpora.quick else 5
-        pairs = [
-            (
-                _longest(source, str(folder / f"cut-{number}"), SLOTS),
-                _longest(source, str(folder / f"whole-{number}"), 1),
-            )
-            for number in range(rounds)
-        ]
-    cut, whole = zip(*pairs, strict=True)
-    return float(statistics.median(cut) / statistics.median(whole))
-
-
-def _longest(source: str, target: str, slots: int) -> float:
-    plan = plan_rebuild(source, target=target, dry_run=False, now_ms=0, slots=slots)
-    times, pieces = [0.0], []
-    for scan in plan.scans:
-        start = time.process_time()
-        pieces += scan_task(scan)
-        times.append(time.process_time() - start)
-    tasks = plan.with_pieces(pieces).tasks
-    return max(*times, *(_timed(batches_of_task, task)[1] for task in tasks))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,7 +33,6 @@ from tierlog.tools.findings import Severity
 from tierlog.tools.listed_segments import ListedSegments
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild.index import (
-    DEFAULT_PIECE_BYTES,
     RebuildPlan,
     RebuildReport,
     RebuildSummary,
@@ -42,9 +41,7 @@ from tierlog.tools.rebuild.index import (
     rebuild_report,
     rebuild_task,
     remote_index_task,
-    scan_task,
 )
-from tierlog.tools.rebuild.pieces import FoundPiece
 from tierlog.tools.rebuild.remote_index import RemoteIndexRow
 from tierlog.tools.rebuild.segment import Outcome
 from tierlog.tools.rebuild.store_plan import LookedSegments, look_at_listed
@@ -58,7 +55,7 @@ from tierlog.tools.rebuild.table import (
     segment_table,
     write_report,
 )
-from tierlog.tools.rebuild.tasks import RebuildTask, pack_tasks
+from tierlog.tools.rebuild.tasks import pack_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +66,6 @@ __all__ = [
     "look_rows",
     "looked_rows",
     "outcome_rows",
-    "piece_rows",
     "rebuild_indexes",
     "rebuild_on",
     "rebuild_rows",
@@ -145,7 +141,6 @@ def rebuild_indexes(
     task_bytes: int | None = None,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     remote_index: RemoteIndexConfig | None = None,
-    piece_bytes: int = DEFAULT_PIECE_BYTES,
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RebuiltTables:
@@ -177,7 +172,6 @@ def rebuild_indexes(
         task_bytes=task_bytes,
         index_interval_bytes=index_interval_bytes,
         remote_index=remote_index,
-        piece_bytes=piece_bytes,
         progress=progress,
         clock=clock,
     )
@@ -238,11 +232,6 @@ def outcome_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same for a driver that keeps what comes: what became of a task's segments, pickled, as
     ``made``. Of nested columns the JVM would take each value by itself."""
     return _made(rebuild_task, batches)
-
-
-def piece_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for the scans of a plan: what each range held comes out."""
-    return _made(scan_task, batches)
 
 
 def remote_index_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -323,7 +312,6 @@ class _Run:
         slots: int | None,
         index_interval_bytes: int,
         remote_index: RemoteIndexConfig | None = None,
-        piece_bytes: int = DEFAULT_PIECE_BYTES,
         task_bytes: int | None = None,
         progress: Progress | None = None,
         clock: Clock | None = None,
@@ -343,7 +331,6 @@ class _Run:
             slots=slots,
             index_interval_bytes=index_interval_bytes,
             remote_index=remote_index,
-            piece_bytes=piece_bytes,
             least_bytes=_SMALLEST_TASK_BYTES,
             look=partial(_looks, spark, place.location),
         )
@@ -405,24 +392,14 @@ class _Run:
         plan = self.plan
         with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
-            pieces: list[FoundPiece] = []
-            if plan.scans:
-                with self._watched([scan.size_bytes for scan in plan.scans]):
-                    pieces += _results(_mapped(self.spark, plan.scans, "piece_rows", _MADE))
-            tasks = self._packed(plan.with_pieces(pieces).tasks)
-            with self._watched([0 if task.is_scanned else task.size_bytes for task in tasks]):
+            parts = [part for task in plan.tasks for part in task.parts]
+            # In the size that suits Spark.
+            tasks = pack_tasks(
+                parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
+            )
+            sizes_bytes = [task.size_bytes for task in tasks]
+            with watched(self.spark, sizes_bytes, self.progress, self.clock):
                 yield _mapped(self.spark, tasks, function, schema)
-
-    def _packed(self, tasks: Sequence[RebuildTask]) -> tuple[RebuildTask, ...]:
-        """The tasks in the size that suits Spark, those first that only wait for their pieces."""
-        scanned = tuple(task for task in tasks if task.is_scanned)
-        parts = [part for task in tasks if not task.is_scanned for part in task.parts]
-        return scanned + pack_tasks(
-            parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
-        )
-
-    def _watched(self, sizes_bytes: Sequence[int]) -> AbstractContextManager[None]:
-        return watched(self.spark, sizes_bytes, self.progress, self.clock)
 
 
 def _looks(

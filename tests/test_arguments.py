@@ -68,7 +68,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
         "rebuild_task": {"task": next(iter(plan.tasks))},
         "remote_index_task": {"task": None},
         "scan_segment": {"source": SEGMENT},
-        "scan_task": {"task": None},
     }
 
 
@@ -122,7 +121,7 @@ def test_a_wrong_type_is_a_sentence(
         assert re.fullmatch(rf"{parameter.name}: expected .+, found {found}", text), text
 
 
-TASKS = ("remote_index_task", "scan_task")
+TASKS = ("remote_index_task",)
 
 
 @pytest.mark.parametrize("name", [one for one in FUNCTIONS if one not in TASKS])

@@ -59,7 +59,7 @@ _NAMES = {
     "tools.audit.rows": "AuditRules",
     "tools.audit.store": "StoreAudit audit_store",
     "tools.progress": "Progress",
-    "tools.rebuild.index": "plan_rebuild rebuild_report rebuild_task remote_index_task scan_task",
+    "tools.rebuild.index": "plan_rebuild rebuild_report rebuild_task remote_index_task",
     "types": "StopReason TopicIdPartition",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

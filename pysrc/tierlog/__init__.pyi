@@ -77,7 +77,6 @@ from tierlog.tools.rebuild.index import (
     rebuild_report,
     rebuild_task,
     remote_index_task,
-    scan_task,
 )
 from tierlog.types import StopReason, TopicIdPartition
 
@@ -171,5 +170,4 @@ __all__ = [
     "rebuild_task",
     "remote_index_task",
     "scan_segment",
-    "scan_task",
 ]

@@ -14,13 +14,10 @@ __all__ = [
     "BatchSummary",
     "Batches",
     "Column",
-    "PartTables",
-    "Piece",
     "ReadFile",
     "Rebuilt",
     "Records",
     "RemoteLogIndex",
-    "SegmentFold",
     "SegmentIndex",
     "TableRows",
     "TextTemplate",
@@ -35,13 +32,12 @@ __all__ = [
     "encode_offset_index",
     "encode_remote_log_index",
     "encode_time_index",
-    "find_piece",
+    "find_batch",
     "first_bad_row",
     "join_pooled",
     "lookup_offset_index",
     "lookup_time_index",
     "lookup_upper_bound",
-    "outline_again",
     "parse_offset_index",
     "parse_producer_snapshot",
     "parse_time_index",
@@ -53,7 +49,6 @@ __all__ = [
     "release_pooled_memory",
     "row_checksum",
     "row_columns",
-    "scan_piece",
     "scan_segment",
     "sync_files",
 ]
@@ -296,83 +291,9 @@ class Rebuilt:
     @property
     def batches(self) -> Batches: ...
 
-@final
-class Piece:
-    """The batches that begin in a range of a segment. It can be pickled."""
-
-    def __new__(
-        cls,
-        positions: tuple[int, int, int],
-        stop: tuple[str, str, str],
-        crc32c: int | None,
-        offsets: tuple[int, int] | None,
-        outline: bytes | None,
-    ) -> Self: ...
-    @property
-    def start_position(self) -> int: ...
-    @property
-    def end_position(self) -> int: ...
-    @property
-    def stop_reason(self) -> str: ...
-    @property
-    def batches(self) -> int: ...
-    @property
-    def outline_bytes(self) -> int | None: ...
-    def __getnewargs__(
-        self,
-    ) -> tuple[
-        tuple[int, int, int],
-        tuple[str, str, str],
-        int | None,
-        tuple[int, int] | None,
-        bytes | None,
-    ]: ...
-
-@final
-class SegmentFold:
-    """A segment put together from the results of its ranges."""
-
-    def __new__(
-        cls,
-        index_interval_bytes: int,
-        base_offset: int,
-        producer_snapshot: Buffer | None,
-        max_table_rows: int,
-    ) -> Self: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def is_stopped(self) -> bool: ...
-    def fits(self, piece: Piece) -> bool: ...
-    def take(self, piece: Piece) -> None: ...
-    def finish(self) -> Rebuilt: ...
-
-@final
-class PartTables:
-    """The rows of ranges as tables of about `part_bytes` of the segment."""
-
-    def __new__(cls, part_bytes: int) -> Self: ...
-    def take(self, piece: Piece) -> list[Batches]: ...
-    def finish(self) -> Batches: ...
-
-def find_piece(
-    source: HasFileno,
-    start: int,
-    until: int,
-    base_offset: int,
-    next_base_offset: int | None,
-    max_outline_bytes: int,
-) -> Piece | None: ...
-def scan_piece(
-    source: HasFileno,
-    start: int,
-    until: int,
-    after_offset: int,
-    max_outline_bytes: int,
-) -> Piece: ...
-def outline_again(source: HasFileno, piece: Piece) -> Piece: ...
+def find_batch(
+    source: HasFileno, start: int, base_offset: int, next_base_offset: int | None
+) -> int | None: ...
 @overload
 def encode_remote_log_index(
     first_offset: _Longs,

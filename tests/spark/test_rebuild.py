@@ -22,12 +22,12 @@ from tests.kafka_tools.golden import DATA_DIR
 from tests.kafka_tools.tools import dump_log_segments
 from tests.proofs import usually
 from tests.spark.cluster import environment
-from tests.spark.rebuilds import Seen, tree
+from tests.spark.rebuilds import tree
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.cli import main
 from tierlog.errors import TierlogError
-from tierlog.tools.rebuild.index import plan_rebuild, rebuild_index
+from tierlog.tools.rebuild.index import rebuild_index
 from tierlog.tools.rebuild.table import (
     FINDINGS,
     SEGMENTS,
@@ -100,23 +100,6 @@ def test_kafka_accepts_what_spark_wrote(spark: SparkSession, tmp_path: Path) -> 
         shutil.copy(log, path.with_suffix(".log"))
     checked = dump_log_segments(indexes, "--index-sanity-check")
     assert checked.count("passed sanity check.") + checked.count("is empty.") == len(indexes)
-
-
-def test_large_segments_are_scanned_in_pieces(spark: SparkSession, tmp_path: Path) -> None:
-    source = str(copy_log_dir(tmp_path, "clean/disk1", "headers-0", "epochs-0"))
-    pooled = rebuild_index(source, target=str(tmp_path / "pool"), now_ms=0)
-    progress = Seen()
-    built = rebuild_indexes(
-        spark, source, str(tmp_path / "spark"), slots=8, piece_bytes=4096, progress=progress
-    )
-    plan = plan_rebuild(
-        source, target=str(tmp_path / "plan"), dry_run=False, now_ms=0, slots=8, piece_bytes=4096
-    )
-    assert plan.scans
-    assert tree(tmp_path / "spark") == tree(tmp_path / "pool")
-    expected = segment_table(report_outcomes(pooled))
-    assert built.segments.toArrow().to_pylist() == expected.to_pylist()
-    assert progress.total_bytes == progress.done_bytes == pooled.summary.size_bytes
 
 
 def test_damage_is_a_row_and_no_failed_job(

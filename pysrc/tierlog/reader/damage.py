@@ -119,10 +119,8 @@ def next_batch(
         last_offset = int(table.last_offset[0])
         return position + int(table.size_bytes[0]), last_offset + 1, last_offset
     next_base = segment.next_base_offset
-    piece = _core.find_piece(
-        handle, position + 1, handle.size_bytes, segment.base_offset, next_base, 0
-    )
-    if piece is None:
+    next_position = _core.find_batch(handle, position + 1, segment.base_offset, next_base)
+    if next_position is None:
         return handle.size_bytes, -1 if next_base is None else next_base, None
-    found = scan_segment(handle, piece.start_position, verify_crc=False)
-    return piece.start_position, int(found.base_offset[0]), None
+    found = scan_segment(handle, next_position, verify_crc=False)
+    return next_position, int(found.base_offset[0]), None

@@ -13,14 +13,12 @@ from typing import Any
 __all__ = ["pack", "unpack"]
 
 # Random parts of keys and rows do not compress; the fastest level suffices for the rest.
-_QUICKEST, _AS_IT_IS = 1, 0
+_FASTEST_LEVEL = 1
 
 
-def pack(value: object, *, compressed: bool = True) -> bytes:
-    """Return the value packed for `unpack`, in this process or a child; uncompressed when it is
-    large and short-lived."""
-    level = _QUICKEST if compressed else _AS_IT_IS
-    return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), level)
+def pack(value: object) -> bytes:
+    """Return the value packed for `unpack`, in this process or a child."""
+    return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), _FASTEST_LEVEL)
 
 
 def unpack(packed: bytes) -> Any:

@@ -14,7 +14,6 @@ mod large_reads;
 mod load;
 mod memory;
 mod object;
-mod pieces;
 mod pointers;
 mod quota;
 mod record_text;
@@ -50,6 +49,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<segment::BatchSummary>()?;
     module.add_function(wrap_pyfunction!(durable::sync_files, module)?)?;
     module.add_function(wrap_pyfunction!(segment::scan_segment, module)?)?;
+    module.add_function(wrap_pyfunction!(segment::find_batch, module)?)?;
     module.add_class::<segment_index::ReadFile>()?;
     module.add_class::<segment_index::SegmentIndex>()?;
     module.add_function(wrap_pyfunction!(segment_index::batch_start, module)?)?;
@@ -68,6 +68,5 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(memory::release_pooled_memory, module)?)?;
     remote_index::register(module)?;
     index::register(module)?;
-    pieces::register(module)?;
     capsule::register(module)
 }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use tierlog_core::batch::columns::{BatchColumns, Run, Summary};
 use tierlog_core::error::{Error, ErrorKind, Result};
+use tierlog_core::segment::resync::{self, Bounds};
 use tierlog_core::segment::{Scan, ScanOptions, copy_file, scan_file, scan_slice};
 use tierlog_core::source::{CopyTarget, SegmentFile};
 
@@ -227,4 +228,24 @@ pub fn scan_segment(
         Ok(scan) => Batches::new(py, batches, scan),
         Err(error) => Err(source.error(py, error)),
     }
+}
+
+/// Returns the position of the first sound batch of an open file at or after `start`; `None` without
+/// one. Its offsets lie in [`base_offset`, `next_base_offset`).
+#[pyfunction]
+pub fn find_batch(
+    py: Python<'_>,
+    source: &Bound<'_, PyAny>,
+    start: u64,
+    base_offset: i64,
+    next_base_offset: Option<i64>,
+) -> PyResult<Option<u64>> {
+    let file = duplicate(source.call_method0("fileno")?.extract()?)?;
+    let next_base_offset = next_base_offset.unwrap_or(i64::MAX);
+    py.detach(|| {
+        let file = SegmentFile::from_file(file)?;
+        let bounds = Bounds { base_offset, next_base_offset, end: file.size_bytes() };
+        resync::find_batch(&file, start, &bounds)
+    })
+    .map_err(|error| to_python(py, error, None))
 }

@@ -13,7 +13,7 @@ from tests.oracle.build import batch, legacy_message
 from tests.oracle.model import Record
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.tools.rebuild.segment import Examined, WholeSegment, examine
+from tierlog.tools.rebuild.segment import Examined, examine
 
 BASE = 100
 RECORDS = 3
@@ -64,7 +64,7 @@ def looked_at(
     )
     with segment.open() as handle:
         return examine(
-            WholeSegment(handle),
+            handle,
             base_offset=BASE,
             next_base_offset=next_base,
             is_active=False,

@@ -25,7 +25,6 @@ from tierlog.tools.rebuild.index import (
     rebuild_index,
     rebuild_report,
     rebuild_task,
-    scan_task,
 )
 from tierlog.tools.rebuild.segment import Outcome
 from tierlog.tools.verify.store import verify_store
@@ -256,32 +255,6 @@ def test_logs_that_are_gone_since_the_plan(store_copy: Path) -> None:
         assert_same_but_for_the_copy({key: found[key]}, {key: whole[key]})
 
 
-def in_pieces(url: str, now_ms: int) -> RebuildReport:
-    """A rebuild by many workers, for whom every object is too large for one."""
-    plan = plan_rebuild(
-        url, target=None, dry_run=False, now_ms=now_ms, slots=1000, piece_bytes=3000
-    )
-    ranges = [one for task in plan.scans for one in task.ranges]
-    assert len(ranges) > 2 * len({(one.task, one.segment) for one in ranges}) > 0
-    # In front of each other's turn, as many workers do it.
-    pieces = [one for task in reversed(plan.scans) for one in scan_task(task)]
-    left = plan.with_pieces(pieces)
-    return rebuild_report(left, [one for task in left.tasks for one in rebuild_task(task)])
-
-
-def test_objects_in_pieces(store_copy: Path) -> None:
-    whole = contents(store_copy)
-    lost(store_copy, indexes_of(store_copy))
-    other = Path(shutil.copytree(store_copy, store_copy.parent / "other"))
-    newest_ms = max(path.stat().st_mtime_ns for path in store_copy.rglob("*")) // 1_000_000
-    report = in_pieces(store_copy.as_uri(), newest_ms + HOUR_MS)
-    alone = rebuild_index(other.as_uri(), now_ms=newest_ms + HOUR_MS)
-    assert report.segments == alone.segments
-    assert report.findings == alone.findings
-    assert contents(store_copy) == contents(other)
-    assert contents(store_copy).keys() <= whole.keys()
-
-
 @pytest.mark.integration
 def test_a_bucket_from_several_processes(
     golden_store: Path,
@@ -327,10 +300,6 @@ def test_a_bucket_from_several_processes(
         names = {path.relative_to(kept) for path in kept.rglob("*.remote*")}
         assert {path.relative_to(index) for path in index.rglob("*.remote*")} == names
         assert all((index / one).read_bytes() == (kept / one).read_bytes() for one in names)
-        spoil()
-        report = in_pieces(f"s3://{name}/kafka", 2**53)
-        assert report.ok, [one for one in report.findings if one.severity == "problem"][:3]
-        require_whole()
 
 
 def test_kafkas_own_layout_is_only_read(tmp_path: Path) -> None:

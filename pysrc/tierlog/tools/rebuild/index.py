@@ -6,10 +6,6 @@
 The content it writes is a pure function of the source and nothing that is there is replaced but a
 damaged `.indexes` object; so tasks may be repeated, and two runs may meet.
 
-A chain that would keep one worker busy when all others are done may be cut: then `scan_task` runs
-over ranges of its bytes first, and `RebuildPlan.with_pieces` takes what it finds, so that the
-chain's own task has nothing left to scan. What comes out is the same.
-
 The remote index files of a store's partitions are made of the `.indexes` objects, so their tasks,
 for `remote_index_task`, come when all others are done.
 """
@@ -19,7 +15,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -59,11 +55,9 @@ from tierlog.tools.rebuild.log_dir import (
     LogChain,
     check_folder,
     check_target,
-    cut_log_chain,
     plan_log_chains,
     rebuild_log_chains,
 )
-from tierlog.tools.rebuild.pieces import FoundPiece, PieceRange, find_piece
 from tierlog.tools.rebuild.remote_index import (
     RemoteIndexOutcome,
     RemoteIndexRow,
@@ -78,7 +72,7 @@ from tierlog.tools.rebuild.segment import (
     finding,
     finding_of,
 )
-from tierlog.tools.rebuild.store import StoredChain, cut_stored_chain, rebuild_stored_chain
+from tierlog.tools.rebuild.store import StoredChain, rebuild_stored_chain
 from tierlog.tools.rebuild.store_plan import LookAtListed, LookedSegments, plan_store
 from tierlog.tools.rebuild.tasks import RebuildTask, even_bytes, pack_chains, pack_tasks
 from tierlog.types import shown_url
@@ -88,7 +82,6 @@ __all__ = [
     "RebuildReport",
     "RebuildSummary",
     "RebuildTask",
-    "ScanTask",
     "check_report",
     "plan_rebuild",
     "rebuild_index",
@@ -96,71 +89,37 @@ __all__ = [
     "rebuild_task",
     "rebuild_text",
     "remote_index_task",
-    "scan_task",
 ]
 
 _REMOTE_INDEX = instance_of("a RemoteIndexConfig", RemoteIndexConfig)
 
-DEFAULT_PIECE_BYTES = 64 << 20
 # Threads have scanned this much before processes have started.
 DEFAULT_PROCESS_BYTES = 4 << 30
 _MAX_RESTARTS = 3
 
 
-_Task = TypeVar("_Task", "RebuildTask", "ScanTask", RemoteIndexTask)
+_Task = TypeVar("_Task", RebuildTask, RemoteIndexTask)
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanTask:
-    """Ranges of a task's segments, for one worker at one go."""
-
-    ranges: tuple[PieceRange, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes to be scanned."""
-        return sum(one.size_bytes for one in self.ranges)
-
-    @property
-    def name(self) -> str:
-        """Where it begins."""
-        return self.ranges[0].name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildPlan:
     """The tasks of a run, and what its planning already found.
 
-    ``tasks`` are all there is to do, for `rebuild_task`. Where one of them would still be running
-    when the others are done, ``scans`` has tasks for `scan_task` that come before: give what they
-    find to `with_pieces`. ``index_tasks``, of a store with a target, are for `remote_index_task`
-    and come after all others: give what they made to `with_remote_indexes`. ``looked`` and
-    ``outcomes`` are segments of a store for which there is nothing to do.
+    ``tasks`` are for `rebuild_task`. ``index_tasks``, of a store with a target, are for
+    `remote_index_task` and come after all others: give their results to `with_remote_indexes`.
+    ``looked`` and ``outcomes`` are segments of a store that need no task.
     """
 
     source: str
     target: str
     dry_run: bool
     tasks: tuple[RebuildTask, ...]
-    scans: tuple[ScanTask, ...] = ()
     index_tasks: tuple[RemoteIndexTask, ...] = ()
     looked: tuple[LookedSegments, ...] = ()
     outcomes: tuple[SegmentOutcome, ...] = ()
     remote_indexes: tuple[RemoteIndexRow, ...] = ()
     findings: tuple[Finding, ...] = ()
-
-    def with_pieces(self, found: Iterable[FoundPiece]) -> RebuildPlan:
-        """The plan that is left when all of ``scans`` were run; what they found, in any order."""
-        by_segment: dict[tuple[int, int], list[FoundPiece]] = defaultdict(list)
-        for one in found:
-            by_segment[one.task, one.segment].append(one)
-        tasks = list(self.tasks)
-        for number in {number for number, _ in by_segment}:
-            (chain,) = tasks[number].chains()
-            pieces = tuple(tuple(by_segment[number, one]) for one in range(chain.segments))
-            tasks[number] = RebuildTask.of(replace(chain, pieces=pieces))
-        return replace(self, tasks=tuple(tasks), scans=())
 
     def with_remote_indexes(self, made: Iterable[RemoteIndexOutcome]) -> RebuildPlan:
         """The plan that is left when all of ``index_tasks`` were run; what they made, in any
@@ -219,13 +178,6 @@ class RebuildReport:
         ]
 
 
-@takes(task=instance_of("a ScanTask of a plan", ScanTask))
-def scan_task(task: ScanTask) -> list[FoundPiece]:
-    """What a worker does before `rebuild_task`, in whatever process. Pieces go on by pickle; of a
-    range that could not be read there is one that says nothing."""
-    return [find_piece(one) for one in task.ranges]
-
-
 @takes(task=instance_of("a RebuildTask of a plan", RebuildTask))
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
     """What a worker does, in whatever process: stores are opened here, nothing is shared.
@@ -248,7 +200,6 @@ def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
     slots=INTEGER,
     index_interval_bytes=INTEGER,
     remote_index=optional(_REMOTE_INDEX),
-    piece_bytes=INTEGER,
     least_bytes=INTEGER,
     look=optional(FUNCTION),
 )
@@ -261,14 +212,12 @@ def plan_rebuild(
     slots: int = 1,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     remote_index: RemoteIndexConfig | None = None,
-    piece_bytes: int = DEFAULT_PIECE_BYTES,
     least_bytes: int = 0,
     look: LookAtListed | None = None,
 ) -> RebuildPlan:
     """What `rebuild_index` will do, for `slots` workers, in some ten bytes for each segment.
 
-    A chain that would keep one of them busy when the others are done is cut into pieces of about
-    ``piece_bytes``; ``least_bytes`` are worth a task. ``look`` has the `.indexes` objects of a
+    ``least_bytes`` are worth a task. ``look`` has the `.indexes` objects of a
     store read elsewhere than here. ``remote_index`` has the settings of the nodes whose remote
     index files and `.indexes` objects are made again: the same settings make the same bytes.
     ConfigError for a target that is missing, a broker's or part of the source, and for a store in
@@ -302,7 +251,6 @@ def plan_rebuild(
             target=place.location if folder is None else printable(folder),
             dry_run=dry_run,
             tasks=tasks,
-            scans=_scans(tasks, slots, piece_bytes),
             index_tasks=()
             if folder is None
             else pack_partitions(
@@ -316,9 +264,7 @@ def plan_rebuild(
             outcomes=tuple(stored.outcomes),
             findings=tuple(stored.findings),
         )
-    return _plan_log_dir(
-        place, target, dry_run, slots, index_interval_bytes, piece_bytes, least_bytes
-    )
+    return _plan_log_dir(place, target, dry_run, slots, index_interval_bytes, least_bytes)
 
 
 def check_report(folder: str, source: str) -> None:
@@ -342,7 +288,6 @@ def _plan_log_dir(
     dry_run: bool,
     slots: int,
     index_interval_bytes: int,
-    piece_bytes: int,
     least_bytes: int,
 ) -> RebuildPlan:
     if target is None and not dry_run:
@@ -374,7 +319,6 @@ def _plan_log_dir(
         target=printable(target or ""),
         dry_run=dry_run,
         tasks=tasks,
-        scans=_scans(tasks, slots, piece_bytes),
         findings=(
             *map(_left_out, found.skipped),
             *map(_done_without, found.problems),
@@ -402,30 +346,6 @@ def _done_without(damage: CorruptDataError) -> Finding:
     return replace(finding_of(damage, damage.path or "", action), severity=Severity.NOTE)
 
 
-def _scans(tasks: Sequence[RebuildTask], slots: int, piece_bytes: int) -> tuple[ScanTask, ...]:
-    """Of each task that is more than half of a worker's share, all ranges."""
-    share = sum(task.size_bytes for task in tasks) // slots
-    ranges: list[PieceRange] = []
-    for number, task in enumerate(tasks):
-        long = task.size_bytes > share // 2 and task.size_bytes >= 2 * piece_bytes
-        if slots > 1 and long and task.is_one_chain:
-            (chain,) = task.chains()
-            if isinstance(chain, LogChain):
-                ranges += cut_log_chain(chain, number, piece_bytes)
-            else:
-                ranges += cut_stored_chain(chain, number, piece_bytes)
-    limit = even_bytes(sum(one.size_bytes for one in ranges), slots)
-    groups: list[list[PieceRange]] = []
-    held = 0
-    for one in ranges:
-        if not groups or held + one.size_bytes > limit:
-            groups.append([])
-            held = 0
-        groups[-1].append(one)
-        held += one.size_bytes
-    return tuple(ScanTask(ranges=tuple(group)) for group in groups)
-
-
 def rebuild_index(
     source: str,
     *,
@@ -435,7 +355,6 @@ def rebuild_index(
     dry_run: bool = False,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     remote_index: RemoteIndexConfig | None = None,
-    piece_bytes: int = DEFAULT_PIECE_BYTES,
     process_bytes: int = DEFAULT_PROCESS_BYTES,
     progress: Progress | None = None,
 ) -> RebuildReport:
@@ -458,21 +377,15 @@ def rebuild_index(
         slots=jobs,
         index_interval_bytes=index_interval_bytes,
         remote_index=remote_index,
-        piece_bytes=piece_bytes,
     )
     watching = progress or QuietProgress()
     watching.start(sum(task.size_bytes for task in plan.tasks))
     is_small = sum(task.cost_bytes for task in plan.tasks) < process_bytes
     with _Workers(jobs, in_threads=is_small) as workers:
-        pieces: list[FoundPiece] = []
-        for scan, found in workers.run(scan_task, plan.scans):
-            pieces += found
-            watching.advance(scan.size_bytes, scan.name)
-        plan = plan.with_pieces(pieces)
         outcomes: list[SegmentOutcome] = []
         for task, done in workers.run(rebuild_task, plan.tasks):
             outcomes += done
-            watching.advance(0 if task.is_scanned else task.size_bytes, task.name)
+            watching.advance(task.size_bytes, task.name)
         made: list[RemoteIndexOutcome] = []
         for index_task, rows in workers.run(remote_index_task, plan.index_tasks):
             made += rows

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tierlog.errors import (
@@ -35,24 +35,19 @@ from tierlog.reader.sources import is_url
 from tierlog.remote.store.local_store import LocalStore
 from tierlog.remote.store.object_store import holds_exactly
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.rebuild.pieces import FoundPiece, PieceRange, cut_segment, pieced
 from tierlog.tools.rebuild.segment import (
     Examined,
     Outcome,
     SegmentOutcome,
-    SegmentReading,
-    WholeSegment,
     examine,
     finding,
     finding_of,
 )
-from tierlog.tools.rebuild.segment_bytes import FileBytes
 
 __all__ = [
     "LogChain",
     "check_folder",
     "check_target",
-    "cut_log_chain",
     "plan_log_chains",
     "rebuild_log_chains",
 ]
@@ -75,15 +70,13 @@ class LogChain:
     """Segments of one partition that one worker takes in order.
 
     ``target`` is the folder to write to, None for a dry run. ``knows_state``: the chain begins
-    where the log does, or at a sound snapshot. ``pieces``, of a chain that was cut, are what was
-    found in the ranges of each segment.
+    where the log does, or at a sound snapshot.
     """
 
     log: PartitionLog
     target: str | None
     index_interval_bytes: int
     knows_state: bool = True
-    pieces: tuple[tuple[FoundPiece, ...], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -290,33 +283,6 @@ def _epochs_after(
     return before + [EpochEntry(*one) for one in rebuilt.leader_epochs if one[0] > newest]
 
 
-@contextmanager
-def _reading(chain: LogChain, number: int) -> Iterator[SegmentReading]:
-    segment = chain.log.segments[number]
-    if chain.pieces:
-        with pieced(FileBytes(path=segment.log_path), chain.pieces[number]) as reading:
-            yield reading
-    else:
-        with segment.open() as handle:
-            yield WholeSegment(handle)
-
-
-def cut_log_chain(chain: LogChain, number: int, piece_bytes: int) -> Iterator[PieceRange]:
-    """Ranges of all segments of a chain, to be scanned before its task, whose number this is."""
-    for index, segment in enumerate(chain.log.segments):
-        yield from cut_segment(
-            FileBytes(path=segment.log_path),
-            segment.size_bytes,
-            piece_bytes=piece_bytes,
-            chain_bytes=chain.size_bytes,
-            task=number,
-            segment=index,
-            name=chain.name,
-            base_offset=segment.base_offset,
-            next_base_offset=segment.next_base_offset,
-        )
-
-
 def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
     """The broker's own producer state at the segment's base, unless it is missing or damaged."""
     if segment.start_snapshot_path is None:
@@ -340,9 +306,9 @@ def _rebuild_segment(chain: LogChain, number: int, snapshot: bytes | None, known
         findings=[],
     )
     try:
-        with _reading(chain, number) as reading:
+        with segment.open() as handle:
             made.examined = examined = examine(
-                reading,
+                handle,
                 base_offset=segment.base_offset,
                 next_base_offset=segment.next_base_offset,
                 is_active=segment.is_active,

@@ -6,10 +6,10 @@ its row says why and where. Everything here is plain data that goes from one pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tierlog.batches import CODECS, BatchTable
 from tierlog.errors import CorruptDataError
@@ -29,9 +29,7 @@ __all__ = [
     "Examined",
     "Outcome",
     "SegmentOutcome",
-    "SegmentReading",
     "SegmentRow",
-    "WholeSegment",
     "examine",
     "finding",
     "finding_of",
@@ -179,56 +177,8 @@ class Examined:
         )
 
 
-class SegmentReading(Protocol):
-    """A segment that is read once: from one end to the other, or put together from pieces."""
-
-    def rebuild(
-        self, *, base_offset: int, index_interval_bytes: int, producer_snapshot: bytes | None
-    ) -> RebuiltIndexes:
-        """Its indexes, of all batches before any damage. OSError, CorruptDataError, and
-        RemoteStorageError for an object of a store."""
-        ...
-
-    def tables(self, rebuilt: RebuiltIndexes) -> Iterator[BatchTable]:
-        """Its batches, as `segment_tables` cuts them; after `rebuild`."""
-        ...
-
-    def recheck(self) -> FileChange:
-        """What became of its file since it was opened."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class WholeSegment:
-    """A segment read from one end to the other."""
-
-    handle: SegmentHandle
-
-    def rebuild(
-        self, *, base_offset: int, index_interval_bytes: int, producer_snapshot: bytes | None
-    ) -> RebuiltIndexes:
-        """As `SegmentReading`."""
-        return rebuild_indexes(
-            self.handle,
-            index_interval_bytes,
-            base_offset=base_offset,
-            producer_snapshot=producer_snapshot,
-            accept_damage=True,
-            hash_bytes=True,
-            max_table_rows=MAX_TABLE_ROWS,
-        )
-
-    def tables(self, rebuilt: RebuiltIndexes) -> Iterator[BatchTable]:
-        """As `SegmentReading`."""
-        return segment_tables(rebuilt, self.handle)
-
-    def recheck(self) -> FileChange:
-        """As `SegmentReading`."""
-        return self.handle.recheck()
-
-
 def examine(
-    reading: SegmentReading,
+    handle: SegmentHandle,
     *,
     base_offset: int,
     next_base_offset: int | None,
@@ -245,10 +195,14 @@ def examine(
     be read.
     """
     try:
-        rebuilt = reading.rebuild(
+        rebuilt = rebuild_indexes(
+            handle,
+            index_interval_bytes,
             base_offset=base_offset,
-            index_interval_bytes=index_interval_bytes,
             producer_snapshot=producer_snapshot,
+            accept_damage=True,
+            hash_bytes=True,
+            max_table_rows=MAX_TABLE_ROWS,
         )
     except CorruptDataError as error:
         return Examined(rebuilt=None, damage=error)
@@ -264,9 +218,9 @@ def examine(
     seen = _Seen()
     if damage is None or rebuilt.table_complete:
         end_position = rebuilt.table.stop_position if damage is None else -1
-        seen.take(reading.tables(rebuilt), expected, end_position)
+        seen.take(segment_tables(rebuilt, handle), expected, end_position)
     damage = damage or seen.misplaced
-    change = reading.recheck()
+    change = handle.recheck()
     grown = is_active and change is FileChange.GROWN
     if damage is None and not grown and change not in (FileChange.UNCHANGED, FileChange.GONE):
         damage = CorruptDataError(

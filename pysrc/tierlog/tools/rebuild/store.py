@@ -18,7 +18,6 @@ absent, a damaged one is looked at again and then replaced by what any run would
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tierlog.errors import (
@@ -27,6 +26,7 @@ from tierlog.errors import (
     RemoteStorageError,
 )
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs, parse_leader_epochs
+from tierlog.log.files import SegmentHandle
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
@@ -43,26 +43,22 @@ from tierlog.remote.segment.layout import INDEXES_SUFFIX, ObjectKey, indexes_key
 from tierlog.remote.segment.log_index import DEFAULT_GROUP_BYTES
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
-from tierlog.tiering.copy import PreparedSegment, encode_segment_indexes
+from tierlog.tiering.copy import PreparedSegment, encode_segment_indexes, segment_tables
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.rebuild.pieces import FoundPiece, PieceRange, cut_segment, pieced
 from tierlog.tools.rebuild.segment import (
     Examined,
     Outcome,
     SegmentOutcome,
-    SegmentReading,
-    WholeSegment,
     examine,
     finding,
     finding_of,
 )
-from tierlog.tools.rebuild.segment_bytes import SegmentBytes, bytes_of
+from tierlog.tools.rebuild.segment_bytes import open_stored_segment
 from tierlog.types import TopicIdPartition
 
 __all__ = [
     "StoredChain",
     "StoredSegment",
-    "cut_stored_chain",
     "read_whole",
     "rebuild_stored_chain",
     "salvage",
@@ -103,7 +99,6 @@ class StoredChain:
 
     ``before`` are the sound segments that end where one of these starts, ``after`` is the first
     sound one that starts behind all of them. ``begins``: nothing is stored before the first one.
-    ``pieces``, of a chain that was cut, are what was found in the ranges of each segment.
     """
 
     url: str
@@ -117,7 +112,6 @@ class StoredChain:
     dry_run: bool
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
     remote_index_interval_bytes: int = DEFAULT_GROUP_BYTES
-    pieces: tuple[tuple[FoundPiece, ...], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -189,12 +183,12 @@ def _rebuild_segment(
     base = segment.key.base_offset
     try:
         before = states.get(base) or _state_before(chain, store, base)
-        with _reading(chain, number) as reading:
-            examined = _examine(chain, segment, reading, before)
+        with open_stored_segment(chain.url, path, segment.size_bytes) as handle:
+            examined = _examine(chain, segment, handle, before)
             _require_sound(segment, examined)
             if examined.rebuilt is not None and examined.end_offset is not None:
                 found = _prepare(chain, segment, examined, examined.rebuilt, before, store)
-                data = _encode(chain, segment, reading, *found)
+                data = _encode(chain, segment, handle, *found)
                 if before is not None and before.snapshot is None and base > 0:
                     findings.append(_begins(path))
                 if before is None:
@@ -271,44 +265,12 @@ def sections_of(
     return read_sections(store, key, header, first, kinds)
 
 
-@contextmanager
-def _reading(chain: StoredChain, number: int) -> Iterator[SegmentReading]:
-    source = _bytes_of(chain, chain.chain[number])
-    if chain.pieces:
-        with pieced(source, chain.pieces[number]) as reading:
-            yield reading
-    else:
-        with source.opened() as handle:
-            yield WholeSegment(handle)
-
-
-def _bytes_of(chain: StoredChain, segment: StoredSegment) -> SegmentBytes:
-    return bytes_of(chain.url, f"{segment.key.stem}.log", segment.size_bytes)
-
-
-def cut_stored_chain(chain: StoredChain, number: int, piece_bytes: int) -> Iterator[PieceRange]:
-    """Ranges of all segments of a chain, to be scanned before its task, whose number this is."""
-    for index, segment in enumerate(chain.chain):
-        told = segment.description
-        yield from cut_segment(
-            _bytes_of(chain, segment),
-            segment.size_bytes,
-            piece_bytes=piece_bytes,
-            chain_bytes=chain.size_bytes,
-            task=number,
-            segment=index,
-            name=chain.name,
-            base_offset=segment.key.base_offset,
-            next_base_offset=None if told is None else told.metadata.end_offset + 1,
-        )
-
-
 def _examine(
-    chain: StoredChain, segment: StoredSegment, reading: SegmentReading, before: _State | None
+    chain: StoredChain, segment: StoredSegment, handle: SegmentHandle, before: _State | None
 ) -> Examined:
     told = segment.description
     return examine(
-        reading,
+        handle,
         base_offset=segment.key.base_offset,
         next_base_offset=None if told is None else told.metadata.end_offset + 1,
         is_active=False,
@@ -429,13 +391,13 @@ def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_o
 def _encode(
     chain: StoredChain,
     segment: StoredSegment,
-    reading: SegmentReading,
+    handle: SegmentHandle,
     prepared: PreparedSegment,
     metadata: RemoteLogSegmentMetadata,
 ) -> bytes:
     told = segment.description
     cluster_id = chain.cluster_id if told is None else told.cluster_id
-    tables = reading.tables(prepared.rebuilt)
+    tables = segment_tables(prepared.rebuilt, handle)
     return encode_segment_indexes(
         prepared,
         tables,

@@ -39,20 +39,17 @@ class PackedChains:
     chains: int
     segments: int
     size_bytes: int
-    is_scanned: bool
     packed: bytes
 
     @classmethod
     def of(cls, *chains: Chain) -> PackedChains:
         """These chains, at least one."""
-        is_scanned = any(chain.pieces for chain in chains)
         return cls(
             name=chains[0].name,
             chains=len(chains),
             segments=sum(chain.segments for chain in chains),
             size_bytes=sum(chain.size_bytes for chain in chains),
-            is_scanned=is_scanned,
-            packed=pack(chains, compressed=not is_scanned),
+            packed=pack(chains),
         )
 
 
@@ -73,11 +70,6 @@ class RebuildTask:
             yield from unpack(part.packed)
 
     @property
-    def is_one_chain(self) -> bool:
-        """Whether it has no more than one."""
-        return sum(part.chains for part in self.parts) == 1
-
-    @property
     def size_bytes(self) -> int:
         """The bytes of its segments."""
         return sum(part.size_bytes for part in self.parts)
@@ -86,11 +78,6 @@ class RebuildTask:
     def cost_bytes(self) -> int:
         """What it costs: its bytes, and as many more as each segment takes the time of."""
         return sum(map(_cost_bytes, self.parts))
-
-    @property
-    def is_scanned(self) -> bool:
-        """Whether its pieces are there, and nothing is left to be scanned."""
-        return any(part.is_scanned for part in self.parts)
 
     @property
     def name(self) -> str:

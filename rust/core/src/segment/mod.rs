@@ -5,9 +5,7 @@
 //! are read once, never moved, and a segment of any size costs one block of memory. Without CRC
 //! check only the headers of large batches are read. Reading never writes and never panics.
 
-pub mod outline;
 pub mod peek;
-pub mod pieces;
 pub mod read;
 pub mod rebuild;
 pub mod resync;
@@ -74,22 +72,6 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The reason users see under that name.
-    pub fn named(name: &str) -> Option<Self> {
-        const ALL: [StopReason; 9] = [
-            StopReason::End,
-            StopReason::TornTail,
-            StopReason::ZeroTail,
-            StopReason::BadCrc,
-            StopReason::BadLength,
-            StopReason::UnknownMagic,
-            StopReason::BadHeader,
-            StopReason::OffsetOrder,
-            StopReason::MemoryBudget,
-        ];
-        ALL.into_iter().find(|reason| reason.name() == name)
-    }
-
     /// The name users see.
     pub fn name(self) -> &'static str {
         match self {
@@ -141,10 +123,6 @@ pub struct ScanOptions {
     pub start: u64,
     /// Byte position to stop before; the end of the source if `None` or beyond it.
     pub end: Option<u64>,
-    /// No batch is begun at or after this byte position; the one before may go on beyond it.
-    pub until: Option<u64>,
-    /// Batches start above this offset.
-    pub after_offset: i64,
     /// Check every batch's checksum.
     pub verify_crc: bool,
     /// Also compute the CRC-32C of every byte of the range.
@@ -153,14 +131,7 @@ pub struct ScanOptions {
 
 impl Default for ScanOptions {
     fn default() -> Self {
-        Self {
-            start: 0,
-            end: None,
-            until: None,
-            after_offset: -1,
-            verify_crc: true,
-            hash_bytes: false,
-        }
+        Self { start: 0, end: None, verify_crc: true, hash_bytes: false }
     }
 }
 
@@ -280,7 +251,6 @@ struct Walker<'v, V> {
     visitor: &'v mut V,
     verify_crc: bool,
     end: u64,
-    until: u64,
     previous_last_offset: i64,
     /// Of all batches so far.
     hash: Option<Running>,
@@ -293,8 +263,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
             visitor,
             verify_crc: options.verify_crc,
             end,
-            until: options.until.unwrap_or(u64::MAX),
-            previous_last_offset: options.after_offset,
+            previous_last_offset: -1,
             hash: options.hash_bytes.then(Running::crc32c),
             decompressor: Decompressor::default(),
         }
@@ -317,7 +286,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
             let rest = &window[consumed..];
             let at = position + consumed as u64;
             let left = self.end.saturating_sub(at);
-            if left == 0 || at >= self.until {
+            if left == 0 {
                 return Ok(Walk::Stopped(Stop::end(at)));
             }
             let Some(prefix) = rest.first_chunk::<MAGIC_END>() else {
