@@ -222,7 +222,7 @@ pub fn scan_segment(
     own_file: bool,
 ) -> PyResult<Batches> {
     let source = Source::new(source, own_file)?;
-    let options = ScanOptions { start, end, verify_crc, hash_bytes, ..ScanOptions::default() };
+    let options = ScanOptions { start, end, verify_crc, hash_bytes };
     let mut batches = BatchColumns::default();
     match py.detach(|| source.scan(&options, &mut batches)) {
         Ok(scan) => Batches::new(py, batches, scan),
