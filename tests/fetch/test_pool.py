@@ -93,6 +93,13 @@ def test_a_read_is_done_in_a_thread_of_the_pool(pool: ReaderPool) -> None:
     assert pool.submit("a", lambda: b"again").future.result(WAIT_S) == b"again"
 
 
+def test_threads_that_have_just_been_started_count_as_free(clock: ShiftedClock) -> None:
+    pool = ReaderPool(32, 0, clock=clock)
+    tickets = [pool.submit(number, lambda: b"data") for number in range(32)]
+    assert {ticket.future.result(WAIT_S) for ticket in tickets} == {b"data"}
+    assert pool.close()
+
+
 def test_equal_keys_share_one_read(pool: ReaderPool) -> None:
     gate = Gate()
     first = pool.submit("a", gate)

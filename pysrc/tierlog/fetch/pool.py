@@ -118,6 +118,7 @@ class ReaderPool:
         self._late: deque[_Read[Any]] = deque()
         self._late_bytes = 0
         self._threads: set[threading.Thread] = set()
+        # Threads without a read, also those that have just been started.
         self._idle = 0
         self._runs = 0
         self._closed = False
@@ -255,6 +256,7 @@ class ReaderPool:
         # A store call that hangs must not keep the process from ending.
         thread = threading.Thread(target=self._run_reads, name=name, daemon=True)
         self._threads.add(thread)
+        self._idle += 1
         thread.start()
 
     def _run_reads(self) -> None:
@@ -279,10 +281,10 @@ class ReaderPool:
                 read.state = _State.RUNNING
                 read.began_ms = self._clock.monotonic_ms()
                 self._running.add(read)
+                self._idle -= 1
                 return read
-            self._idle += 1
             self._clock.wait(self._work, _LONG_MS)
-            self._idle -= 1
+        self._idle -= 1
         self._threads.discard(threading.current_thread())
         return None
 
@@ -299,6 +301,7 @@ class ReaderPool:
             now_ms = self._clock.monotonic_ms()
             read.state, read.ended_ms = _State.DONE, now_ms
             self._running.discard(read)
+            self._idle += 1
             self._runs += 1
             self._busy.ran(now_ms - read.began_ms, now_ms)
             keep = failure is None and getattr(result, "is_worth_keeping", True)
