@@ -292,7 +292,10 @@ class Rebuilt:
     def batches(self) -> Batches: ...
 
 def find_batch(
-    source: HasFileno, start: int, base_offset: int, next_base_offset: int | None
+    source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
+    start: int,
+    offset: int,
+    next_base_offset: int | None,
 ) -> int | None: ...
 @overload
 def encode_remote_log_index(

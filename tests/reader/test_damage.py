@@ -85,13 +85,54 @@ def test_cat_stops_at_damage_or_names_it(damaged: Damaged, row: int, at: int) ->
     assert missing[-1] < SEGMENT.next_base_offset
 
 
-@pytest.mark.parametrize("place", ["logs"])
+@PLACES
 @pytest.mark.parametrize("row", ROWS)
 def test_batch_behind_a_damaged_length_is_found(damaged: Damaged, row: int) -> None:
     everything = offsets_of(damaged.source)
     overwrite(damaged.path, int(BATCHES.position[row]) + LENGTH_AT, b"\x7f\xff\xff")
     found = cat(damaged.source, "--on-corrupt", "skip").out.split()
     assert set(everything) - set(map(int, found)) == set(lost_rows(row))
+
+
+# Position in the batch, and the bytes that are written there.
+DAMAGE = {
+    "length": (8, b"\x7f\xff\xff\xff"),
+    "negative length": (8, b"\xff\xff\xff\xff"),
+    "length of the next batches": (10, b"\x7f"),
+    "zeros": (0, bytes(61)),
+    "magic": (16, b"\x09"),
+    "checksum": (17, b"\x00\x01\x02\x03"),
+    "payload": (70, b"\xff\xff\xff"),
+}
+
+
+@pytest.mark.parametrize("row", [*ROWS, slice(3, 6, 2)])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_directory_and_store_lose_the_same_records(
+    kind: str, row: int | slice, tmp_path: Path
+) -> None:
+    logs = copy_log_dir(tmp_path, "clean/disk1", f"{TOPIC}-0")
+    store = tmp_path / "store"
+    assert command("tier", str(logs), "--to", store.as_uri(), "--once").code == 0
+    (stored,) = store.rglob(f"{SEGMENT.path.stem}-*.log")
+    at, data = DAMAGE[kind]
+    rows = [row] if isinstance(row, int) else range(len(BATCHES))[row]
+    lost = {one for row in rows for one in lost_rows(row)}
+    found: list[tuple[list[int], list[tuple[int, int | None]]]] = []
+    for source, path in (
+        (str(logs), logs / f"{TOPIC}-0" / SEGMENT.path.name),
+        (store.as_uri(), stored),
+    ):
+        everything = offsets_of(source)
+        for row in rows:
+            overwrite(path, int(BATCHES.position[row]) + at, data)
+        told: list[LostRecords] = []
+        pieces = tierlog.read(source, TOPIC, 0, 0, SEGMENT.next_base_offset, on_corrupt=told.append)
+        offsets = [int(offset) for piece in pieces for offset in piece.offset]
+        found.append((offsets, [(one.first_offset, one.last_offset) for one in told]))
+        wanted = [one for one in everything if one < (SEGMENT.next_base_offset or 0)]
+        assert set(wanted) - set(offsets) == lost
+    assert found[0] == found[1]
 
 
 @PLACES

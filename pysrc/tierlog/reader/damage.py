@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tierlog import _core
 from tierlog.columns import RecordColumns
 from tierlog.errors import ConfigError, CorruptDataError
-from tierlog.log.files import SegmentHandle
 from tierlog.log.records import decode_pieces
 from tierlog.log.segment import SegmentSource, scan_segment
-from tierlog.log.segment_files import SegmentFiles
 from tierlog.types import StopReason
 
 __all__ = [
     "LostRecords",
+    "NextBatch",
     "OnCorrupt",
     "damage_handler",
     "decode_past_damage",
-    "next_batch",
+    "find_next_batch",
     "raise_damage",
 ]
 
@@ -64,21 +63,52 @@ def raise_damage(lost: LostRecords) -> None:
     raise lost.error
 
 
+class NextBatch(NamedTuple):
+    """The first sound batch after a damaged one: its position and base offset, and the last offset
+    in the header of the damaged batch if that header leads to it."""
+
+    position: int
+    offset: int
+    last_offset: int | None
+
+
+def find_next_batch(
+    source: SegmentSource, size_bytes: int, position: int, offset: int, next_base_offset: int | None
+) -> NextBatch:
+    """Find the first sound batch after the damaged one at `position`, which holds `offset`.
+
+    Without a sound batch, return the end of the `size_bytes` bytes and `next_base_offset`, the
+    offset of what follows them, -1 when that is unknown.
+    """
+    table = scan_segment(source, position, verify_crc=False)
+    if len(table) > 1 or (len(table) and table.stop_position == size_bytes):
+        last_offset = int(table.last_offset[0])
+        # No checksum covers the base offset.
+        if next_base_offset is None or last_offset < next_base_offset:
+            return NextBatch(position + int(table.size_bytes[0]), last_offset + 1, last_offset)
+    found = _core.find_batch(source, position + 1, offset, next_base_offset)
+    if found is None:
+        return NextBatch(size_bytes, -1 if next_base_offset is None else next_base_offset, None)
+    table = scan_segment(source, found, verify_crc=False)
+    return NextBatch(found, int(table.base_offset[0]), None)
+
+
 def decode_past_damage(
-    source: SegmentSource,
+    source: memoryview,
+    offset: int,
+    next_base_offset: int,
     report: Callable[[CorruptDataError, int, int], object],
     *,
     verify_crc: bool,
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Iterator[RecordColumns]:
-    """Yield the records of all sound batches of `source`. `report` receives the error of each
-    damaged batch and the offsets in its header.
-
-    CorruptDataError when the header of a damaged batch does not lead to the next one.
-    """
-    position, reason = 0, StopReason.END
-    while True:
+    """Yield the records of all sound batches of `source`, a range of a segment with the offsets
+    from `offset` up to, not including, `next_base_offset`. `report` receives each error and the
+    offsets that are lost by it, both ends included."""
+    position = 0
+    while position < source.nbytes:
+        reason = StopReason.END
         try:
             for piece in decode_pieces(
                 source,
@@ -87,40 +117,21 @@ def decode_past_damage(
                 include_control=include_control,
                 max_decompressed_bytes=max_decompressed_bytes,
             ):
-                position, reason = piece.batches.stop_position, piece.batches.stop_reason
+                batches = piece.batches
+                position, reason = batches.stop_position, batches.stop_reason
+                offset = int(max(batches.last_offset, default=offset - 1)) + 1
                 yield piece
-                del piece
-            if reason is not StopReason.END:
-                raise CorruptDataError(
-                    reason=reason.value,
-                    position=position,
-                    expected="a whole batch",
-                    found="one that goes on beyond the next index entry",
-                )
-            return
-        except CorruptDataError as error:
-            table = scan_segment(source, position, verify_crc=False)
-            if not len(table):
-                raise
-            report(error, int(table.base_offset[0]), int(table.last_offset[0]))
-            position += int(table.size_bytes[0])
-
-
-def next_batch(
-    handle: SegmentHandle, segment: SegmentFiles, position: int
-) -> tuple[int, int, int | None]:
-    """Return position and base offset of the first sound batch after the damaged one at `position`,
-    and the last offset in the header of the damaged one, if that leads to the next batch.
-
-    Without a sound batch, return the end of the segment.
-    """
-    table = scan_segment(handle, position, verify_crc=False)
-    if len(table) > 1 or (len(table) and table.stop_position == handle.size_bytes):
-        last_offset = int(table.last_offset[0])
-        return position + int(table.size_bytes[0]), last_offset + 1, last_offset
-    next_base = segment.next_base_offset
-    next_position = _core.find_batch(handle, position + 1, segment.base_offset, next_base)
-    if next_position is None:
-        return handle.size_bytes, -1 if next_base is None else next_base, None
-    found = scan_segment(handle, next_position, verify_crc=False)
-    return next_position, int(found.base_offset[0]), None
+                del piece, batches
+            if reason is StopReason.END:
+                return
+            error = CorruptDataError(
+                reason=reason.value,
+                position=position,
+                expected="a whole batch",
+                found="one that goes on beyond the next index entry",
+            )
+        except CorruptDataError as found:
+            error = found
+        after = find_next_batch(source, source.nbytes, position, offset, next_base_offset)
+        report(error, offset, after.offset - 1 if after.last_offset is None else after.last_offset)
+        position, offset = after.position, max(offset, after.offset)

@@ -22,9 +22,10 @@ from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.committed import StableLog, committed_rows
 from tierlog.reader.damage import (
     LostRecords,
+    NextBatch,
     OnCorrupt,
     damage_handler,
-    next_batch,
+    find_next_batch,
     raise_damage,
 )
 from tierlog.reader.log_reader import (
@@ -259,23 +260,26 @@ class LocalReader:
                         del records
                     return
                 except CorruptDataError as error:
-                    position, known = self._pass_over(log, segment, handle, known, error)
+                    position, known = self._pass_over(log, segment, handle, position, known, error)
 
     def _pass_over(
         self,
         log: PartitionLog,
         segment: SegmentFiles,
         handle: SegmentHandle,
+        position: int,
         known: int,
         error: CorruptDataError,
     ) -> tuple[int, int]:
-        """Report the damage of `error` from offset `known` on. Return the position and the offset
-        at which the read goes on."""
-        position, next_offset = handle.size_bytes, segment.next_base_offset or -1
-        last_offset: int | None = None
-        start = _find_damaged_batch(handle, error)
-        if start < handle.size_bytes:
-            position, next_offset, last_offset = next_batch(handle, segment, start)
+        """Report the damage of `error`, after the sound batches up to `position`, from offset
+        `known` on. Return the position and the offset at which the read goes on."""
+        size_bytes, next_base = handle.size_bytes, segment.next_base_offset
+        after = NextBatch(size_bytes, next_base or -1, None)
+        # The batch begins here that holds the byte of the error.
+        start = scan_segment(handle, position, error.position, verify_crc=False).stop_position
+        if start < size_bytes:
+            after = find_next_batch(handle, size_bytes, start, known, next_base)
+        position, next_offset, last_offset = after
         if last_offset is not None and last_offset < known:
             # The missing offsets come after that batch, which is the last one.
             next_offset, last_offset = segment.next_base_offset or -1, None
@@ -380,12 +384,6 @@ def _missing_hint(segment: SegmentFiles, known_end: int) -> str:
         f"offsets {known_end} {last} are in no file: the end of this one or the files after it are "
         "missing; read another replica or the store, --on-corrupt skip reads past them"
     )
-
-
-def _find_damaged_batch(handle: SegmentHandle, error: CorruptDataError) -> int:
-    """Return where the batch begins that holds the byte of an error."""
-    table = scan_segment(handle, 0, error.position, verify_crc=False)
-    return table.stop_position
 
 
 def _check_end(log: PartitionLog) -> None:

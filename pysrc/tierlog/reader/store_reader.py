@@ -400,22 +400,15 @@ class StoreReader:
             if last_offset >= offset:
                 self._report_damage(_lost_records(segment, first_offset, last_offset, error))
 
-        last_offset = read.first_offset - 1
-        try:
-            for piece in decode_past_damage(
-                read.records,
-                report,
-                verify_crc=not is_checked,
-                include_control=include_control,
-                max_decompressed_bytes=self._config.log.batch_max_decompressed_bytes,
-            ):
-                last_offset = int(max(piece.batches.last_offset, default=last_offset))
-                yield piece
-                del piece
-        except CorruptDataError as error:
-            if error.path is not None:
-                raise
-            report(error, last_offset + 1, read.next_offset - 1)
+        return decode_past_damage(
+            memoryview(read.records),
+            read.first_offset,
+            read.next_offset,
+            report,
+            verify_crc=not is_checked,
+            include_control=include_control,
+            max_decompressed_bytes=self._config.log.batch_max_decompressed_bytes,
+        )
 
     def _read_damaged(
         self, place: Place, offset: int, indexes: Indexes, error: CorruptDataError

@@ -230,22 +230,23 @@ pub fn scan_segment(
     }
 }
 
-/// Returns the position of the first sound batch of an open file at or after `start`; `None` without
-/// one. Its offsets lie in [`base_offset`, `next_base_offset`).
+/// Returns the position of the first sound batch at or after `start`; `None` without one. Its offsets
+/// reach `offset` and lie below `next_base_offset`.
 #[pyfunction]
 pub fn find_batch(
     py: Python<'_>,
     source: &Bound<'_, PyAny>,
     start: u64,
-    base_offset: i64,
+    offset: i64,
     next_base_offset: Option<i64>,
 ) -> PyResult<Option<u64>> {
-    let file = duplicate(source.call_method0("fileno")?.extract()?)?;
+    let source = Source::new(source, false)?;
     let next_base_offset = next_base_offset.unwrap_or(i64::MAX);
-    py.detach(|| {
-        let file = SegmentFile::from_file(file)?;
-        let bounds = Bounds { base_offset, next_base_offset, end: file.size_bytes() };
-        resync::find_batch(&file, start, &bounds)
+    let bounds = Bounds { offset, next_base_offset };
+    py.detach(|| match &source {
+        Source::Bytes(input) => resync::find_batch(input.bytes(), start, &bounds),
+        Source::File(file) => resync::find_batch(file, start, &bounds),
+        Source::Path { path, .. } => resync::find_batch(&SegmentFile::open(path)?, start, &bounds),
     })
-    .map_err(|error| to_python(py, error, None))
+    .map_err(|error| source.error(py, error))
 }

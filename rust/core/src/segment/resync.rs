@@ -1,8 +1,9 @@
 //! Finds the first sound batch after a damaged one (docs/FORMATS.md section 2).
 //!
 //! A candidate is a header of magic 2 with values that this segment can have and a correct checksum.
-//! Records may hold whole batches of another log, so a candidate counts first when the batches from
-//! it on reach the end of the segment. Messages before magic 2 are not searched for.
+//! Records may hold whole batches of another log. So a candidate counts only if the offsets of the
+//! batches from it on lie below those of the next candidate after them. Messages before magic 2 are
+//! not searched for.
 
 use crate::batch::columns::Batch;
 use crate::batch::header::{
@@ -10,81 +11,135 @@ use crate::batch::header::{
 };
 use crate::checksum::Running;
 use crate::error::Result;
-use crate::segment::{BLOCK_BYTES, ScanOptions, StopReason, Visitor, scan_file};
+use crate::segment::{BLOCK_BYTES, Scan, ScanOptions, StopReason, Visitor, scan_file, scan_slice};
 use crate::source::{ReadBuffer, SegmentFile};
 
 /// Bytes whose checksum may be wrong in one search. It bounds the cost of bytes that look like headers.
 const MAX_VAIN_BYTES: u64 = 64 << 20;
-/// Candidates that a search tries until one leads to the end of the segment.
+/// Candidates inside of records that a search passes over.
 const MAX_ATTEMPTS: usize = 16;
 
-/// The bounds of the segment that is searched.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// The segment's base offset.
-    pub base_offset: i64,
-    /// The base offset of the next segment, or the largest offset.
-    pub next_base_offset: i64,
-    /// The position at which the bytes end.
-    pub end: u64,
+/// Bytes of a segment that can be searched.
+pub trait Searched {
+    /// The number of bytes.
+    fn size_bytes(&self) -> u64;
+    /// Fills `buffer` from `position` and returns the byte count; fewer at the end.
+    fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize>;
+    /// Scans from `options.start`.
+    fn scan(&self, options: &ScanOptions, visitor: &mut LastOffset) -> Result<Scan>;
 }
 
-impl Bounds {
-    fn plausible(&self, header: &BatchHeader, position: u64) -> bool {
-        header.batch_length >= MIN_BATCH_LENGTH
-            && header.size_bytes() >= HEADER_SIZE as u64
-            && header.size_bytes() <= self.end.saturating_sub(position)
-            && header.base_offset >= self.base_offset
-            && header.validate(position).is_ok()
-            && header.last_offset() < self.next_base_offset
-            && i32::try_from(header.last_offset() - self.base_offset).is_ok()
+impl Searched for SegmentFile {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes()
+    }
+
+    fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_at(position, buffer)
+    }
+
+    fn scan(&self, options: &ScanOptions, visitor: &mut LastOffset) -> Result<Scan> {
+        scan_file(self, options, visitor)
     }
 }
 
-/// Returns the position of the first batch at or after `start` whose successors reach the end of the
-/// segment. If there is none, returns the first candidate.
-pub fn find_batch(file: &SegmentFile, start: u64, bounds: &Bounds) -> Result<Option<u64>> {
-    let (mut first, mut from) = (None, start);
-    for _ in 0..MAX_ATTEMPTS {
-        let Some(position) = find_candidate(file, from, bounds)? else { break };
-        let options = ScanOptions { start: position, end: Some(bounds.end), ..Default::default() };
-        let stop = scan_file(file, &options, &mut Ignore)?.stop;
-        if stop.reason == StopReason::End {
-            return Ok(Some(position));
-        }
-        // The batch that holds these batches, if there is one, ends after them.
-        from = stop.position.max(position + 1);
-        first.get_or_insert(position);
+impl Searched for [u8] {
+    fn size_bytes(&self) -> u64 {
+        self.len() as u64
     }
-    Ok(first)
+
+    fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize> {
+        let rest = &self[usize::try_from(position).unwrap_or(usize::MAX).min(self.len())..];
+        let filled = rest.len().min(buffer.len());
+        buffer[..filled].copy_from_slice(&rest[..filled]);
+        Ok(filled)
+    }
+
+    fn scan(&self, options: &ScanOptions, visitor: &mut LastOffset) -> Result<Scan> {
+        scan_slice(self, options, visitor)
+    }
 }
 
-/// A visitor for scans that only check.
-struct Ignore;
+/// A visitor that keeps the last offset of a scan.
+#[derive(Debug)]
+pub struct LastOffset(i64);
 
-impl Visitor for Ignore {
-    fn batch(&mut self, _position: u64, _batch: &Batch, _records: &[u8]) -> Result<()> {
+impl Visitor for LastOffset {
+    fn batch(&mut self, _position: u64, batch: &Batch, _records: &[u8]) -> Result<()> {
+        self.0 = batch.header.last_offset();
         Ok(())
     }
 }
 
+/// The offsets that the batches searched for may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The offset that the first batch found reaches or exceeds.
+    pub offset: i64,
+    /// The base offset of the next segment, or the largest offset.
+    pub next_base_offset: i64,
+}
+
+impl Bounds {
+    fn plausible(&self, header: &BatchHeader, position: u64, end: u64) -> bool {
+        header.batch_length >= MIN_BATCH_LENGTH
+            && header.size_bytes() >= HEADER_SIZE as u64
+            && header.size_bytes() <= end.saturating_sub(position)
+            && header.validate(position).is_ok()
+            && header.last_offset() >= self.offset
+            && header.last_offset() < self.next_base_offset
+    }
+}
+
+/// The position and the base offset of a sound batch.
+type Candidate = (u64, i64);
+
 /// Returns the position of the first sound batch at or after `start`.
-fn find_candidate(file: &SegmentFile, start: u64, bounds: &Bounds) -> Result<Option<u64>> {
+pub fn find_batch<S: Searched + ?Sized>(
+    source: &S,
+    start: u64,
+    bounds: &Bounds,
+) -> Result<Option<u64>> {
+    let Some(mut found) = find_candidate(source, start, bounds)? else { return Ok(None) };
+    for _ in 0..MAX_ATTEMPTS {
+        let mut last = LastOffset(found.1);
+        let options = ScanOptions { start: found.0, ..ScanOptions::default() };
+        let stop = source.scan(&options, &mut last)?.stop;
+        if stop.reason == StopReason::End {
+            break;
+        }
+        let next = find_candidate(source, stop.position.max(found.0 + 1), bounds)?;
+        match next {
+            // The batches before it lie in a record.
+            Some(next) if next.1 <= last.0 => found = next,
+            _ => break,
+        }
+    }
+    Ok(Some(found.0))
+}
+
+/// Returns the first batch at or after `start` whose checksum is correct.
+fn find_candidate<S: Searched + ?Sized>(
+    source: &S,
+    start: u64,
+    bounds: &Bounds,
+) -> Result<Option<Candidate>> {
+    let end = source.size_bytes();
     let mut buffer = ReadBuffer::new(BLOCK_BYTES);
     let mut summing = Vec::new();
     let (mut position, mut vain_bytes) = (start, 0);
-    while position < bounds.end {
-        let filled = file.read_at(position, &mut buffer)?;
+    while position < end {
+        let filled = source.read_at(position, &mut buffer)?;
         let window = &buffer[..filled];
         for at in candidates(window) {
             let here = position + at as u64;
             let Some(bytes) = window[at..].first_chunk::<HEADER_SIZE>() else { break };
             let header = BatchHeader::parse(bytes);
-            if !bounds.plausible(&header, here) {
+            if !bounds.plausible(&header, here, end) {
                 continue;
             }
-            if crc_holds(file, here, &header, &mut summing)? {
-                return Ok(Some(here));
+            if crc_holds(source, here, &header, &mut summing)? {
+                return Ok(Some((here, header.base_offset)));
             }
             vain_bytes += header.size_bytes();
             if vain_bytes > MAX_VAIN_BYTES {
@@ -106,8 +161,8 @@ fn candidates(window: &[u8]) -> impl Iterator<Item = usize> {
     found.filter(|&at| window[at] < 0x80 && window[at + LOG_OVERHEAD - 4] < 0x80)
 }
 
-fn crc_holds(
-    file: &SegmentFile,
+fn crc_holds<S: Searched + ?Sized>(
+    source: &S,
     position: u64,
     header: &BatchHeader,
     buffer: &mut Vec<u8>,
@@ -118,7 +173,7 @@ fn crc_holds(
     let mut sum = Running::crc32c();
     while at < end {
         let wanted = (end - at).min(BLOCK_BYTES as u64) as usize;
-        let filled = file.read_at(at, &mut buffer[..wanted])?;
+        let filled = source.read_at(at, &mut buffer[..wanted])?;
         if filled == 0 {
             return Ok(false);
         }
