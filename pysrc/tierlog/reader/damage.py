@@ -47,6 +47,9 @@ OnCorrupt = Literal["fail", "skip"] | Callable[[LostRecords], object]
 """What a reader does at damage: raise the error, pass over it, or call a function and go on."""
 
 
+_MAX_OFFSET = 2**63 - 1
+
+
 def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
     """Return the function to call at damage; ConfigError for an unknown word."""
     if callable(on_corrupt):
@@ -65,11 +68,11 @@ def raise_damage(lost: LostRecords) -> None:
 
 class NextBatch(NamedTuple):
     """The first sound batch after a damaged one: its position and base offset, and the last offset
-    in the header of the damaged batch if that header leads to it."""
+    that the damaged batches before it may hold, None when that is unknown."""
 
     position: int
     offset: int
-    last_offset: int | None
+    last_lost_offset: int | None
 
 
 def find_next_batch(
@@ -78,19 +81,30 @@ def find_next_batch(
     """Find the first sound batch after the damaged one at `position`, which holds `offset`.
 
     Without a sound batch, return the end of the `size_bytes` bytes and `next_base_offset`, the
-    offset of what follows them, -1 when that is unknown.
+    offset of what follows them.
     """
+    limit = _MAX_OFFSET if next_base_offset is None else next_base_offset
     table = scan_segment(source, position, verify_crc=False)
-    if len(table) > 1 or (len(table) and table.stop_position == size_bytes):
-        last_offset = int(table.last_offset[0])
-        # No checksum covers the base offset.
-        if next_base_offset is None or last_offset < next_base_offset:
-            return NextBatch(position + int(table.size_bytes[0]), last_offset + 1, last_offset)
-    found = _core.find_batch(source, position + 1, offset, next_base_offset)
-    if found is None:
-        return NextBatch(size_bytes, -1 if next_base_offset is None else next_base_offset, None)
-    table = scan_segment(source, found, verify_crc=False)
-    return NextBatch(found, int(table.base_offset[0]), None)
+    claimed = int(table.last_offset[0]) if len(table) else -1
+    # No checksum covers the base offset, so the header may lie about it.
+    claimed_offset = claimed if offset <= claimed < limit else None
+    # A batch that the following one contradicts has a wrong base offset itself.
+    leaps = len(table) == 2 and table.stop_reason is StopReason.OFFSET_ORDER
+    if len(table) > 1 and not leaps and offset <= (base := int(table.base_offset[1])) < limit:
+        last = base - 1 if claimed_offset is None else min(claimed_offset, base - 1)
+        return NextBatch(int(table.position[1]), base, last)
+    if len(table) == 1 and table.stop_position == size_bytes:
+        after = next_base_offset if claimed_offset is None else claimed_offset + 1
+        return NextBatch(size_bytes, offset if after is None else after, claimed_offset)
+    start = int(table.position[1]) if leaps else position
+    found = _core.find_batch(source, start + 1, offset, next_base_offset)
+    if found is not None:
+        base = int(scan_segment(source, found, verify_crc=False).base_offset[0])
+        return NextBatch(found, base, base - 1)
+    last_offset = None if next_base_offset is None else next_base_offset - 1
+    return NextBatch(
+        size_bytes, offset if next_base_offset is None else next_base_offset, last_offset
+    )
 
 
 def decode_past_damage(
@@ -133,5 +147,6 @@ def decode_past_damage(
         except CorruptDataError as found:
             error = found
         after = find_next_batch(source, source.nbytes, position, offset, next_base_offset)
-        report(error, offset, after.offset - 1 if after.last_offset is None else after.last_offset)
-        position, offset = after.position, max(offset, after.offset)
+        last = next_base_offset - 1 if after.last_lost_offset is None else after.last_lost_offset
+        report(error, offset, last)
+        position, offset = after.position, after.offset

@@ -274,27 +274,22 @@ class LocalReader:
         """Report the damage of `error`, after the sound batches up to `position`, from offset
         `known` on. Return the position and the offset at which the read goes on."""
         size_bytes, next_base = handle.size_bytes, segment.next_base_offset
-        after = NextBatch(size_bytes, next_base or -1, None)
+        last = None if next_base is None else next_base - 1
+        after = NextBatch(size_bytes, max(known, next_base or 0), last)
         # The batch begins here that holds the byte of the error.
         start = scan_segment(handle, position, error.position, verify_crc=False).stop_position
         if start < size_bytes:
             after = find_next_batch(handle, size_bytes, start, known, next_base)
-        position, next_offset, last_offset = after
-        if last_offset is not None and last_offset < known:
-            # The missing offsets come after that batch, which is the last one.
-            next_offset, last_offset = segment.next_base_offset or -1, None
-        if last_offset is None and next_offset > known:
-            last_offset = next_offset - 1
         self._report_damage(
             LostRecords(
                 topic=log.topic,
                 partition=log.partition,
                 first_offset=known,
-                last_offset=last_offset,
+                last_offset=after.last_lost_offset,
                 error=error,
             )
         )
-        return position, max(known, next_offset)
+        return after.position, after.offset
 
     def _read_sound(
         self,

@@ -1,8 +1,7 @@
 """Reads a range of a segment: checked records and damage.
 
-Only damaged records are lost: all records before the damage are read, and the read continues at the
-next position in an index of the segment. Each batch is checked and must hold expected offsets,
-since an index may be wrong.
+Only damaged batches are lost: the read continues at the next sound batch. Each batch is checked and
+must hold expected offsets, since an index may be wrong.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.quota import QuotaManager
 from tierlog.reader.committed import committed_rows
+from tierlog.reader.damage import LostRecords, find_next_batch
 from tierlog.reader.log_reader import rows_between
 from tierlog.reader.positions import position_by_headers
 from tierlog.reader.store_reader import StoreReader
@@ -62,7 +62,9 @@ def read_range(
     of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
     be read.
     """
-    segment = _segment(one, storage, None if one.aborted else rows_of, config or Config())
+    segment = _open_segment(
+        one, storage, None if one.aborted else rows_of, config or Config(), fail_on_corrupt
+    )
     start, end = segment.narrowed(one.start_offset, one.end_offset, min_timestamp_ms)
     place: Mark | None = Mark(start, -1)
     while place is not None and place.offset < end:
@@ -91,7 +93,7 @@ def read_range(
 
 
 class _Gap(NamedTuple):
-    """Missing offsets between sound batches."""
+    """Offsets between sound batches that are missing or damaged."""
 
     error: CorruptDataError
     start_offset: int
@@ -119,16 +121,17 @@ class _Segment(Protocol):
         ...
 
 
-def _segment(
+def _open_segment(
     one: ReadRange,
     storage: RemoteStorageManager | None,
     rows_of: Collection[str] | None,
     config: Config,
+    fail_on_corrupt: bool,
 ) -> _Segment:
     if isinstance(one.segment, SegmentFiles):
         return _LocalSegment(one.segment, rows_of, config.log, has_all=one.has_all)
     assert storage is not None
-    return _RemoteSegment(one.segment, storage, config)
+    return _RemoteSegment(one.segment, storage, config, fail_on_corrupt=fail_on_corrupt)
 
 
 class _LocalSegment:
@@ -148,6 +151,8 @@ class _LocalSegment:
         self._rows_of = rows_of
         self._limit = files.next_base_offset or _MAX_OFFSET
         self._window_bytes = _WINDOW_BYTES
+        # The batches before it were read.
+        self._position = 0
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
         """Use the headers: a broker's time index may be wrong beside a sound log."""
@@ -178,7 +183,8 @@ class _LocalSegment:
                 offset = int(records.batches.base_offset[0])
             is_usual = records is None and self._rows_of is not None
             while offset < end:
-                start, before = position, offset
+                self._position = start = position
+                before = offset
                 if is_usual:
                     rows = self._rows(handle, position, offset, (place.offset, end))
                     offset, position = rows.next_offset, rows.stop_position
@@ -223,19 +229,14 @@ class _LocalSegment:
         )
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """See `_Segment`: the next entry of the offset index that leads to a batch."""
-        index = offset_index(self._files)
-        if index is None:
-            return None
-        behind = np.flatnonzero(index.position > error.position)
+        """See `_Segment`: the next sound batch."""
         with self._files.open() as handle:
-            ends = [*index.position[behind[1:]].tolist(), handle.size_bytes]
-            for row, end in zip(behind.tolist(), ends, strict=False):
-                position, known = int(index.position[row]), int(index.offset[row])
-                table = scan_segment(handle, position, end, verify_crc=False)
-                if len(table) and offset <= table.base_offset[0] <= known:
-                    return Mark(int(table.base_offset[0]), position)
-        return None
+            table = scan_segment(handle, self._position, error.position, verify_crc=False)
+            start, size_bytes = table.stop_position, handle.size_bytes
+            if start >= size_bytes:
+                return None
+            after = find_next_batch(handle, size_bytes, start, offset, self._files.next_base_offset)
+        return None if after.position >= size_bytes else Mark(after.offset, after.position)
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
         """Return the start: the given position, or that of the index with the window that proves
@@ -419,7 +420,10 @@ class _RemoteSegment:
         metadata: RemoteLogSegmentMetadata,
         storage: RemoteStorageManager,
         config: Config,
+        *,
+        fail_on_corrupt: bool,
     ) -> None:
+        self._lost: list[LostRecords] = []
         known = InMemoryRemoteLogMetadataManager(ready=False)
         known.load([metadata])
         known.mark_ready()
@@ -430,6 +434,7 @@ class _RemoteSegment:
             known,
             fetch_bytes=_FETCH_BYTES,
             fetch_quota=_quota_of(config.quota),
+            on_corrupt="fail" if fail_on_corrupt else self._lost.append,
             config=config,
         )
 
@@ -448,19 +453,23 @@ class _RemoteSegment:
         first, last = int(entries.first_offset[late[0]]), int(entries.last_offset[late[-1]])
         return max(start, first), min(end, last + 1)
 
-    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns, int]]:
+    def pieces(self, place: Mark, end: int) -> Iterator[tuple[RecordColumns | _Gap, int]]:
         """See `_Segment`."""
-        partition = self._metadata.topic_id_partition
-        for piece in self._reader.read(partition.topic_id, partition.partition, place.offset, end):
+        partition, start = self._metadata.topic_id_partition, place.offset
+        for piece in self._reader.read(partition.topic_id, partition.partition, start, end):
+            yield from self._take_lost(start, end)
             yield piece, int(piece.offset[-1]) + 1
+        yield from self._take_lost(start, end)
+
+    def _take_lost(self, start: int, end: int) -> Iterator[tuple[_Gap, int]]:
+        while self._lost:
+            one = self._lost.pop(0)
+            after = end if one.last_offset is None else one.last_offset + 1
+            yield _Gap(one.error, max(one.first_offset, start), min(after, end)), after
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """See `_Segment`: the entry after that of the offset."""
-        entries = self._entries()
-        row = None if entries is None else entries.lookup_offset(offset)
-        if entries is None or row is None or row + 1 >= len(entries):
-            return None
-        return Mark(int(entries.first_offset[row + 1]), -1)
+        """See `_Segment`: the reader passes over damage itself, so nothing more can be read."""
+        return None
 
     def _entries(self) -> RemoteLogIndexEntries | None:
         return log_index_entries(self._storage, self._metadata)
