@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 
 import tierlog
 from tests.kafka_tools.golden import golden_segments
+from tests.proofs import usually
 from tests.settings.observing import Said, command
 from tests.tools.golden_copy import copy_log_dir, overwrite
 from tierlog.errors import ConfigError, CorruptDataError
@@ -118,6 +120,49 @@ def test_directory_and_store_lose_the_same_records(
         wanted = [one for one in everything if one < (SEGMENT.next_base_offset or 0)]
         assert set(wanted) - set(offsets) == lost
     assert found[0] == found[1]
+
+
+def salvaged(source: str) -> tuple[dict[int, bytes | None], set[int]]:
+    """Return the values by offset that a read of the segment finds, and the offsets it reports."""
+    told: list[LostRecords] = []
+    values: dict[int, bytes | None] = {}
+    end = SEGMENT.next_base_offset or 0
+    for piece in tierlog.read(source, TOPIC, 0, SEGMENT.base_offset, end, on_corrupt=told.append):
+        offsets = piece.offset.tolist()
+        assert not values.keys() & set(offsets)
+        values |= zip(offsets, piece.values, strict=True)
+    lost = [range(one.first_offset, (one.last_offset or end) + 1) for one in told]
+    return values, {offset for one in lost for offset in one}
+
+
+def test_random_damage_gives_no_wrong_record_and_hides_none(tmp_path: Path) -> None:
+    logs = copy_log_dir(tmp_path, "clean/disk1", f"{TOPIC}-0")
+    store = tmp_path / "store"
+    assert command("tier", str(logs), "--to", store.as_uri(), "--once").code == 0
+    (stored,) = store.rglob(f"{SEGMENT.path.stem}-*.log")
+    sound = SEGMENT.path.read_bytes()
+    truth, _ = salvaged(store.as_uri())
+    chance = random.Random(5)
+    for _ in range(usually(100, thorough=2_000)):
+        data = bytearray(sound)
+        # No checksum covers the base offset: beside another damaged batch it may be believed.
+        batches = chance.choice([1, 1, 2, 3])
+        for _ in range(batches):
+            lowest = 0 if batches == 1 else 8
+            start = int(chance.choice(BATCHES.position)) + chance.randrange(lowest, 80)
+            end = min(start + chance.choice([1, 4, 20]), len(data))
+            data[start:end] = chance.randbytes(end - start)
+        found = []
+        for source, path in (
+            (str(logs), logs / f"{TOPIC}-0" / SEGMENT.path.name),
+            (store.as_uri(), stored),
+        ):
+            path.write_bytes(data)
+            values, lost = salvaged(source)
+            assert values.items() <= truth.items()
+            assert truth.keys() - values.keys() <= lost
+            found.append(values)
+        assert found[0] == found[1]
 
 
 @PLACES

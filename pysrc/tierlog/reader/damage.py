@@ -122,31 +122,60 @@ def decode_past_damage(
     offsets that are lost by it, both ends included."""
     position = 0
     while position < source.nbytes:
-        reason = StopReason.END
+        error = _find_wrong_offset(source, position, offset, next_base_offset)
         try:
             for piece in decode_pieces(
                 source,
                 position,
+                None if error is None else error.position,
                 verify_crc=verify_crc,
                 include_control=include_control,
                 max_decompressed_bytes=max_decompressed_bytes,
             ):
                 batches = piece.batches
-                position, reason = batches.stop_position, batches.stop_reason
+                position = batches.stop_position
                 offset = int(max(batches.last_offset, default=offset - 1)) + 1
+                if batches.stop_reason not in (StopReason.END, StopReason.MEMORY_BUDGET):
+                    error = CorruptDataError(
+                        reason=batches.stop_reason.value,
+                        position=position,
+                        expected="a whole batch",
+                        found="one that goes on beyond the next index entry",
+                    )
                 yield piece
                 del piece, batches
-            if reason is StopReason.END:
-                return
-            error = CorruptDataError(
-                reason=reason.value,
-                position=position,
-                expected="a whole batch",
-                found="one that goes on beyond the next index entry",
-            )
         except CorruptDataError as found:
             error = found
+        if error is None:
+            return
         after = find_next_batch(source, source.nbytes, position, offset, next_base_offset)
         last = next_base_offset - 1 if after.last_lost_offset is None else after.last_lost_offset
         report(error, offset, last)
         position, offset = after.position, after.offset
+
+
+def _find_wrong_offset(
+    source: memoryview, position: int, offset: int, next_base_offset: int
+) -> CorruptDataError | None:
+    """Return the error of the first batch whose offsets lie outside of the range, or above those of
+    a batch after it that could follow the batch before it. No checksum covers the base offset."""
+    table = scan_segment(source, position, verify_crc=False)
+    if not len(table):
+        return None
+    row = None
+    outside = (table.base_offset < offset) | (table.last_offset >= next_base_offset)
+    if outside.any():
+        row = int(outside.argmax())
+    elif table.stop_reason is StopReason.OFFSET_ORDER:
+        known = int(table.last_offset[-2]) + 1 if len(table) > 1 else offset
+        following = _core.batch_start(source[table.stop_position :])[0]
+        if following is not None and following >= known:
+            row = len(table) - 1
+    if row is None:
+        return None
+    return CorruptDataError(
+        reason=StopReason.OFFSET_ORDER.value,
+        position=int(table.position[row]),
+        expected=f"a batch with offsets from {offset} to {next_base_offset - 1}, in order",
+        found=f"one with {table.base_offset[row]} to {table.last_offset[row]}",
+    )
