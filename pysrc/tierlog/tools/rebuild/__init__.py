@@ -1,1 +1,1 @@
-"""Makes index files anew, from a log directory or a store."""
+"""Rebuilds index files from a log directory or a store."""

@@ -1,13 +1,13 @@
-"""Rebuilds the indexes of a log directory or a store, on as many processes as one likes.
+"""Rebuilds the indexes of a log directory or a store in several processes.
 
     report = rebuild_index("/var/lib/kafka/data", target="/mnt/indexes", jobs=4, now_ms=...)
 
-`rebuild_task` is all that a worker does: chains of segments in, rows out, each byte scanned once.
-The content it writes is a pure function of the source and nothing that is there is replaced but a
-damaged `.indexes` object; so tasks may be repeated, and two runs may meet.
+A worker calls `rebuild_task`: it takes chains of segments, scans each byte once, and returns rows.
+The written bytes depend only on the source, and only a damaged `.indexes` object is ever replaced.
+So a task may run twice, and two runs may overlap.
 
-The remote index files of a store's partitions are made of the `.indexes` objects, so their tasks,
-for `remote_index_task`, come when all others are done.
+The remote index files of a store's partitions are made from the `.indexes` objects. Their tasks,
+for `remote_index_task`, run after all others.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = [
 
 _REMOTE_INDEX = instance_of("a RemoteIndexConfig", RemoteIndexConfig)
 
-# Threads have scanned this much before processes have started.
+# Threads scan this much before processes have started.
 DEFAULT_PROCESS_BYTES = 4 << 30
 _MAX_RESTARTS = 3
 
@@ -104,10 +104,10 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildPlan:
-    """The tasks of a run, and what its planning already found.
+    """The tasks of a run, and the results of its planning.
 
     ``tasks`` are for `rebuild_task`. ``index_tasks``, of a store with a target, are for
-    `remote_index_task` and come after all others: give their results to `with_remote_indexes`.
+    `remote_index_task` and run after all others; pass their results to `with_remote_indexes`.
     ``looked`` and ``outcomes`` are segments of a store that need no task.
     """
 
@@ -122,8 +122,7 @@ class RebuildPlan:
     findings: tuple[Finding, ...] = ()
 
     def with_remote_indexes(self, made: Iterable[RemoteIndexOutcome]) -> RebuildPlan:
-        """The plan that is left when all of ``index_tasks`` were run; what they made, in any
-        order."""
+        """Return the plan with the results of all ``index_tasks``, in any order."""
         ordered = sorted(made, key=lambda one: (one.row.topic, one.row.partition, one.row.path))
         found = (each for one in ordered for each in one.findings)
         return replace(
@@ -136,7 +135,7 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildSummary:
-    """What became of how many segments; ``size_bytes`` counts those that were scanned."""
+    """Numbers of segments by outcome. ``size_bytes`` counts the segments that were scanned."""
 
     source: str
     target: str
@@ -156,7 +155,7 @@ class RebuildSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildReport:
-    """The outcome of one run; rows by topic, partition, base offset and path."""
+    """The result of one run. Rows are ordered by topic, partition, base offset and path."""
 
     summary: RebuildSummary
     segments: tuple[SegmentRow, ...]
@@ -169,7 +168,7 @@ class RebuildReport:
         return self.summary.problems == 0
 
     def tables(self) -> list[Table]:
-        """What a document holds."""
+        """Return the tables of a document."""
         return [
             Table(name="summary", row_type=RebuildSummary, rows=(self.summary,), single=True),
             Table(name="segments", row_type=SegmentRow, rows=self.segments),
@@ -180,9 +179,9 @@ class RebuildReport:
 
 @takes(task=instance_of("a RebuildTask of a plan", RebuildTask))
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
-    """What a worker does, in whatever process: stores are opened here, nothing is shared.
+    """Rebuild the segments of one task, in any process. It opens its own stores and shares nothing.
 
-    What is wrong with a segment, its files or its store is a finding in its row, never an error.
+    Damage of a segment, its files or its store is a finding in its row, never an error.
     """
     chains = [*task.chains()]
     outcomes = [*rebuild_log_chains([one for one in chains if isinstance(one, LogChain)])]
@@ -215,14 +214,15 @@ def plan_rebuild(
     least_bytes: int = 0,
     look: LookAtListed | None = None,
 ) -> RebuildPlan:
-    """What `rebuild_index` will do, for `slots` workers, in some ten bytes for each segment.
+    """Plan `rebuild_index` for `slots` workers. The plan takes some ten bytes for each segment.
 
-    ``least_bytes`` are worth a task. ``look`` has the `.indexes` objects of a
-    store read elsewhere than here. ``remote_index`` has the settings of the nodes whose remote
-    index files and `.indexes` objects are made again: the same settings make the same bytes.
-    ConfigError for a target that is missing, a broker's or part of the source, and for a store in
-    Kafka's own layout; else as `open_log_dir`, `open_store` and ``look``, and RemoteStorageError
-    when a store does not answer.
+    A task has at least ``least_bytes``. ``look`` reads the `.indexes` objects of a store elsewhere
+    than in this process. ``remote_index`` has the settings of the nodes whose files are rebuilt:
+    the same settings make the same bytes.
+
+    ConfigError for a target that is missing, a broker's, or part of the source, and for a store in
+    Kafka's own layout. RemoteStorageError when a store does not answer. Otherwise raises as
+    `open_log_dir`, `open_store` and ``look``.
     """
     place = source_of(source)
     settings = remote_index or RemoteIndexConfig()
@@ -268,8 +268,8 @@ def plan_rebuild(
 
 
 def check_report(folder: str, source: str) -> None:
-    """ConfigError for a folder that a report of `source` must not be written to. OSError if there
-    is no source."""
+    """Raise ConfigError for a folder that must not get a report of `source`; OSError without a
+    source."""
     check_folder(folder)
     place = source_of(source)
     inside = local_path(place.location) if place.is_store else place.location
@@ -328,7 +328,7 @@ def _plan_log_dir(
 
 
 def _left_out(skipped: Skipped) -> Finding:
-    """What of the directory is not rebuilt although a broker might read it."""
+    """Return a finding for files of the directory that are not rebuilt."""
     routine = skipped.reason.routine
     return finding(
         skipped.path,
@@ -341,7 +341,7 @@ def _left_out(skipped: Skipped) -> Finding:
 
 
 def _done_without(damage: CorruptDataError) -> Finding:
-    """A checkpoint that cannot be read, so that the batches alone say what it would."""
+    """Return a note for a checkpoint that cannot be read. The batches replace it."""
     action = "restore the file, or compare what was made with another replica"
     return replace(finding_of(damage, damage.path or "", action), severity=Severity.NOTE)
 
@@ -358,14 +358,16 @@ def rebuild_index(
     process_bytes: int = DEFAULT_PROCESS_BYTES,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Rebuilds the index files of a log directory into `target`, or the damaged and missing
-    `.indexes` objects of a store and then, into `target` if there is one, the remote index files of
-    its partitions; in `jobs` processes, or in as many threads if there is less to do than
-    ``process_bytes``.
+    """Rebuild the index files of a log directory into `target`, or the damaged and missing
+    `.indexes` objects of a store. With a store and a `target`, also rebuild the remote index files
+    of its partitions there.
 
-    ``now_ms`` tells a `.log` object that is just being copied from one left behind. With
-    ``dry_run`` everything is scanned and nothing written. Raises as `plan_rebuild`, and
-    TierlogError when workers keep dying; whatever is wrong with a segment is in the report.
+    The work runs in `jobs` processes, or in as many threads if it is less than ``process_bytes``.
+    ``now_ms`` decides whether a `.log` object belongs to an active copy. With ``dry_run``
+    everything is scanned and nothing is written.
+
+    Raises as `plan_rebuild`, and TierlogError when workers keep dying. Damage of a segment is in
+    the report.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, not {jobs}")
@@ -394,7 +396,7 @@ def rebuild_index(
 
 
 class _Workers:
-    """Threads or processes for one run; tasks run right here where one at a time is enough."""
+    """Threads or processes for one run. A single task runs in the calling thread."""
 
     def __init__(self, jobs: int, *, in_threads: bool) -> None:
         self._jobs = jobs
@@ -410,7 +412,7 @@ class _Workers:
     def run(
         self, work: Callable[[_Task], list[_Result]], tasks: Sequence[_Task]
     ) -> Iterator[tuple[_Task, list[_Result]]]:
-        """Each task with what `work` makes of it, in the order in which they end. TierlogError when
+        """Yield each task and its results, in the order in which the tasks end. TierlogError when
         workers keep dying."""
         if self._jobs == 1 or len(tasks) < 2:
             for task in tasks:
@@ -446,8 +448,8 @@ class _Workers:
     def _new_pool(self) -> Executor:
         if self._in_threads:
             return ThreadPoolExecutor(self._jobs)
-        # Never forked: the threads and clients of object stores do not survive that. A terminal
-        # interrupts all of them: they go without a word, as if killed.
+        # Processes are spawned, since the threads and clients of object stores do not survive a
+        # fork. A Ctrl-C in the terminal ends them at once.
         return ProcessPoolExecutor(
             self._jobs,
             mp_context=multiprocessing.get_context("spawn"),
@@ -466,7 +468,7 @@ class _Workers:
     outcomes=having("outcomes of rebuild_task", "__iter__"),
 )
 def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> RebuildReport:
-    """Return the report of a run; the order of the outcomes does not matter."""
+    """Return the report of a run. The outcomes may come in any order."""
     told = (outcome for looked in plan.looked for outcome in looked.outcomes())
     everything = sorted(
         [*told, *plan.outcomes, *outcomes],
@@ -501,7 +503,7 @@ def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> Reb
 
 
 def rebuild_text(report: RebuildReport) -> Iterator[str]:
-    """What stands below the table for people: the problems, then one line of figures."""
+    """Yield the lines below the table for people: the problems, then one line of figures."""
     for found in report.findings:
         if found.severity is Severity.PROBLEM:
             yield from finding_text(found)

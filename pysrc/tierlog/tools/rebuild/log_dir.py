@@ -1,15 +1,15 @@
-"""Index files of a broker's log directories, made again beside them and never in them.
+"""Rebuilds index files of a broker's log directories into another folder.
 
-For each segment the files that Kafka's own recovery would write: ``.index``, ``.timeindex``,
-``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the segment's end; for
-each partition its ``leader-epoch-checkpoint``: the broker's own where that is sound, else what the
-batches say. All beneath ``<target>/<topic>-<partition>/``. The directory itself is only read.
+For each segment it writes the files that Kafka's own recovery would write: ``.index``,
+``.timeindex``, ``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the
+segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own if that is
+sound, else the epochs of the batches. All files lie below ``<target>/<topic>-<partition>/``. The
+log directory is only read.
 
-Transaction index and snapshot depend on the producer state before the segment. It is the broker's
-own ``.snapshot`` at the segment's base where that is sound, else what the segments before it say.
-So segments form chains: only a sound snapshot lets one begin, and none where the leader epochs must
-be read from all segments. Whatever the chains, the bytes that
-come out are the same.
+Transaction index and snapshot depend on the producer state before the segment: the broker's own
+``.snapshot`` at the segment's base offset if that is sound, else the state after the previous
+segment. So segments form chains. A chain begins at a sound snapshot only; without a leader epoch
+checkpoint a partition is one chain. The written bytes do not depend on the chains.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _MAX_SNAPSHOT_BYTES = 64 << 20
-# Files that are made durable together: one commit of the file system serves them all.
+# These files are synced together in one commit of the file system.
 _FILES_AT_ONCE = 192
 _BYTES_AT_ONCE = 16 << 20
 _RESTORE = "nothing was written for it: restore the segment from another replica or the remote tier"
@@ -69,8 +69,8 @@ _FAILED = "look at the disk, then run this again: what is done stays done"
 class LogChain:
     """Segments of one partition that one worker takes in order.
 
-    ``target`` is the folder to write to, None for a dry run. ``knows_state``: the chain begins
-    where the log does, or at a sound snapshot.
+    ``target`` is the folder to write to, None for a dry run. ``knows_state``: the chain begins at
+    the start of the log or at a sound snapshot.
     """
 
     log: PartitionLog
@@ -80,27 +80,27 @@ class LogChain:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its segments."""
+        """The bytes of the segments."""
         return sum(segment.size_bytes for segment in self.log.segments)
 
     @property
     def segments(self) -> int:
-        """How many segments."""
+        """The number of segments."""
         return len(self.log.segments)
 
     @property
     def name(self) -> str:
-        """Whose segments they are."""
+        """The name of the partition."""
         return self.log.name
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one of two folders is the other, or lies in it."""
+    """Return whether one of two folders is the other or lies in it."""
     return os.path.commonpath((one, other)) in (one, other)
 
 
 def check_folder(path: str) -> None:
-    """ConfigError for what can be no folder of this machine."""
+    """Raise ConfigError for a path that cannot be a folder of this machine."""
     if is_url(path):
         raise ConfigError(f"{printable(path)}: expected a folder of this machine, found a URL")
     place = os.path.realpath(path)
@@ -113,8 +113,8 @@ def check_folder(path: str) -> None:
 
 
 def check_target(target: str, source: str | None) -> str:
-    """The folder to write to, resolved. ConfigError when it is a broker's, or part of the folder
-    `source`, or no folder."""
+    """Return the resolved folder to write to. ConfigError when it is a broker's, part of the folder
+    `source`, or not a folder."""
     check_folder(target)
     place = os.path.realpath(target)
     if source is not None and _overlap(place, os.path.realpath(source)):
@@ -151,8 +151,8 @@ def plan_log_chains(
     index_interval_bytes: int,
     chain_bytes: Callable[[int], int],
 ) -> Iterator[LogChain]:
-    """Every segment in exactly one chain; a new one begins, if it may, when one is long enough:
-    ``chain_bytes`` is asked how long that is, with the bytes of all partitions so far."""
+    """Yield every segment in exactly one chain. A chain that may end does so when it is long
+    enough: ``chain_bytes`` gets the bytes of all partitions so far and returns that length."""
     seen_bytes = 0
     for log in logs:
         bare = replace(log, skipped=(), problems=())
@@ -183,10 +183,11 @@ def _chain(
 
 
 def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
-    """One outcome per segment of chains that have one target, in order. What is wrong is a finding,
+    """Yield one outcome per segment of chains that share a target, in order. Damage is a finding,
     never an error.
 
-    Files go to the disk many at a time; a segment's outcome comes when all of its files are there.
+    Many files are synced together. The outcome of a segment comes when all of its files are
+    durable.
     """
     target = chains[0].target if chains else None
     store = None if target is None else LocalStore(target)
@@ -203,8 +204,11 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
 
 @dataclass(slots=True, kw_only=True)
 class _Rebuilt:
-    """A segment whose files are not written yet: by name, None for one that must not be there.
-    ``examined`` without damage is one that they were made of."""
+    """A segment whose files were not written yet.
+
+    ``files`` has the contents by name, None for a file that must not exist. ``examined`` without
+    damage is the scan that they were made from.
+    """
 
     chain: LogChain
     segment: SegmentFiles
@@ -222,8 +226,8 @@ class _Rebuilt:
         )
 
     def add_epochs(self, epochs: list[EpochEntry] | None) -> None:
-        """The partition's checkpoint goes with its newest segment; none where there are no epochs,
-        or where they are not known."""
+        """Add the partition's checkpoint to the files of its newest segment. Nothing is added for
+        unknown epochs or a log without epochs."""
         if epochs is None:
             self.findings.append(_unknown_epochs(self.segment))
         elif epochs:
@@ -246,7 +250,7 @@ class _Rebuilt:
 
 
 def _rebuild_segments(chain: LogChain) -> Iterator[_Rebuilt]:
-    """The segments of a chain, in order."""
+    """Yield the segments of a chain, in order."""
     snapshot: bytes | None = None
     known, expected_base = chain.knows_state, chain.log.segments[0].base_offset
     epochs: list[EpochEntry] | None = list(chain.log.leader_epochs or ())
@@ -275,8 +279,8 @@ def _rebuild_segments(chain: LogChain) -> Iterator[_Rebuilt]:
 def _epochs_after(
     before: list[EpochEntry] | None, rebuilt: RebuiltIndexes | None
 ) -> list[EpochEntry] | None:
-    """Where the leader epochs of a log begin, as Kafka's recovery finds them batch by batch; None
-    when a segment could not be read."""
+    """Return the leader epochs up to the end of a segment, as Kafka's recovery finds them batch by
+    batch; None when a segment could not be read."""
     if before is None or rebuilt is None:
         return None
     newest = before[-1].epoch if before else -1
@@ -284,7 +288,8 @@ def _epochs_after(
 
 
 def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
-    """The broker's own producer state at the segment's base, unless it is missing or damaged."""
+    """Return the broker's producer state at the segment's base offset; None when it is missing or
+    damaged."""
     if segment.start_snapshot_path is None:
         return None
     try:
@@ -296,7 +301,7 @@ def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
 
 
 def _rebuild_segment(chain: LogChain, number: int, snapshot: bytes | None, known: bool) -> _Rebuilt:
-    """What becomes of a segment, from the producer state before it, if that is `known`."""
+    """Rebuild a segment from the producer state before it, if that is `known`."""
     log, segment = chain.log, chain.log.segments[number]
     made = _Rebuilt(
         chain=chain,
@@ -333,7 +338,7 @@ def _files(
     known: bool,
     findings: list[Finding],
 ) -> dict[str, bytes | None]:
-    """The files of the segment by name; None for one that must not be there."""
+    """Return the files of the segment by name; None for a file that must not exist."""
     base = f"{segment.base_offset:020d}"
     files: dict[str, bytes | None] = {
         f"{base}.index": rebuilt.offset_index,
@@ -384,11 +389,12 @@ def _conflict(chain: LogChain, segment: SegmentFiles) -> Finding:
 
 
 def _settle(store: LocalStore | None, waiting: Sequence[_Rebuilt]) -> Iterator[SegmentOutcome]:
-    """Writes the files of these segments, each unless it is there; nothing is ever replaced."""
+    """Write the files of these segments. An existing file is never replaced."""
     stored: dict[str, bool] = {}
     if store is not None:
         with suppress(RemoteStorageError):
-            # What fails is tried once more below, where it is known whose file it is.
+            # A failed write is repeated below, one segment at a time, so that the error names its
+            # segment.
             stored = store.put_all_if_absent(_keys(waiting))
     for one in waiting:
         if not one.is_sound:
@@ -413,7 +419,8 @@ def _keys(rebuilt: Iterable[_Rebuilt]) -> dict[str, bytes]:
 
 
 def _written(store: LocalStore, one: _Rebuilt, stored: dict[str, bool]) -> Outcome:
-    """What became of a segment's files; ``stored`` says which of them were not there."""
+    """Return the outcome of a segment's files; ``stored`` says for each key whether this run wrote
+    it."""
     files = _keys([one])
     if not files.keys() <= stored.keys():
         stored = store.put_all_if_absent(files)

@@ -1,15 +1,15 @@
-"""The remote index files of a store's partitions, as a node keeps them, made again in a folder.
+"""Rebuilds the remote index files of a store's partitions in a folder.
 
-Made of the partition's sound `.indexes` objects alone, by what appends them on a node: so they are
-the files that a node has which indexed these segments, byte for byte, with the default settings of
-rotation. Offsets that no sound segment has are a gap in the files, as on a node that lost some.
+The files are made from the partition's sound `.indexes` objects alone, by the code that appends
+them on a node. They equal the files of a node that indexed these segments with the default rotation
+settings. Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
 
-What later leaders wrote in another way is cut off as the lineage of the newest segment says; the
-store itself does not know where a node has recorded a cut.
+Offsets that a later leader truncated are cut off by the lineage of the newest segment. The store
+does not record where a node made such a cut.
 
-Each worker makes the files in a folder of its own and then gives them their names, each whole and
-only where none is. So tasks may be repeated, and two runs may meet. A partition whose files differ
-from what is there keeps those, all of them: a node may be at work on them.
+Each worker makes the files in a folder of its own and then renames them, each whole and only if the
+name is free. So a task may run twice, and two runs may overlap. A partition whose existing files
+differ keeps all of them, since a node may be using them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
     "remote_index_task",
 ]
 
-# What one task takes: listing a partition costs more than a small segment of it.
+# Listing a partition costs more than reading a small segment of it.
 _TASK_SEGMENTS = 256
 _TASK_PARTITIONS = 32
 _PARALLEL_READS = 8
@@ -67,8 +67,8 @@ _FAILED = "see why the store or the disk failed, then run this again: what is do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPartition:
-    """A partition of a store and its number of segments. ``packed_suspects`` are keys of `.indexes`
-    objects that were no good before this run."""
+    """A partition of a store and its number of segments. ``packed_suspects`` are the keys of
+    `.indexes` objects that were damaged before this run."""
 
     partition: TopicIdPartition
     packed_suspects: bytes
@@ -78,17 +78,17 @@ class StoredPartition:
     def of(
         cls, partition: TopicIdPartition, suspects: Iterable[str], segments: int
     ) -> StoredPartition:
-        """A partition with these suspects."""
+        """Return a partition with these suspects."""
         return cls(partition=partition, packed_suspects=pack([*suspects]), segments=segments)
 
     def suspects(self) -> frozenset[str]:
-        """Keys of `.indexes` objects."""
+        """The keys of damaged `.indexes` objects."""
         return frozenset(unpack(self.packed_suspects))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIndexTask:
-    """Partitions for one worker, at one go; ``target`` is the folder of all partitions' files."""
+    """Partitions for one worker. ``target`` is the folder of all partitions' files."""
 
     url: str
     target: str
@@ -98,7 +98,7 @@ class RemoteIndexTask:
 
     @property
     def name(self) -> str:
-        """Where it begins."""
+        """The name of the first partition."""
         partition = self.partitions[0].partition
         return f"{partition.topic}-{partition.partition}"
 
@@ -107,8 +107,9 @@ class RemoteIndexTask:
 class RemoteIndexRow:
     """The remote index files of one partition in the report.
 
-    ``end_offset`` is the last offset that an entry covers, None without any; ``size_bytes`` counts
-    the entries, not the indexes over them; ``path`` is the partition's folder below the target.
+    ``end_offset`` is the last offset that an entry covers, None without entries. ``size_bytes``
+    counts the entries without the indexes over them. ``path`` is the partition's folder below the
+    target.
     """
 
     topic: str
@@ -125,7 +126,7 @@ class RemoteIndexRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIndexOutcome:
-    """A row of the report and what was found on the way to it."""
+    """A row of the report and its findings."""
 
     row: RemoteIndexRow
     findings: tuple[Finding, ...] = ()
@@ -139,7 +140,7 @@ def pack_partitions(
     dry_run: bool,
     settings: RemoteIndexConfig,
 ) -> tuple[RemoteIndexTask, ...]:
-    """Tasks, the largest partitions first; small ones share one."""
+    """Return tasks, the largest partitions first. Small partitions share a task."""
     groups: list[list[StoredPartition]] = []
     held = 0
     for one in sorted(partitions, key=lambda one: one.segments, reverse=True):
@@ -161,9 +162,10 @@ def pack_partitions(
 
 @takes(task=instance_of("a RemoteIndexTask of a plan", RemoteIndexTask))
 def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
-    """What a worker does when all `.indexes` objects are mended, in whatever process.
+    """Make the remote index files of one task, in any process, after all `.indexes` objects were
+    repaired.
 
-    One outcome for each partition. What is wrong is a finding in it, never an error.
+    Return one outcome for each partition. Damage is a finding in it, never an error.
     """
     source, target = open_store(task.url), LocalStore(task.target)
     return [_rebuild(source, target, one, task) for one in task.partitions]
@@ -189,7 +191,7 @@ def _rebuild(
             segments = _segments(source, one)
             row = _made(source, writer, segments, findings)
             if dry_run and one.suspects():
-                # Their content after a repair is not known yet.
+                # This run may have repaired them, so they are checked again.
                 outcome = Outcome.WOULD_WRITE
             elif segments:
                 findings += _gaps(path, segments)
@@ -237,8 +239,7 @@ def _row(
 
 
 def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmentMetadata]:
-    """The sound segments of the partition as far as they are part of the log, in the order in which
-    nodes index them."""
+    """Return the partition's sound segments within its log, in the order in which nodes index them."""
     suspects = one.suspects()
     described = list_segments(
         source,
@@ -264,7 +265,7 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
 
 
 def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether an object that was no good before holds in all its checksums now."""
+    """Return whether all checksums of an `.indexes` object hold now that it was repaired."""
     key = indexes_key(segment)
     try:
         verify_indexes(read_whole(source, key), path=f"{source.url}/{key}")
@@ -279,7 +280,7 @@ def _made(
     segments: Sequence[RemoteLogSegmentMetadata],
     findings: list[Finding],
 ) -> FileSequence:
-    """Write the files of these segments; `writer` has a folder of its own."""
+    """Write the entries of these segments. `writer` has a folder of its own."""
     for segment, entries in _fetched(source, segments):
         if isinstance(entries, CorruptDataError):
             findings.append(finding_of(entries, indexes_key(segment), _AGAIN))
@@ -291,7 +292,8 @@ def _made(
 def _fetched(
     source: ObjectStore, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, SegmentEntries | CorruptDataError]]:
-    """The entries of each segment, in order, of a few at a time; or what is wrong with them."""
+    """Yield the entries of each segment, in order, or the error of a segment. A few segments are
+    fetched at a time."""
 
     def fetch(segment: RemoteLogSegmentMetadata) -> SegmentEntries | CorruptDataError:
         kind = IndexKind.REMOTE_LOG
@@ -307,7 +309,7 @@ def _fetched(
 
 
 def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
-    """A note of every range of offsets between these segments that none of them has."""
+    """Yield a note for every range of offsets between these segments that none of them has."""
     last: int | None = None
     for segment in segments:
         if last is not None and segment.start_offset > last + 1:
@@ -333,7 +335,7 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
 def _settle(
     target: LocalStore, path: str, made: RemoteIndexDir, row: FileSequence, *, dry_run: bool
 ) -> Outcome:
-    """Gives the files their names, unless other files are there; nothing is ever replaced."""
+    """Rename the files to their places unless other files exist there. Nothing is ever replaced."""
     names = [f"{file.base_offset:020d}.{kind}" for file in row.files for kind in RemoteIndexKind]
     there = _names_in(target, path)
     if not there <= set(names):
@@ -355,7 +357,7 @@ def _settle(
 
 
 def _names_in(target: LocalStore, path: str) -> set[str]:
-    """The remote index files of a partition, by their path below its folder."""
+    """Return the remote index files of a partition, by their path below its folder."""
     try:
         keys = [info.key for info in target.list(path)]
     except RemoteResourceNotFoundError:

@@ -1,7 +1,7 @@
-"""What a rebuild says about one segment, and the look at its batches for every kind of source.
+"""Examines one segment and makes its row of the report, for every kind of source.
 
-A segment whose batches are not what they should be is quarantined: nothing is written for it, and
-its row says why and where. Everything here is plain data that goes from one process to another.
+A damaged segment is quarantined: nothing is written for it, and its row says why and where. All
+values here are plain data that can be pickled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAILS = frozenset({StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
 
 
 class Outcome(StrEnum):
-    """What became of the indexes of one segment."""
+    """The result for the indexes of one segment."""
 
     WRITTEN = "written"
     WOULD_WRITE = "would write"
@@ -57,9 +57,9 @@ class Outcome(StrEnum):
 class SegmentRow:
     """One segment of the report.
 
-    ``end_offset`` is the last offset, None without batches. ``crc`` is ``ok`` or ``bad`` for what
-    was scanned, None for what was not. ``bytes_per_epoch`` holds (leader epoch, bytes) pairs, epoch
-    -1 for batches without one; ``findings`` the short words of what was found.
+    ``end_offset`` is the last offset, None without batches. ``crc`` is ``ok`` or ``bad``, None for
+    a segment that was not scanned. ``bytes_per_epoch`` holds (leader epoch, bytes) pairs, epoch -1
+    for batches without one. ``findings`` has the kinds of the findings.
     """
 
     topic: str
@@ -82,7 +82,7 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentOutcome:
-    """A row of the report and what was found on the way to it."""
+    """A row of the report and its findings."""
 
     row: SegmentRow
     findings: tuple[Finding, ...] = ()
@@ -98,7 +98,7 @@ def finding(
     position: int | None = None,
     severity: Severity = Severity.PROBLEM,
 ) -> Finding:
-    """One thing found; see `Finding`."""
+    """Return a finding; see `Finding`."""
     return Finding(
         severity=severity,
         path=printable(path),
@@ -111,16 +111,16 @@ def finding(
 
 
 def finding_of(error: CorruptDataError, path: str, action: str) -> Finding:
-    """Damage of the segment at `path`."""
+    """Return the finding for damage of the segment at `path`."""
     return finding(path, error.reason, error.expected, error.found, action, position=error.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A scanned segment. ``rebuilt`` is None where `damage` kept it from being finished.
+    """A scanned segment. ``rebuilt`` is None when `damage` ended the rebuild.
 
-    ``end_offset`` is the last offset of its batches, None without any; ``has_transactions`` says
-    whether a batch belongs to one; ``tail`` is why the scan of an active segment stopped early.
+    ``end_offset`` is the last offset of its batches, None without batches. ``has_transactions``: a
+    batch belongs to a transaction. ``tail`` is why the scan of an active segment stopped early.
     """
 
     rebuilt: RebuiltIndexes | None
@@ -140,7 +140,7 @@ class Examined:
 
     @property
     def log_crc32c(self) -> int | None:
-        """The CRC-32C of all bytes, where they were scanned to the end."""
+        """The CRC-32C of all bytes; None unless the scan reached the end."""
         return None if self.rebuilt is None else self.rebuilt.table.range_crc32c
 
     def row(
@@ -153,7 +153,7 @@ class Examined:
         path: str,
         findings: Iterable[Finding],
     ) -> SegmentRow:
-        """The segment's row in the report."""
+        """Return the segment's row of the report."""
         rebuilt = self.rebuilt
         bad = self.damage is not None and self.damage.reason == StopReason.BAD_CRC
         newest = -1 if rebuilt is None else rebuilt.max_timestamp_ms
@@ -188,7 +188,8 @@ def examine(
     producer_snapshot: bytes | None,
     index_interval_bytes: int,
 ) -> Examined:
-    """Reads a segment once, rebuilds its indexes and compares it with what it should hold.
+    """Scan a segment once, rebuild its indexes, and compare it with its name, neighbours and
+    lineage.
 
     ``producer_snapshot`` is the producer state at the base offset; the other arguments are those of
     `check_batches`. Only an active segment may end in a torn or zero tail. OSError when it cannot
@@ -240,7 +241,7 @@ def examine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a segment's name, neighbour and partition say about it; see `check_batches`."""
+    """The expectations of a segment's name, neighbour and partition; see `check_batches`."""
 
     base_offset: int
     next_base_offset: int | None
@@ -250,7 +251,7 @@ class Expected:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the tables of a segment add up to, one held at a time."""
+    """Totals over the tables of a segment. One table is in memory at a time."""
 
     batches: int = 0
     records: int = 0
@@ -260,7 +261,8 @@ class _Seen:
     misplaced: CorruptDataError | None = None
 
     def take(self, tables: Iterable[BatchTable], expected: Expected, end_position: int) -> None:
-        """All tables of a segment; ``end_position`` is where its last batch ends, -1 unknown."""
+        """Add all tables of a segment; ``end_position`` is where its last batch ends, -1 when
+        unknown."""
         base_offset, epoch = expected.base_offset, -1
         for table in tables:
             summary = table.summary
@@ -289,7 +291,7 @@ class _Seen:
         next_base: int | None,
         epoch_before: int,
     ) -> None:
-        """Looks closer."""
+        """Keep the first problem of a table whose totals are unusual."""
         problems = check_batches(
             base_offset=table.base_offset,
             last_offset=table.last_offset,
@@ -320,7 +322,7 @@ def _codecs(bits: int) -> tuple[str, ...]:
 
 
 def _stop(table: BatchTable) -> CorruptDataError | None:
-    """Why the scan ended before the file did."""
+    """Return why the scan ended before the file did."""
     if table.stop_reason is StopReason.END:
         return None
     return CorruptDataError(

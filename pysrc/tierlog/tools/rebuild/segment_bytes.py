@@ -1,4 +1,4 @@
-"""The bytes of a stored segment as an open file."""
+"""Opens the `.log` object of a stored segment as a file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _REQUEST_BYTES = 8 << 20
 
 @contextmanager
 def open_stored_segment(url: str, key: str, size_bytes: int) -> Iterator[SegmentHandle]:
-    """Open the `.log` object `key` of `size_bytes` in the store at `url`: where it lies in a
-    `file:` store, else as a copy that is removed afterwards. OSError, RemoteStorageError."""
+    """Open the `.log` object `key` of `size_bytes` in the store at `url`. A `file:` store's own
+    file is opened; of other stores, a temporary copy. OSError, RemoteStorageError."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         with SegmentHandle(os.path.join(unquote(parts.path), key)) as handle:

@@ -1,18 +1,18 @@
-"""`.indexes` objects of a store, made again from the `.log` objects beside them.
+"""Rebuilds `.indexes` objects of a store from the `.log` objects beside them.
 
-Rebuilt is what is missing or damaged; a sound `.indexes` object is never touched. What the log does
-not say is taken from what is left of the object, else from the segments around it:
+Only missing and damaged objects are rebuilt. Facts that the log lacks come from the sound parts of
+the damaged object, else from the segments around it:
 
-| Field | Where from |
+| Field | Taken from |
 |---|---|
-| metadata, leader epochs | the damaged object's own sections, where their checksums hold |
+| metadata, leader epochs | the damaged object's own sections, if their checksums hold |
 | producer state at the start | the segment that ends where this one starts |
 | leader epochs | the next sound segment's, cut; else those before it and of its batches |
 | topic, broker and cluster id | a sound segment of the partition; else the key, -1, the marker |
-| created_ms | when the `.log` object was stored |
+| created_ms | the time at which the `.log` object was stored |
 
-So the same store makes the same bytes, also when two runs meet: a missing object is created if
-absent, a damaged one is looked at again and then replaced by what any run would put there.
+So the same store makes the same bytes, also when two runs overlap. A missing object is created if
+absent. A damaged one is read again and then replaced by the bytes that any run would write.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ _FAILED = "see why the store or the disk failed, then run this again: what is do
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSegment:
-    """A `.log` object without a sound `.indexes`; ``damage`` is None where there is none at all.
+    """A `.log` object without a sound `.indexes` object. ``damage`` is None when the object is
+    missing.
 
-    ``description`` and ``lineage`` are what was left of the damaged object.
+    ``description`` and ``lineage`` are the sound parts of the damaged object.
     """
 
     key: ObjectKey
@@ -89,16 +90,16 @@ class StoredSegment:
 
     @property
     def indexes_key(self) -> str:
-        """Key of the object to be made."""
+        """The key of the object to write."""
         return self.key.stem + INDEXES_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChain:
-    """Neighbours in one partition that one worker takes in order.
+    """Consecutive segments of one partition that one worker takes in order.
 
-    ``before`` are the sound segments that end where one of these starts, ``after`` is the first
-    sound one that starts behind all of them. ``begins``: nothing is stored before the first one.
+    ``before`` are the sound segments that end where one of these starts. ``after`` is the first
+    sound segment that starts after all of them. ``begins``: nothing is stored before the first one.
     """
 
     url: str
@@ -115,30 +116,30 @@ class StoredChain:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its segments."""
+        """The bytes of the segments."""
         return sum(segment.size_bytes for segment in self.chain)
 
     @property
     def segments(self) -> int:
-        """How many segments."""
+        """The number of segments."""
         return len(self.chain)
 
     @property
     def name(self) -> str:
-        """Whose segments they are."""
+        """The name of the partition."""
         return f"{self.partition.topic}-{self.partition.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What a segment leaves to the one that starts at its end; None: unknown."""
+    """The state at the end of a segment, which the next one begins with; None is unknown."""
 
     snapshot: bytes | None
     lineage: LeaderEpochs
 
 
 class _RefusedError(Exception):
-    """A segment that is not rebuilt."""
+    """A segment is not rebuilt."""
 
     def __init__(self, found: Finding) -> None:
         self.finding = found
@@ -147,7 +148,8 @@ class _RefusedError(Exception):
 def salvage(
     data: bytes, path: str, key: ObjectKey
 ) -> tuple[SegmentDescription | None, LeaderEpochs | None]:
-    """Description and leader epochs out of a damaged `.indexes` object, None where not sound."""
+    """Return the description and the leader epochs of a damaged `.indexes` object, None for each
+    that is not sound."""
     try:
         header = IndexesHeader.parse(data, path=path)
         description = header.description(header.read_section(IndexKind.METADATA, data))
@@ -163,7 +165,7 @@ def salvage(
 
 
 def rebuild_stored_chain(chain: StoredChain) -> Iterator[SegmentOutcome]:
-    """One outcome per segment, in order. What is wrong is a finding, never an error."""
+    """Yield one outcome per segment, in order. Damage is a finding, never an error."""
     store = open_store(chain.url)
     states: dict[int, _State] = {}
     if chain.begins:
@@ -175,7 +177,7 @@ def rebuild_stored_chain(chain: StoredChain) -> Iterator[SegmentOutcome]:
 def _rebuild_segment(
     chain: StoredChain, number: int, store: ObjectStore, states: dict[int, _State]
 ) -> SegmentOutcome:
-    """The outcome; what the segment leaves to the next one goes to `states`."""
+    """Rebuild a segment, and add the state at its end to `states`."""
     segment = chain.chain[number]
     path, findings = f"{segment.key.stem}.log", list[Finding]()
     examined = Examined(rebuilt=None, damage=None)
@@ -238,13 +240,14 @@ def _unknown_state(path: str, matters: bool) -> Finding:
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
     if matters:
-        # Aborted records would be handed out as committed ones.
+        # Aborted records would be served as committed ones.
         raise _RefusedError(found)
     return found
 
 
 def _state_before(chain: StoredChain, store: ObjectStore, base_offset: int) -> _State | None:
-    """What the sound segment that ends right before `base_offset` says; None without one."""
+    """Return the state at the end of the sound segment right before `base_offset`; None without
+    one."""
     for metadata in chain.before:
         if metadata.end_offset + 1 == base_offset:
             kinds = (IndexKind.PRODUCER_SNAPSHOT, IndexKind.LEADER_EPOCH)
@@ -259,7 +262,8 @@ def _state_before(chain: StoredChain, store: ObjectStore, base_offset: int) -> _
 def sections_of(
     store: ObjectStore, metadata: RemoteLogSegmentMetadata, *kinds: IndexKind
 ) -> dict[IndexKind, memoryview]:
-    """Sections of a segment's `.indexes` object, checked. CorruptDataError, RemoteStorageError."""
+    """Return checked sections of a segment's `.indexes` object. CorruptDataError,
+    RemoteStorageError."""
     key = indexes_key(metadata)
     header, first = read_indexes_header(store, key)
     return read_sections(store, key, header, first, kinds)
@@ -275,7 +279,7 @@ def _examine(
         next_base_offset=None if told is None else told.metadata.end_offset + 1,
         is_active=False,
         lineage=segment.lineage,
-        # With a checksum of the whole object at hand gaps are what was copied.
+        # If the checksum of the whole object agrees, gaps in the offsets were copied as they are.
         allow_gaps=told is not None and told.metadata.log_crc32c is not None,
         producer_snapshot=None if before is None else before.snapshot,
         index_interval_bytes=chain.index_interval_bytes,
@@ -283,7 +287,7 @@ def _examine(
 
 
 def _require_sound(segment: StoredSegment, examined: Examined) -> None:
-    """Return whether the `.log` object is sound and, as far as known, the one that was copied."""
+    """Raise the finding of a `.log` object that is damaged or is not the one that was copied."""
     path = f"{segment.key.stem}.log"
     if examined.damage is not None:
         raise examined.damage
@@ -322,7 +326,7 @@ def _prepare(
     before: _State | None,
     store: ObjectStore,
 ) -> tuple[PreparedSegment, RemoteLogSegmentMetadata]:
-    """The segment as a copier would have it before it makes the `.indexes` object."""
+    """Return the segment in the state in which the copy task encodes its `.indexes` object."""
     told, base = segment.description, segment.key.base_offset
     end_offset = rebuilt.end_offset - 1 if told is None else told.metadata.end_offset
     prepared = PreparedSegment(
@@ -360,7 +364,7 @@ def _lineage(
     before: _State | None,
     store: ObjectStore,
 ) -> LeaderEpochs:
-    """The leader epochs up to the segment's end."""
+    """Return the leader epochs up to the segment's end."""
     if segment.lineage is not None:
         return segment.lineage
     own = [EpochEntry(*pair) for pair in rebuilt.leader_epochs if pair[0] >= 0]
@@ -374,13 +378,13 @@ def _lineage(
     lineage = LeaderEpochs((*earlier, *(entry for entry in own if entry.epoch > known)))
     if lineage.up_to(end_offset + 1):
         return lineage
-    # Messages from before format 2 have no epochs.
+    # Messages before format 2 have no epochs.
     return lineage.with_front(segment.key.base_offset)
 
 
 def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_offset: int) -> bool:
-    """Whether a lineage says of a segment what its batches say; below its beginning, where records
-    were deleted, it says nothing."""
+    """Return whether a lineage agrees with a segment's own batches. Records below its beginning
+    were deleted, so it is not asked about them."""
     batches = LeaderEpochs(tuple(own))
     here = lineage.clipped(base_offset, end_offset + 1)
     return all(lineage.epoch_for(one.start_offset) in (one.epoch, None) for one in own) and all(
@@ -416,7 +420,7 @@ def _write(
     data: bytes,
     findings: list[Finding],
 ) -> Outcome:
-    """Creates the object, or replaces it once it was seen to be still damaged."""
+    """Create the object, or replace it after a second read has shown that it is still damaged."""
     key = segment.indexes_key
     if chain.dry_run:
         return Outcome.WOULD_WRITE
@@ -446,7 +450,7 @@ def _write(
 def read_whole(store: ObjectStore, key: str, size_bytes: int | None = None) -> bytes:
     """Return an `.indexes` object; ``b""`` when it is empty or missing.
 
-    CorruptDataError for one above 256 MiB.
+    CorruptDataError for an object above 256 MiB.
     """
     try:
         size = store.head(key).size_bytes if size_bytes is None else size_bytes

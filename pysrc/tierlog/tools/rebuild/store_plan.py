@@ -1,11 +1,11 @@
-"""Which `.indexes` objects of a store have to be made again, and from what.
+"""Plans which `.indexes` objects of a store are rebuilt, and from what.
 
-Every `.indexes` object is read and all of its checksums are compared. Left alone are `.log` objects
-without one that are younger than a copy takes, and those whose first offset a sound segment holds
-already: leavings of a copy that was interrupted and done again.
+Every `.indexes` object is read and all of its checksums are compared. A `.log` object without one
+is left alone if it is younger than a copy takes, or if a sound segment holds its first offset: then
+it remains from an interrupted copy that was repeated.
 
-However many segments there are, what was listed, what was seen and what is to be done stays packed:
-only of one partition at a time, and only where something is to be done, there are objects.
+Listings, results and chains stay packed, whatever the number of segments. Only the partition that
+is being planned, and only if something is broken there, is unpacked to objects.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tierlog.types import TopicIdPartition
 __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]
 
 _PARALLEL_READS = 8
-# Far longer than the moment between the two objects of a segment that is being copied.
+# Much longer than the time between the two objects of an active copy.
 _COPY_UNDER_WAY_MS = 600_000
 _DEPOSED = "nothing to do: it does not count, and the sidecar of the later leader removes it"
 _NOT_OURS = "nothing to do: tierlog passes over it"
@@ -63,16 +63,16 @@ _COPY_AGAIN = (
 _Partition = tuple[str, int]
 
 
-# A sound segment, one to rebuild, or why it is neither.
+# A sound segment, a segment to rebuild, or the reason why it is neither.
 Looked = SegmentDescription | StoredSegment | SegmentOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedSegments:
-    """What was seen of `ListedSegments`, packed.
+    """Packed results for `ListedSegments`.
 
-    Of ``segments`` the ``usable`` ones are sound or, if ``broken``, to be rebuilt; ``topics`` has
-    the names that were found by the ids of the topics.
+    Of ``segments`` the ``usable`` ones are sound or, if ``broken``, to be rebuilt. ``topics`` maps
+    the ids of the topics to their names.
     """
 
     segments: int
@@ -83,7 +83,7 @@ class LookedSegments:
 
     @classmethod
     def of(cls, looks: Sequence[Looked]) -> LookedSegments:
-        """What was seen of each, in order."""
+        """Pack these results, which are in order."""
         told = [one if isinstance(one, SegmentDescription) else None for one in looks]
         broken = [one for one in looks if isinstance(one, StoredSegment)]
         partitions = [
@@ -100,12 +100,12 @@ class LookedSegments:
         )
 
     def looks(self) -> list[Looked]:
-        """What was seen of each, in order."""
+        """Yield the results, in order."""
         found: list[Looked] = unpack(self.packed)
         return found
 
     def outcomes(self) -> Iterator[SegmentOutcome]:
-        """Those of all for which there is nothing to do."""
+        """Yield the outcomes of all segments that need no task."""
         for looked in self.looks():
             if isinstance(looked, SegmentDescription):
                 yield _sound(looked)
@@ -113,14 +113,14 @@ class LookedSegments:
                 yield looked
 
 
-# The checks of listed segments, in order.
+# A function that checks listed segments, in order.
 LookAtListed = Callable[[Sequence[ListedSegments]], Iterable[LookedSegments]]
 
 
 @dataclass(slots=True)
 class StorePlan:
-    """What is to be done, what is already known of segments that need nothing, other findings; and
-    all partitions."""
+    """Chains to rebuild, outcomes of segments that need no task, other findings, and all
+    partitions."""
 
     chains: list[PackedChains] = field(default_factory=list)
     looked: list[LookedSegments] = field(default_factory=list)
@@ -141,10 +141,10 @@ def plan_store(
     least_bytes: int = 0,
     look: LookAtListed | None = None,
 ) -> StorePlan:
-    """Lists the store, and has every `.indexes` object read: by ``look``, or else here.
+    """List the store and read every `.indexes` object, by ``look`` or in this process.
 
-    Chains are packed for `slots` workers; a task has at least ``least_bytes``.
-    RemoteStorageError when the store does not answer, and whatever ``look`` raises.
+    Chains are packed for `slots` workers; a task has at least ``least_bytes``. RemoteStorageError
+    when the store does not answer. Errors of ``look`` pass.
     """
     plan = StorePlan()
     listed = list_in_columns(store.list(), lambda info: _foreign(info, plan))
@@ -159,7 +159,7 @@ def plan_store(
         if looked.usable:
             places[key.topic_id, key.partition].append(looked)
         if looked.broken:
-            # A key may hold only the beginning of the name.
+            # A key may hold only the beginning of the topic's name.
             labels[key.topic_id] = key.topic_label
         told.update(looked.topics)
     topics = labels | told
@@ -188,7 +188,7 @@ def plan_store(
 def _to_rebuild(
     partition: TopicIdPartition, here: Sequence[LookedSegments], now_ms: int, plan: StorePlan
 ) -> Iterator[tuple[tuple[StoredSegment, ...], _Seen]]:
-    """The runs of broken segments of a partition, and what is around them; says the rest in the
+    """Yield the chains of broken segments of a partition, and add the outcomes of the others to the
     plan."""
     seen = _Seen.of(here)
     plan.partitions.append(
@@ -221,11 +221,11 @@ def _foreign(info: ObjectInfo, plan: StorePlan) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A partition: its sound segments by first offset, the others as they were listed.
+    """A partition: its sound segments by first offset, and the other ones as they were listed.
 
-    ``reaches``: the last offset that one of the sound segments up to here has; ``by_end``: the
-    sound ones by the offset after their last; ``first_base``: where the first one of all begins,
-    None without any.
+    ``reaches``: the last offset of the sound segments up to here. ``by_end``: the sound segments by
+    the offset after their last one. ``first_base``: the base offset of the first segment, None
+    without any.
     """
 
     first_base: int | None
@@ -237,7 +237,7 @@ class _Seen:
 
     @classmethod
     def of(cls, here: Iterable[LookedSegments]) -> _Seen:
-        """Nothing is unpacked where nothing is broken."""
+        """Unpack a partition. Nothing is unpacked when nothing is broken."""
         parts = list(here)
         is_sound = not any(part.broken for part in parts)
         looks = [] if is_sound else [one for part in parts for one in part.looks()]
@@ -260,13 +260,14 @@ class _Seen:
         )
 
     def holds(self, offset: int) -> bool:
-        """Whether a sound segment does."""
+        """Return whether a sound segment holds an offset."""
         before = bisect_right(self.starts, offset)
         return before > 0 and self.reaches[before - 1] >= offset
 
 
 def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
-    """Whose store it is; empty where the marker is gone, too. An error if this is no store."""
+    """Return the cluster id of the store; empty when its marker is missing, too. An error if this
+    is not a store."""
     try:
         return read_cluster_id(store)
     except RemoteResourceNotFoundError as error:
@@ -280,7 +281,7 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
 def look_at_listed(
     store: ObjectStore, listed: Iterable[ListedSegments], *, parallel_reads: int = _PARALLEL_READS
 ) -> Iterator[LookedSegments]:
-    """What becomes of each, in order, a few of them read at a time."""
+    """Yield the result of each segment, in order. A few are read at a time."""
     with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-plan") as pool:
         running: deque[list[Future[Looked]]] = deque()
         ahead = 0
@@ -296,7 +297,7 @@ def look_at_listed(
 
 
 def _look(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
-    """By its `.indexes` object, of which all checksums are compared."""
+    """Check one segment by its `.indexes` object, with all checksums."""
     log, indexes = pair.log, pair.indexes
     key = parse_key(pair.stem + LOG_SUFFIX)
     if log is None:
@@ -368,7 +369,7 @@ def _unusable(key: ObjectKey, size_bytes: int, found: Finding) -> SegmentOutcome
 def _bare_row(
     key: ObjectKey, topic: str, size_bytes: int, outcome: Outcome, found: Finding
 ) -> SegmentRow:
-    """A segment that was not read."""
+    """Return the row of a segment that was not read."""
     return SegmentRow(
         topic=topic,
         partition=key.partition,
@@ -385,7 +386,7 @@ def _bare_row(
 def _left_alone(
     segment: StoredSegment, seen: _Seen, now_ms: int, topic: str, plan: StorePlan
 ) -> bool:
-    """Whether nothing is to be done about a `.log` object; says so in the plan."""
+    """Return whether a `.log` object needs no rebuild, and add its outcome to the plan."""
     key = segment.key
     path, outcome, severity = key.stem + LOG_SUFFIX, Outcome.LEFT_ALONE, Severity.NOTE
     if segment.damage is None and seen.holds(key.base_offset):
@@ -410,7 +411,7 @@ def _left_alone(
 
 
 def _runs(broken: Iterable[StoredSegment], seen: _Seen) -> Iterator[tuple[StoredSegment, ...]]:
-    """Broken segments with no sound one between them, each run in the order of offsets."""
+    """Yield runs of broken segments without a sound one between them, each in the order of offsets."""
     run: list[StoredSegment] = []
     for segment in sorted(broken, key=lambda one: (one.key.base_offset, one.key.segment_id)):
         here = segment.key.base_offset

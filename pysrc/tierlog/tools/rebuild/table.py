@@ -1,8 +1,8 @@
-"""The report of a rebuild as Arrow tables, and as the two Parquet files of a folder.
+"""Makes Arrow tables of the report of a rebuild, and its two Parquet files.
 
-``segments.parquet`` holds a row for each segment with what was found about it (``SEGMENTS``),
-``findings.parquet`` every finding once more as a row of its own (``FINDINGS``), also those about
-no segment. The same report makes the same bytes. Needs pyarrow (the extra ``arrow``).
+``segments.parquet`` has a row for each segment with its findings (``SEGMENTS``).
+``findings.parquet`` has a row for every finding (``FINDINGS``), also for those about no segment.
+The same report makes the same bytes. Needs pyarrow (the extra ``arrow``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _EPOCH = pa.struct({"leader_epoch": pa.int32(), "size_bytes": pa.int64()})
 
 # The fields of `Finding`.
 FINDINGS = pa.schema(_FINDING_TYPES)
-# The fields of `SegmentRow`; ``findings`` is all that was found instead of its short words.
+# The fields of `SegmentRow`; ``findings`` has the whole findings in place of their kinds.
 SEGMENTS = pa.schema(
     {
         "topic": pa.string(),
@@ -75,7 +75,7 @@ _FINDING_NAMES = tuple(one.name for one in fields(Finding))
 
 
 def segment_table(outcomes: Iterable[SegmentOutcome]) -> pa.Table:
-    """One row for each outcome, in their order; ``SEGMENTS``."""
+    """Return ``SEGMENTS`` with one row for each outcome, in their order."""
     found = list(outcomes)
     columns = {name: [getattr(one.row, name) for one in found] for name in SEGMENTS.names}
     columns["findings"] = [[_values(each) for each in one.findings] for one in found]
@@ -85,14 +85,14 @@ def segment_table(outcomes: Iterable[SegmentOutcome]) -> pa.Table:
 
 
 def finding_table(findings: Iterable[Finding]) -> pa.Table:
-    """One row for each finding, in their order; ``FINDINGS``."""
+    """Return ``FINDINGS`` with one row for each finding, in their order."""
     rows = [_values(one) for one in findings]
     return pa.Table.from_pylist(rows, FINDINGS)
 
 
 def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
-    """The outcomes that a report was made of, in its order."""
-    # Those of segments stand last, in the order of the rows, and each row has a word for each.
+    """Return the outcomes that a report was made from, in its order."""
+    # The findings of segments come last, in the order of the rows; each row has a word for each.
     first = len(report.findings) - sum(len(row.findings) for row in report.segments)
     for row in report.segments:
         end = first + len(row.findings)
@@ -101,7 +101,7 @@ def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
 
 
 def write_report(folder: str, segments: pa.Table, findings: pa.Table) -> None:
-    """Writes both files, in place of those of an earlier run; each is there whole or not at all."""
+    """Write both files and replace those of an earlier run. Each file is whole or absent."""
     os.makedirs(folder, exist_ok=True)
     for name, table in ((SEGMENTS_FILE, segments), (FINDINGS_FILE, findings)):
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False) as file:

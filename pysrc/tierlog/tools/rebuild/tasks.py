@@ -1,7 +1,7 @@
-"""How the chains of a rebuild become tasks, while they come and however many they are.
+"""Packs the chains of a rebuild into tasks.
 
-Chains are packed as soon as they are known, neighbours together, and stay packed until a worker has
-them. Tasks are made of these parts, by their sizes alone.
+Adjacent chains are packed as soon as they are known, and stay packed until a worker takes them.
+Tasks are made of these parts, by their sizes alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Chain", "PackedChains", "RebuildTask", "even_bytes", "pack_chains", 
 DEFAULT_TASK_BYTES = 256 << 20
 _SMALLEST_TASK_BYTES = 4 << 20
 _TASKS_PER_JOB = 4
-# Parts are this many times smaller than an even share, so that tasks of them may still be even.
+# Parts are this many times smaller than an even share, so that tasks of several parts stay even.
 _PARTS_PER_JOB = 64
 _LARGEST_PART_BYTES = 64 << 20
 # Opening, writing and reporting a segment costs about as much as scanning this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
-# A task may be larger by this part of the most that was asked for: what segments cost besides their
-# bytes is no reason for a task of 1 GiB to have three of 256 MiB.
+# A task may exceed its limit by this part. Otherwise the cost of opening segments would leave a
+# task of 1 GiB with three segments of 256 MiB.
 _SLACK = 16
 
 Chain = LogChain | StoredChain
@@ -33,7 +33,7 @@ Chain = LogChain | StoredChain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedChains:
-    """Chains that are neighbours and share a task; ``name`` is where they begin."""
+    """Adjacent chains that share a task. ``name`` is that of the first one."""
 
     name: str
     chains: int
@@ -43,7 +43,7 @@ class PackedChains:
 
     @classmethod
     def of(cls, *chains: Chain) -> PackedChains:
-        """These chains, at least one."""
+        """Pack these chains, at least one."""
         return cls(
             name=chains[0].name,
             chains=len(chains),
@@ -55,33 +55,33 @@ class PackedChains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildTask:
-    """Work for one worker, at one go."""
+    """Work for one worker."""
 
     parts: tuple[PackedChains, ...]
 
     @classmethod
     def of(cls, *chains: Chain) -> RebuildTask:
-        """A task of these chains, at least one."""
+        """Return a task of these chains, at least one."""
         return cls(parts=(PackedChains.of(*chains),))
 
     def chains(self) -> Iterator[Chain]:
-        """What is to be done, in order."""
+        """Yield the chains, in order."""
         for part in self.parts:
             yield from unpack(part.packed)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its segments."""
+        """The bytes of the segments."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
     def cost_bytes(self) -> int:
-        """What it costs: its bytes, and as many more as each segment takes the time of."""
+        """The cost: the bytes, and more for each segment."""
         return sum(map(_cost_bytes, self.parts))
 
     @property
     def name(self) -> str:
-        """Where it begins."""
+        """The name of the first chain."""
         return self.parts[0].name
 
 
@@ -92,8 +92,8 @@ def pack_chains(
     max_bytes: int = DEFAULT_TASK_BYTES,
     min_bytes: int = 0,
 ) -> Iterator[PackedChains]:
-    """Neighbours packed together: few while there are few, more where there is plenty, so that
-    none costs much of a slot's share. The bounds are those of `pack_tasks`."""
+    """Pack adjacent chains together: few while there are few, more when there are many, so that no
+    part costs much of a slot's share. The bounds are those of `pack_tasks`."""
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
     group: list[Chain] = []
     held = seen = segments = 0
@@ -119,11 +119,12 @@ def pack_tasks(
     max_bytes: int = DEFAULT_TASK_BYTES,
     min_bytes: int = 0,
 ) -> tuple[RebuildTask, ...]:
-    """Tasks, the largest parts first; small ones share one, large ones are whole.
+    """Return tasks, the largest parts first. Small parts share a task, large ones are a task of
+    their own.
 
-    A task takes no more than half of a slot's share of what is left: large tasks cost less, small
-    ones at the end let all slots be done at about the same time. ``min_bytes`` are worth a task,
-    and one of several parts has ``max_bytes`` or little more.
+    A task takes at most half of a slot's share of the rest: large tasks cost less, small ones at
+    the end let all slots end at about the same time. A task has at least ``min_bytes``; one of
+    several parts has little more than ``max_bytes``.
     """
     ordered = sorted(parts, key=_cost_bytes, reverse=True)
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
@@ -152,6 +153,6 @@ def _cost_bytes(work: Chain | PackedChains) -> int:
 
 
 def even_bytes(total_bytes: int, slots: int, max_bytes: int = DEFAULT_TASK_BYTES) -> int:
-    """The size of a task: several for each worker, so that all end at about the same time."""
+    """Return the size of a task. Each worker gets several, so that all end at about the same time."""
     even = total_bytes // (slots * _TASKS_PER_JOB)
     return min(max(even, _SMALLEST_TASK_BYTES), max_bytes)
