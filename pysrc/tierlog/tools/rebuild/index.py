@@ -510,15 +510,15 @@ def rebuild_text(report: RebuildReport) -> Iterator[str]:
     seen = report.summary
     yield (
         f"{counted(seen.partitions, 'partition')}, {counted(seen.segments, 'segment')}, "
-        f"{human_size(seen.size_bytes)} scanned: {_told(row.outcome for row in report.segments)}"
+        f"{human_size(seen.size_bytes)} scanned: {_counts_text(row.outcome for row in report.segments)}"
     )
     if report.remote_indexes:
         partitions = counted(len(report.remote_indexes), "partition")
-        told = _told(row.outcome for row in report.remote_indexes)
+        told = _counts_text(row.outcome for row in report.remote_indexes)
         yield f"remote index files of {partitions}: {told}"
 
 
-def _told(outcomes: Iterable[Outcome]) -> str:
+def _counts_text(outcomes: Iterable[Outcome]) -> str:
     counts = Counter(outcomes)
     words = {
         Outcome.WOULD_WRITE: "to write",

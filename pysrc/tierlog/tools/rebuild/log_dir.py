@@ -197,9 +197,9 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
             waiting.append(rebuilt)
             held = [data for one in waiting for data in one.files.values() if data is not None]
             if len(held) >= _FILES_AT_ONCE or sum(map(len, held)) >= _BYTES_AT_ONCE:
-                yield from _settle(store, waiting)
+                yield from _write_files(store, waiting)
                 waiting = []
-    yield from _settle(store, waiting)
+    yield from _write_files(store, waiting)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -388,7 +388,7 @@ def _conflict(chain: LogChain, segment: SegmentFiles) -> Finding:
     )
 
 
-def _settle(store: LocalStore | None, waiting: Sequence[_Rebuilt]) -> Iterator[SegmentOutcome]:
+def _write_files(store: LocalStore | None, waiting: Sequence[_Rebuilt]) -> Iterator[SegmentOutcome]:
     """Write the files of these segments. An existing file is never replaced."""
     stored: dict[str, bool] = {}
     if store is not None:

@@ -189,13 +189,13 @@ def _rebuild(
                 sync=False,
             )
             segments = _segments(source, one)
-            row = _made(source, writer, segments, findings)
+            row = _write_entries(source, writer, segments, findings)
             if dry_run and one.suspects():
                 # This run may have repaired them, so they are checked again.
                 outcome = Outcome.WOULD_WRITE
             elif segments:
                 findings += _gaps(path, segments)
-                outcome = _settle(target, path, directory, row, dry_run=dry_run)
+                outcome = _rename_files(target, path, directory, row, dry_run=dry_run)
             else:
                 outcome = Outcome.LEFT_ALONE
         if outcome is Outcome.CONFLICT:
@@ -274,14 +274,14 @@ def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
     return True
 
 
-def _made(
+def _write_entries(
     source: ObjectStore,
     writer: SequenceWriter,
     segments: Sequence[RemoteLogSegmentMetadata],
     findings: list[Finding],
 ) -> FileSequence:
     """Write the entries of these segments. `writer` has a folder of its own."""
-    for segment, entries in _fetched(source, segments):
+    for segment, entries in _fetch_entries(source, segments):
         if isinstance(entries, CorruptDataError):
             findings.append(finding_of(entries, indexes_key(segment), _AGAIN))
         else:
@@ -289,7 +289,7 @@ def _made(
     return writer.sequence
 
 
-def _fetched(
+def _fetch_entries(
     source: ObjectStore, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, SegmentEntries | CorruptDataError]]:
     """Yield the entries of each segment, in order, or the error of a segment. A few segments are
@@ -332,7 +332,7 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
 # -- where the files go
 
 
-def _settle(
+def _rename_files(
     target: LocalStore, path: str, made: RemoteIndexDir, row: FileSequence, *, dry_run: bool
 ) -> Outcome:
     """Rename the files to their places unless other files exist there. Nothing is ever replaced."""

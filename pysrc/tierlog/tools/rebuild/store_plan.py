@@ -296,7 +296,7 @@ def look_at_listed(
             yield LookedSegments.of([future.result() for future in done])
 
 
-def _look(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
+def _check_segment(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
     """Check one segment by its `.indexes` object, with all checksums."""
     log, indexes = pair.log, pair.indexes
     key = parse_key(pair.stem + LOG_SUFFIX)
