@@ -510,7 +510,8 @@ def rebuild_text(report: RebuildReport) -> Iterator[str]:
     seen = report.summary
     yield (
         f"{counted(seen.partitions, 'partition')}, {counted(seen.segments, 'segment')}, "
-        f"{human_size(seen.size_bytes)} scanned: {_counts_text(row.outcome for row in report.segments)}"
+        f"{human_size(seen.size_bytes)} scanned: "
+        f"{_counts_text(row.outcome for row in report.segments)}"
     )
     if report.remote_indexes:
         partitions = counted(len(report.remote_indexes), "partition")

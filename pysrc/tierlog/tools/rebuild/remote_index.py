@@ -239,7 +239,8 @@ def _row(
 
 
 def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmentMetadata]:
-    """Return the partition's sound segments within its log, in the order in which nodes index them."""
+    """Return the partition's sound segments within its log, in the order in which nodes index
+    them."""
     suspects = one.suspects()
     described = list_segments(
         source,

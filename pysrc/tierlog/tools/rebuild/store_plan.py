@@ -286,7 +286,9 @@ def look_at_listed(
         running: deque[list[Future[Looked]]] = deque()
         ahead = 0
         for one in listed:
-            running.append([pool.submit(_look, store, pair, one.takeovers) for pair in one.pairs()])
+            running.append(
+                [pool.submit(_check_segment, store, pair, one.takeovers) for pair in one.pairs()]
+            )
             ahead += one.segments
             while ahead > MAX_LISTED:
                 done = running.popleft()
@@ -411,7 +413,8 @@ def _left_alone(
 
 
 def _runs(broken: Iterable[StoredSegment], seen: _Seen) -> Iterator[tuple[StoredSegment, ...]]:
-    """Yield runs of broken segments without a sound one between them, each in the order of offsets."""
+    """Yield runs of broken segments without a sound one between them, each in the order of
+    offsets."""
     run: list[StoredSegment] = []
     for segment in sorted(broken, key=lambda one: (one.key.base_offset, one.key.segment_id)):
         here = segment.key.base_offset

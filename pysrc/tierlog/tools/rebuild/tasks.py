@@ -153,6 +153,7 @@ def _cost_bytes(work: Chain | PackedChains) -> int:
 
 
 def even_bytes(total_bytes: int, slots: int, max_bytes: int = DEFAULT_TASK_BYTES) -> int:
-    """Return the size of a task. Each worker gets several, so that all end at about the same time."""
+    """Return the size of a task. Each worker gets several, so that all end at about the same
+    time."""
     even = total_bytes // (slots * _TASKS_PER_JOB)
     return min(max(even, _SMALLEST_TASK_BYTES), max_bytes)
