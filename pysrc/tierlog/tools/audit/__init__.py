@@ -1,1 +1,1 @@
-"""Holds a store against what it should be."""
+"""Checks a store against its metadata and its own checksums."""

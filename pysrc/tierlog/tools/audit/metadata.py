@@ -1,7 +1,7 @@
-"""What a SQLite metadata file says, read without touching it: a copy of it is opened.
+"""Reads a SQLite metadata file through a copy of it.
 
-Its owner may be running. It then writes into the file and its log (``-wal``) at any moment, so both
-are copied until they have not changed meanwhile, and damage counts once it was seen in every copy.
+The owner of the file may be running and write to it and its log (``-wal``) at any time. So both are
+copied until neither has changed during the copy, and damage counts only if every copy shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tierlog.tools.findings import Finding, Place, Tally
 __all__ = ["KnownSegments", "read_metadata"]
 
 _TRIES = 3
-# What SQLite keeps beside a database that was not closed.
+# The files that SQLite keeps beside a database that was not closed.
 _SUFFIXES = ("", "-wal", "-journal")
 _MOVE_AWAY = "move the file away and rebuild the metadata from the bucket"
 
@@ -32,7 +32,8 @@ _MOVE_AWAY = "move the file away and rebuild the metadata from the bucket"
 class KnownSegments:
     """The segments of a metadata file by the keys of their `.log` objects.
 
-    Of a partition whose folder is ``unreadable`` nothing is known, which is not the same as none.
+    Nothing is known of a partition whose folder is ``unreadable``; that is not the same as an empty
+    partition.
     """
 
     segments: dict[str, AuditedSegment] = field(default_factory=dict)
@@ -41,10 +42,10 @@ class KnownSegments:
 
 
 def read_metadata(place: str) -> KnownSegments:
-    """Every segment in the file `place`, a path or a ``file:`` URL.
+    """Return every segment in the file `place`, a path or a ``file:`` URL.
 
-    Damaged partitions are findings. OSError when there is no such file, CorruptDataError when it is
-    no metadata at all, RemoteMetadataError when it keeps changing.
+    Damaged partitions are findings. OSError when the file does not exist, CorruptDataError when it
+    is not metadata, RemoteMetadataError when it keeps changing.
     """
     path = _path(place)
     seen: KnownSegments | CorruptDataError | None = None
@@ -71,7 +72,7 @@ def _path(place: str) -> str:
 
 
 def _look(path: str) -> KnownSegments | CorruptDataError | None:
-    """What a copy says; None when the file changed while it was copied."""
+    """Return the contents of one copy; None when the file changed during the copy."""
     with TemporaryDirectory(prefix="tierlog-metadata-") as folder:
         copy = os.path.join(folder, "metadata.sqlite")
         if not _copied(path, copy):
@@ -84,7 +85,7 @@ def _look(path: str) -> KnownSegments | CorruptDataError | None:
 
 
 def _copied(path: str, copy: str) -> bool:
-    """Whether nothing happened to the file meanwhile."""
+    """Copy the file, and return whether it stayed unchanged meanwhile."""
     before = _stamps(path)
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError) if suffix else nullcontext():
@@ -93,7 +94,7 @@ def _copied(path: str, copy: str) -> bool:
 
 
 def _stamps(path: str) -> list[tuple[int, int, int] | None]:
-    """The values that change with every write."""
+    """Return the values that change with every write."""
     found: list[tuple[int, int, int] | None] = []
     for suffix in _SUFFIXES:
         try:

@@ -1,7 +1,7 @@
-"""The look at one partition: do its segments make up a log? Pure functions over their rows.
+"""Checks whether the segments of one partition make up a log. Pure functions over rows.
 
-Which segments make it up, the leader epochs uploaded with the newest one say, as to readers: what a
-deposed leader wrote beside them is no part of the log, and neither fills a gap nor overlaps.
+The leader epochs of the newest segment decide which segments belong to the log, as they do for
+readers. Segments of a deposed leader do not; they neither fill a gap nor overlap.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OPEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
-    """What the rows of one partition add up to."""
+    """The result for the rows of one partition."""
 
     findings: tuple[Finding, ...] = ()
     epoch_sizes: tuple[EpochSizeRow, ...] = ()
@@ -59,7 +59,7 @@ class PartitionAudit:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A segment, and the part of it that belongs to the log."""
+    """A segment and the part of it that belongs to the log."""
 
     first_offset: int
     last_offset: int
@@ -67,7 +67,7 @@ class _Served:
 
 
 def audit_partition(segments: Iterable[AuditedSegment], rules: AuditRules) -> PartitionAudit:
-    """Judges all segments of one partition, in any order."""
+    """Check all segments of one partition, given in any order."""
     rows = sorted(segments, key=lambda one: (one.base_offset, one.end_offset, one.path))
     stored = [row for row in rows if row.stored]
     lineage = _lineage(stored)
@@ -90,7 +90,7 @@ def audit_partition(segments: Iterable[AuditedSegment], rules: AuditRules) -> Pa
 
 
 def _lineage(stored: Sequence[AuditedSegment]) -> LeaderEpochs | None:
-    """Return the leader epochs of the newest segment's upload; None for unknown."""
+    """Return the leader epochs of the newest segment; None when they are unknown."""
     newest = max(
         stored, key=lambda one: (one.leader_epochs[-1].epoch, one.end_offset), default=None
     )
@@ -98,7 +98,7 @@ def _lineage(stored: Sequence[AuditedSegment]) -> LeaderEpochs | None:
 
 
 def _served(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None) -> list[_Served]:
-    """By offset. Without a lineage everything that is there is part of the log."""
+    """Return the segments of the log by offset. Without a lineage all segments belong to it."""
     found = []
     for row in stored:
         metadata = row.metadata()
@@ -111,7 +111,7 @@ def _served(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None) -> l
 
 
 def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally: Tally) -> None:
-    """Offsets that no segment holds."""
+    """Yield a finding for offsets that no segment holds."""
     starts = [row.log_start_offset for row in stored if row.log_start_offset is not None]
     rows = {row.path: row for row in stored}
     gaps = missing_offsets(
@@ -134,7 +134,7 @@ def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally:
 
 
 def _never_copied(stored: Sequence[AuditedSegment], tally: Tally) -> None:
-    """Offsets that the log had deleted before they were copied."""
+    """Yield a note for offsets that the log had deleted before they were copied."""
     for row in stored:
         if row.gap_start_offset is not None:
             tally.note(
@@ -148,7 +148,7 @@ def _never_copied(stored: Sequence[AuditedSegment], tally: Tally) -> None:
 
 
 def _overlaps(served: Sequence[_Served], tally: Tally) -> None:
-    """Offsets that two segments hold."""
+    """Yield a finding for offsets that two segments hold."""
     holder: AuditedSegment | None = None
     reach = -1
     for one in served:
@@ -185,7 +185,8 @@ def _overlap(one: _Served, holder: AuditedSegment, reach: int, tally: Tally) -> 
 
 
 def _strangers(stored: Sequence[AuditedSegment], lineage: LeaderEpochs, tally: Tally) -> None:
-    """Segments with offsets that the log has from another leader epoch, or has no more."""
+    """Yield a finding for segments whose offsets the log has from another leader epoch, or no
+    longer has."""
     first = lineage.entries[0]
     for row in stored:
         metadata = row.metadata()
@@ -216,7 +217,8 @@ def _strangers(stored: Sequence[AuditedSegment], lineage: LeaderEpochs, tally: T
 def _first_outside(
     metadata: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]], log_start: int
 ) -> int | None:
-    """The first offset at or above `log_start` that lies in none of `ranges`, which ascend."""
+    """Return the first offset at or above `log_start` that lies in none of the ascending
+    `ranges`."""
     offset = max(metadata.start_offset, log_start)
     for first, last in ranges:
         if offset < first:
@@ -230,7 +232,8 @@ def _epoch_at(metadata: RemoteLogSegmentMetadata, offset: int) -> int:
 
 
 def _transactions(served: Sequence[_Served], tally: Tally) -> None:
-    """What is open at the end of one segment is open or ended in the next one."""
+    """Yield a finding for a transaction that is open at the end of a segment but neither open nor
+    ended in the next one."""
     rows = list({one.row.path: one.row for one in served}.values())
     for before, after in pairwise(rows):
         if before.end_offset + 1 == after.base_offset:
@@ -259,7 +262,7 @@ def _check_handed_on(before: AuditedSegment, after: AuditedSegment, tally: Tally
         return
     handed_on, kept = set(before.open_transactions), set(after.open_transactions)
     for one in sorted(kept - handed_on):
-        # From further back it may be unknown: a producer state can begin without its past.
+        # Its first offset may be unknown: a producer state can begin without earlier records.
         if before.base_offset <= one.first_offset <= before.end_offset:
             _broken(
                 after, one, "open at the end of the segment before, too", "not open there", tally
@@ -287,7 +290,8 @@ def _broken(
 
 
 def _epoch_sizes(rows: Sequence[AuditedSegment]) -> list[EpochSizeRow]:
-    """`RemoteLogMetadataManager.remote_log_size` of every epoch, from the segments themselves."""
+    """Return `RemoteLogMetadataManager.remote_log_size` of every epoch, computed from the
+    segments."""
     segments: Counter[int] = Counter()
     size_bytes: Counter[int] = Counter()
     for row in rows:

@@ -1,8 +1,8 @@
-"""Which segments of a store there are to look at: its listing against the metadata.
+"""Plans which segments of a store an audit checks, from its listing and the metadata.
 
-They stay packed as they were listed until they are needed, however many there are. Found on
-the way is what needs no look into an object: objects that are alone or not ours, the
-cluster marker, one topic under two names, and segments that only one of bucket and metadata has.
+The listing stays packed until a worker needs it. The plan itself finds what needs no look into an
+object: single objects and foreign ones, the cluster marker, one topic under two names, and segments
+that only the bucket or only the metadata has.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _RESTORE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPart:
-    """Neighbours in one folder, for one worker.
+    """Adjacent segments of one folder, for one worker.
 
-    ``listed``: those in the store; ``known``: what the metadata says of them and of those between
-    them that are not, by key; ``otherwise``: the state of one of which it says nothing.
+    ``listed``: the segments in the store. ``known``: the metadata of these and of segments between
+    them that the store lacks, by key. ``otherwise``: the state of a segment without metadata.
     """
 
     listed: ListedSegments | None
@@ -64,12 +64,12 @@ class AuditPart:
 
     @property
     def segments(self) -> int:
-        """How many, or a few more where objects are alone."""
+        """The number of segments; single objects may count twice."""
         return len(self.known) if self.listed is None else self.listed.segments
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all `.log` objects that are not alone."""
+        """The bytes of all `.log` objects that have an `.indexes` object."""
         if self.listed is None:
             return 0
         if self.listed.alone:
@@ -77,7 +77,7 @@ class AuditPart:
         return self.listed.size_bytes
 
     def tasks(self) -> Iterator[SegmentTask]:
-        """One for each segment that either of both has, by key."""
+        """Yield one task for each segment of store or metadata, by key."""
         objects = {
             pair.log.key: (pair.log, pair.indexes)
             for pair in (() if self.listed is None else self.listed.pairs())
@@ -96,7 +96,7 @@ class AuditPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPlan:
-    """The segments of a store, by key, and what its listing alone shows.
+    """The segments of a store, by key, and the findings of its listing.
 
     ``cluster_id`` is that of the marker, None without a sound one.
     """
@@ -112,7 +112,7 @@ class AuditPlan:
         return sum(part.size_bytes for part in self.parts)
 
     def tasks(self) -> Iterator[SegmentTask]:
-        """One for each segment of store or metadata, by key."""
+        """Yield one task for each segment of store or metadata, by key."""
         for part in self.parts:
             yield from part.tasks()
 
@@ -124,11 +124,11 @@ def plan_audit(
     metadata: str | None = None,
     part_bytes: int | None = None,
 ) -> AuditPlan:
-    """Lists `store`, and reads the metadata file `metadata` if given.
+    """List `store`, and read the metadata file `metadata` if given.
 
     A part of the plan has at most ``part_bytes``, unless one segment has more.
-    RemoteResourceNotFoundError when there is no store; errors of the store and of `read_metadata`,
-    except that a file that is no metadata is a finding.
+    RemoteResourceNotFoundError when the store does not exist; errors of the store and of
+    `read_metadata`. A file that is not metadata is a finding.
     """
     tally = Tally()
     foreign: list[Problem] = []
@@ -143,7 +143,8 @@ def plan_audit(
     cluster_id = _cluster(store, bool(listed), tally)
     _temporary_files(store.url, tally)
     _names(listed, tally)
-    # After the listing: what is copied meanwhile was known before its objects were there.
+    # Read after the listing: a segment that is copied meanwhile was in the metadata before its
+    # objects were stored.
     known = None if metadata is None else _known(metadata, tally)
     parts = tuple(_parts(listed, known))
     if known is not None:
@@ -177,7 +178,7 @@ def _object_problem(store: ObjectStore, problem: Problem, now_ms: int, tally: Ta
 
 
 def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | None:
-    """The id in the cluster marker; a finding when it is missing or damaged."""
+    """Return the id in the cluster marker, and report a missing or damaged marker."""
     expected = "the marker of the cluster that the store belongs to"
     action = "run tierlog tier again, which writes the marker"
     try:
@@ -193,7 +194,7 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
 
 
 def _temporary_files(url: str, tally: Tally) -> None:
-    """What interrupted writes to a folder left behind; other stores show nothing of the kind."""
+    """Report the remains of interrupted writes to a folder. Other stores do not show them."""
     parts = urlsplit(url)
     if parts.scheme != "file":
         return
@@ -211,7 +212,7 @@ def _temporary_files(url: str, tally: Tally) -> None:
 
 
 def _names(listed: Sequence[ListedSegments], tally: Tally) -> None:
-    """A topic keeps its id and its name for life."""
+    """Report a topic id with two names: a topic keeps both for life."""
     named: dict[str, str] = {}
     told: set[str] = set()
     for one in listed:
@@ -260,7 +261,7 @@ def _dangling(segment: AuditedSegment, now_ms: int, tally: Tally) -> None:
 
 
 def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Unless it was finished after the store was listed."""
+    """Return the finding of a missing segment; None when it was finished after the listing."""
     is_new = now_ms - segment.event_timestamp_ms < UNDER_WAY_MS
     say = tally.note if is_new else tally.problem
     stem = segment.path.removesuffix(LOG_SUFFIX)
@@ -271,11 +272,12 @@ def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally
 
 
 def _parts(listed: Sequence[ListedSegments], known: KnownSegments | None) -> Iterator[AuditPart]:
-    """What was listed, by key, each with what the metadata has from there to the next."""
+    """Yield parts of the listing, by key, each with the metadata up to the next part."""
     segments = {} if known is None else known.segments
     unreadable = set() if known is None else known.unreadable
     keys = sorted(segments)
-    # Each part begins at a key; what is known before the first one of a folder belongs to it.
+    # Each part begins at a key. Metadata before the first key of a folder belongs to its first
+    # part.
     listed_by_folder: defaultdict[str, list[ListedSegments]] = defaultdict(list)
     for one in listed:
         listed_by_folder[one.folder].append(one)

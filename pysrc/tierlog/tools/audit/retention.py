@@ -1,8 +1,8 @@
-"""What would retention delete, and why? The decision is the one that the expiration task carries
-out (`tierlog.tiering.retention`); here it is asked about what a bucket and its metadata show.
+"""Computes what retention would delete, and why. The expiration task uses the same decision
+(`tierlog.tiering.retention`); here it gets the facts of a bucket and its metadata.
 
-A bucket does not show what only a broker's disk holds. Without those bytes the size rule deletes no
-more than the broker's leader would: its log is larger by them.
+A bucket does not show bytes that only a broker's disk holds. Without them the size rule deletes no
+more than the broker's leader would, whose log is larger.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _LINEAGE_UNKNOWN = "the leader epochs are unknown: no segment describes them"
 def what_if(
     rows: Sequence[AuditedSegment], lineage: LeaderEpochs | None, rules: AuditRules
 ) -> tuple[tuple[RetentionRow, ...], tuple[DeletionRow, ...]]:
-    """The outcome for one partition, by the rows of all of its segments, and what would go.
+    """Return the outcome for one partition from the rows of all of its segments, and the segments
+    that would be deleted.
 
-    Segments that the metadata does not know are not its business, nor is a partition without any.
+    Segments without metadata are left out, and so is a partition that has no others.
     """
     known = [row for row in rows if row.state is not None]
     if not known:
@@ -51,7 +52,7 @@ def what_if(
 def _facts(
     known: Sequence[AuditedSegment], lineage: LeaderEpochs | None, rules: AuditRules
 ) -> RetentionFacts | None:
-    """What the leader of the partition would know of it."""
+    """Return the facts that the leader of the partition would know."""
     if lineage is None:
         return None
     segments = [row.metadata() for row in known]
@@ -68,7 +69,7 @@ def _facts(
         lineage=lineage,
         leader_epoch=max(lineage.entries[-1].epoch, *epochs),
         log_start_offset=_log_start(known, rules),
-        # Only what is committed is ever copied.
+        # Only committed records are ever copied.
         high_watermark=highest + 1,
         highest_remote_offset=highest,
         local_segments=(),

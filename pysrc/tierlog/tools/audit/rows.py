@@ -1,7 +1,7 @@
-"""The rows of an audit: plain values, which go from one process to another as they are.
+"""The rows of an audit: plain values that can be pickled.
 
-Offsets are inclusive at both ends. One `AuditedSegment` is all that the look at a segment's objects
-leaves for the look at its partition, so that both can happen in different places.
+Offsets are inclusive at both ends. An `AuditedSegment` has everything that the check of its
+partition needs of a segment, so segments and partitions can be checked in different processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
-# What is younger may just be on its way: far longer than the moment between two objects.
+# Younger objects may belong to an active copy: much longer than the time between two objects.
 UNDER_WAY_MS = 600_000
 
 
@@ -50,12 +50,12 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRules:
-    """What an audit is to find out.
+    """The rules of an audit.
 
-    ``now_ms`` tells what is just being copied from what was left behind. ``deep`` reads every
-    `.log` object whole; ``max_decompressed_bytes`` bounds what one batch may open to then. The
-    others are the retention of the what-if, None for no limit;
-    ``log_start_offset`` None: as the metadata says, or where the stored log begins.
+    ``now_ms`` separates active copies from remains. ``deep`` reads every `.log` object whole; then
+    ``max_decompressed_bytes`` bounds what one batch may open to. The other fields are the retention
+    to try out, None for no limit. ``log_start_offset`` None: that of the metadata, or else the
+    start of the stored log.
     """
 
     now_ms: int
@@ -68,16 +68,16 @@ class AuditRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedSegment:
-    """One segment, as its objects describe it, or as the metadata does where they do not.
+    """One segment as its objects describe it, or else its metadata.
 
-    ``state`` is a name of `RemoteLogSegmentState`: the metadata's, or COPY_SEGMENT_FINISHED where
-    only the bucket was asked; None for a segment that the metadata does not know. ``stored``: its
-    two objects are there, and describe it. ``path`` is the key of its `.log` object.
+    ``state`` is a name of `RemoteLogSegmentState`: the metadata's, COPY_SEGMENT_FINISHED without a
+    metadata file, None for a segment that the metadata lacks. ``stored``: its two objects exist and
+    describe it. ``path`` is the key of its `.log` object.
 
-    Only the objects tell ``batches``, ``records``, ``gap_start_offset``, the ``lineage`` that was
-    uploaded and the transactions that are open at its end; only a deep look ``ended_producers``,
-    whose transactions end in it. Only the metadata tells ``truncation_offset`` and the partition's
-    ``log_start_offset``. None is unknown.
+    ``batches``, ``records``, ``gap_start_offset``, ``lineage`` and the transactions that are open
+    at its end come from the objects only. ``ended_producers``, whose transactions end in the
+    segment, comes from a deep check only. ``truncation_offset`` and ``log_start_offset`` come from
+    the metadata only. None is unknown.
     """
 
     topic: str
@@ -108,11 +108,11 @@ class AuditedSegment:
 
     @property
     def folder(self) -> str:
-        """Where the objects of its partition lie: what tells partitions apart."""
+        """The folder of the partition's objects, which identifies the partition."""
         return self.path.rpartition("/")[0]
 
     def place(self, first_offset: int | None = None, last_offset: int | None = None) -> Place:
-        """What a finding about it is about; all of it unless offsets are given."""
+        """Return the subject of a finding: the segment, or some of its offsets."""
         return Place(
             self.topic,
             self.partition,
@@ -121,7 +121,7 @@ class AuditedSegment:
         )
 
     def metadata(self) -> RemoteLogSegmentMetadata:
-        """The segment as everything else in tierlog knows it."""
+        """Return the segment's metadata."""
         return RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(
                 topic_id_partition=TopicIdPartition(
@@ -147,7 +147,7 @@ class AuditedSegment:
 def segment_of(
     metadata: RemoteLogSegmentMetadata, *, state: str | None, stored: bool, **more: Any
 ) -> AuditedSegment:
-    """The row of a segment; ``more`` are fields that its metadata does not have."""
+    """Return the row of a segment; ``more`` are fields that its metadata does not have."""
     partition, sizes = metadata.topic_id_partition, metadata.bytes_per_epoch
     return AuditedSegment(
         topic=partition.topic,
@@ -173,8 +173,8 @@ def segment_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSizeRow:
-    """``size_bytes`` is `remote_log_size` of one leader epoch: bytes of the finished segments that
-    were written in it (KIP-852); ``segments`` is how many segments hold some of them."""
+    """``size_bytes`` is `remote_log_size` of one leader epoch: the bytes of finished segments that
+    were written in it (KIP-852). ``segments`` is the number of segments that hold some of them."""
 
     topic: str
     partition: int
@@ -202,10 +202,10 @@ class DeletionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRow:
-    """What retention would do to one partition.
+    """The effect of retention on one partition.
 
-    The log would start at ``new_log_start_offset``; ``size_bytes`` is what the size rule held
-    against its limit, None when it was not applied; ``held_back`` says why a rule was not.
+    The log would start at ``new_log_start_offset``. ``size_bytes`` is what the size rule compared
+    with its limit, None when it was not applied. ``held_back`` says why a rule was not applied.
     """
 
     topic: str

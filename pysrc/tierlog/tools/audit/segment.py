@@ -1,10 +1,10 @@
-"""The look at one segment of a store: its two objects, and what the metadata says of it.
+"""Checks one segment of a store: its two objects and its metadata.
 
-Always: the checksum of every section of the `.indexes` object, that what the sections say fits
-together, sizes, and the metadata. ``deep`` also reads the `.log` object whole: its checksum, its
+Always checked: the checksum of every section of the `.indexes` object, the agreement of the
+sections, sizes, and the metadata. ``deep`` also reads the whole `.log` object: its checksum, its
 batches and records, and the indexes against them.
 
-Whatever is wrong with the objects is a finding; a store that does not answer is an error.
+Damage of the objects is a finding; a store that does not answer is an error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from tierlog.tools.index_checks import (
 
 __all__ = ["OBJECT_ACTIONS", "SegmentLook", "SegmentTask", "look_at_segment", "place_of"]
 
-# A row holds no more of them; a segment with that many says nothing about transactions.
+# A row holds at most this many. A segment with more says nothing about transactions.
 _MAX_OPEN_TRANSACTIONS = 10_000
 
 _COPY_AGAIN = (
@@ -75,7 +75,7 @@ _WRITTEN_SO = (
     "the checksum of the batch is right, so the producer wrote it like this and a copy from the "
     "broker is the same; tierlog cat --on-corrupt skip reads past it"
 )
-# Reasons that are found behind a right checksum.
+# Reasons that occur although the checksum is right.
 _SEALED = frozenset(("bad_compression", "bad_header", "bad_record", "too_large"))
 _ASK_BOTH = (
     "one of both is not this segment's: verify --deep says whether the objects hold; if they do, "
@@ -107,10 +107,10 @@ _NOTED = (ProblemReason.MISSING, ProblemReason.DEPOSED_COPY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTask:
-    """A segment to look at.
+    """A segment to check.
 
-    ``objects``: `.log` and `.indexes` as listed, None unless both were. ``known``: what the
-    metadata says of it, None for nothing. ``state`` is that of `AuditedSegment`.
+    ``objects``: `.log` and `.indexes` as listed, None unless both were listed. ``known``: the
+    segment's metadata, None without any. ``state`` is that of `AuditedSegment`.
     """
 
     objects: tuple[ObjectInfo, ObjectInfo] | None
@@ -126,7 +126,8 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLook:
-    """What was found. ``segment`` is None where neither objects nor metadata describe one."""
+    """The result of a check. ``segment`` is None when neither objects nor metadata describe a
+    segment."""
 
     folder: str
     segment: AuditedSegment | None
@@ -134,7 +135,7 @@ class SegmentLook:
 
 
 def place_of(key: str) -> Place:
-    """What the key of an object says about it; nothing for a foreign one."""
+    """Return the subject that the key of an object names; empty for a foreign key."""
     try:
         parsed = parse_key(key)
     except ValueError:
@@ -145,7 +146,7 @@ def place_of(key: str) -> Place:
 def look_at_segment(
     store: ObjectStore, task: SegmentTask, rules: AuditRules, *, cluster_id: str | None
 ) -> SegmentLook:
-    """Reads a segment of `store`, which belongs to `cluster_id` (None: unknown)."""
+    """Check a segment of `store`, which belongs to `cluster_id` (None: unknown)."""
     if task.objects is None:
         assert task.known is not None
         return SegmentLook(folder=task.known.folder, segment=task.known, findings=())
@@ -205,7 +206,7 @@ def _look(
 
 
 def _orphan(key: str, age_ms: int, described: DescribedIndexes | Problem, tally: Tally) -> None:
-    """A segment that the metadata does not know, unless it is gone by now or does not count."""
+    """Report a segment without metadata, unless it is gone by now or does not count."""
     if isinstance(described, Problem) and described.reason in _NOTED:
         return
     say = tally.problem if age_ms >= UNDER_WAY_MS else tally.note
@@ -226,7 +227,8 @@ def _check_cluster(description: SegmentDescription, cluster_id: str | None, tall
 def _check_known(
     stored: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata, tally: Tally
 ) -> None:
-    """The objects and the metadata say the same; what one of them never knew does not count."""
+    """Report differences between objects and metadata. A fact that one of them lacks is no
+    difference."""
     if known.segment_size_bytes != stored.segment_size_bytes:
         tally.problem(
             log_key(stored),
@@ -257,7 +259,7 @@ _Sections = dict[IndexKind, memoryview]
 
 
 def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> _Sections | None:
-    """All sections by their checksums, and those that can be judged without the log."""
+    """Check the checksums of all sections, and the sections that need no log."""
     metadata = described.description.metadata
     key = indexes_key(metadata)
     try:
@@ -275,7 +277,7 @@ def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> 
 
 
 def _check_remote_index(metadata: RemoteLogSegmentMetadata, data: memoryview) -> None:
-    """The entries lead through the whole `.log`, byte after byte, offset after offset."""
+    """Check that the entries cover the whole `.log`: every byte and every offset."""
     entries = decode_remote_log_index(data, path=indexes_key(metadata))
     position = 0
     for row in range(len(entries)):
@@ -312,7 +314,7 @@ def _wrong_entry(
 def _lineage(
     metadata: RemoteLogSegmentMetadata, sections: _Sections | None, tally: Tally
 ) -> LeaderEpochs | None:
-    """The leader epochs that were uploaded, if they are those of the metadata."""
+    """Return the leader epochs of the `.indexes` object if they agree with the metadata."""
     if sections is None:
         return None
     key = indexes_key(metadata)
@@ -326,8 +328,9 @@ def _lineage(
 
 
 def _check_epochs(metadata: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> None:
-    """CorruptDataError when the two name different epochs. A lineage begins inside the segment or
-    behind it when the records before that were deleted: there it says nothing."""
+    """Raise CorruptDataError when the two name different epochs. A lineage begins inside the
+    segment or after it when earlier records were deleted; offsets before its beginning are not
+    compared."""
     end = metadata.end_offset + 1
     begin = max(metadata.start_offset, lineage.entries[0].start_offset if lineage else end)
     expected = LeaderEpochs(tuple(map(EpochEntry._make, metadata.leader_epochs))).clipped(
@@ -351,7 +354,8 @@ def _pairs(pairs: Iterable[tuple[int, int]]) -> str:
 def _open_transactions(
     metadata: RemoteLogSegmentMetadata, sections: _Sections | None, tally: Tally
 ) -> tuple[OpenTransaction, ...] | None:
-    """Those of the producer snapshot, which is the state at the segment's end."""
+    """Return the open transactions of the producer snapshot, which is the state at the segment's
+    end."""
     if sections is None:
         return None
     data = bytes(sections[IndexKind.PRODUCER_SNAPSHOT])
@@ -372,7 +376,8 @@ def _open_transactions(
 
 
 def _ended_producers(log: StoredLog) -> tuple[int, ...]:
-    """Whose transactions end here: control batches of transactions are their markers."""
+    """Return the producers whose transactions end here: control batches of transactions are their
+    markers."""
     markers = log.is_control & log.is_transactional
     return tuple(np.unique(log.producer_id[markers]).tolist())
 
@@ -393,7 +398,7 @@ def _deep_look(
             max_decompressed_bytes=rules.max_decompressed_bytes,
         )
     except CorruptDataError as error:
-        # Behind a right checksum the broker has the same bytes.
+        # The checksum is right, so the broker has the same bytes.
         another = _WRITTEN_SO if error.reason in _SEALED else _COPY_AGAIN
         tally.error(error, key, error.hint or another)
         return None

@@ -1,9 +1,9 @@
-"""An audit of a store on one machine: list it, look at each segment, judge each partition.
+"""Audits a store on one machine: list it, check each segment, check each partition.
 
     audit = audit_store("s3://bucket/kafka", AuditRules(now_ms=..., retention_ms=...))
 
-`plan_audit`, `look_at_segment` and `audit_partition` do the work, one after the other; this runs
-them in threads, `spark_udfs.audit` on a cluster. What they find is the same.
+It calls `plan_audit`, `look_at_segment` and `audit_partition` in threads; `spark_udfs.audit` calls
+them on a cluster. The results are the same.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _PARALLEL_READS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAudit:
-    """The outcome of an audit.
+    """The result of an audit.
 
-    ``findings`` are by object, position and kind, the others by folder and offset: however the work
-    was spread does not show.
+    ``findings`` are ordered by object, position and kind, the other rows by folder and offset. The
+    order does not depend on the threads.
     """
 
     url: str
@@ -63,10 +63,10 @@ def audit_store(
     metadata: str | None = None,
     progress: Progress | None = None,
 ) -> StoreAudit:
-    """Audits a store, and the metadata file `metadata` (a path or ``file:`` URL) against it.
+    """Audit a store, and the metadata file `metadata` (a path or ``file:`` URL) against it.
 
     Nothing is changed. Raises as ``open_store`` and `plan_audit`, and for a store that cannot be
-    read; whatever is wrong with what is there is a finding.
+    read. Damage is a finding.
     """
     watching = progress or QuietProgress()
     store = open_store(url)
@@ -99,7 +99,7 @@ def look_at_segments(
     cluster_id: str | None,
     parallel_reads: int = _PARALLEL_READS,
 ) -> Iterator[tuple[SegmentTask, SegmentLook]]:
-    """Each segment with what was found, in order, a few of them read at a time."""
+    """Yield the result of each segment, in order. A few are read at a time."""
     with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-audit") as pool:
         running: deque[tuple[SegmentTask, Future[SegmentLook]]] = deque()
         for task in tasks:

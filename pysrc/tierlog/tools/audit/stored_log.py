@@ -1,4 +1,4 @@
-"""A whole `.log` object read once, a few MiB at a time: its checksum and its batches."""
+"""Reads a whole `.log` object once, a few MiB at a time: its checksum and its batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["StoredLog", "read_stored_log"]
 
 _WINDOW_BYTES = 4 << 20
-# Threads that read segments side by side open batches of this size; larger ones take turns.
+# Threads that read segments in parallel open batches up to this size; larger ones take turns.
 _SMALL_BYTES = 8 << 20
 _LARGE_BATCH = threading.RLock()
 _LOG_OVERHEAD_BYTES = 12
 _COLUMNS = ("base_offset", "last_offset", "position", "max_timestamp_ms", "producer_id")
-# Where the checksum field of a batch lies, before message format 2 and since.
+# The position of the checksum field in a batch, before message format 2 and since.
 _OLD_CHECKSUM_AT, _CHECKSUM_AT = 12, 17
 
 
@@ -62,10 +62,10 @@ def read_stored_log(
     window_bytes: int = _WINDOW_BYTES,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> StoredLog:
-    """Read the object to its end, decoding every record on the way.
+    """Read the object to its end and decode every record.
 
-    However many threads do that at a time, one of them holds a large batch. CorruptDataError
-    names the first byte of the batch that is not what it should be.
+    Of all threads that do this, one at a time holds a large batch. CorruptDataError names the first
+    byte of the first bad batch.
     """
     checksum = 0
     pieces: list[dict[str, npt.NDArray[np.generic]]] = []
@@ -88,7 +88,7 @@ def read_stored_log(
 
 
 def _batch_checksums(data: Buffer, table: BatchTable) -> npt.NDArray[np.int64]:
-    """The checksum field of each batch of the table, which was scanned from `data`."""
+    """Return the checksum field of each batch of the table, which was scanned from `data`."""
     at = table.position + np.where(table.magic < 2, _OLD_CHECKSUM_AT, _CHECKSUM_AT)
     fields = np.frombuffer(memoryview(data), np.uint8)[at[:, None] + np.arange(4)]
     return np.ascontiguousarray(fields).view(">u4").reshape(-1).astype(np.int64)
@@ -100,7 +100,8 @@ def _windows(
     window_bytes: int,
     most_bytes: int,
 ) -> Iterator[tuple[int, Buffer, BatchTable]]:
-    """Position, bytes and batches, window after window; a batch too large for one widens it."""
+    """Yield position, bytes and batches of one window after the other. A batch that is too large
+    for a window widens it."""
     position, window = 0, window_bytes
     while position < metadata.segment_size_bytes:
         with _LARGE_BATCH if window > _SMALL_BYTES else nullcontext():
@@ -129,9 +130,10 @@ def _check(data: Buffer, most_bytes: int) -> BatchTable:
 
 
 def _require_sound_stop(table: BatchTable, data: Buffer, left_bytes: int) -> None:
-    """Batches may be cut off where `data` ends, unless that is the end of the segment."""
+    """Raise CorruptDataError for a stop that is damage. Batches may be cut off at the end of
+    `data`, unless the segment ends there."""
     size_bytes = memoryview(data).nbytes
-    # Base offset and length, cut short, may be nothing but zeros.
+    # A cut-off base offset and length may be zeros only.
     is_cut = table.stop_reason is StopReason.TORN_TAIL or (
         table.stop_reason is StopReason.ZERO_TAIL
         and size_bytes - table.stop_position < _LOG_OVERHEAD_BYTES
