@@ -61,7 +61,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a module when first used: without pyarrow the package can still be found."""
+    """Load a module when it is first used, so that the package can be found without pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module 'spark_udfs' has no attribute {name!r}")
     return getattr(import_module(f"spark_udfs.{_MODULES.get(name, 'udfs')}"), name)

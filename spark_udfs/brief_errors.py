@@ -1,4 +1,4 @@
-"""Errors that Spark prints without a stack."""
+"""Makes Spark print errors without a stack."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 
 
 def briefly(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Of an error that says what is wrong Spark is shown no stack: it would print all of it, and
-    what is said behind it."""
+    """Hide the stack of an error that explains itself. Spark would print all of it, and only then
+    the explanation."""
 
     @wraps(method)
     def call(*given: _P.args, **named: _P.kwargs) -> _T:

@@ -1,15 +1,15 @@
-"""Segments and remoteLogIndexes to rows: functions from Arrow to Arrow, without Spark.
+"""Turns segments and remoteLogIndexes into rows: functions from Arrow to Arrow, without Spark.
 
-`scan_segments` and `decode_remote_log_indexes` go over batches with the columns ``path`` (string)
-and ``content`` (binary), as Spark's own ``binaryFile`` source has them, with
-``DataFrame.mapInArrow``. The others take one column and are what `spark_udfs.udfs` registers.
+`scan_segments` and `decode_remote_log_indexes` take batches with the columns ``path`` (string) and
+``content`` (binary) of Spark's ``binaryFile`` source, through ``DataFrame.mapInArrow``. The other
+functions take one column; `spark_udfs.udfs` registers them.
 
-Damage is a row, not a failed job: Spark would scan everything again for nothing. What was sound
-before it is there; ``quarantine`` says why and at which byte the rest is not, null if all is well.
-A null goes in and out.
+Damage is a row, not a failed job, since Spark would repeat the scan in vain. Sound rows before the
+damage are returned. ``quarantine`` has the reason and the byte of the damage, null without damage.
+A null gives a null.
 
-A segment is a binary value, or the path of a file that the worker can open; of a path only windows
-are read, where Spark would carry the whole content to and fro.
+A segment is a binary value or the path of a file that the worker can open. Only windows of a file
+are read, where Spark would move the whole content.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
     "verify_column",
 ]
 
-# One row per batch; a last row with a null position where a segment does not end cleanly.
+# One row per batch, and a last row with a null position for a segment that does not end cleanly.
 SCAN_SCHEMA = (
     "path string, position long, base_offset long, last_offset long, size_bytes int, "
     "base_timestamp_ms long, max_timestamp_ms long, leader_epoch int, producer_id long, "
@@ -65,14 +65,14 @@ _ENTRY_TYPE = (
     "last_timestamp_ms long, data_length int, rdi binary>"
 )
 _BATCH_TYPE = f"struct<{SCAN_SCHEMA.split(', ', 1)[1].rsplit(', ', 2)[0]}>"
-# One struct per segment: its batches, a struct each.
+# One struct per segment with its batches, a struct each.
 SCAN_TYPE = f"struct<batches array<{_BATCH_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
 # Data records in the order of the log, without control records; timestamp_ms is -1 for none.
 RECORDS_TYPE = (
     "struct<records array<struct<offset long, timestamp_ms long, key binary, value binary, "
     f"headers array<struct<key string, value binary>>>>, quarantine {_QUARANTINE_TYPE}>"
 )
-# Figures of what is sound; crc32c is that of the whole segment, null unless all of it is.
+# Totals of the sound part. crc32c is that of the whole segment, null unless all of it is sound.
 VERIFY_TYPE = (
     "struct<ok boolean, base_offset long, last_offset long, batches long, records long, "
     f"size_bytes long, crc32c long, quarantine {_QUARANTINE_TYPE}>"
@@ -80,16 +80,17 @@ VERIFY_TYPE = (
 DECODE_TYPE = f"struct<entries array<{_ENTRY_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
 # From an array of structs with the fields of an entry; ``position`` may be missing.
 ENCODE_TYPE = f"struct<data binary, quarantine {_QUARANTINE_TYPE}>"
-# A row of Spark ends at 2 GiB, and a worker should not get near that.
+# A row of Spark ends at 2 GiB, and a worker should stay far below.
 _MAX_RECORDS_BYTES = 512 << 20
 _BATCH_COLUMNS = [column.split()[0] for column in SCAN_SCHEMA.split(", ")][1:-2]
 _ENTRY_COLUMNS = [column.split()[0] for column in ENTRY_SCHEMA.split(", ")][1:-2]
 
 
 def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The record batches of segments, checksums compared; rows as in ``SCAN_SCHEMA``.
+    """Return the record batches of segments, with checksums compared; rows as in
+    ``SCAN_SCHEMA``.
 
-    Where a file cannot be read, ``stop_reason`` says ``unreadable``.
+    ``stop_reason`` is ``unreadable`` for a file that cannot be read.
     """
     for batch in batches:
         paths = batch.column("path")
@@ -100,7 +101,7 @@ def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa.RecordBatch:
-    """The batches of a segment, and one more row where it does not end cleanly."""
+    """Return the batches of a segment, and one more row when it does not end cleanly."""
     reasons = [] if stop is None else [stop.reason]
     places = [] if stop is None else [stop.position]
     rows = pa.concat_arrays([*parts, pa.nulls(len(reasons), _BATCH)])
@@ -120,9 +121,9 @@ def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa
 
 
 def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The verified entries of remoteLogIndexes; rows as in ``ENTRY_SCHEMA``.
+    """Return the verified entries of remoteLogIndexes; rows as in ``ENTRY_SCHEMA``.
 
-    An index that is damaged anywhere gives one row with ``error`` and nothing else.
+    A damaged index gives one row with ``error`` and nothing else.
     """
     for path, content in _files(batches):
         try:
@@ -142,7 +143,7 @@ def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.Buffer]]:
-    """Path and content of every row; the content stays where Arrow has it."""
+    """Yield path and content of every row. The content stays in Arrow's memory."""
     for batch in batches:
         content = batch.column("content")
         for path, value in zip(batch.column("path").to_pylist(), content, strict=True):
@@ -172,7 +173,7 @@ def _error_row(path: str, message: str) -> pa.RecordBatch:
 
 
 class _Quarantine(NamedTuple):
-    """Why a part of a segment is not there; the fields of the struct."""
+    """Why a part of a segment is missing; the fields of the struct."""
 
     reason: str
     position: int
@@ -223,7 +224,7 @@ _VERIFIED = {
     "crc32c": pa.int64(),
 }
 
-# The same types as Arrow has them.
+# The same types in Arrow.
 SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
 RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
 VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
@@ -234,22 +235,23 @@ _Lists = tuple[list[Any], _Quarantine | None]
 
 
 def scan_column(segments: pa.Array) -> pa.Array:
-    """The record batches of each segment, every checksum compared; ``SCAN_TYPE``."""
+    """Return the record batches of each segment, with every checksum compared; ``SCAN_TYPE``."""
     return _list_column(segments, "batches", _BATCH, _scan)
 
 
 def records_column(segments: pa.Array) -> pa.Array:
-    """The records of each segment; ``RECORDS_TYPE``. At most 512 MiB of them for one segment."""
+    """Return the records of each segment, at most 512 MiB of one segment; ``RECORDS_TYPE``."""
     return _list_column(segments, "records", _RECORD, _records)
 
 
 def decode_column(indexes: pa.Array) -> pa.Array:
-    """The entries of each remoteLogIndex, all or none of an index; ``DECODE_TYPE``."""
+    """Return the entries of each remoteLogIndex, all or none of an index; ``DECODE_TYPE``."""
     return _list_column(indexes, "entries", _ENTRY, _entries)
 
 
 def verify_column(segments: pa.Array) -> pa.Array:
-    """What is sound of each segment, in figures, and whether all of it is; ``VERIFY_TYPE``."""
+    """Return the totals of the sound part of each segment, and whether all of it is sound;
+    ``VERIFY_TYPE``."""
     rows, problems = [], []
     for value in segments:
         row, problem = _guarded(_verify, value, {})
@@ -262,7 +264,7 @@ def verify_column(segments: pa.Array) -> pa.Array:
 
 
 def encode_column(entries: pa.Array) -> pa.Array:
-    """A remoteLogIndex, without a trailer, of each array of entries; ``ENCODE_TYPE``."""
+    """Return a remoteLogIndex, without a trailer, for each array of entries; ``ENCODE_TYPE``."""
     encoded, problems = [], []
     for value in entries:
         data, problem = _guarded(_encode, value, None)
@@ -274,7 +276,7 @@ def encode_column(entries: pa.Array) -> pa.Array:
 def _list_column(
     column: pa.Array, name: str, item: pa.DataType, work: Callable[[Any], _Lists]
 ) -> pa.Array:
-    """A struct of a list and its quarantine for every value of the column."""
+    """Return a struct of a list and its quarantine for every value of the column."""
     pieces: list[Any] = []
     lengths, problems = [0], []
     for value in column:
@@ -299,7 +301,8 @@ def _with_quarantine(
 def _guarded(
     work: Callable[[Any], Any], value: Any, nothing: Any
 ) -> tuple[Any, _Quarantine | None]:
-    """What `work` makes of a value; `nothing` and the reason where its bytes do not allow that."""
+    """Return the result of `work` for a value, or `nothing` and the reason when its bytes are
+    damaged."""
     if not value.is_valid:
         return nothing, None
     try:
@@ -320,7 +323,7 @@ def _of_error(error: tierlog.CorruptDataError) -> _Quarantine:
 
 @contextmanager
 def _opened(value: Any) -> Iterator[Any]:
-    """A binary value as it lies in Arrow's memory; the file behind a path."""
+    """Open a binary value in Arrow's memory, or the file at a path."""
     if not pa.types.is_string(value.type) and not pa.types.is_large_string(value.type):
         yield value.as_buffer()
         return
@@ -409,7 +412,8 @@ def _record_array(records: tierlog.RecordColumns) -> pa.Array:
 
 
 def _text(keys: pa.Array) -> pa.Array:
-    """Header keys; bytes that are no UTF-8 are replaced, as Kafka's own client does."""
+    """Return header keys as text. Bytes that are not UTF-8 are replaced, as Kafka's own client
+    does."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

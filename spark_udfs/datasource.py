@@ -3,12 +3,12 @@
     spark.dataSource.register(TierlogDataSource)          what `spark_udfs.register` does, too
     spark.read.format("tierlog").option("subscribe", "orders").load("s3://bucket/kafka")
 
-The options are in `tierlog.tables.options`. Rows have the columns of Spark's Kafka source and
-then the leader epoch and producer of their batch; a schema given by the user takes some of them,
-and only those are made.
+The options are in `tierlog.tables.options`. Rows have the columns of Spark's Kafka source, then the
+leader epoch and producer of their batch. A schema of the user selects some columns, and only these
+are made.
 
-Spark may load this module in any process to see what sources there are, and one that fails takes
-all of them with it: nothing native is imported before there is something to read.
+Spark may load this module in any process to list the data sources, and one that fails hides all
+others. So nothing native is imported before a read begins.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "tierlog"
 
     @briefly
     def schema(self) -> types.StructType:
-        """The columns, without looking at the path."""
+        """Return the columns. This does not read the path."""
         return schema_of(_parse(self.options, streaming=None))
 
     @briefly
     def reader(self, schema: types.StructType) -> DataSourceReader:
-        """A read of what is there when the query is planned."""
+        """Return a reader of the records that exist when the query is planned."""
         options = _parse(self.options)
         check_columns(schema, options.view.value)
         return _Reader(options, schema)
 
     @briefly
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A read of what is added, trigger by trigger."""
+        """Return a reader of the records that are added, trigger by trigger."""
         from spark_udfs.stream import TierlogStreamReader
 
         options = _parse(self.options, streaming=True)
@@ -79,7 +79,7 @@ def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Sou
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
-    """One read. Filters that it is handed narrow the plan; Spark applies all of them again."""
+    """One read. Spark's filters narrow the plan; Spark applies all of them again."""
 
     def __init__(self, options: SourceOptions, schema: types.StructType) -> None:
         self._options = options
@@ -87,15 +87,15 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         self._wanted: Wanted | None = None
         if options.push_down:
             # Spark refuses a reader with a `pushFilters` of its own unless
-            # spark.sql.python.filterPushdown.enabled is on, and tells them apart by this attribute.
+            # spark.sql.python.filterPushdown.enabled is on. It looks for this attribute.
             self.pushFilters = _PushFilters(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs."""
+        """Return the state that a task needs."""
         return {name: value for name, value in vars(self).items() if name != "pushFilters"}
 
     def narrow(self, filters: list[Any]) -> list[Any]:
-        """Takes note of the filters, and leaves all of them to Spark."""
+        """Note the filters, and return all of them to Spark."""
         from tierlog.tables.filters import wanted_by
 
         self._wanted = wanted_by(filters)
@@ -103,7 +103,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
     @briefly
     def partitions(self) -> list[InputPartition]:
-        """The tasks, planned by what is there now."""
+        """Return the tasks, planned from the records that exist now."""
         from tierlog.tables.catalog import open_catalog
         from tierlog.tables.plan import plan_read
 
@@ -111,22 +111,23 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; none of a plan without tasks, for which Spark makes one up."""
+        """Yield the rows of one task. Spark invents a task for a plan without any; it has no
+        rows."""
         from spark_udfs.worker import freeze_once
         from tierlog.tables.read import read_task
 
         freeze_once()
-        # PySpark 4.1 has no partition there, later ones have an empty one.
+        # PySpark 4.1 passes None for it, later versions an empty partition.
         task = () if partition is None else partition.value or ()
         yield from read_task(task, arrow_schema(self._schema), self._options, self._wanted)
 
 
 class _PushFilters:
-    """`DataSourceReader.pushFilters` of one reader, which Spark takes for the inherited one."""
+    """`DataSourceReader.pushFilters` of one reader. Spark takes it for the inherited one."""
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
-        # Of the instance: as an attribute of the class it would become a method.
+        # An attribute of the instance: in the class it would become a method.
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How far a job of Spark is, told to a `tierlog.tools.progress.Progress` on the driver."""
+"""Reports the progress of a Spark job to a `tierlog.tools.progress.Progress` on the driver."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 
 class _Watch:
-    """Turns how many tasks are done into bytes. Tasks are started in order, so the first ones are
-    taken to be done: which they are, Spark does not say."""
+    """Converts the number of completed tasks to bytes. Spark does not say which tasks are complete;
+    it starts them in order, so the first ones count."""
 
     def __init__(self, progress: Progress, sizes_bytes: Sequence[int]) -> None:
         self._progress = progress
@@ -31,7 +31,8 @@ class _Watch:
         self._done = 0
 
     def seen(self, stages: Iterable[tuple[int, int]]) -> None:
-        """Tasks and completed tasks of every stage; the one with a task for each size is ours."""
+        """Add tasks and completed tasks of every stage. The stage with a task for each size is the
+        watched one."""
         wanted = len(self._sizes_bytes)
         done = max((done for tasks, done in stages if tasks == wanted), default=0)
         if done > self._done:
@@ -43,9 +44,10 @@ class _Watch:
 def watched(
     spark: SparkSession, sizes_bytes: Sequence[int], progress: Progress, clock: Clock
 ) -> Iterator[None]:
-    """Tells ``progress``, which was started, of the job inside, which has a task for each size."""
+    """Report the job inside to ``progress``, which was started. The job has a task for each
+    size."""
     watch = _Watch(progress, sizes_bytes)
-    # Through Connect there is no context; the server tells on its own.
+    # Through Connect there is no context; the server reports the progress itself.
     context = getattr(spark, "sparkContext", None)
     if context is None:
         with _told(spark, watch):

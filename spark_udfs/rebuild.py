@@ -1,9 +1,8 @@
-"""The rebuild of `tierlog index rebuild` on a Spark cluster: its plan, its worker, its report.
+"""Runs `tierlog index rebuild` on a Spark cluster: plan, worker functions and report.
 
-Spark schedules and nothing more: tasks go out in a few hundred bytes, as the plan has packed them,
-workers read and write the files or objects themselves, rows come back. A task that Spark repeats or
-runs twice writes the same bytes again, that is, nothing. Only frames are used, so Spark Connect
-will do.
+Spark only schedules. A task goes out in a few hundred bytes; the worker reads and writes the files
+or objects itself and returns rows. A task that Spark repeats or runs twice finds its own bytes and
+writes nothing. Only data frames are used, so Spark Connect works.
 """
 
 from __future__ import annotations
@@ -77,22 +76,23 @@ _Part = TypeVar("_Part", ListedSegments, LookedSegments)
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
-# How many `.indexes` objects one task reads, or some more, and how many at a time: the other slots
+# About this many `.indexes` objects are read by one task, and this many at a time. The other slots
 # read, too.
 _TASK_LOOKS = 1024
 _PARALLEL_READS = 4
 _BATCH_BYTES = 1 << 20
-# What a task costs that does nothing shows in small ones; where there is plenty, they are large.
+# An empty task costs a few milliseconds, which shows in small tasks. So tasks are large when there
+# is much to do.
 _TASK_BYTES = 256 << 20
 _LARGE_TASK_BYTES = 1 << 30
 _PLENTY_BYTES = 8 << 30
-# While Spark starts a task, a worker scans about so much.
+# A worker scans about this much while Spark starts a task.
 _SMALLEST_TASK_BYTES = 32 << 20
-# So much goes to every task with the function it calls: nearly for nothing, where a shuffle that
-# gives each task its own costs a stage, and every task a look for it.
+# Work up to this size is sent to every task with the function. That costs almost nothing; a shuffle
+# that gives each task its own part costs a stage.
 _SENT_WITH_FUNCTION_BYTES = 256 << 10
-# A JVM that only schedules is over before its second compiler has paid for itself: that takes as
-# much of the cores as the scans do. A setting ``extraJavaOptions`` of the user stays.
+# A JVM that only schedules ends before its second compiler has paid for itself, and that compiler
+# takes cores from the scans. The user's ``extraJavaOptions`` stay.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SCHEDULING_JVM = {
     "spark.driver.defaultJavaOptions": _ONE_COMPILER,
@@ -102,11 +102,11 @@ SCHEDULING_JVM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltTables:
-    """The report of a run as frames of a session.
+    """The report of a run as data frames.
 
-    ``segments`` has the columns of `tierlog.tools.rebuild.table.SEGMENTS`, a row for each segment;
-    ``findings`` those of ``FINDINGS``, also for what is no segment. ``remote_indexes`` are of a
-    store with a target, one for each partition.
+    ``segments`` has the columns of `tierlog.tools.rebuild.table.SEGMENTS`, a row for each segment.
+    ``findings`` has those of ``FINDINGS``, also for objects that are not segments.
+    ``remote_indexes`` has a row for each partition of a store with a target.
     """
 
     summary: RebuildSummary
@@ -121,7 +121,7 @@ class RebuiltTables:
 
     @property
     def quarantine(self) -> DataFrame:
-        """The segments for which nothing was written, with every reason and the byte it is at."""
+        """The segments for which nothing was written, with every reason and its byte position."""
         whose = ["topic", "partition", "base_offset", "size_bytes"]
         what = ["path", "what AS reason", "position", "expected", "found", "action"]
         bad = self.segments.where(f"outcome = '{Outcome.QUARANTINED.value}'")
@@ -144,20 +144,20 @@ def rebuild_indexes(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RebuiltTables:
-    """`tierlog.tools.rebuild.index.rebuild_index` with Spark's workers in place of processes.
+    """Run `tierlog.tools.rebuild.index.rebuild_index` in Spark's workers in place of processes.
 
-    The bytes written and the rows are the same. ``source`` and ``target`` are paths or URLs that
-    every worker reaches; credentials come from the workers' environment. ``slots`` is how many
-    tasks run at a time, by default what the session says, and ``task_bytes`` the size of the larger
-    ones, by default 256 MiB, or 1 GiB where there are 8 GiB for each slot.
+    The written bytes and the rows are the same. ``source`` and ``target`` are paths or URLs that
+    every worker reaches; credentials come from the workers' environment. ``slots`` is the number of
+    tasks that run at a time, by default the session's. ``task_bytes`` is the size of the larger
+    tasks, by default 256 MiB, or 1 GiB where there are 8 GiB for each slot.
 
-    ``report_path`` gets ``segments.parquet`` and ``findings.parquet``, in place of those of an
-    earlier run: of a path the driver writes two files, of a URL Spark's workers write two folders
-    and the rows never come to the driver. ``progress`` is told on the driver. ``remote_index`` is
-    that of `plan_rebuild`.
+    ``report_path`` gets ``segments.parquet`` and ``findings.parquet``, which replace those of an
+    earlier run. For a path the driver writes two files. For a URL Spark's workers write two
+    folders, and the rows never come to the driver. ``progress`` is called on the driver.
+    ``remote_index`` is that of `plan_rebuild`.
 
-    Errors are those of `plan_rebuild`, and TierlogError when Spark gives the job up; what is wrong
-    with a segment is in the rows.
+    Errors are those of `plan_rebuild`, and TierlogError when Spark gives up the job. Damage of a
+    segment is in the rows.
     """
     by_workers = report_path is not None and is_url(report_path)
     if report_path is not None and not by_workers:
@@ -223,31 +223,31 @@ def rebuild_on(
 
 
 def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a worker does: tasks of a plan in (``task``, ``work``), rows of ``SEGMENTS`` out."""
+    """Run tasks of a plan in a worker: (``task``, ``work``) in, rows of ``SEGMENTS`` out."""
     for task in _unpacked(batches):
         yield from _in_batches(segment_table(rebuild_task(task)))
 
 
 def outcome_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for a driver that keeps what comes: what became of a task's segments, pickled, as
-    ``made``. Of nested columns the JVM would take each value by itself."""
+    """Run tasks of a plan in a worker, and return the pickled outcomes as ``made``. The JVM would
+    convert nested columns value by value."""
     return _made(rebuild_task, batches)
 
 
 def remote_index_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for the remote index files of a plan: what became of those of each partition."""
+    """Make remote index files in a worker, and return the pickled outcome of each partition."""
     return _made(remote_index_task, batches)
 
 
 def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for listed segments of a store: what becomes of them, pickled, as ``looks``."""
+    """Check listed segments of a store in a worker, and return the pickled results as ``looks``."""
     for number, url, listed in _unpacked(batches):
         looks = [*look_at_listed(open_store(url), listed, parallel_reads=_PARALLEL_READS)]
         yield from _in_batches(pa.table([[number], [pickle.dumps(looks)]], schema=_LOOKS))
 
 
 def looked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same for what was seen, where nothing is to be done: rows of ``SEGMENTS`` out."""
+    """Return rows of ``SEGMENTS`` for checked segments that need no task."""
     for looks in _unpacked(batches):
         outcomes = [outcome for looked in looks for outcome in looked.outcomes()]
         yield from _in_batches(segment_table(outcomes))
@@ -261,7 +261,7 @@ def _made(
 
 
 def _results(rows: DataFrame) -> Iterator[Any]:
-    """On the driver: what all tasks have made; this runs them."""
+    """Run all tasks, and yield their results on the driver."""
     for made in rows.toArrow().column("made"):
         yield from pickle.loads(made.as_buffer())
 
@@ -274,14 +274,15 @@ def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
 
 
 def _in_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Rows in the portions in which they go to Spark fastest."""
+    """Cut the rows into the batches that go to Spark fastest."""
     rows = len(table) * _BATCH_BYTES // max(table.nbytes, 1)
     batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=max(rows, 1))
     return batches
 
 
 def _slots(spark: SparkSession) -> int:
-    """How many tasks run at a time; through Connect, how many parts a range gets."""
+    """Return the number of tasks that run at a time; through Connect, the number of partitions of a
+    range."""
     context = getattr(spark, "sparkContext", None)
     if context is not None:
         return max(int(context.defaultParallelism), 1)
@@ -291,7 +292,7 @@ def _slots(spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A plan, and what runs it."""
+    """A plan, and the session that runs it."""
 
     spark: SparkSession
     plan: RebuildPlan
@@ -316,7 +317,7 @@ class _Run:
         progress: Progress | None = None,
         clock: Clock | None = None,
     ) -> _Run:
-        """Lists the source; of a store the workers read the `.indexes` objects."""
+        """List the source. The workers read the `.indexes` objects of a store."""
         clock = clock or SystemClock()
         place = source_of(source)
         if not place.is_store:
@@ -347,13 +348,13 @@ class _Run:
         )
 
     def collected(self) -> RebuildReport:
-        """Runs the tasks; the rows come to the driver."""
+        """Run the tasks, and collect the rows on the driver."""
         with self._running("outcome_rows", _MADE) as rows:
             outcomes = [*_results(rows)]
         return rebuild_report(self._with_remote_indexes(), outcomes)
 
     def written(self, url: str) -> RebuiltTables:
-        """Runs the tasks; the workers write the rows, and nothing comes to the driver."""
+        """Run the tasks. The workers write the rows, and none comes to the driver."""
         spark, plan = self.spark, self.plan
         places = [f"{url.rstrip('/')}/{name}" for name in (SEGMENTS_FILE, FINDINGS_FILE)]
         with self._running("rebuild_rows", SEGMENTS) as rows:
@@ -378,7 +379,7 @@ class _Run:
         )
 
     def _with_remote_indexes(self) -> RebuildPlan:
-        """Has the remote index files made, when all `.indexes` objects are mended."""
+        """Make the remote index files, after all `.indexes` objects were repaired."""
         if not self.plan.index_tasks:
             return self.plan
         with _errors(self.plan.source):
@@ -388,12 +389,12 @@ class _Run:
 
     @contextmanager
     def _running(self, function: str, schema: pa.Schema) -> Iterator[DataFrame]:
-        """The rows of all tasks, to be asked for inside and once: that runs them."""
+        """Yield the rows of all tasks. The tasks run when the caller asks for the rows, once."""
         plan = self.plan
         with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
             parts = [part for task in plan.tasks for part in task.parts]
-            # In the size that suits Spark.
+            # Larger tasks suit Spark.
             tasks = pack_tasks(
                 parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
             )
@@ -405,7 +406,7 @@ class _Run:
 def _looks(
     spark: SparkSession, url: str, listed: Sequence[ListedSegments]
 ) -> Iterator[LookedSegments]:
-    """What becomes of listed segments of a store, in order."""
+    """Yield the results for listed segments of a store, in order."""
     tasks = [(number, url, group) for number, group in enumerate(_together(listed))]
     with _errors(url):
         looks = _mapped(spark, tasks, "look_rows", _LOOKS).toArrow().sort_by("task")
@@ -414,7 +415,7 @@ def _looks(
 
 
 def _together(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
-    """As many of them, in order, as one task looks at."""
+    """Yield the parts in groups for one task each, in order."""
     group: list[_Part] = []
     held = 0
     for part in parts:
@@ -430,7 +431,8 @@ def _together(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
 def _mapped(
     spark: SparkSession, tasks: Sequence[object], function: str, schema: pa.Schema
 ) -> DataFrame:
-    """What a function of this module makes of each task, which is one of Spark's, in order."""
+    """Return the rows that a function of this module makes of each task, in order. Each is one task
+    of Spark."""
     if not tasks:
         return _frame(spark, schema.empty_table())
     work = list(map(pickle.dumps, tasks))
@@ -445,9 +447,9 @@ def _mapped(
 
 
 def _with_work(run: Callable[[Any], Any], work: Sequence[bytes]) -> Callable[[Any], Any]:
-    """What Spark calls with numbers of tasks in place of the tasks."""
+    """Return the function that Spark calls with numbers of tasks in place of the tasks."""
 
-    # As in `on_worker` the code travels alone, to a worker that may have none of ours.
+    # The code travels alone, as in `on_worker`, to a worker that may lack tierlog.
     def call(batches: Iterable[Any]) -> Any:
         import pyarrow
 
@@ -474,7 +476,7 @@ def _errors(source: str) -> Iterator[None]:
 
 
 def _summary(plan: RebuildPlan, segments: DataFrame, findings: DataFrame) -> RebuildSummary:
-    """That of `rebuild_report`, counted where the rows are."""
+    """Return the summary of `rebuild_report`, counted in Spark."""
     counts = {row.outcome: row["count"] for row in segments.groupBy("outcome").count().collect()}
     severities = {
         row.severity: row["count"] for row in findings.groupBy("severity").count().collect()

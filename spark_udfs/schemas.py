@@ -1,4 +1,4 @@
-"""The columns of each view of a source, as Spark and as Arrow know them."""
+"""The columns of each view of a source, for Spark and for Arrow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONG, _INT, _TEXT = types.LongType(), types.IntegerType(), types.StringType()
 _BYTES, _SHORT = types.BinaryType(), types.ShortType()
 _HEADERS = types.ArrayType(_schema(key=_TEXT, value=_BYTES))
 
-# As `KafkaRecordToRowConverter` of Spark's Kafka source has them, then our own.
+# The columns of Spark's Kafka source (`KafkaRecordToRowConverter`), then tierlog's own.
 _KAFKA = _schema(
     key=_BYTES,
     value=_BYTES,
@@ -51,7 +51,7 @@ _BATCHES = _schema(
     attributes=_SHORT,
     record_count=_INT,
 )
-# Of the segments themselves; end_offset is the last one, null for the segment that is written to.
+# A row for each segment; end_offset is its last offset, null for the active segment.
 _SEGMENTS = _schema(
     topic=_TEXT,
     topic_id=_TEXT,
@@ -61,7 +61,8 @@ _SEGMENTS = _schema(
     end_offset=_LONG,
     size_bytes=_LONG,
 )
-# Bytes that are not read, and the offsets [start_offset, end_offset) that are missing for that.
+# A row for each range of bytes that was not read, and the offsets [start_offset, end_offset) that
+# are missing because of it.
 _QUARANTINE = _schema(
     topic=_TEXT,
     partition=_INT,
@@ -82,7 +83,7 @@ _VIEWS = {
 
 
 def schema_of(options: SourceOptions) -> types.StructType:
-    """The columns of a read."""
+    """Return the columns of a read."""
     view = _VIEWS[options.view.value]
     if options.include_headers:
         return view
@@ -90,18 +91,18 @@ def schema_of(options: SourceOptions) -> types.StructType:
 
 
 def arrow_schema(schema: types.StructType) -> pa.Schema:
-    """The same in Arrow, as Spark compares it with what comes."""
+    """Return the columns for Arrow, as Spark compares them with the rows."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:
-        # PySpark 4.1 has no such argument, and takes UTC always.
+        # PySpark 4.1 does not have this argument and always takes UTC.
         return to_arrow_schema(schema)
 
 
 def check_columns(schema: types.StructType, view: str) -> None:
-    """A schema of the user names some of the columns that there are, each with its type."""
+    """Check a schema of the user: each column exists and has its type."""
     from tierlog.errors import ConfigError
 
     known = _VIEWS[view]

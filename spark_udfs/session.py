@@ -25,26 +25,25 @@ from tierlog.errors import TierlogError
 
 __all__ = ["SPARK_ERRORS", "one_line", "session", "session_config"]
 
-# What a session raises when Spark fails, with a context and through Connect.
+# The exceptions of a failing session, with a context and through Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 _CONNECT = "sc://"
 _LOCAL = "local"
-# The last line of a Python stack: the class of the error, and what it says.
+# The last line of a Python stack: the class of the error and its message.
 _RAISED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b: ")
 _RUNTIME = "spark.sql."
 _SETTINGS = {
-    # Rows go to and from Python through a file socket: a task ends 20 ms sooner than over TCP.
-    # Only at launch; without effect before PySpark 4.2.
+    # Rows go to and from Python through a Unix socket: a task ends 20 ms sooner than over TCP.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A worker that crashes in native code says where.
+    # A worker that crashes in native code prints where.
     "spark.python.worker.faulthandler.enabled": "true",
     # Conditions on partition, offset and timestamp reach the data source.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
-# What the driver says when it was not the driver that failed.
+# The driver's message when a worker has failed.
 _WAITED = "Exception thrown in awaitResult"
-# A program that starts a session here has its own progress bar.
+# A program that starts a session here has a progress bar of its own.
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
 # Left as they are, on purpose:
 #   spark.python.worker.reuse (true): a new worker for each task would take 150 ms

@@ -1,8 +1,8 @@
-"""Sends this process's tierlog to workers that have none.
+"""Sends this process's tierlog to workers without it.
 
-Spark unpacks an archive in a folder that it puts on the path of its Python workers, under the name
-that follows the ``#``. So a package whose archive bears its own name can be imported there, native
-code and all, which Spark's own ``--py-files`` cannot do.
+Spark unpacks an archive into a folder on the path of its Python workers, under the name after the
+``#``. So a package in an archive of its own name can be imported there, with its native code.
+Spark's own ``--py-files`` cannot do that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["package_archive", "ship"]
 
-# What tierlog is and needs in a worker, besides what Spark needs there itself: numpy and pyarrow.
+# The packages that tierlog needs in a worker, except numpy and pyarrow, which Spark needs there
+# itself.
 _PACKAGES = ("tierlog", "spark_udfs", "obstore")
 _LEFT_OUT = (".pyx", ".pxd", ".c", ".pyc")
-# Archives do not tell when they were made, so that the same package makes the same bytes.
+# Archives have a fixed time, so that the same package makes the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -36,7 +37,7 @@ def ship(spark: SparkSession) -> None:
     own what Spark wants there: numpy, pandas and pyarrow. Where tierlog is installed the one that
     is shipped comes first. ConfigError when a package is nowhere to be found.
     """
-    # Spark reads a file when a worker asks for it: the folder stays as long as the process.
+    # Spark reads a file when a worker asks for it, so the folder stays as long as the process.
     folder = tempfile.mkdtemp(prefix="tierlog-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in _PACKAGES:
@@ -45,7 +46,7 @@ def ship(spark: SparkSession) -> None:
 
 
 def package_archive(name: str, folder: str) -> str:
-    """The path of a new zip file in ``folder`` with what lies in the folder of a package."""
+    """Return the path of a new zip file in ``folder`` with the contents of a package's folder."""
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"{name}: expected an installed package to ship, found none")

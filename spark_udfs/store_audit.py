@@ -1,8 +1,8 @@
-"""The audit of `tierlog.tools.audit.store` on a Spark cluster: the same rows, as frames.
+"""Runs `tierlog.tools.audit.store` on a Spark cluster, with the same rows as data frames.
 
-The driver lists the store and reads the metadata; workers look at the segments, some hundred to a
-task, and then judge each partition by what was seen of its segments. The bytes of objects go from
-the store into the native core and nowhere else. Only frames are used, so Spark Connect will do.
+The driver lists the store and reads the metadata. Workers check the segments, some hundred in a
+task, and then each partition. The bytes of objects go from the store into the native core only.
+Only data frames are used, so Spark Connect works.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 _TASK_BYTES = 256 << 20
 # Requests and checks of a segment take about as long as the core takes for this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
-# As many as a worker's slot should have; the other slots of its machine read, too.
+# The tasks that a worker's slot should get; the other slots of its machine read, too.
 _PARALLEL_READS = 4
 
 _EPOCHS = pa.list_(pa.struct({"epoch": pa.int32(), "start_offset": pa.int64()}))
@@ -129,7 +129,7 @@ _TABLES = {
     "retention": RETENTION,
     "deletions": DELETIONS,
 }
-# One row for a partition, all of its tables in it: each is asked for on its own later.
+# One row for each partition with all of its tables, which are selected one at a time later.
 _AUDITED = pa.schema({name: pa.list_(pa.struct(list(kind))) for name, kind in _TABLES.items()})
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _LOOKS = pa.schema({"folder": pa.string(), "looks": pa.binary()})
@@ -137,9 +137,9 @@ _LOOKS = pa.schema({"folder": pa.string(), "looks": pa.binary()})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTables:
-    """The outcome of an audit as frames, with the columns of the schemas of this module.
+    """The result of an audit as data frames, with the columns of the schemas of this module.
 
-    The objects are read when the first of them is; what was found is kept by the cluster until
+    The objects are read when the first frame is used. The cluster keeps the results until
     `unpersist`.
     """
 
@@ -151,7 +151,7 @@ class AuditTables:
     partitions: DataFrame
 
     def unpersist(self) -> None:
-        """The cluster need not keep it any longer."""
+        """Release the results that the cluster keeps."""
         self.partitions.unpersist()
 
 
@@ -166,14 +166,14 @@ def audit(
     log_start_offset: int | None = None,
     now_ms: int | None = None,
 ) -> AuditTables:
-    """`tierlog.tools.audit.store.audit_store` with Spark's workers in place of threads.
+    """Run `tierlog.tools.audit.store.audit_store` in Spark's workers in place of threads.
 
     ``source`` is the URL of a store that the driver and every worker reach, with credentials from
-    their environment; ``metadata`` a metadata file on the driver, of which a copy is read. The
+    their environment. ``metadata`` is a metadata file on the driver, which reads a copy of it. The
     other arguments are those of `AuditRules`.
 
-    Errors are those of `plan_audit`, on the driver, and ConfigError for what is no store; a store
-    that does not answer a worker fails the job. What is wrong in the store is in the rows.
+    Errors are those of `plan_audit`, on the driver, and ConfigError for a source that is not a
+    store. A store that does not answer a worker fails the job. Damage is in the rows.
     """
     place = source_of(source)
     if not place.is_store:
@@ -204,8 +204,8 @@ def audit(
 
 
 def _work(plan: AuditPlan, url: str, rules: AuditRules) -> Iterator[bytes]:
-    """What each task of Spark's does, all of about even size. Neighbours stay together: each
-    partition is judged as a whole."""
+    """Return the work of each Spark task, of about even size. Segments of a partition stay
+    together, since partitions are checked as a whole."""
     group: list[AuditPart] = []
     left_bytes = _TASK_BYTES
     for part in plan.parts:
@@ -231,7 +231,7 @@ def _partitions(spark: SparkSession, work: pa.BinaryArray, rules: AuditRules) ->
 
 
 def look_at_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a worker does: tasks in (``task``, ``work``), what was seen in each folder out."""
+    """Check segments in a worker: tasks in (``task``, ``work``), the results of each folder out."""
     for batch in batches:
         for given in batch.column("work"):
             url, cluster_id, rules, parts = unpack(given.as_buffer())
@@ -249,7 +249,7 @@ def look_at_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _judge(rules: AuditRules) -> Callable[[pa.Table], pa.Table]:
-    """What a worker does with all that was seen in a folder."""
+    """Check a partition in a worker, from the results of its segments."""
 
     def judge(seen: pa.Table) -> pa.Table:
         looks: list[SegmentLook] = []

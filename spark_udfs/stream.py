@@ -1,12 +1,13 @@
-"""``readStream.format("tierlog")``: what is added to a store, or to a broker's log directory.
+"""``readStream.format("tierlog")``: records that are added to a store or to a broker's log
+directory.
 
-A look at the path per trigger says what is there: of a store what its finished segments hold, of
-log directories what the broker is known to keep; of committed records only what is decided. New
-partitions and, with ``subscribePattern``, new topics are read from their first offset.
+The path is listed once per trigger. A store has the records of its finished segments, a log
+directory those up to the high watermark; of transactions only decided records count. New partitions
+and, with ``subscribePattern``, new topics are read from their first offset.
 
-A trigger is planned from its two offsets alone, so one that is repeated after a crash reads the
-same records. What retention has removed before it was read is an error, or left out with
-``failOnDataLoss=false``.
+A trigger is planned from its two offsets alone, so a trigger that is repeated after a crash reads
+the same records. Records that retention removed before they were read are an error, or are left out
+with ``failOnDataLoss=false``.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ try:
 
     has_limits = True
 except ImportError:
-    # PySpark 4.1 asks for no limits: a trigger reads all that is there.
+    # PySpark 4.1 asks for no limits: a trigger reads everything.
     ReadLimit = ReadAllAvailable = ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object
     has_limits = False
 
@@ -71,7 +72,7 @@ _Json = Mapping[str, Mapping[str, int]]
 
 
 class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """From where to where each trigger reads, its tasks, and in the workers their rows."""
+    """The offsets between which each trigger reads, its tasks, and in the workers their rows."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, clock: Clock | None = None
@@ -81,10 +82,10 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
-        # When a trigger was last told to go on.
+        # The time of the last trigger.
         self._triggered_ms: int | None = None
-        # The last look at the path, and how far it went; where a query that reads what is there
-        # now is to end.
+        # The last listing of the path and its offsets, and the offsets at which a query with
+        # ``availableNow`` ends.
         self._catalog: Catalog | None = None
         self._seen: StreamOffsets | None = None
         self._last: StreamOffsets | None = None
@@ -113,7 +114,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     @briefly
     def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
-        """OutOfRangeError when what the trigger needs is not there any more."""
+        """Return the tasks of a trigger. OutOfRangeError when its records no longer exist."""
         begin, upto = from_json(start), from_json(end)
         options = replace(
             self._options,
@@ -137,7 +138,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     @briefly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is where the query ends."""
+        """End the query at the offsets that exist now."""
         # The topics of the query are not known yet.
         _, self._last = self._advanced({}, gone=None)
 
@@ -151,8 +152,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return None if self._seen is None else as_json(self._seen)
 
     def _is_early(self, begin: StreamOffsets, end: StreamOffsets, now_ms: int) -> bool:
-        """Whether to wait for more: the first trigger never does, as in Spark's Kafka source, and
-        none of a query that ends with what is there now."""
+        """Return whether to wait for more records. The first trigger never waits, as in Spark's
+        Kafka source; nor does a query with ``availableNow``."""
         size = self._options.triggers
         if size.min_offsets is None or self._triggered_ms is None or self._last is not None:
             return False
@@ -162,7 +163,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def _advanced(
         self, known: StreamOffsets, *, gone: Iterable[TopicPartition] | None
     ) -> tuple[StreamOffsets, StreamOffsets]:
-        """From and to where a look at the path says that the stream can go."""
+        """Return the offsets from which and to which the stream can go by a listing of the path."""
         catalog = self._look()
         chosen = chosen_partitions(self._options, catalog.partitions(), gone=gone)
         held = [(one, catalog.bounds(one)) for one in chosen]
@@ -176,7 +177,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
 
 def check_limits(options: SourceOptions) -> None:
-    """ConfigError for limits when PySpark asks for none: 4.1 reads all that is there."""
+    """Raise ConfigError for limits when PySpark asks for none: 4.1 reads everything."""
     size = options.triggers
     if not has_limits and (size.max_offsets is not None or size.min_offsets is not None):
         raise ConfigError(
@@ -188,7 +189,8 @@ def check_limits(options: SourceOptions) -> None:
 def _up_to(
     last: StreamOffsets, begin: StreamOffsets, end: StreamOffsets, known: StreamOffsets
 ) -> StreamOffsets:
-    """No further than `last`; partitions that came after it are left to the next run."""
+    """Return the offsets, at most `last`. Partitions that were added after it are left to the next
+    run."""
     return {
         key: max(begin[key], min(after, last.get(key, begin[key])))
         for key, after in end.items()

@@ -1,8 +1,8 @@
-"""How far a stream has come: offsets as Spark's Kafka source writes them into its checkpoints.
+"""The offsets of a stream, in the form that Spark's Kafka source writes into its checkpoints.
 
     {"orders": {"0": 23, "1": 7}}        of every partition, the next offset to read
 
-Decisions are pure functions over plain values; nothing here knows Spark.
+Pure functions over plain values, without Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ StreamOffsets = dict[TopicPartition, int]
 
 
 def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Sorted: Spark compares two of them by their text."""
+    """Return the offsets as sorted JSON, since Spark compares the text."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -27,7 +27,8 @@ def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(written: Mapping[str, Mapping[str, int]]) -> StreamOffsets:
-    """ConfigError when a checkpoint holds something else, as that of another source does."""
+    """Parse the offsets of a checkpoint. ConfigError for other content, such as that of another
+    source."""
     try:
         return {
             TopicPartition(topic, int(partition)): int(offset)
@@ -47,11 +48,12 @@ def advanced(
     *,
     fail_on_data_loss: bool,
 ) -> tuple[StreamOffsets, StreamOffsets]:
-    """From and to where a stream that has come as far as `known` can go, in all its partitions.
+    """Return the offsets from which and to which a stream at `known` can go, in all its
+    partitions.
 
-    `held` has the bounds of each partition that is there. A new one is read from its first offset;
-    one that is not there any more, or not yet again, stands still. With ``fail_on_data_loss`` an
-    end below what was read already is an OutOfRangeError: the log was cut, or is another one.
+    `held` has the bounds of each partition that exists. A new one is read from its first offset;
+    one that no longer exists, or not yet again, stands still. With ``fail_on_data_loss`` an end
+    below the offsets already read is an OutOfRangeError: the log was cut or is another one.
     """
     begin, end = dict(known), dict(known)
     for partition, (first, after) in held:
@@ -72,7 +74,7 @@ def check_all_there(
     end: Mapping[TopicPartition, int],
     there: Collection[TopicPartition],
 ) -> None:
-    """OutOfRangeError when a partition of which something is to be read has no segment left."""
+    """Raise OutOfRangeError when a partition with records to read has no segment left."""
     for key, after in end.items():
         first = begin.get(key)
         if key not in there and (first is None or first < after):
@@ -85,8 +87,8 @@ def check_all_there(
 def limited(
     begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int
 ) -> StreamOffsets:
-    """How far to go when all partitions together are to move by about `max_offsets`: each by its
-    share of what is waiting, and by one at least, so that none waits for ever."""
+    """Return the offsets when all partitions together move by about `max_offsets`. Each gets its
+    share of the waiting records and at least one, so that none waits for ever."""
     waiting = {key: after - begin[key] for key, after in end.items()}
     total = sum(waiting.values())
     if total <= max_offsets:

@@ -1,4 +1,4 @@
-"""Spark's names for Arrow's types. From a text Spark would need a session to make them."""
+"""Converts Arrow's types to Spark's. To parse a type from text, Spark would need a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES: dict[pa.DataType, types.DataType] = {
 
 
 def spark_type(kind: pa.DataType) -> types.DataType:
-    """The type of a column. KeyError for one that nothing here has."""
+    """Return the type of a column. KeyError for an unused type."""
     if pa.types.is_list(kind):
         return types.ArrayType(spark_type(kind.value_type))
     if pa.types.is_struct(kind):
@@ -27,7 +27,7 @@ def spark_type(kind: pa.DataType) -> types.DataType:
 
 
 def spark_schema(fields: pa.Schema | pa.StructType) -> types.StructType:
-    """The columns of a frame; all may be null."""
+    """Return the columns of a frame; all may be null."""
     return types.StructType(
         [types.StructField(field.name, spark_type(field.type)) for field in fields]
     )

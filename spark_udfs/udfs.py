@@ -43,14 +43,14 @@ __all__ = [
     "verify_udf",
 ]
 
-# For ``mapInArrow``: what `spark_udfs.codec` has by these names, in a worker that leaves tierlog
-# alone when it collects garbage.
+# The functions of `spark_udfs.codec` with these names, for ``mapInArrow``, in a worker that
+# excludes tierlog from garbage collection.
 scan_segments = on_worker(codec.__name__, codec.scan_segments.__name__)
 decode_remote_log_indexes = on_worker(codec.__name__, codec.decode_remote_log_indexes.__name__)
 
 
 def _udf(function: Callable[[pa.Array], pa.Array], kind: pa.DataType) -> Any:
-    """A function of `spark_udfs.codec` for Spark."""
+    """Return a function of `spark_udfs.codec` for Spark."""
 
     def on_column(column: pa.Array) -> pa.Array:
         return work(column)
@@ -68,7 +68,7 @@ encode_udf = _udf(codec.encode_column, codec.ENCODED)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes all of them known to the SQL of a session, under the names of the table above, and the
+    """Register all of them in the SQL of a session, under the names of the table above, and the
     data source ``tierlog``."""
     for name, function in {
         "tierlog_scan": scan_udf,

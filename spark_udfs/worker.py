@@ -1,8 +1,9 @@
-"""How our functions get into a worker of Spark: by name, so that one without tierlog can say so.
+"""Sends functions to Spark's workers by name, so that a worker without tierlog gives a clear
+error.
 
-A function of an installed module goes to a worker as that module's name, and one that lacks the
-module answers with a stack of Spark's own calls. What `on_worker` returns goes as code instead. It
-looks our module up when it is called, and that is where it says what is missing.
+A function of an installed module goes to a worker as that module's name. A worker without the
+module fails with a stack of Spark's own calls. The function that `on_worker` returns goes as code.
+It imports our module when it is called and names what is missing.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _frozen_modules = 0
 
 
 def on_worker(module: str, name: str) -> Callable[[Any], Any]:
-    """A function for Spark to call in its workers: ``name`` of ``module`` there.
+    """Return a function that calls ``name`` of ``module`` in Spark's workers.
 
-    Raises ModuleNotFoundError in the worker when tierlog cannot be imported there; the text begins
-    with ``NOT_INSTALLED`` and names the worker's interpreter.
+    It raises ModuleNotFoundError in a worker that cannot import tierlog. The message begins with
+    ``NOT_INSTALLED`` and names the worker's interpreter.
     """
     not_installed = NOT_INSTALLED
 
-    # Nothing of this module may be named inside: the code travels alone.
+    # The code travels alone, so it must not name anything of this module.
     def call(given: Any) -> Any:
         from importlib import import_module
 
@@ -50,11 +51,11 @@ def on_worker(module: str, name: str) -> Callable[[Any], Any]:
 
 
 def freeze_once() -> None:
-    """Takes all that is loaded out of the garbage collector's sight, once: again only when modules
-    were loaded since, as pandas is when pyarrow is first given a list.
+    """Exclude all loaded modules from garbage collection, once, and again when modules were loaded
+    since.
 
-    Spark collects garbage after every task, and to look through pandas and pyarrow takes longer
-    than a short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the workers' environment keeps it from that.
+    Spark collects garbage after every task, and a pass over pandas and pyarrow takes longer than a
+    short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the workers' environment turns this off.
     """
     global _frozen_modules
     loaded = len(sys.modules)
