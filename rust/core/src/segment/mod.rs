@@ -1,9 +1,9 @@
-//! Walks a log segment batch by batch and says why it stopped.
+//! Scans a log segment batch by batch and returns why the scan ended.
 //!
-//! A slice is walked in place. A file is read by `pread` in blocks that fit a core's second-level
-//! cache; the CRC of a batch that crosses a block border runs on through the next block, so bytes
-//! are read once, never moved, and a segment of any size costs one block of memory. Without CRC
-//! check only the headers of large batches are read. Reading never writes and never panics.
+//! A slice is scanned in place. A file is read by `pread` in blocks that fit a core's second-level
+//! cache. The CRC of a batch that crosses a block border continues in the next block, so each byte
+//! is read once and never moved, and a segment of any size takes one block of memory. Without the
+//! CRC check only the headers of large batches are read. Reading never writes and never panics.
 
 pub mod peek;
 pub mod read;
@@ -25,23 +25,24 @@ use crate::source::{CopyTarget, ReadBuffer, SegmentFile, WRITE_BYTES};
 
 /// Bytes per `pread`.
 pub const BLOCK_BYTES: usize = 512 << 10;
-/// Bytes per `pread` when only the headers of large batches are wanted.
+/// Bytes per `pread` when only the headers of large batches are read.
 const HEADER_READ_BYTES: usize = 256;
-/// From this size on a header walk skips a batch's body instead of reading it.
+/// A scan of headers skips the bodies of batches of at least this size.
 const SKIP_BATCH_BYTES: u64 = 4096;
-/// From this size on the checksum of a batch is joined to that of the range; below, its bytes are
-/// summed once more, which is quicker.
+/// The checksum of a batch of at least this size is joined to that of the range. The bytes of a
+/// smaller one are hashed once more, which is faster.
 const JOINED_BATCH_BYTES: u64 = 4096;
-/// Batches that must be in memory as a whole (control batches, legacy messages) end here.
+/// The largest batch that is read into memory as a whole: control batches and legacy messages.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
-/// Decompressed bytes of a legacy message set that a walk opens in its own memory.
+/// Decompressed bytes of a legacy message set that a scan opens in its own memory.
 const MAX_SET_BYTES: usize = 64 << 20;
 /// Decompressed bytes of a larger legacy message set; see [`LARGE_SET`].
 const MAX_LARGE_SET_BYTES: usize = 128 << 20;
-/// Held while a walk opens a message set of more than [`MAX_SET_BYTES`]. A process opens one at a
-/// time, so many walks in parallel take no more memory than one.
+/// Held while a scan opens a message set of more than [`MAX_SET_BYTES`]. A process opens one at a
+/// time, so parallel scans take no more memory than one.
 static LARGE_SET: Mutex<()> = Mutex::new(());
-/// Room for more batches than this is made as they come: the first one may lie about the rest.
+/// The most batches that memory is reserved for at the start: the first batch may be unlike the
+/// rest.
 const MAX_EXPECTED_BATCHES: u64 = 1 << 17;
 /// The smallest `batchLength` of a v2 batch: its header.
 const MIN_V2_LENGTH: i32 = (HEADER_SIZE - LOG_OVERHEAD) as i32;
@@ -55,7 +56,7 @@ pub enum StopReason {
     End,
     /// The last batch is cut off.
     TornTail,
-    /// Only zeros are left, as after a power cut or in a pre-sized file.
+    /// Only zeros are left, as after a power cut or in a preallocated file.
     ZeroTail,
     /// A checksum does not match.
     BadCrc,
@@ -67,7 +68,7 @@ pub enum StopReason {
     BadHeader,
     /// The batch does not start above the one before it.
     OffsetOrder,
-    /// A decode reached its memory budget, on a batch border; the rest was not looked at.
+    /// A decode reached its memory budget, on a batch border; the rest was not read.
     MemoryBudget,
 }
 
@@ -88,16 +89,16 @@ impl StopReason {
     }
 }
 
-/// Where and why a scan ended. All bytes before `position` were accepted.
+/// The end of a scan. All bytes before `position` were accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// Why.
+    /// The reason.
     pub reason: StopReason,
-    /// First byte that was not accepted.
+    /// The first byte that was not accepted.
     pub position: u64,
-    /// What a whole segment would hold there.
+    /// The expected content there.
     pub expected: String,
-    /// What this one holds.
+    /// The content that was found.
     pub found: String,
 }
 
@@ -116,7 +117,7 @@ impl Stop {
     }
 }
 
-/// What to walk and how.
+/// The range of a scan, and its checks.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanOptions {
     /// Byte position of the first batch.
@@ -135,13 +136,13 @@ impl Default for ScanOptions {
     }
 }
 
-/// Takes the batches of a scan in order.
+/// Receives the batches of a scan in order.
 pub trait Visitor {
     /// `batch` starts at byte `position`. `records` are the bytes after its header when it is a
     /// control batch, and empty otherwise.
     fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()>;
 
-    /// About so many more batches will come, judged by the size of the first one.
+    /// Receives an estimate of the number of batches to come, from the size of the first one.
     fn expect(&mut self, _batches: usize) {}
 }
 
@@ -160,13 +161,13 @@ impl Visitor for BatchColumns {
 /// How a scan ended.
 #[derive(Debug)]
 pub struct Scan {
-    /// Where and why.
+    /// The end of the scan.
     pub stop: Stop,
     /// CRC-32C of the whole range, if asked for and the scan reached its end.
     pub range_crc32c: Option<u32>,
 }
 
-/// Walks a segment in memory.
+/// Scans a segment in memory.
 pub fn scan_slice<V: Visitor>(data: &[u8], options: &ScanOptions, visitor: &mut V) -> Result<Scan> {
     let end = options.end.unwrap_or(u64::MAX).min(data.len() as u64);
     let start = options.start.min(end);
@@ -184,7 +185,7 @@ pub fn scan_slice<V: Visitor>(data: &[u8], options: &ScanOptions, visitor: &mut 
     Ok(walker.ended(stop))
 }
 
-/// Walks a segment file.
+/// Scans a segment file.
 pub fn scan_file<V: Visitor>(
     file: &SegmentFile,
     options: &ScanOptions,
@@ -193,10 +194,10 @@ pub fn scan_file<V: Visitor>(
     copy_file(file, options, visitor, None)
 }
 
-/// Walks a segment file, and writes every byte that it reads to `target`, at the same position.
+/// Scans a segment file, and writes every byte that it reads to `target`, at the same position.
 ///
-/// With [`ScanOptions::hash_bytes`], and when the scan reached the end, these are all bytes of the
-/// range, and their CRC-32C is [`Scan::range_crc32c`].
+/// With [`ScanOptions::hash_bytes`], a scan that reaches the end has written all bytes of the
+/// range; their CRC-32C is [`Scan::range_crc32c`].
 pub fn copy_file<V: Visitor>(
     file: &SegmentFile,
     options: &ScanOptions,
@@ -235,12 +236,12 @@ fn zero_tail(stop: &Stop, end: u64) -> Stop {
     Stop::new(StopReason::ZeroTail, stop.position, "a batch", format!("{zeros} zero bytes"))
 }
 
-/// What a walk over one window came to.
+/// The result of a scan of one window.
 enum Walk {
     Stopped(Stop),
-    /// Like `Stopped`, but the length may be part of a tail of zeros.
+    /// Like `Stopped`, but the bad length may belong to a tail of zeros.
     BadLength(Stop),
-    /// The batch at `consumed` goes beyond the window; its size if the window shows it.
+    /// The batch at `consumed` ends after the window; its size if the window has its header.
     Incomplete {
         consumed: usize,
         size_bytes: Option<u64>,
@@ -252,7 +253,7 @@ struct Walker<'v, V> {
     verify_crc: bool,
     end: u64,
     previous_last_offset: i64,
-    /// Of all batches so far.
+    /// The checksum of all batches so far.
     hash: Option<Running>,
     decompressor: Decompressor,
 }
@@ -269,7 +270,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
         }
     }
 
-    /// The scan, now that it has stopped.
+    /// Returns the scan that ended with `stop`.
     fn ended(self, stop: Stop) -> Scan {
         let whole = stop.reason == StopReason::End;
         Scan { stop, range_crc32c: self.hash.filter(|_| whole).map(|hash| hash.value()) }
@@ -317,7 +318,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
         }
     }
 
-    /// Checks and hands on a batch that is in memory as a whole.
+    /// Checks a batch that is in memory as a whole, and passes it to the visitor.
     #[inline]
     fn accept_whole(&mut self, position: u64, batch: &[u8]) -> Result<Option<Stop>> {
         match batch.first_chunk::<HEADER_SIZE>() {
@@ -330,8 +331,8 @@ impl<'v, V: Visitor> Walker<'v, V> {
         }
     }
 
-    /// Takes a batch whose checksum is `crc`; `batch` are its bytes, at least those of the header,
-    /// and all of a control batch.
+    /// Accepts a batch whose checksum is `crc`. `batch` has at least the bytes of its header, and
+    /// all bytes of a control batch.
     #[inline]
     fn accept_v2(
         &mut self,
@@ -421,7 +422,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
         Ok(None)
     }
 
-    /// Deals with the batch at the start of the window, which goes beyond it.
+    /// Handles the batch at the start of the window, which ends after it.
     fn cross_border(
         &mut self,
         blocks: &mut Blocks<'_, '_>,
@@ -449,7 +450,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
         self.accept_v2(position, &header, crc, &bytes)
     }
 
-    /// Brings a control batch or legacy message into memory as a whole.
+    /// Reads a control batch or legacy message into memory as a whole.
     fn whole_batch(
         &mut self,
         blocks: &mut Blocks<'_, '_>,
@@ -471,7 +472,7 @@ fn stop_for(reason: StopReason, position: u64, error: &Error) -> Stop {
     Stop::new(reason, position, error.expected.clone(), error.found.clone())
 }
 
-/// The size of the batch whose first 17 bytes these are.
+/// Returns the size of the batch that begins with these 17 bytes.
 #[inline]
 fn frame(prefix: &[u8; MAGIC_END], position: u64, left: u64) -> std::result::Result<u64, Stop> {
     let length = be_i32(prefix, 8);
@@ -510,7 +511,7 @@ fn frame(prefix: &[u8; MAGIC_END], position: u64, left: u64) -> std::result::Res
     Ok(size_bytes)
 }
 
-/// The size of the whole batch at the start of `rest`, which goes to the end of the source; a stop
+/// Returns the size of the whole batch at the start of `rest`, which ends with the source; the stop
 /// if there is none.
 pub(crate) fn frame_slice(
     rest: &[u8],
@@ -537,7 +538,7 @@ struct Blocks<'f, 't> {
     file: &'f SegmentFile,
     target: Option<&'t mut CopyTarget>,
     buffer: ReadBuffer,
-    /// Source position of `buffer[0]`.
+    /// The position of `buffer[0]` in the source.
     position: u64,
     /// The window is `buffer[begin..filled]`.
     begin: usize,
@@ -567,8 +568,8 @@ impl<'f> Blocks<'f, '_> {
         self.position + self.begin as u64
     }
 
-    /// Reads up to `most` bytes after what the buffer holds. A file that has become shorter
-    /// moves the end.
+    /// Reads up to `most` bytes and appends them to the buffer. If the file has become shorter, the
+    /// end moves.
     fn fill(&mut self, most: usize) -> Result<()> {
         let from = self.position + self.filled as u64;
         let left = usize::try_from(self.end.saturating_sub(from)).unwrap_or(usize::MAX);
@@ -588,7 +589,7 @@ impl<'f> Blocks<'f, '_> {
         Ok(())
     }
 
-    /// Goes on reading at `position`.
+    /// Continues to read at `position`.
     fn restart_at(&mut self, position: u64, most: usize) -> Result<()> {
         self.position = position;
         self.begin = 0;
@@ -596,7 +597,8 @@ impl<'f> Blocks<'f, '_> {
         self.fill(most)
     }
 
-    /// Makes the window `bytes` long, keeping its start; a torn tail if the file has less.
+    /// Extends the window to `bytes`, with the same start; returns a torn tail if the file has
+    /// less.
     fn extend(&mut self, bytes: u64) -> Result<Option<Stop>> {
         self.buffer.copy_within(self.begin..self.filled, 0);
         self.position += self.begin as u64;
@@ -614,7 +616,8 @@ impl<'f> Blocks<'f, '_> {
         Ok((self.filled == before).then(|| torn(self.position, self.end)))
     }
 
-    /// CRC-32C of the v2 batch at the window's start, reading on beyond it; `None` if it is cut.
+    /// Returns the CRC-32C of the v2 batch at the window's start, and reads beyond the window for
+    /// it; `None` if the batch is cut off.
     fn crc_across(&mut self, size_bytes: u64) -> Result<Option<u32>> {
         let mut running = Running::crc32c();
         running.update(&self.window()[CRC_START..]);
@@ -632,14 +635,14 @@ impl<'f> Blocks<'f, '_> {
         Ok(Some(running.value()))
     }
 
-    /// Goes to the batch after the one at the window's start, of which only the header is wanted.
+    /// Moves to the next batch without reading the body of the one at the window's start.
     fn skip(&mut self, size_bytes: u64) -> Result<()> {
         let next = self.window_position() + size_bytes;
         let most = if size_bytes >= SKIP_BATCH_BYTES { HEADER_READ_BYTES } else { BLOCK_BYTES };
         self.restart_at(next.min(self.end), most)
     }
 
-    /// Turns a bad length into a tail of zeros if nothing else follows.
+    /// Returns a tail of zeros for a bad length if only zeros follow.
     fn zeros_or(&mut self, stop: Stop) -> Result<Stop> {
         let mut at = stop.position;
         while at < self.end {

@@ -11,7 +11,7 @@ const BASE_TIMESTAMP_END: usize = BASE_TIMESTAMP_START + 8;
 pub struct BatchStart {
     /// The base offset; of a legacy wrapper message the offset of its last record.
     pub base_offset: Option<i64>,
-    /// The size that the batch claims to have. Nothing is known of it before the magic byte is.
+    /// The size that the batch claims, `None` before the magic byte is known.
     pub size_bytes: Option<i64>,
     /// The magic byte.
     pub magic: Option<u8>,

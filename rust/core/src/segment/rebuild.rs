@@ -1,5 +1,5 @@
-//! Every index of a segment from its batches alone, as Kafka's own recovery of a segment writes
-//! them: a pure state machine that whoever walks the segment feeds.
+//! Builds every index of a segment from its batches alone, as Kafka's own recovery of a segment
+//! writes them. It is a pure state machine, fed by a scan.
 //!
 //! Per batch, in this order: the largest max timestamp so far, with the last offset of the first
 //! batch that has it; when more than the index interval lies between the last indexed position (0
@@ -17,13 +17,13 @@ use crate::index::local::{NO_TIMESTAMP, OffsetIndexWriter, TimeIndexWriter, rela
 use crate::index::producer_state::{Expiry, ProducerState};
 use crate::segment::Visitor;
 
-/// The record section of a control batch may not open to more than this.
+/// The most bytes that the record section of a control batch may open to.
 const MAX_CONTROL_BYTES: usize = 1 << 20;
 
-/// `index.interval.bytes` unless the topic says otherwise.
+/// The default of `index.interval.bytes`.
 pub const DEFAULT_INDEX_INTERVAL_BYTES: u64 = 4096;
 
-/// What a whole segment says: the index files as bytes, and what else its batches tell.
+/// The index files of a segment as bytes, and other facts of its batches.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     /// `.index`
@@ -71,8 +71,8 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// A segment that starts at `base_offset` (its first batch's when not given) with the producer
-    /// state of everything before it.
+    /// Begins a segment at `base_offset` (that of its first batch when not given) with the producer
+    /// state at its start.
     pub fn new(
         base_offset: Option<i64>,
         index_interval_bytes: u64,
@@ -96,9 +96,9 @@ impl Rebuilder {
         }
     }
 
-    /// Takes the batch of `magic` at byte `position` of the segment. A control batch of a producer
-    /// comes with its record section, decompressed. Legacy batches come as a header that is -1
-    /// wherever they have nothing to say.
+    /// Adds the batch of `magic` at byte `position` of the segment. A control batch of a producer
+    /// comes with its decompressed record section. The header of a legacy batch is -1 in every
+    /// field that it lacks.
     pub fn push(
         &mut self,
         position: u64,
@@ -132,7 +132,7 @@ impl Rebuilder {
         Ok(())
     }
 
-    /// Offsets ascend and fit the index of this segment.
+    /// Checks that offsets ascend and fit the index of this segment.
     fn check_offsets(
         &mut self,
         position: u64,
@@ -174,8 +174,8 @@ impl Rebuilder {
         }
     }
 
-    /// The indexes, and the producer state that the next segment starts from, without the
-    /// producers that have expired.
+    /// Returns the indexes, and the producer state at the start of the next segment, without
+    /// expired producers.
     pub fn finish(mut self, expiry: Option<Expiry>) -> Result<(Rebuilt, ProducerState)> {
         self.append_time(self.last_indexed_position)?;
         if let Some(expiry) = expiry {
@@ -204,21 +204,21 @@ impl Rebuilder {
     }
 }
 
-/// Rebuilds the indexes of a scanned segment, and keeps its rows.
+/// Rebuilds the indexes of a scanned segment, and keeps a row per batch.
 #[derive(Debug)]
 pub struct RebuildVisitor {
-    /// What the batches go to.
+    /// Receives the batches.
     pub rebuilder: Rebuilder,
     /// One row per batch; none once there are more than `max_rows`.
     pub batches: BatchColumns,
-    /// How many rows may be kept.
+    /// The most rows to keep.
     pub max_rows: usize,
     /// Whether every batch has its row.
     pub batches_complete: bool,
 }
 
 impl RebuildVisitor {
-    /// A visitor that keeps at most `max_rows` rows, all of them or none.
+    /// Returns a visitor that keeps all rows, or none if there are more than `max_rows`.
     pub fn new(rebuilder: Rebuilder, max_rows: usize) -> Self {
         Self { rebuilder, batches: BatchColumns::default(), max_rows, batches_complete: true }
     }
