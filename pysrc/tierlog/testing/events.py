@@ -1,4 +1,4 @@
-"""Short ways to send events to a metadata manager, for tests."""
+"""Functions that send events to a metadata manager, for tests."""
 
 from __future__ import annotations
 

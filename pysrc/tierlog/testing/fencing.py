@@ -1,4 +1,4 @@
-"""What every metadata manager must do about leaders, cut segments and deleted partitions."""
+"""The rules of every metadata manager for leaders, truncated segments and deleted partitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHER = partition_of("orders", 1)
 
 
 def visible(manager: RemoteLogMetadataManager) -> tuple[object, ...]:
-    """Everything that can be asked about the partition."""
+    """Return every answer about the partition."""
     return (
         manager.list(PARTITION),
         [manager.lookup(PARTITION, 0, offset) for offset in range(0, 60, 5)],
@@ -90,7 +90,7 @@ class FencingConformance:
             move(manager, second, FINISHED, leader_epoch=3)
 
     def test_an_epoch_does_not_fence_itself(self, manager: RemoteLogMetadataManager) -> None:
-        """The answer to a commit that succeeded was lost: the writer says it all again."""
+        """The answer to a successful commit was lost, so the writer repeats it."""
         manager.claim_leadership(PARTITION, 5)
         manager.claim_leadership(PARTITION, 5)
         metadata = segment("a", 0, 9)
@@ -367,7 +367,7 @@ class FencingConformance:
 
 
 class EmbeddedConformance:
-    """What the managers without a cluster do besides; takes the same fixture."""
+    """The additional rules of managers without a cluster; takes the same fixture."""
 
     def test_the_log_start_goes_up(self, manager: InMemoryRemoteLogMetadataManager) -> None:
         assert manager.log_start_offset(PARTITION) is None

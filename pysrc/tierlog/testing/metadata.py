@@ -1,4 +1,4 @@
-"""What every metadata manager must do; each runs this suite (see `test_remote_metadata`)."""
+"""The rules of every metadata manager."""
 
 from __future__ import annotations
 
@@ -429,7 +429,7 @@ class MetadataConformance(FencingConformance):
                 call()
 
     def test_threads(self, manager: RemoteLogMetadataManager) -> None:
-        """Every event of four threads is there at the end, and sizes add up."""
+        """Every event of four threads is visible at the end, and sizes add up."""
         partitions = [partition_of("orders", number) for number in (0, 1)]
 
         def work(worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Short ways to make remote segments for tests."""
+"""Functions that make remote segments for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def uuid_of(name: str) -> str:
-    """An id that depends on `name` alone."""
+    """Return an id that depends on `name` alone."""
     return kafka_uuid(hashlib.sha256(name.encode()).digest()[:16])
 
 
@@ -47,7 +47,7 @@ def segment(
     size_bytes: int = 100,
     **fields: Any,
 ) -> RemoteLogSegmentMetadata:
-    """A segment of one epoch, number 0, unless `epochs` says otherwise."""
+    """Return a segment of one epoch, number 0, unless `epochs` says otherwise."""
     values: dict[str, Any] = {
         "segment_id": RemoteLogSegmentId(topic_id_partition=partition, id=uuid_of(name)),
         "start_offset": start_offset,

@@ -1,4 +1,4 @@
-"""What every storage manager must do."""
+"""The rules of every storage manager."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _indexes(metadata: RemoteLogSegmentMetadata) -> bytes:
 
 
 class StorageConformance:
-    """Takes the fixture `storage`: a manager that holds nothing."""
+    """Takes the fixture `storage`: an empty manager."""
 
     def copied(
         self,
@@ -52,7 +52,7 @@ class StorageConformance:
         metadata: RemoteLogSegmentMetadata,
         before_chunk: Callable[[int], None] | None = None,
     ) -> RemoteLogSegmentMetadata:
-        """Copy a segment; its metadata as later calls get it."""
+        """Copy a segment, and return its metadata as later calls get it."""
         path = folder / f"{metadata.segment_id.id}.source"
         path.write_bytes(_LOG)
         custom = storage.copy_log_segment_data(

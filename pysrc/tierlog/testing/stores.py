@@ -1,4 +1,4 @@
-"""What every object store must do; each store runs this suite (see `test_remote_store`)."""
+"""The rules of every object store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["HOSTILE_KEYS", "MIB", "StoreConformance", "patterned", "pieces"]
 
 MIB = 1 << 20
-# A little more than one part of an upload in parts, and no multiple of anything.
+# A little more than one part of a multipart upload.
 LARGE_BYTES = 9 * MIB + 12_345
 
 HOSTILE_KEYS = [
@@ -56,12 +56,12 @@ def pieces(data: bytes, size: int = MIB) -> Iterator[bytes]:
 
 
 def patterned(size: int) -> bytes:
-    """Bytes in which every position differs from its neighbours a part away."""
+    """Return bytes in which every position differs from the same position of the adjacent parts."""
     return b"".join(number.to_bytes(8, "big") for number in range(size // 8 + 1))[:size]
 
 
 class RefusedError(Exception):
-    """Raised by a chunk source half way through."""
+    """Raised by a source of chunks in the middle of an upload."""
 
 
 class StoreConformance:
@@ -97,7 +97,7 @@ class StoreConformance:
                 memoryview(store.get_range("large", len(data) - size // 2, size))
                 == (data[-(size // 2) :])
             )
-            # What has come stays as it is, whatever is read afterwards.
+            # The bytes that have arrived do not change, whatever is read afterwards.
             assert memoryview(found) == data[5 : 5 + size]
         with pytest.raises(RemoteStorageError, match="missing"):
             store.get_range("missing", 0, MIB)
