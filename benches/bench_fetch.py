@@ -538,7 +538,7 @@ class Host:
 def fetching(
     bench: Bench, shape: str, store_of: Callable[[ObjectStore], ObjectStore], **settings: int
 ) -> Iterator[tuple[Fetcher, list[TopicIdPartition]]]:
-    """A fetcher of so many partitions, and their names; all have the same segment."""
+    """Yield a fetcher and the names of its partitions, which all have the same segment."""
     segment = bench.corpora.path(shape).absolute()
     with TemporaryDirectory(dir=segment.parent) as name, ExitStack() as stack:
         folder = Path(name)

@@ -103,7 +103,7 @@ def encode(rows: int, *, from_objects: bool) -> Case:
 
 
 def seen(entries: RemoteLogIndexEntries) -> Answer:
-    """What every decoder must find."""
+    """Return the totals that every decoder must find."""
     return {
         "last_offset": int(entries.last_offset.sum()),
         "data_length": int(entries.data_length.sum(dtype=np.int64)),

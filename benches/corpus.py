@@ -135,7 +135,7 @@ def _write(path: Path, shape: Shape, size_bytes: int) -> None:
 
 
 def _rebased(batches: list[bytes], size_bytes: int) -> Iterator[memoryview]:
-    """The block of these batches over and over, offsets, times and sequences going on."""
+    """Yield the block of these batches repeatedly, with rising offsets, times and sequences."""
     block = bytearray().join(batches)
     view = memoryview(block)
     borders = list(accumulate(map(len, batches), initial=0))

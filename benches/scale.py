@@ -345,7 +345,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def short(value: float) -> str:
-    """Two digits: no such figure is worth more."""
+    """Return two digits, the precision of these estimates."""
     if value == 0:
         return "-"
     power = 3 * math.floor(math.log10(abs(value)) / 3)

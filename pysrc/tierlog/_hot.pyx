@@ -261,7 +261,7 @@ cdef const CoreIndex *index_of(object value) noexcept:
 
 
 def native_key(key):
-    """The bytes by which the core knows a key: what `IndexCache.find_position` is called with."""
+    """Return the bytes of a key for `IndexCache.find_position`."""
     return core.cache_key(key)
 
 

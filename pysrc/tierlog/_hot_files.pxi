@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class OpenFile:
-    """A file, and the time until which it is used under its name."""
+    """An open file, and the time from which its name has to be opened again."""
 
     cdef object file
     cdef int64_t expires_ms

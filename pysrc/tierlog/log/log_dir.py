@@ -1,4 +1,4 @@
-"""What lies in a broker's log directories, seen strictly read only, the broker running or not.
+"""Lists a broker's log directories, strictly read only, while the broker runs or not.
 
     <log.dir>/meta.properties, *-offset-checkpoint ...
     <log.dir>/<topic>-<partition>/<base offset>.log, .index, .timeindex, .txnindex, .snapshot

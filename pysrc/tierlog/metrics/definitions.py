@@ -1,4 +1,4 @@
-"""Every series that a scrape may show: names, labels, meaning, and which MBean of Kafka it is.
+"""Every series that a scrape may show: name, labels, meaning, and the MBean of Kafka that has it.
 
 Names of Kafka's metrics are those that the Prometheus JMX exporter gives them under its example
 rules for Kafka (``kafka-kraft-3_0_0.yml``): the MBean's domain, type and name in lower case, a

@@ -79,7 +79,7 @@ class TaskPoolWatched(Protocol):
 
 
 class QuotaWatched(Protocol):
-    """What a scrape asks of a quota: `tierlog.quota.QuotaManager`."""
+    """The calls of a scrape to a quota: `tierlog.quota.QuotaManager`."""
 
     def snapshot(self) -> QuotaSnapshot: ...
 
@@ -134,7 +134,7 @@ class ReadAheadWatched(Protocol):
 
 
 class Lag(NamedTuple):
-    """What is still to be done."""
+    """The bytes and segments that wait to be copied or deleted."""
 
     size_bytes: int
     segments: int

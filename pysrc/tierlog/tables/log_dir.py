@@ -91,9 +91,9 @@ class LogDirCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`. Of the active segment the end is read; for committed records all of it,
-        and nothing of the log can be read when that is damaged. The rolled segments alone are
-        settled where the high watermark is not known."""
+        """See `Catalog`. The end of the active segment is read; for committed records the whole
+        segment, and if it is damaged nothing of the log can be read. Without a high watermark only
+        the rolled segments count."""
         start, end = self._bounds(partition)
         log = self._logs[partition]
         if self._settled and log.segments:
