@@ -302,8 +302,10 @@ class Positions:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
+        # Return the kept indexes of a segment by their key.
+        self.find_entry = self._indexes.find
         # Segments whose indexes are not used for the time being.
-        self._walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
+        self.walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
     # -- looking up
 
@@ -313,7 +315,7 @@ class Positions:
         RemoteStorageError when the indexes have to be requested and the store fails.
         """
         segment_id = place.segment.segment_id
-        if self._walked and (walked := self._without_index(segment_id)) is not None:
+        if self.walked and (walked := self._without_index(segment_id)) is not None:
             return self._walk(place, walked, offset)
         warm = segment_id in self._indexes
         if not warm and self._files is not None:
@@ -331,7 +333,7 @@ class Positions:
 
     def index_of(self, place: Place) -> SegmentIndex | None:
         """Return the segment's own index if it is kept here and in use, else None."""
-        if self._walked and self._without_index(place.segment.segment_id) is not None:
+        if self.walked and self._without_index(place.segment.segment_id) is not None:
             return None
         entry = self._indexes.find(place.index_key)
         if entry is None:
@@ -350,7 +352,7 @@ class Positions:
         """Request the segment's own index. None when the request fails, or when `find` has a way
         without it. RemoteStorageError when the store fails."""
         segment_id = place.segment.segment_id
-        if self._files is not None or segment_id in self._walked or segment_id in self._indexes:
+        if self._files is not None or segment_id in self.walked or segment_id in self._indexes:
             return None
         try:
             return self._indexes.get(place.segment).segment_index
@@ -416,14 +418,14 @@ class Positions:
     def note(self, place: Place, last_offset: int, position: int) -> None:
         """Remember that a batch begins at `position` and that all before it end at `last_offset` or
         earlier."""
-        walked = self._walked.get(place.segment.segment_id)
+        walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
 
     def keep_walk(self, place: Place) -> None:
         """Keep what a walk has found while it waits for its quota."""
-        walked = self._walked.get(place.segment.segment_id)
+        walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
@@ -433,7 +435,7 @@ class Positions:
             self._indexes.clear()
         with self._lock:
             self._runs.clear()
-            self._walked.clear()
+            self.walked.clear()
 
     # -- inside
 
@@ -532,18 +534,18 @@ class Positions:
             raise error
         walked = _Walked(self._clock.monotonic_ms() + _RETRY_MS)
         with self._lock:
-            self._walked[place.segment.segment_id] = walked
-            while len(self._walked) > _MAX_SEGMENTS:
-                self._walked.popitem(last=False)
+            self.walked[place.segment.segment_id] = walked
+            while len(self.walked) > _MAX_SEGMENTS:
+                self.walked.popitem(last=False)
         self._report(error)
         return walked
 
     def _without_index(self, segment_id: RemoteLogSegmentId) -> _Walked | None:
-        walked = self._walked.get(segment_id)
+        walked = self.walked.get(segment_id)
         if walked is None or walked.until_ms > self._clock.monotonic_ms():
             return walked
         with self._lock:
-            self._walked.pop(segment_id, None)
+            self.walked.pop(segment_id, None)
         return None
 
     def _walk(self, place: Place, walked: _Walked, offset: int) -> Start:

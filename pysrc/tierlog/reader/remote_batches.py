@@ -141,6 +141,9 @@ class RemoteBatchReader:
             is_local=storage.is_local,
             workers=workers,
         )
+        # Random reads of small batches spend much of their time on looking up attributes.
+        self._find_known = self.places.find_known
+        self._find_entry = self._positions.find_entry
         self._closed = False
 
     def __repr__(self) -> str:
@@ -243,10 +246,13 @@ class RemoteBatchReader:
 
         Random reads do hardly anything else, so this comes before every other step.
         """
-        place = self.places.find_known(partition, lineage, offset)
-        if place is None or max_bytes < 0 or self._closed:
+        place = self._find_known(partition, lineage, offset)
+        if place is None or max_bytes < 0 or self._closed or self._positions.walked:
             return None
-        index = self._positions.index_of(place)
+        entry = self._find_entry(place.index_key)
+        if entry is None or entry.checked_for is not place.segment:
+            return None
+        index = entry.index
         if index is None:
             return None
         try:
@@ -271,7 +277,8 @@ class RemoteBatchReader:
         if permit is None or self._closed:
             return None
         end = start + size_bytes
-        self._ahead.begin(next_offset, place, end, self._clock.monotonic_ms())
+        # A file needs no window, so the time of this read does not matter.
+        self._ahead.begin(next_offset, place, end, 0)
         records, segment = permit.hold(data), place.segment
         return _new_tuple(
             RemoteRead, (records, first_offset, next_offset, segment, start, end, 1, False, False)
