@@ -19,7 +19,8 @@ import pytest
 import tierlog
 from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import wait_until
-from tests.sidecar.running import Told, running
+from tests.sidecar.configs import tier_config
+from tests.sidecar.running import QUICK, Told, running
 from tierlog.log.log_dir import open_log_dir
 from tierlog.log.segment import scan_segment
 from tierlog.sidecar import Outcome
@@ -130,14 +131,17 @@ class Archive:
             for record in columns.records()
         ]
 
-    def sidecar(self, **settings: Any) -> Any:
+    def sidecar(self, **tier: Any) -> Any:
         """A sidecar beside the broker that goes on, and what it tells."""
         return running(
             self._folder,
             list(self._broker.log_dirs),
-            bootstrap=self._broker.bootstrap_servers,
-            topics=[self._topic],
-            **settings,
+            tier_config(
+                QUICK,
+                bootstrap_servers=self._broker.bootstrap_servers,
+                topics=(self._topic,),
+                **tier,
+            ),
         )
 
 
@@ -260,7 +264,7 @@ def test_a_compacted_topic_is_tiered_after_deleted_records(
     wait_until(lambda: base_offsets(broker, topic) == kept, 30, what="deleted segments")
     wait_for_epochs(broker, topic, log_start)
     archive = Archive(broker, tmp_path, topic)
-    with archive.sidecar(include_compacted=True) as told:
+    with archive.sidecar(include_compacted_topics=True) as told:
         wait_until(lambda: len(told.bases(Outcome.COPIED)) >= len(kept), 30, what="copies")
         # The log goes on, and the cleaner with it.
         produce(broker, topic, [f"later-{number}" for number in range(40)])

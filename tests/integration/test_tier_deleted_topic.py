@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import wait_until
+from tests.sidecar.configs import tier_config
 from tierlog.broker import BrokerClient, BrokerUnavailableError
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
@@ -58,16 +58,18 @@ class House:
         self.clock = ManualClock()
         (folder / "store").mkdir()
 
-    def tier(self, after_ms: int = 0, **settings: Any) -> TierReport:
+    def tier(self, after_ms: int = 0, *, dry_run: bool = False) -> TierReport:
         self.clock.advance(after_ms)
         with Sidecar(
             [str(path) for path in self.broker.log_dirs],
             (self.folder / "store").as_uri(),
             state_dir=str(self.folder / "state"),
-            bootstrap=self.broker.bootstrap_servers,
-            deleted_topic_retention_ms=WEEK_MS,
+            config=tier_config(
+                bootstrap_servers=self.broker.bootstrap_servers,
+                deleted_topic_retention_ms=WEEK_MS,
+            ),
             clock=self.clock,
-            **settings,
+            dry_run=dry_run,
         ) as sidecar:
             return sidecar.run_once()
 

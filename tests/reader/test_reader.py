@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_tools.golden import DATA_DIR, manifest, truth_records
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.errors import CorruptDataError, OutOfRangeError, RemoteResourceNotFoundError
@@ -45,7 +46,7 @@ def store_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         CLEAN,
         folder.as_uri(),
         state_dir=str(state),
-        include_compacted=True,
+        config=tier_config(include_compacted_topics=True),
         clock=ManualClock(),
     ) as sidecar:
         assert sidecar.run_once().ok

@@ -14,6 +14,7 @@ from tests.fetch.tier import wait_for_threads
 from tests.kafka_tools.golden import DATA_DIR
 from tests.kafka_tools.support import wait_until
 from tests.remote.index_cache.segments import WatchedStore
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.columns import RecordColumns
 from tierlog.config import QuotaConfig, QuotaMode
@@ -41,7 +42,8 @@ def store_dir(tmp_path: Path) -> Path:
     (tmp_path / "store").mkdir()
     state = str(tmp_path / "state")
     url = (tmp_path / "store").as_uri()
-    with Sidecar([DISK], url, state_dir=state, topics=[TOPIC], clock=ManualClock()) as sidecar:
+    config = tier_config(topics=(TOPIC,))
+    with Sidecar([DISK], url, state_dir=state, config=config, clock=ManualClock()) as sidecar:
         assert sidecar.run_once().ok
     return tmp_path / "store"
 

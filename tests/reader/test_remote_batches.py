@@ -20,6 +20,7 @@ from tests.fetch.tier import (
 )
 from tests.kafka_tools.golden import DATA_DIR, manifest
 from tests.oracle import batches as oracle
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.errors import ClosedError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
@@ -53,7 +54,7 @@ class Golden:
             CLEAN,
             folder.as_uri(),
             state_dir=str(state),
-            include_compacted=True,
+            config=tier_config(include_compacted_topics=True),
             clock=ManualClock(),
         ) as sidecar:
             assert sidecar.run_once().ok

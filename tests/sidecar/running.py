@@ -12,7 +12,7 @@ from typing import Any
 from tierlog.config import Config, RemoteLogConfig
 from tierlog.sidecar import Outcome, Sidecar, Status, TierListener, TierRow
 
-QUICK = RemoteLogConfig(manager_task_interval_ms=20)
+QUICK = Config(remote_log=RemoteLogConfig(manager_task_interval_ms=20))
 
 
 @dataclass
@@ -44,15 +44,17 @@ class Told(TierListener):
 
 
 @contextmanager
-def running(folder: Path, log_dirs: list[Path], **settings: Any) -> Iterator[Told]:
+def running(
+    folder: Path, log_dirs: list[Path], config: Config | None = None, **options: Any
+) -> Iterator[Told]:
     (folder / "store").mkdir(exist_ok=True)
     told, stop = Told(), threading.Event()
     with Sidecar(
         [str(path) for path in log_dirs],
         (folder / "store").as_uri(),
         state_dir=str(folder / "state"),
-        config=Config(remote_log=settings.pop("remote_log", QUICK)),
-        **settings,
+        config=config or QUICK,
+        **options,
     ) as sidecar:
         thread = threading.Thread(target=sidecar.run, args=[stop, told])
         thread.start()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tierlog
 from tests.kafka_tools.golden import golden_segments
+from tests.sidecar.configs import tier_config
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.config import Config, RemoteLogConfig
@@ -24,7 +24,6 @@ from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.layout import indexes_key
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport
-from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.ls import list_store
 from tierlog.tools.verify.store import verify_store
 
@@ -38,13 +37,16 @@ def log_dir(tmp_path: Path) -> Path:
     return copy_log_dir(tmp_path, "clean/disk1", PARTITION)
 
 
-def tier(log_dir: Path, state: str = "state", **settings: Any) -> TierReport:
+def tier(
+    log_dir: Path, state: str = "state", config: Config | None = None, *, dry_run: bool = False
+) -> TierReport:
     with Sidecar(
         [str(log_dir)],
         (log_dir.parent / "store").as_uri(),
         state_dir=str(log_dir.parent / state),
         clock=ManualClock(),
-        **settings,
+        config=config,
+        dry_run=dry_run,
     ) as sidecar:
         return sidecar.run_once()
 
@@ -79,8 +81,8 @@ def test_local_retention_takes_nothing_from_the_archive(log_dir: Path, state: st
     for path in log_dir.parent.glob(f"{END:020d}.*"):
         path.rename(log_dir / PARTITION / path.name)
     local_retention(log_dir, 285)
-    keep = TopicSettings(retention_bytes=1 << 40)
-    report = tier(log_dir, state, topic=keep)
+    keep = tier_config(retention_bytes=1 << 40)
+    report = tier(log_dir, state, config=keep)
     assert report.ok
     assert [row.base_offset for row in report.of(Outcome.COPIED)] == [285]
     assert report.of(Outcome.EXPIRED) == ()
@@ -131,13 +133,13 @@ def test_the_archive_expires_from_its_own_beginning(log_dir: Path) -> None:
     tier(log_dir)
     local_retention(log_dir, 285)
     sizes = [one.size_bytes for one in golden_segments(topic="epochs")]
-    report = tier(log_dir, topic=TopicSettings(retention_bytes=sum(sizes) - sizes[0]))
+    report = tier(log_dir, config=tier_config(retention_bytes=sum(sizes) - sizes[0]))
     (row,) = report.of(Outcome.EXPIRED)
     assert (row.base_offset, row.reason) == (0, "retention_size")
     assert offsets(log_dir) == list(range(146, END))
     # That start is kept in the state directory, whatever the broker's own.
     everything = Config(remote_log=RemoteLogConfig(retention_max_deleted_ratio=1))
-    report = tier(log_dir, topic=TopicSettings(retention_bytes=1), config=everything)
+    report = tier(log_dir, config=tier_config(everything, retention_bytes=1))
     assert report.of(Outcome.EXPIRED) != ()
     assert list((log_dir.parent / "store").rglob("*.log")) == []
 
@@ -151,7 +153,7 @@ def test_a_log_that_begins_anew_leaves_the_archive_alone(log_dir: Path) -> None:
     (folder / f"{0:020d}.log").write_bytes(b"")
     anew = LeaderEpochs((EpochEntry(7, 0),))
     (folder / "leader-epoch-checkpoint").write_bytes(anew.encode())
-    report = tier(log_dir, topic=TopicSettings(retention_ms=10**15))
+    report = tier(log_dir, config=tier_config(retention_ms=10**15))
     (warning,) = report.warnings
     assert "begins anew at offset 0 in leader epoch 7" in warning
     assert "offsets up to 409 of earlier epochs" in warning
@@ -165,11 +167,11 @@ def test_what_expired_and_is_still_on_the_brokers_disk_says_so(
 ) -> None:
     """Its log start is the broker's own business: nothing is copied again."""
     sizes = [one.size_bytes for one in golden_segments(topic="epochs")]
-    keep = TopicSettings(retention_bytes=sum(sizes) - sizes[0])
+    keep = tier_config(retention_bytes=sum(sizes) - sizes[0])
     tier(log_dir)
-    assert [row.base_offset for row in tier(log_dir, topic=keep).of(Outcome.EXPIRED)] == [0]
+    assert [row.base_offset for row in tier(log_dir, config=keep).of(Outcome.EXPIRED)] == [0]
     before = sorted((path, path.stat().st_mtime_ns) for path in log_dir.parent.rglob("*"))
-    report = tier(log_dir, topic=keep, dry_run=dry_run)
+    report = tier(log_dir, config=keep, dry_run=dry_run)
     rows = {row.base_offset: (row.outcome, row.reason, row.text) for row in report.rows}
     assert rows[0] == (
         Outcome.SKIPPED,
@@ -202,8 +204,8 @@ def test_records_deleted_by_request_are_not_copied(log_dir: Path) -> None:
 
 
 def test_a_copy_lag_holds_segments_back(log_dir: Path) -> None:
-    lag = TopicSettings(copy_lag_ms=-1, copy_lag_bytes=30_000)
-    report = tier(log_dir, topic=lag)
+    lag = tier_config(copy_lag_ms=-1, copy_lag_bytes=30_000)
+    report = tier(log_dir, config=lag)
     assert [row.base_offset for row in report.of(Outcome.COPIED)] == ROLLED[:2]
     reasons = {row.base_offset: row.reason for row in report.of(Outcome.SKIPPED)}
     assert reasons == {285: "copy_lag", END: "active"}
@@ -220,7 +222,7 @@ def test_a_deleted_topic_stays_and_its_interrupted_copies_are_settled(log_dir: P
     started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     metadata.load(replace(one, state=started) for one in segments[:2])
     metadata.close()
-    report = tier(log_dir, "half", topic=TopicSettings(retention_ms=1))
+    report = tier(log_dir, "half", config=tier_config(retention_ms=1))
     assert report.ok
     assert report.warnings == (
         f"{segments[0].segment_id}: interrupted copy finished",

@@ -116,14 +116,16 @@ def test_running_follower_knows_new_segments_after_one_interval(
     folders = [tmp_path / "index-1", tmp_path / "index-2"]
 
     def sidecar_of(log_dir: Path, index_dir: Path) -> Sidecar:
-        given = {"remote.log.manager.task.interval.ms": "3600000"}
+        given = {
+            "remote.log.manager.task.interval.ms": "3600000",
+            "tierlog.bootstrap.servers": "broker:9092",
+        }
         if keeps_files:
             given["tierlog.remote.index.dir"] = str(index_dir)
         return Sidecar(
             [str(log_dir)],
             (tmp_path / "store").as_uri(),
             state_dir=str(tmp_path / f"state-{log_dir.name}"),
-            bootstrap="broker:9092",
             config=load_config(properties=given),
         )
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.kafka_tools.support import wait_until
-from tests.sidecar.running import Told, running
+from tests.sidecar.configs import tier_config
+from tests.sidecar.running import QUICK, Told, running
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import SystemClock
-from tierlog.config import QuotaConfig, RemoteLogConfig
+from tierlog.config import Config, QuotaConfig, RemoteLogConfig
 from tierlog.errors import ConfigError
 from tierlog.quota import QuotaManager
 from tierlog.remote.metadata.manager import RemoteLogSegmentState
@@ -20,7 +21,6 @@ from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar
 from tierlog.sidecar.sidecar import STUCK_MS
-from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.task_pool import Again, Task
 
 
@@ -68,8 +68,8 @@ def test_a_directory_that_vanishes_is_warned_of_once_and_taken_up_again(tmp_path
 
 def test_a_broker_that_is_away_is_warned_of_once(tmp_path: Path) -> None:
     log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
-    nobody = {"bootstrap": "127.0.0.1:1", "broker_timeout_s": 0.1}
-    with running(tmp_path, [log_dir], **nobody) as told:
+    silent = tier_config(QUICK, bootstrap_servers="127.0.0.1:1")
+    with running(tmp_path, [log_dir], silent, broker_timeout_s=0.1) as told:
         wait_until(told.looks(3), 30)
     (warning,) = told.warnings
     assert "127.0.0.1:1 does not answer" in warning
@@ -106,7 +106,7 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
         topic_id = (log_dir / "epochs-0" / "partition.metadata").read_text().split()[-1]
         in_the_way = store / f"epochs-{topic_id}"
         in_the_way.write_text("")
-    with running(tmp_path, [log_dir], remote_log=quick) as told:
+    with running(tmp_path, [log_dir], Config(remote_log=quick)) as told:
         wait_until(lambda: told.bases(Outcome.FAILED) != [], 30)
         wait_until(told.looks(10), 30)
         assert told.bases(Outcome.COPIED) == []
@@ -120,7 +120,7 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 def test_an_archive_that_would_expire_as_a_whole_stays(tmp_path: Path) -> None:
     log_dir = copy_log_dir(tmp_path, "clean/disk1", "epochs-0")
-    with running(tmp_path, [log_dir], topic=TopicSettings(retention_ms=7)) as told:
+    with running(tmp_path, [log_dir], tier_config(QUICK, retention_ms=7)) as told:
         wait_until(lambda: len(told.bases(Outcome.COPIED)) == 3, 30)
         wait_until(lambda: told.failures != [], 30)
         wait_until(told.looks(5), 30)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR, GoldenSegment, golden_segments, manifest
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.errors import ConfigError
 from tierlog.log.eligibility import INTERNAL_TOPICS
@@ -20,14 +21,14 @@ CLEAN = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]
 UNCLEAN = [str(DATA_DIR / "unclean" / name) for name in ("disk1", "disk2")]
 
 
-def tier(dirs: list[str], folder: Path, state: str = "state", **settings: Any) -> TierReport:
+def tier(dirs: list[str], folder: Path, state: str = "state", **options: Any) -> TierReport:
     (folder / "store").mkdir(exist_ok=True)
     with Sidecar(
         dirs,
         (folder / "store").as_uri(),
         state_dir=str(folder / state),
         clock=ManualClock(),
-        **settings,
+        **options,
     ) as sidecar:
         return sidecar.run_once()
 
@@ -75,7 +76,7 @@ def fingerprint(dirs: list[str]) -> dict[str, tuple[int, int, str]]:
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_stopped_brokers_eligible_segments_and_no_others(compacted: bool, tmp_path: Path) -> None:
-    report = tier(CLEAN, tmp_path, include_compacted=compacted)
+    report = tier(CLEAN, tmp_path, config=tier_config(include_compacted_topics=compacted))
     assert report.ok, [row for row in report.rows if row.outcome is Outcome.REFUSED]
     assert copied(report) == expected("clean", compacted=compacted)
     assert all(row.text for row in report.of(Outcome.SKIPPED))
@@ -184,18 +185,18 @@ def test_a_store_of_another_cluster_is_refused(tmp_path: Path, broker_copy: list
 
 
 def test_one_topic_only(tmp_path: Path) -> None:
-    report = tier(CLEAN, tmp_path, topics=["codec-lz4"])
+    report = tier(CLEAN, tmp_path, config=tier_config(topics=("codec-lz4",)))
     assert {topic for topic, _, _ in copied(report)} == {"codec-lz4"}
 
 
 def test_what_a_silent_broker_never_said_is_not_copied(tmp_path: Path) -> None:
-    report = tier(CLEAN, tmp_path, bootstrap="127.0.0.1:1", broker_timeout_s=0.5)
+    silent = tier_config(bootstrap_servers="127.0.0.1:1")
+    report = tier(CLEAN, tmp_path, config=silent, broker_timeout_s=0.5)
     assert any("does not answer" in warning for warning in report.warnings)
     assert copied(report) == set()
     reasons = {row.reason for row in report.of(Outcome.SKIPPED)}
     assert reasons == {"compaction_unknown", "cluster_metadata", "internal_topic"}
-    report = tier(
-        CLEAN, tmp_path, bootstrap="127.0.0.1:1", broker_timeout_s=0.5, include_compacted=True
-    )
+    silent = tier_config(bootstrap_servers="127.0.0.1:1", include_compacted_topics=True)
+    report = tier(CLEAN, tmp_path, config=silent, broker_timeout_s=0.5)
     assert copied(report) == set()
     assert "leader_unknown" in {row.reason for row in report.of(Outcome.SKIPPED)}

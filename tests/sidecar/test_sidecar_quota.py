@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka_tools.golden import DATA_DIR
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig, QuotaMode
 from tierlog.errors import ClosedError
@@ -40,7 +41,7 @@ class Run:
             dirs,
             (folder / "store").as_uri(),
             state_dir=str(folder / "state"),
-            topics=topics,
+            config=tier_config(topics=topics),
             copy_quota=self.quota,
             clock=self.clock,
         ) as sidecar:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.sidecar.configs import tier_config
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.log.log_dir import open_log_dir
@@ -58,7 +59,7 @@ def sidecar_of(log_dir: Path, state: str | None = None, *, topics: Sequence[str]
         [str(log_dir)],
         url_of(log_dir),
         state_dir=state_dir,
-        topics=topics,
+        config=tier_config(topics=tuple(topics)),
         clock=ManualClock(),
     )
 

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from tests.kafka_tools.golden import DATA_DIR
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.sidecar import Sidecar
 
@@ -24,7 +25,7 @@ def fill_store(folder: Path) -> Path:
         DISKS,
         (folder / "store").as_uri(),
         state_dir=str(folder / "state"),
-        include_compacted=True,
+        config=tier_config(include_compacted_topics=True),
         clock=ManualClock(),
     ) as sidecar:
         assert sidecar.run_once().ok

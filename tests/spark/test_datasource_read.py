@@ -10,6 +10,7 @@ from tests.dump_text import parse_log_dump
 from tests.fetch.views import truth as oracle_truth
 from tests.kafka_tools.golden import DATA_DIR, golden_segments, manifest, truth_text
 from tests.remote.kafka_layouts import kafka_url, lay_out_golden
+from tests.sidecar.configs import tier_config
 from tests.spark.source import as_truth, batches_of, rows_of, tasks_of, truth
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
@@ -39,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         DISKS,
         folder.as_uri(),
         state_dir=str(tmp_path_factory.mktemp("state")),
-        include_compacted=True,
+        config=tier_config(include_compacted_topics=True),
         clock=ManualClock(),
     ) as sidecar:
         assert sidecar.run_once().ok

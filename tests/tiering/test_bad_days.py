@@ -11,6 +11,7 @@ import pytest
 from tests.kafka_tools.golden import DATA_DIR
 from tests.remote.fault_proxy import Call, Fault, FaultProxy
 from tests.remote.s3_server import S3Server, running_s3_server
+from tests.sidecar.configs import tier_config
 from tierlog.clock import ManualClock
 from tierlog.errors import TierlogError
 from tierlog.log.log_dir import open_log_dir
@@ -46,7 +47,11 @@ def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultPr
 
 def tier(url: str, state_dir: Path) -> TierReport:
     with Sidecar(
-        CLEAN, url, state_dir=str(state_dir), topics=[TOPIC], clock=ManualClock()
+        CLEAN,
+        url,
+        state_dir=str(state_dir),
+        config=tier_config(topics=(TOPIC,)),
+        clock=ManualClock(),
     ) as sidecar:
         return sidecar.run_once()
 

@@ -25,7 +25,6 @@ from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.eligibility import Ineligible
 from tierlog.log.files import printable
 from tierlog.log.log_dir import open_log_dir
-from tierlog.quota import QuotaManager
 from tierlog.sidecar import (
     Outcome,
     Progress,
@@ -35,7 +34,6 @@ from tierlog.sidecar import (
     TierReport,
     TierRow,
     default_state_dir,
-    topic_settings,
 )
 from tierlog.tools.ls import no_such_partition
 from tierlog.tools.output import Format, RowStream, Table, human_size, iso_time, render
@@ -79,14 +77,6 @@ def run_tier(
                 log_dirs or config.log.dirs,
                 url,
                 state_dir=config.tier.state_dir or default_state_dir(state_home, url),
-                cluster_id=config.tier.cluster_id,
-                bootstrap=config.tier.bootstrap_servers,
-                topics=config.tier.topics,
-                include_compacted=config.tier.include_compacted_topics,
-                include_internal=config.tier.include_internal_topics,
-                topic=topic_settings(config),
-                deleted_topic_retention_ms=_unless_off(config.tier.deleted_topic_retention_ms),
-                copy_quota=QuotaManager.for_copies(config.quota, clock),
                 config=config,
                 metrics=metrics,
                 clock=clock,
@@ -100,10 +90,6 @@ def run_tier(
         if stop is None or told is None:
             return _once(sidecar, shown, head, clock)
         return _on_and_on(sidecar, stop, told, config.tier.close_timeout_ms, reload)
-
-
-def _unless_off(value: int) -> int | None:
-    return None if value < 0 else value
 
 
 def _serve_metrics(config: Config, clock: Clock, stack: ExitStack) -> RemoteLogMetrics | None:

@@ -49,7 +49,6 @@ from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings
 from tierlog.tiering.copy import SegmentCopier
 from tierlog.tiering.delete_task import PARTITION_DELETED
-from tierlog.tiering.local_log import TopicSettings
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import coverage
 from tierlog.types import TopicIdPartition
@@ -88,20 +87,19 @@ class Sidecar:
             report = sidecar.run_once()         # one pass, or
             sidecar.run(stop, listener)         # on and on, until the event `stop` is set
 
-    ``cluster_id`` is for directories whose meta.properties does not say it. ``bootstrap``
-    (host:port) asks that cluster for leaders, policies and last stable offsets; partitions of other
-    leaders are not copied. While the broker does not answer, its last answers hold, with a warning;
-    a partition without a known leader and policy is not copied. Without ``bootstrap`` the
-    checkpoints decide. ``include_compacted`` and ``include_internal`` copy compacted and internal
-    topics. The sections log, tasks and indexes of ``config`` apply. ``topic`` has the retention of
-    the archive and the copy lag. The archive of a deleted topic is deleted
-    ``deleted_topic_retention_ms`` after the deletion was first seen (None: never). ``copy_quota``
-    applies to all copies; closing it ends a wait and the pass with a ClosedError. A ``dry_run``
-    reads and checks everything and changes nothing in the store or the state directory, of which it
-    uses a copy; `run_once` then reports what it would do. ``repair`` compares every byte in the
-    store once, repairs what it can and removes superfluous objects. ConfigError when the store
-    belongs to another cluster, the directories to several brokers, or no broker was given to ask
-    about deleted topics; OSError when a directory cannot be read."""
+    ``config`` decides what is copied, how fast, and how long the archive is kept (docs/CONFIG.md).
+    With ``tier.bootstrap_servers`` the sidecar asks that cluster for leaders, policies and last
+    stable offsets, and waits ``broker_timeout_s`` for an answer; partitions of other leaders are
+    not copied. While the broker does not answer, its last answers hold, with a warning; a partition
+    without a known leader and policy is not copied. Without it the checkpoints decide.
+
+    ``copy_quota`` replaces that of the settings; closing it ends a wait and the pass with a
+    ClosedError. A ``dry_run`` reads and checks everything and changes nothing in the store or the
+    state directory, of which it uses a copy; `run_once` then reports what it would do. ``repair``
+    compares every byte in the store once, repairs what it can and removes superfluous objects.
+
+    ConfigError when the store belongs to another cluster, the directories to several brokers, or
+    no broker was given to ask about deleted topics; OSError when a directory cannot be read."""
 
     def __init__(
         self,
@@ -109,38 +107,34 @@ class Sidecar:
         store_url: str,
         *,
         state_dir: str,
-        cluster_id: str | None = None,
-        bootstrap: str | None = None,
-        broker_timeout_s: float = 10.0,
-        topics: Sequence[str] = (),
-        include_compacted: bool = False,
-        include_internal: bool = False,
-        topic: TopicSettings | None = None,
-        deleted_topic_retention_ms: int | None = None,
-        copy_quota: QuotaManager | None = None,
         config: Config | None = None,
+        copy_quota: QuotaManager | None = None,
         metrics: RemoteLogMetrics | None = None,
         clock: Clock | None = None,
         dry_run: bool = False,
         repair: bool = False,
+        broker_timeout_s: float = 10.0,
     ) -> None:
-        _require_broker(bootstrap, deleted_topic_retention_ms)
         self._config = config or Config()
+        tier = self._config.tier
+        if tier.deleted_topic_retention_ms >= 0 and tier.bootstrap_servers is None:
+            raise ConfigError(_NEEDS_BROKER)
         store = open_store(store_url)
         self._logs = open_logs(log_dirs, store, state_dir, self._config.remote_index.dir)
         self._clock = clock or SystemClock()
         self._store = _read_only_if(dry_run, store)
         self._settings = WatchSettings(
-            topics=topics,
-            include_compacted=include_compacted,
-            include_internal=include_internal,
-            topic=topic or TopicSettings(),
+            topics=tier.topics,
+            include_compacted=tier.include_compacted_topics,
+            include_internal=tier.include_internal_topics,
+            topic=topic_settings(self._config),
         )
-        self._broker = self._broker_at(bootstrap, cluster_id, broker_timeout_s)
-        self._cluster_id, self._said_first = _cluster_id(self._logs, cluster_id, self._broker)
+        self._broker = self._broker_at(broker_timeout_s)
+        self._cluster_id, self._said_first = _cluster_id(self._logs, tier.cluster_id, self._broker)
         claim_cluster(self._store, self._cluster_id)
         if copy_quota is None or dry_run:
-            copy_quota = QuotaManager.for_copies(QuotaConfig(), self._clock)
+            quota = QuotaConfig() if dry_run else self._config.quota
+            copy_quota = QuotaManager.for_copies(quota, self._clock)
         self._copy_quota = copy_quota
         self._repair = repair
         self._events = Events(self._clock, dry_run=dry_run)
@@ -149,7 +143,7 @@ class Sidecar:
         index_config = self._config.remote_index
         if dry_run:
             index_config = replace(index_config, dir=None)
-        self._storage, self._metadata = self._open_managers(state_dir, bootstrap, dry_run)
+        self._storage, self._metadata = self._open_managers(state_dir, dry_run)
         self._manager = RemoteLogManager(
             self._storage,
             self._metadata,
@@ -159,7 +153,7 @@ class Sidecar:
         )
         self._watch: Watch | None = None
         self._strays = StraySettler(self._metadata, self._copier(), self._claims())
-        self._deleted_topics = self._opened_deleted_topics(deleted_topic_retention_ms)
+        self._deleted_topics = self._opened_deleted_topics(tier.deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
         self._dry_run = dry_run
         # The copy limit that was set in the running broker.
@@ -422,9 +416,8 @@ class Sidecar:
         """
         changes = list(list_changes(self._config, config))
         retention_ms = config.tier.deleted_topic_retention_ms
-        archive_retention_ms = None if retention_ms < 0 else retention_ms
         try:
-            if archive_retention_ms is not None and self._broker is None:
+            if retention_ms >= 0 and self._broker is None:
                 raise ConfigError(_NEEDS_BROKER)
             self._copy_quota.set_mode(config.quota.copy_quota_mode)
         except ConfigError as error:
@@ -441,12 +434,10 @@ class Sidecar:
         )
         if self._watch is not None:
             self._watch.configure(self._settings)
-        if archive_retention_ms is None:
-            self._deleted_topics = None
-        elif self._deleted_topics is not None:
-            self._deleted_topics.set_retention(archive_retention_ms)
+        if retention_ms >= 0 and self._deleted_topics is not None:
+            self._deleted_topics.set_retention(retention_ms)
         else:
-            self._deleted_topics = self._opened_deleted_topics(archive_retention_ms)
+            self._deleted_topics = self._opened_deleted_topics(retention_ms)
         self._manager.set_max_deleted_ratio(config.remote_log.retention_max_deleted_ratio)
         self._manager.set_interval(config.remote_log.manager_task_interval_ms)
 
@@ -527,14 +518,14 @@ class Sidecar:
         )
 
     def _open_managers(
-        self, state_dir: str, bootstrap: str | None, dry_run: bool
+        self, state_dir: str, dry_run: bool
     ) -> tuple[RemoteStorageManager, RemoteLogMetadataManager]:
         """Return the managers that the settings name, else those of store and `state_dir`."""
         about = {"cluster.id": self._cluster_id, "broker.id": str(self._broker_id)}
         storage = make_storage_manager(self._config, self._store, about)
         metadata = make_metadata_manager(self._config, self._store.url, about)
         if metadata is None and self._config.tier.metadata is MetadataKind.TOPIC:
-            metadata = _topic_metadata(bootstrap)
+            metadata = _topic_metadata(self._config.tier.bootstrap_servers)
         if dry_run and (metadata is not None or storage.store is None):
             raise ConfigError(
                 "a dry run cannot keep the metadata topic and managers of other packages from "
@@ -552,16 +543,15 @@ class Sidecar:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         return SqliteRemoteLogMetadataManager(os.path.join(state_dir, METADATA_FILE))
 
-    def _broker_at(
-        self, bootstrap: str | None, cluster_id: str | None, timeout_s: float
-    ) -> BrokerClient | None:
-        if bootstrap is None:
+    def _broker_at(self, timeout_s: float) -> BrokerClient | None:
+        tier = self._config.tier
+        if tier.bootstrap_servers is None:
             return None
-        known = self._logs.cluster_id or cluster_id
-        return BrokerClient(bootstrap, cluster_id=known, timeout_s=timeout_s)
+        known = self._logs.cluster_id or tier.cluster_id
+        return BrokerClient(tier.bootstrap_servers, cluster_id=known, timeout_s=timeout_s)
 
-    def _opened_deleted_topics(self, retention_ms: int | None) -> DeletedTopics | None:
-        if retention_ms is None or self._broker is None:
+    def _opened_deleted_topics(self, retention_ms: int) -> DeletedTopics | None:
+        if retention_ms < 0 or self._broker is None:
             return None
         return DeletedTopics(
             self._broker,
@@ -647,11 +637,6 @@ def _topic_metadata(bootstrap: str | None) -> RemoteLogMetadataManager:
         metadata.close()
         raise
     return metadata
-
-
-def _require_broker(bootstrap: str | None, deleted_topic_retention_ms: int | None) -> None:
-    if bootstrap is None and deleted_topic_retention_ms is not None:
-        raise ConfigError(_NEEDS_BROKER)
 
 
 def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:

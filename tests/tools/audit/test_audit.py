@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sidecar.configs import tier_config
 from tests.tools.audit.bucket_damage import DAMAGES, Bucket, Damage, Expected
 from tests.tools.conftest import LOG_DIRS, tier_golden
 from tests.tools.golden_copy import overwrite
@@ -26,7 +27,6 @@ from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Sidecar
 from tierlog.testing.segments import PARTITION, segment
-from tierlog.tiering.local_log import TopicSettings
 from tierlog.tools.audit.metadata import read_metadata
 from tierlog.tools.audit.partition import PartitionAudit, audit_partition
 from tierlog.tools.audit.plan import plan_audit
@@ -212,14 +212,14 @@ def test_what_would_be_deleted_is_what_the_sidecar_then_deletes(
     clock = ManualClock(now_ms=1_700_000_010_000)
 
     def logs_after_a_pass(retention_ms: int | None) -> set[str]:
-        topic = TopicSettings(retention_ms=retention_ms)
         # Most of the archive is to go here, which the sidecar holds back otherwise.
-        config = Config(remote_log=RemoteLogConfig(retention_max_deleted_ratio=1))
+        everything = Config(remote_log=RemoteLogConfig(retention_max_deleted_ratio=1))
+        unlimited = -1 if retention_ms is None else retention_ms
+        config = tier_config(everything, retention_ms=unlimited)
         with Sidecar(
             LOG_DIRS,
             store.as_uri(),
             state_dir=str(state),
-            topic=topic,
             clock=clock,
             config=config,
         ) as sidecar:
@@ -227,7 +227,7 @@ def test_what_would_be_deleted_is_what_the_sidecar_then_deletes(
         return {path.relative_to(store).as_posix() for path in store.rglob("*.log")}
 
     held = logs_after_a_pass(None)
-    for retention_ms in (7_000, 6_000, 0):
+    for retention_ms in (7_000, 6_000, 1):
         audit = audit_store(
             store.as_uri(),
             AuditRules(now_ms=clock.now_ms(), retention_ms=retention_ms),
