@@ -141,9 +141,8 @@ class RemoteBatchReader:
             is_local=storage.is_local,
             workers=workers,
         )
-        # Random reads of small batches spend much of their time on looking up attributes.
-        self._find_known = self.places.find_known
-        self._find_entry = self._positions.find_entry
+        # Kept for random reads, which spend much of their time on looking up attributes.
+        self._find_known, self._find_entry = self.places.find_known, self._positions.find_entry
         self._closed = False
 
     def __repr__(self) -> str:
@@ -222,7 +221,7 @@ class RemoteBatchReader:
         self._positions.clear()
 
     def sweep(self) -> None:
-        """Drop the chunks that were read ahead for readers that did not return in time."""
+        """Drop the chunks of readers that did not return in time."""
         self._ahead.sweep()
 
     def stats(self) -> ReadAheadStats:
@@ -250,10 +249,7 @@ class RemoteBatchReader:
         if place is None or max_bytes < 0 or self._closed or self._positions.walked:
             return None
         entry = self._find_entry(place.index_key)
-        if entry is None or entry.checked_for is not place.segment:
-            return None
-        index = entry.index
-        if index is None:
+        if entry is None or entry.checked_for is not place.segment or entry.index is None:
             return None
         try:
             file = self.storage.open_file(place.log_key)
@@ -265,7 +261,7 @@ class RemoteBatchReader:
             last_offset = place.last_offset
         if max_bytes > self._budget.limit_bytes:
             max_bytes = self._budget.limit_bytes
-        data, start, first_offset, next_offset, read_bytes = index.read(
+        data, start, first_offset, next_offset, read_bytes = entry.index.read(
             file, SPARSE_BYTES, offset, last_offset, max_bytes, minimum_one
         )
         if read_bytes and count is not None:
