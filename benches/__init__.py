@@ -1,7 +1,7 @@
-"""Ours against the peers, in the same run: ``python -m benches --help``.
+"""Measures tierlog against its peers in the same run: ``python -m benches --help``.
 
-A module ``bench_<group>`` offers ``items(bench)``, its cases and limits; ``pytest benches
---benchmark-enable --benchmark-only`` runs the sides of the same cases one by one.
+A module ``bench_<group>`` has a function ``items(bench)`` with its cases and limits. ``pytest
+benches --benchmark-enable --benchmark-only`` runs the sides of the same cases one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUPS = tuple(
 
 
 def items_of(group: str, bench: Bench) -> Sequence[Case | Limit]:
-    """What one group measures."""
+    """Return the cases and limits of one group."""
     module = import_module(f"{__name__}.bench_{group}")
     items: Sequence[Case | Limit] = module.items(bench)
     return items

@@ -1,4 +1,4 @@
-"""``python -m benches``: every operation against its peers, and the table of it."""
+"""``python -m benches``: measures every operation against its peers and prints a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = Pace(rounds=1, least_s=0.0, warmup_s=0.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table; 1 when a goal was missed and ``--strict`` asks for it, else 0."""
+    """Print the table; return 1 when a goal was missed and ``--strict`` is given, else 0."""
     options = _parser().parse_args(arguments)
     bench = Bench(
         corpora=Corpora(directory=options.cache_dir, quick=options.quick),
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"  {item.name} ...", file=sys.stderr, flush=True)
             rows += measure(item, bench.pace)
     finally:
-        # Also when one of them fails: the others took minutes.
+        # Written even when a case fails: the others took minutes.
         if options.quick:
             rows = [replace(row, met=None) for row in rows]
         print(as_markdown(rows, facts) if options.markdown else as_table(rows))

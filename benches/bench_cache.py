@@ -34,7 +34,7 @@ PYTHON: Goals = {
     "cachebox LRU": None,
     "cachetools TTL": 15.0,
 }
-# There even a dict, which waits for memory alone, is not so many times as fast.
+# A dict, which waits for memory only, is not so many times as fast with that many entries.
 PYTHON_LARGE: Goals = {**PYTHON, "cachetools TTL": None}
 NATIVE: Goals = {"Caffeine": 2.0, "moka": 1.0, "quick_cache": 1.0}
 PUT: Goals = {
@@ -49,7 +49,7 @@ PUT: Goals = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many entries, how many probes in a row, and how often over them."""
+    """The number of entries, the number of probes, and how often they are repeated."""
 
     entries: int
     probes: int
@@ -62,7 +62,7 @@ class Plan:
     def peer(
         self, stack: ExitStack, bench: Bench, name: str, operation: str, threads: int = 1
     ) -> Callable[[], Timed]:
-        """The same in another process."""
+        """Run the same peer in another process."""
         numbers = {"entries": self.entries, "probes": self.probes, "repeats": self.repeats}
         if name == "Caffeine":
             return peers.caffeine(stack, bench, operation, **numbers, threads=threads)
@@ -90,7 +90,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def gets_of(bench: Bench, entries: int) -> Plan:
-    """Enough probes that their order cannot be learnt, few enough that they disturb little."""
+    """Return a plan with enough probes that their order cannot be learnt, and few enough that they
+    disturb little."""
     if bench.corpora.quick:
         return Plan(entries=entries // 10, probes=1_000, repeats=1)
     probes = max(4_000, 2 * entries)
@@ -103,7 +104,7 @@ def key_of(number: int) -> str:
 
 
 def at_random(plan: Plan) -> list[int]:
-    """Numbers of entries: xorshift of 64 bits."""
+    """Return numbers of entries in a pseudo-random order: xorshift of 64 bits."""
     numbers, state = [], 88_172_645_463_325_252
     for _ in range(plan.probes):
         state ^= state << 13 & (1 << 64) - 1
@@ -156,7 +157,7 @@ def python_get(plan: Plan, goals: Goals) -> Case:
 
 
 def index_of(seed: int, rows: int) -> CachedIndex:
-    """A remoteLogIndex as a segment of 1 GiB has one, with an entry for each 256 KiB."""
+    """Return a remoteLogIndex of a segment of 1 GiB, with an entry for each 256 KiB."""
     last = np.arange(1, rows + 1, dtype=np.int64) * (2_500 + seed)
     times = 1_760_000_000_000 + np.arange(rows, dtype=np.int64)
     sizes = np.full(rows, RUN_BYTES, dtype=np.int64)
@@ -166,8 +167,8 @@ def index_of(seed: int, rows: int) -> CachedIndex:
 
 
 def lookup_position(bench: Bench, count: int) -> Case:
-    """The hit and the binary search in one call, against the hit alone. One index stays in the
-    first level of the processor's cache; the columns of many of them take 4 MiB."""
+    """Measure hit and binary search in one call, against the hit alone. One index fits the first
+    level of the processor's cache; the columns of many indexes take 4 MiB."""
     plan = gets_of(bench, SMALL)
     rows = INDEX_ROWS // 100 if bench.corpora.quick else INDEX_ROWS
 
@@ -208,7 +209,7 @@ def lookup_position(bench: Bench, count: int) -> Case:
 
 
 def python_put(bench: Bench) -> Case:
-    """Twice as many keys as fit, in turn: every put evicts what was put longest ago."""
+    """Put twice as many keys as fit, in turn: every put evicts the oldest entry."""
     entries = 100 if bench.corpora.quick else SMALL
     plan = Plan(entries=entries, probes=2 * entries, repeats=1 if bench.corpora.quick else 50)
 
@@ -251,8 +252,8 @@ def python_put(bench: Bench) -> Case:
 
 
 def finder_of(bench: Bench, plan: Plan) -> Callable[[int], int]:
-    """Goes so often over the probes and says how many were hits. Every value is an index of one
-    row, so that its search is next to nothing."""
+    """Look up every probe that often, and return the number of hits. Every value is an index of one
+    row, so its search costs almost nothing."""
     cache, index = IndexCache(max_bytes=plan.entries), index_of(0, 1)
     for number in range(plan.entries):
         cache.put(key_of(number), index, 1)
@@ -262,7 +263,8 @@ def finder_of(bench: Bench, plan: Plan) -> Callable[[int], int]:
 
 
 def nogil_get(bench: Bench, plan: Plan) -> Case:
-    """Ours reads a coarse clock for every hit; each of the others its own, if it has one."""
+    """Compare hits without the interpreter. Ours reads a coarse clock for every hit; each peer
+    reads its own, if it has one."""
 
     def prepare(stack: ExitStack) -> Sides:
         find = finder_of(bench, plan)
@@ -278,13 +280,13 @@ def nogil_get(bench: Bench, plan: Plan) -> Case:
         unit="M",
         peers=NATIVE,
         prepare=prepare,
-        # The Rust peers tell no other time.
+        # The Rust peers have no other clock.
         one_thread=False,
     )
 
 
 def two_threads(bench: Bench, plan: Plan) -> Case:
-    """Two threads over the same probes, against as many hits by one of them."""
+    """Compare two threads over the same probes with as many hits by one thread."""
 
     def prepare(stack: ExitStack) -> Sides:
         find = finder_of(bench, plan)
@@ -311,8 +313,8 @@ def two_threads(bench: Bench, plan: Plan) -> Case:
 
 
 def bound(bench: Bench) -> Limit:
-    """Two threads that get, put, load, remove and resize; each looks at the weight after every
-    operation. The heaviest entry is what may be above the bound."""
+    """Run two threads that get, put, load, remove and resize, and check the weight after every
+    operation. It may exceed the bound by the heaviest entry."""
     operations = MIXED_OPERATIONS // 1_000 if bench.corpora.quick else MIXED_OPERATIONS
     return Limit(
         operation="cache, bytes above the bound",

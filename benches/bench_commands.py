@@ -1,4 +1,4 @@
-"""Whole commands, from the start of the process to its end, beside what one would run instead."""
+"""Measures whole commands, from the start of the process to its end, beside the usual tools."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ SEGMENT_BYTES = 64 * MIB
 TOPIC_ID = "bench0bench1bench2benQ"
 GB = 1e9
 ROUNDS = 5
-# Broker, consumer and command share the machine: a warm-up run each is enough.
+# Broker, consumer and command share the machine, so one warm-up run each is enough.
 WARMUP_S = 0.1
 
 
 def environment() -> dict[str, str]:
-    """As where tierlog is installed: modules are compiled once."""
+    """Return the environment of an installed tierlog, where modules are compiled once."""
     cached = {"PYTHONPYCACHEPREFIX": str(Path(gettempdir()) / "tierlog-bench-modules")}
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | cached
 
@@ -71,7 +71,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def cat(records: int, what: str, options: tuple[str, ...], *, goal: float) -> Case:
-    """All of a topic to a pipe: out of the broker's directory, and through the broker by kcat."""
+    """Write a whole topic to a pipe: from the broker's directory, and through the broker with
+    kcat."""
 
     def prepare(stack: ExitStack) -> Sides:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -87,7 +88,7 @@ def cat(records: int, what: str, options: tuple[str, ...], *, goal: float) -> Ca
             amount=records / 1e3,
             ours=lambda: timed(ours),
             peers={KCAT: unless_missing(theirs)},
-            # The sizes differ: each JSON object of kcat's also names its broker.
+            # The sizes differ: each JSON object of kcat also names its broker.
             answer=lambda found: {"lines": found["lines"]},
         )
 
@@ -104,7 +105,7 @@ def cat(records: int, what: str, options: tuple[str, ...], *, goal: float) -> Ca
 
 
 def unless_missing(command: list[str]) -> Callable[[], Timed]:
-    """Runs kcat, if this machine has it."""
+    """Run kcat; PeerMissingError when this machine does not have it."""
 
     def run_peer() -> Timed:
         if shutil.which(KCAT) is None:
@@ -115,7 +116,7 @@ def unless_missing(command: list[str]) -> Callable[[], Timed]:
 
 
 def produce(broker: KafkaBroker, records: int) -> None:
-    """Records of text; the topic keeps them, however old their timestamps are."""
+    """Produce records of text. The topic keeps them, however old their timestamps are."""
     from confluent_kafka import Producer
 
     broker.create_topic(TOPIC, config={"retention.ms": -1, "segment.bytes": 1 << 30})
@@ -137,7 +138,7 @@ def produce(broker: KafkaBroker, records: int) -> None:
 
 
 class Lines:
-    """A digest of text; of JSON without the broker that kcat names in each object."""
+    """A digest of lines of text; of JSON without the broker that kcat names in each object."""
 
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
@@ -145,7 +146,7 @@ class Lines:
         self._rest = b""
 
     def take(self, data: memoryview) -> None:
-        """Adds what was read."""
+        """Add bytes that were read."""
         if not self._is_json:
             self._digest.update(data)
             return
@@ -156,19 +157,19 @@ class Lines:
             self._digest.update(repr(document).encode())
 
     def found(self) -> str:
-        """What the text comes to."""
+        """Return the digest."""
         return self._digest.hexdigest() + self._rest.decode()
 
 
 def run(command: Sequence[str], lines: Lines) -> str:
-    """What a command writes to its standard output."""
+    """Return the standard output of a command."""
     for data in output(command):
         lines.take(data)
     return lines.found()
 
 
 def timed(command: Sequence[str]) -> Timed:
-    """A command with its output piped to ``wc -l``, until both are gone."""
+    """Run a command with its output piped to ``wc -l``, until both have ended."""
     start, before = time.perf_counter(), os.times()
     with (
         subprocess.Popen(
@@ -177,7 +178,7 @@ def timed(command: Sequence[str]) -> Timed:
         subprocess.Popen(["wc", "-l"], stdin=process.stdout, stdout=subprocess.PIPE) as counter,
     ):
         assert process.stdout is not None
-        # Only wc holds the pipe now, so that the command notices when wc ends.
+        # Only wc holds the pipe now, so the command notices when wc ends.
         process.stdout.close()
         lines = int(counter.communicate()[0])
     after = os.times()
@@ -191,7 +192,7 @@ def timed(command: Sequence[str]) -> Timed:
 
 
 def output(command: Sequence[str]) -> Iterator[memoryview]:
-    """The output of a command through a pipe, as it comes; an error if the command fails."""
+    """Yield the output of a command as it comes; an error if the command fails."""
     place = memoryview(bytearray(READ_BYTES))
     with subprocess.Popen(
         command,
@@ -208,7 +209,7 @@ def output(command: Sequence[str]) -> Iterator[memoryview]:
 
 
 def tier(bench: Bench) -> Case:
-    """One pass over a directory into an empty store of files, against a durable copy of it."""
+    """Run one pass over a directory into an empty store of files, against a durable copy of it."""
 
     def prepare(stack: ExitStack) -> Sides:
         folder, logs = log_dir(stack, bench)
@@ -255,20 +256,21 @@ def tier(bench: Bench) -> Case:
 
 
 def copied(place: Path, logs: Sequence[Path]) -> dict[str, object]:
-    """The digests of the segments at a place, of those that are to be copied."""
+    """Return the digests of the copied segments at a place."""
     wanted = {log.stat().st_size for log in logs}
     found = [path for path in place.rglob("*.log") if path.stat().st_size in wanted]
     return {"segments": sorted(map(digest, found))}
 
 
 def digest(path: Path) -> str:
-    """What tells the content of a file from any other."""
+    """Return a digest of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def log_dir(stack: ExitStack, bench: Bench) -> tuple[Path, list[Path]]:
-    """A folder with a broker's directory ``logs`` of 1 GiB in rolled segments; these."""
+    """Make a folder with a broker's directory ``logs`` of 1 GiB in rolled segments, and return the
+    segments."""
     source = bench.corpora.path("none-1024-16k")
     folder = Path(stack.enter_context(TemporaryDirectory(dir=source.parent)))
     segment_bytes = MIB if bench.corpora.quick else SEGMENT_BYTES
@@ -297,7 +299,7 @@ def limit(
     at_most: float,
     prepare: Callable[[Path, Sequence[Path]], Callable[[int], float]],
 ) -> Limit:
-    """The median of several runs of one command over 1 GiB."""
+    """Return the median of several runs of one command over 1 GiB."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -311,13 +313,13 @@ def limit(
 
 
 def require(is_right: bool, what: str) -> None:
-    """DisagreementError unless the command said what is true."""
+    """Raise DisagreementError unless the output of a command is right."""
     if not is_right:
         raise DisagreementError(what)
 
 
 def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Index files of every segment, as the library makes them of the last one."""
+    """Require the index files of every segment, and those of the last one byte for byte."""
     expected = rebuild_indexes(logs[-1]).offset_index
 
     def run_once(number: int) -> float:
@@ -332,7 +334,7 @@ def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Every record decoded, nothing found."""
+    """Require that every record was decoded and nothing was found."""
 
     def run_once(_number: int) -> float:
         command = [*TIERLOG, "verify", "--deep", str(folder / "logs"), "--format", "json"]
@@ -347,7 +349,7 @@ def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def tiered(folder: Path) -> str:
-    """The URL of a store to which the directory was tiered."""
+    """Return the URL of a store to which the directory was tiered."""
     url = (folder / "store").as_uri()
     state = str(folder / "state")
     command = [*TIERLOG, "tier", str(folder / "logs"), "--once", "--to", url, "--state-dir", state]
@@ -356,7 +358,7 @@ def tiered(folder: Path) -> str:
 
 
 def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Every partition of a store."""
+    """Require every partition of a store."""
     command = [*TIERLOG, "ls", tiered(folder), "--format", "json"]
 
     def run_once(_number: int) -> float:
@@ -371,7 +373,7 @@ def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def first_record(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """The first record of a partition of a store."""
+    """Require the first record of a partition of a store."""
     command = [*TIERLOG, "cat", tiered(folder), f"{TOPIC}:0", "-c", "1"]
     expected = decode_records(logs[0], 0, MIB).values[0]
 

@@ -1,5 +1,5 @@
-"""Segments from a broker's directory to a store: against ``cp`` on the same disk, and against the
-bare client of the same S3 server."""
+"""Copies segments from a broker's directory to a store: against ``cp`` on the same disk, and
+against the bare client of the same S3 server."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .peers.python import bare_crc_pass
 GB = 1e9
 MB = 1e6
 PARTITIONS = 4
-# As our store sends large objects.
+# The store sends large objects in the same parts.
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 4
-# A file system without a disk.
+# A file system in memory.
 MEMORY = Path("/dev/shm")
 
 
@@ -48,9 +48,9 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
-    """Ours is the whole copy: checksums compared, indexes rebuilt, bytes hashed on their way, both
-    objects synced to disk. ``cp`` alone leaves its bytes in the page cache, and the disk gets them
-    later. With `memory` both write there, which takes the disk out of both."""
+    """Ours is the whole copy: checksums compared, indexes rebuilt, bytes hashed, both objects
+    synced to disk. ``cp`` alone leaves its bytes in the page cache, and the disk gets them later.
+    With `memory` both write to a file system in memory."""
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape).absolute()
@@ -60,7 +60,7 @@ def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
         target = place / "copied.log"
 
         def reset() -> None:
-            # What is removed is not written back any more while the next side runs.
+            # A removed file is no longer written back while the next side runs.
             copying.forget()
             target.unlink(missing_ok=True)
 
@@ -89,9 +89,9 @@ def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
 
 
 def copy_to_s3(bench: Bench, shape: str) -> Case:
-    """Four partitions in threads, whole copies; beside it the same files by the same client library
-    with the same parts and signatures, and nothing else. The server is a real one where there is
-    one, in another process of this machine."""
+    """Copy four partitions in threads; beside it the same files by the same client library with the
+    same parts and signatures. The server is a real one where there is one, in another process of
+    this machine."""
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape).absolute()

@@ -1,4 +1,5 @@
-"""Topics as tables: what the source costs beside Spark's own way of getting rows from Python."""
+"""Reads topics as tables: the cost of the source beside Spark's own ways to get rows from
+Python."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 GB = 1e9
 SHAPE = "none-1024-16k"
 ROOT = Path(__file__).parents[1]
-# The JVM compiles what it runs: the first runs take up to twice as long as the later ones.
+# The JVM compiles what it runs: the first runs take up to twice as long as later ones.
 WARM_RUNS = 5
 
 
@@ -36,7 +37,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def opened(stack: ExitStack, bench: Bench) -> tuple[SparkSession, str, float]:
-    """A session that knows both sources, a log directory with two tasks for each slot, its GB."""
+    """Yield a session with both sources, a log directory with two tasks for each slot, and its size
+    in GB."""
     segment = bench.corpora.path(SHAPE)
     folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
     source = log_dir(folder, segment, 2 * SLOTS)
@@ -48,7 +50,7 @@ def opened(stack: ExitStack, bench: Bench) -> tuple[SparkSession, str, float]:
 
 
 def workers_find_peers(stack: ExitStack) -> None:
-    """Workers of Spark find the peer where this process does."""
+    """Let Spark's workers find the peer where this process does."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)
     stack.callback(_restore, before)
@@ -62,7 +64,7 @@ def _restore(before: str | None) -> None:
 
 
 def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
-    """Takes all rows out of the workers; how many there are is asked when no clock runs."""
+    """Take all rows out of the workers; the rows are counted after the measurement."""
 
     def run() -> Callable[[], Answer]:
         frame.write.format("noop").mode("overwrite").save()
@@ -72,7 +74,7 @@ def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
 
 
 def warm(bench: Bench, *frames: DataFrame) -> None:
-    """Runs them until a run takes about as long as the next one."""
+    """Run the sides until a run takes about as long as the next one."""
     for frame in frames:
         for _ in range(0 if bench.corpora.quick else WARM_RUNS):
             drained(frame)()
@@ -83,7 +85,7 @@ def tasks_of(bench: Bench) -> str:
 
 
 def against_kept(bench: Bench) -> Case:
-    """All columns of records of 1 KiB."""
+    """Compare all columns of records of 1 KiB with kept batches."""
 
     def prepare(stack: ExitStack) -> Sides:
         spark, source, amount = opened(stack, bench)
@@ -108,7 +110,7 @@ def against_kept(bench: Bench) -> Case:
 
 
 def against_all_columns(bench: Bench) -> Case:
-    """A schema of two columns."""
+    """Compare a schema of two columns with all columns."""
 
     def prepare(stack: ExitStack) -> Sides:
         spark, source, amount = opened(stack, bench)
@@ -129,7 +131,8 @@ def against_all_columns(bench: Bench) -> Case:
 
 
 def per_slot(bench: Bench) -> Limit:
-    """How long the slots are busy for a GB, all of them at once: at least 0.5 GB/s of each."""
+    """Return the seconds that the slots are busy for a GB, all at once: each slot reaches at least
+    0.5 GB/s."""
 
     def measure() -> float:
         with ExitStack() as stack:

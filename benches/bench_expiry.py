@@ -1,7 +1,7 @@
-"""A pass of expiration over archives of very different length and history (KIP-852).
+"""Measures a pass of expiration over archives of very different length and history (KIP-852).
 
-The metadata is the SQLite manager's. Time is the CPU's of the whole process, of the quickest pass:
-the commits of a deletion wait for the disk besides.
+The metadata is the SQLite manager's. Time is the CPU time of the whole process in the quickest
+pass: the commits of a deletion also wait for the disk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def one_epoch(segments: int) -> Store:
 
 @dataclass
 class ExpiringLog(StillLog):
-    """A log all of which is in the tier, and only there."""
+    """A log that exists in the tier only."""
 
     def advance_log_start_offset(self, offset: int) -> None:
         self.shown = replace(self.shown, log_start_offset=offset)
@@ -114,7 +114,7 @@ class Archive:
             yield archive
 
     def pass_ms(self, *, goes: bool) -> float:
-        """One pass, in which the oldest segment has to go, or none."""
+        """Return the milliseconds of one pass that deletes the oldest segment, or none."""
         count = self.metadata.outline(self.log.partition).segment_count
         size_of = self.metadata.remote_log_size
         total = sum(

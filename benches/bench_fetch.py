@@ -1,5 +1,5 @@
-"""Reads of the tier: against bare reads of the same bytes, with a slow store, and from the first
-byte on."""
+"""Reads the tier: against bare reads of the same bytes, with a slow store, and up to the first
+byte."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 class SlowStore:
-    """A store before each read of which something happens: time passes, as over a network."""
+    """A store that waits before each read, as over a network."""
 
     is_local = False
 
@@ -90,7 +90,7 @@ class SlowStore:
         self._store = store
         self._before_read = before_read
 
-    # Reads go through `get_range`, which nothing may pass by.
+    # Reads go through `get_range`, so this store lends no open files.
     def open_file(self, _key: str) -> None:
         return None
 
@@ -112,14 +112,14 @@ def slow(store: ObjectStore, before_read: Callable[[str], object]) -> ObjectStor
 
 
 def far(store: ObjectStore, clock: Clock | None = None) -> ObjectStore:
-    """The same store, `LATENCY_MS` away."""
+    """Return the store, `LATENCY_MS` away."""
     passing = (clock or SystemClock()).sleep
     return slow(store, lambda _key: passing(LATENCY_MS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiered:
-    """Segments in the tier, most often one, and a reader of them whose index cache is warm."""
+    """Segments in the tier, most often one, and a reader with a warm index cache."""
 
     reader: RemoteBatchReader
     store: ObjectStore
@@ -132,7 +132,7 @@ class Tiered:
 
     @property
     def segment(self) -> RemoteLogSegmentMetadata:
-        """The first one."""
+        """The first segment."""
         return self.segments[0]
 
     @property
@@ -142,7 +142,7 @@ class Tiered:
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """The bytes of all segments."""
         return sum(segment.segment_size_bytes for segment in self.segments)
 
     def read(self, offset: int, max_bytes: int) -> Any:
@@ -156,7 +156,7 @@ class Tiered:
         )
 
     def read_all(self) -> Answer:
-        """From the first offset to the last, as a consumer does."""
+        """Read from the first offset to the last, as a consumer does."""
         offset, size_bytes = 0, 0
         while offset <= self.end_offset:
             read = self.read(offset, READ_BYTES)
@@ -166,7 +166,7 @@ class Tiered:
 
     @contextmanager
     def through(self, store_of: Callable[[ObjectStore], ObjectStore]) -> Iterator[Tiered]:
-        """The same, with a reader of its own."""
+        """Return the same tier with a reader of its own."""
         store = store_of(self.store)
         storage = ObjectStorageManager(store)
         memory = FetchMemory(MEMORY_BYTES)
@@ -236,8 +236,8 @@ def decisions() -> Limit:
 
 
 def sequential(bench: Bench, shape: str) -> Case:
-    """Every batch located, checked and handed out; beside it the same bytes read and checked in
-    one go, by the same scanner."""
+    """Locate, check and return every batch; beside it the same scanner reads and checks the same
+    bytes in one go."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = stack.enter_context(tiered(bench, shape, on_disk))
@@ -281,8 +281,8 @@ def sequential_s3(bench: Bench, shape: str) -> Case:
 
 
 def delayed(bench: Bench, shape: str, segments: int) -> Case:
-    """Every read of the store takes 20 ms more; beside it the same reader without that. Of a short
-    log a good part of the time are the first two reads, before anything can be read ahead."""
+    """Every read of the store takes 20 ms more; beside it the same reader without the delay. In a
+    short log the first two reads, before anything is read ahead, take a good part of the time."""
 
     def prepare(stack: ExitStack) -> Sides:
         quick = stack.enter_context(tiered(bench, shape, on_disk, segments))
@@ -311,13 +311,13 @@ def sequential_case(
 
 
 def small(bench: Bench, shape: str) -> Case:
-    """At random offsets, one batch each; beside it a `pread` of the same batches from an open
+    """Read one batch each at random offsets; beside it a `pread` of the same batches from an open
     file."""
     return small_case(bench, shape, "random reads of one batch, file:// store", lambda _path: None)
 
 
 def small_from_disk(bench: Bench, shape: str) -> Case:
-    """The same when nothing of the object is in the page cache."""
+    """Do the same when the object is not in the page cache."""
     return small_case(bench, shape, "the same from the disk", drop_from_page_cache)
 
 
@@ -375,7 +375,7 @@ def drop_from_page_cache(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Of the calling thread: when it is, how long it has run, and how often it has waited."""
+    """A moment of the calling thread: the time, its CPU time, and the number of its waits."""
 
     wall_s: float
     cpu_s: float
@@ -393,7 +393,7 @@ class Moment:
 
 
 class Timed:
-    """A store `LATENCY_MS` away, and when each of its requests began and ended, in what thread."""
+    """A store `LATENCY_MS` away that records the begin and end of each request, and its thread."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = far(store)
@@ -438,7 +438,7 @@ class Timed:
 
 
 def first_byte(bench: Bench, shape: str) -> Limit:
-    """A cold read with a warm index takes one round trip to the store."""
+    """Limit a cold read with a warm index to one round trip to the store."""
 
     def read(tier: Tiered, offset: int) -> object:
         return tier.read(offset, FIRST_READ_BYTES)
@@ -447,7 +447,7 @@ def first_byte(bench: Bench, shape: str) -> Limit:
 
 
 def first_byte_cold_index(bench: Bench, shape: str) -> Limit:
-    """Without the index it takes two."""
+    """Limit a read without the index to two round trips."""
 
     def read(tier: Tiered, offset: int) -> object:
         return tier.read(offset, FIRST_READ_BYTES)
@@ -459,7 +459,7 @@ def first_byte_cold_index(bench: Bench, shape: str) -> Limit:
 
 
 def first_piece(bench: Bench, shape: str) -> Limit:
-    """`tierlog.read` of a store of whose segments no more is known than the metadata."""
+    """Limit `tierlog.read` of a store of whose segments only the metadata is known."""
 
     def read(tier: Tiered, offset: int) -> object:
         name = tier.segment.topic_id_partition
@@ -477,8 +477,8 @@ def first_byte_limit(
     read: Callable[[Tiered, int], object],
     before_each: Callable[[Tiered], object] = lambda _tier: None,
 ) -> Limit:
-    """How much longer than its own round trips the slowest of a hundred reads takes until its
-    answer is there; letting go of the answer is no part of that."""
+    """Return how much longer than its own round trips the slowest of a hundred reads takes until
+    its answer arrives. Releasing the answer does not count."""
 
     def measure() -> float:
         stores: list[Timed] = []
@@ -518,7 +518,7 @@ def first_byte_limit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Partitions of one log: those with an even number only in the tier, the others here."""
+    """Partitions of one log: those with an even number exist in the tier only, the others here."""
 
     log: PartitionLog
     end: int
@@ -560,8 +560,8 @@ def fetching(
 
 
 def many_partitions(bench: Bench, shape: str) -> Limit:
-    """What a fetch of 200 remote reads at once holds, of all that its budget allows. The reads are
-    of 200 places of one partition, so that none is shared."""
+    """Return the memory that a fetch of 200 remote reads holds, as a share of its budget. The reads
+    are of 200 offsets of one partition, so none is shared."""
 
     def measure() -> float:
         with fetching(bench, shape, lambda store: store, fetch_memory_bytes=BUDGET_BYTES) as (
@@ -574,7 +574,7 @@ def many_partitions(bench: Bench, shape: str) -> Limit:
                 for number in range(MANY)
             )
             request = FetchRequest(partitions=asked, max_bytes=MANY << 20, max_wait_ms=0)
-            # Threads and indexes are there afterwards, and count for nothing.
+            # Threads and indexes exist afterwards, and do not count.
             fetcher.fetch_sync(replace(request, partitions=asked[:10]))
             before = resident_bytes()
             most = 0
@@ -599,7 +599,8 @@ def resident_bytes() -> int:
 
 
 def beside_a_stalled_store(bench: Bench, shape: str) -> Limit:
-    """How much longer a fetch of local partitions takes while all reader threads hang: p99."""
+    """Return how much longer a fetch of local partitions takes while all reader threads hang:
+    p99."""
 
     def measure() -> float:
         go_on = threading.Event()

@@ -1,7 +1,8 @@
-"""The remote log manager at the size of KIP-405's test cluster, and how exactly copies are paced.
+"""Measures the remote log manager at the size of KIP-405's test cluster, and how exactly copies are
+paced.
 
-The store lies in memory, so that what is left is the manager's own. The paced copies are real ones,
-to a ``file://`` store, for a minute.
+The store is in memory, so only the manager's own time remains. The paced copies go to a ``file://``
+store, for a minute.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from .node import StillLog, TimedStore, look_again, on_disk, still_logs, tier_al
 PARTITIONS = 6_300
 SEGMENTS = 10
 QUICK_PARTITIONS = 12
-# An idle partition is looked at in full this often; in between a look sees that nothing changed.
+# An idle partition gets a full look this often; a look in between sees that nothing changed.
 FULL_LOOK_S = 600
 INTERVAL_S = 30
-# A look's cost grows with the partitions; so many are made on disk.
+# The cost of a look grows with the partitions, so this many are made on disk.
 LISTED_PARTITIONS = 630
 LOOKS = 9
 # Idle tasks run together, a little later than they would alone.
@@ -52,7 +53,7 @@ PACED_BYTES_PER_SECOND = 24 << 20
 PACED_S = 60
 UPLOADS = 3
 PACED_SHAPE = "none-100-16k-64m"
-# What a cloud store sends at once.
+# The bytes that a cloud store sends at once.
 PART_BYTES = 8 << 20
 
 
@@ -65,7 +66,7 @@ def items(bench: Bench) -> Sequence[Limit]:
 
 @contextmanager
 def node(bench: Bench) -> Iterator[tuple[RemoteLogManager, TimedStore, list[StillLog]]]:
-    """A manager that leads every partition, each with one segment left to copy."""
+    """Yield a manager that leads every partition, each with one segment to copy."""
     directory = bench.corpora.directory
     directory.mkdir(parents=True, exist_ok=True)
     partitions = QUICK_PARTITIONS if bench.corpora.quick else PARTITIONS
@@ -88,9 +89,9 @@ def shape_of(bench: Bench) -> str:
 
 
 def overhead(bench: Bench) -> Limit:
-    """One pass in one thread: every partition is claimed, looked at, expired, and its last segment
-    copied. CPU time; inside the store's calls it does not count, in scans of the tiny segments it
-    does."""
+    """Return the CPU time of one pass in one thread: every partition is claimed, looked at and
+    expired, and its last segment is copied. Calls of the store do not count, scans of the tiny
+    segments do."""
 
     def measure() -> float:
         with node(bench) as (manager, store, logs):
@@ -110,8 +111,8 @@ def overhead(bench: Bench) -> Limit:
 
 
 def steady(bench: Bench) -> Limit:
-    """CPU time of the whole process with all pools running and nothing eligible, while every
-    partition is looked at once, and the share of the full looks that come every ten minutes."""
+    """Return the CPU time of the whole process with all pools running and nothing eligible, while
+    every partition is looked at once, with its share of the full looks every ten minutes."""
 
     def measure() -> float:
         window_s = 0.2 if bench.corpora.quick else INTERVAL_S + ROUNDED_UP_S
@@ -140,8 +141,8 @@ def steady(bench: Bench) -> Limit:
 
 
 def watch(bench: Bench) -> Limit:
-    """A sidecar's look at a broker's directories in which nothing has happened, as its share of the
-    interval at the size of the cluster."""
+    """Return a sidecar's look at a broker's unchanged directories, as its share of the interval at
+    the size of the cluster."""
     on_the_disk = QUICK_PARTITIONS if bench.corpora.quick else LISTED_PARTITIONS
 
     def measure() -> float:
@@ -155,7 +156,7 @@ def watch(bench: Bench) -> Limit:
             storage = ObjectStorageManager(store)
             manager = RemoteLogManager(storage, metadata, broker_id=1)
             stack.callback(manager.close)
-            # A minute later, when nobody takes the directories for just written.
+            # A minute later the directories no longer count as just written.
             clock = ManualClock(now_ms=SystemClock().now_ms() + 60_000)
             eyes = Watch(
                 logs,
@@ -182,7 +183,7 @@ def watch(bench: Bench) -> Limit:
 
 
 def require_tiered(logs: Sequence[StillLog]) -> None:
-    """AssertionError unless all of every partition is in the tier."""
+    """Raise AssertionError unless all of every partition is in the tier."""
     for log in logs:
         last_offset = log.shown.log.segments[-1].base_offset - 1
         if log.highest_remote_offset != last_offset:
@@ -199,8 +200,7 @@ def cpu_seconds(run: Callable[[], object]) -> float:
 
 
 def accuracy(bench: Bench) -> Limit:
-    """Several uploads that always have more; how far from the quota, in whichever direction, a
-    minute was in which they had."""
+    """Return how far a minute of several busy uploads was from the quota, in either direction."""
 
     def measure() -> float:
         seconds, sent = paced(bench)
@@ -211,13 +211,13 @@ def accuracy(bench: Bench) -> Limit:
 
 
 def excess(bench: Bench) -> Limit:
-    """The most that any window, of whatever length, held beyond what the quota gives it."""
+    """Return the most by which any window exceeded the quota."""
 
     def measure() -> float:
         _, sent = paced(bench)
         times = [when for when, _ in sent]
         until = [0, *accumulate(size for _, size in sent)]
-        # Bytes of pieces i to j less the quota of the time from i to j: the largest of all.
+        # The bytes of chunks i to j less the quota of the time from i to j: the largest of all.
         paid = [until[i] - PACED_BYTES_PER_SECOND * times[i] for i in range(len(sent))]
         left = [until[i + 1] - PACED_BYTES_PER_SECOND * times[i] for i in range(len(sent))]
         least = list(accumulate(paid, min))
@@ -238,7 +238,8 @@ def paced_limit(what: str, unit: str, at_most: float, measure: Callable[[], floa
 
 @cache
 def paced(bench: Bench) -> tuple[float, list[tuple[float, int]]]:
-    """How long it went, and when how many bytes were let through, counted from the first piece."""
+    """Return the duration, and the time and size of each chunk that was sent, from the first chunk
+    on."""
     seconds = 0.5 if bench.corpora.quick else PACED_S
     config = QuotaConfig(
         copy_max_bytes_per_second=PACED_BYTES_PER_SECOND, copy_quota_mode=QuotaMode.PACE

@@ -1,4 +1,4 @@
-"""What scanning or copying a large segment adds to a process."""
+"""Measures the memory that a process needs to scan or copy a large segment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A million segments in the SQLite metadata store: opened, asked for sizes, added to.
+"""Measures a million segments in the SQLite metadata store: open, ask for sizes, add.
 
-`remote_log_size` is asked for a partition of a million segments and for one of a thousand, and
-worked out from the list of the same segments, which is what KIP-852 was written against. What is
-timed of that is one list for all the questions.
+`remote_log_size` of a partition of a million segments is compared with one of a thousand, and with
+the sum over a list of the same segments, which KIP-852 replaced. The list is made once for all
+calls.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 def limits(bench: Bench, store: Store) -> list[Limit]:
     @cache
     def figures() -> dict[str, float]:
-        """Of a process that has not seen the store before."""
+        """Return the figures of a process that opens the store for the first time."""
         command = [sys.executable, "-m", "benches.metadata", str(store.path(bench.corpora))]
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         found: dict[str, float] = json.loads(done.stdout)
@@ -131,7 +131,7 @@ def sizes(bench: Bench, many: Store, long: Store) -> Case:
 
 
 def commits(bench: Bench) -> Case:
-    """Two synced commits for each copy, against two synced writes of 4 KiB to a file of its own."""
+    """Compare two synced commits for each copy with two synced writes of 4 KiB to a file."""
     copies = 2 if bench.corpora.quick else COPIES
 
     def prepare(stack: ExitStack) -> Sides:

@@ -1,4 +1,4 @@
-"""Metrics: what counting an event costs the task that does, and what a scrape costs the process."""
+"""Measures metrics: the cost of counting an event for its task, and of a scrape for the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def led(metrics: RemoteLogMetrics, partitions: int) -> list[PartitionMetrics]:
-    """Handles of partitions of which everything is known."""
+    """Return handles of partitions with every value known."""
     topic_id = random_kafka_uuid()
     handles = []
     for number in range(partitions):
@@ -50,8 +50,8 @@ def led(metrics: RemoteLogMetrics, partitions: int) -> list[PartitionMetrics]:
 
 
 def counting(bench: Bench) -> Case:
-    """A copied segment, for its topic and over all topics. Ours also ticks the meters' rates and
-    counts the segment, and the topic may vanish at any moment."""
+    """Count a copied segment, for its topic and over all topics. Ours also ticks the meters' rates
+    and counts the segment, and the topic may vanish at any moment."""
     events = EVENTS // 100 if bench.corpora.quick else EVENTS
 
     def prepare(_stack: ExitStack) -> Sides:
@@ -91,7 +91,7 @@ def counting(bench: Bench) -> Case:
 
 
 def timed_ms(bench: Bench, prepare: Callable[[RemoteLogMetrics], Callable[[], object]]) -> float:
-    """Median of one call with the whole cluster's partitions."""
+    """Return the median of one call with the whole cluster's partitions."""
     metrics = RemoteLogMetrics()
     kept = led(metrics, PARTITIONS // 100 if bench.corpora.quick else PARTITIONS)
     run = prepare(metrics)

@@ -1,7 +1,7 @@
-"""Quota record + check: bytes recorded and the time to wait asked for, as one call.
+"""Measures record + check of a quota: record bytes and return the time to wait, in one call.
 
-All sensors have been in use: every sample holds something. The amounts are far below the limit
-unless the shape says otherwise. Kafka's sensor gets the time given too, and so does not pay for a
+All sensors have been in use, so every sample holds something. The amounts are far below the limit
+unless the shape says otherwise. Kafka's sensor gets the time given too, so it does not pay for a
 clock.
 """
 
@@ -31,7 +31,7 @@ PER_MS = 100
 FIRST_MS = 1_000_000
 AMPLE = 10**12
 TIGHT = 1000
-# One call of the interpreter, and one without it.
+# One call from the interpreter, and one without it.
 RECORDS = 200_000
 NOGIL_RECORDS = 1_000_000
 QUICK_RECORDS = 2_000
@@ -67,7 +67,7 @@ def records_of(bench: Bench, records: int) -> int:
 
 
 def used(rate: Rate, limit: int, now_ms: int) -> QuotaSensor:
-    """With a record in every sample before `now_ms`."""
+    """Return a sensor with a record in every sample before `now_ms`."""
     sensor = QuotaSensor(
         num_samples=SAMPLES, window_ms=WINDOW_MS, limit_bytes_per_second=limit, rate=rate
     )
@@ -84,7 +84,7 @@ def used_peer(limit: int, now_ms: int) -> peers.SampledRate:
 
 
 def called(record_and_throttle_ms: Callable[[int, int], int], records: int) -> int:
-    """Every record by a call from Python; how many found the quota exceeded."""
+    """Record each amount by a call from Python; return how often the quota was exceeded."""
     exceeded = 0
     for now_ms in range(FIRST_MS, FIRST_MS + records // PER_MS):
         for _ in range(PER_MS):
@@ -106,7 +106,7 @@ def pure(limit: int, records: int, *, says_rate: bool) -> Answer:
 
 
 def exceeded_of(run: Callable[[], Timed]) -> Run:
-    """Of a peer with another arithmetic than ours only whether the quota was exceeded counts."""
+    """A peer with another arithmetic is only asked whether the quota was exceeded."""
 
     def only() -> Timed:
         timed = run()
@@ -149,12 +149,12 @@ def python_given(bench: Bench, rate: Rate, goals: Goals, limit: int = AMPLE) -> 
 
 
 def python_exceeded(bench: Bench) -> Case:
-    """Kafka tells it by an exception."""
+    """Kafka reports it by an exception."""
     return python_given(bench, "elapsed", {"pure Python": None, "Kafka Sensor": None}, TIGHT)
 
 
 def python_clocked(bench: Bench) -> Case:
-    """Ours reads a coarse clock, each peer the one it reads by itself."""
+    """Ours reads a coarse clock, each peer its own."""
     records = records_of(bench, RECORDS)
 
     def ours() -> Answer:
@@ -198,7 +198,7 @@ def now_ms() -> int:
 
 
 def batches(bench: Bench) -> Limit:
-    """Amounts from an array, the quota checked once for all of them."""
+    """Record amounts from an array, and check the quota once for all of them."""
     rounds, calls = (1, 1) if bench.corpora.quick else (15, 1_000)
     amounts = array("q", [AMOUNT]) * BATCH
 
@@ -278,7 +278,7 @@ def nogil_clocked(bench: Bench, *, coarse: bool) -> Case:
 
 
 def two_threads(bench: Bench, rate: Rate) -> Case:
-    """Two threads on one sensor, against as many records by one of them."""
+    """Compare two threads on one sensor with as many records by one thread."""
     records = records_of(bench, NOGIL_RECORDS)
 
     def prepare(stack: ExitStack) -> Sides:

@@ -1,4 +1,4 @@
-"""A few bytes out of an object: what every fetch from the tier begins with."""
+"""Reads a few bytes of an object, as every fetch from the tier begins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def ranged_read(bench: Bench) -> Case:
-    """Reads at seeded places of one object; the better peer has its file open already."""
+    """Read at seeded positions of one object; the better peer already has its file open."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(SHAPE).absolute()
@@ -66,7 +66,7 @@ def ranged_read(bench: Bench) -> Case:
 
 
 def _reads(pieces: Callable[[], Iterator[Buffer]]) -> Callable[[], Callable[[], Answer]]:
-    """Reads and drops every piece; what was read is looked at when no clock runs."""
+    """Read and drop every range; the data is checked after the measurement."""
 
     def run() -> Callable[[], Answer]:
         deque(pieces(), maxlen=0)

@@ -1,5 +1,5 @@
-"""The indexes of a segment made anew, as a broker does it after a crash; those of a whole directory
-by a pool of processes; and how long the longest of its tasks takes."""
+"""Rebuilds the indexes of a segment, as a broker does after a crash, and those of a whole directory
+with a pool of processes."""
 
 from __future__ import annotations
 
