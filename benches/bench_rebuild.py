@@ -50,7 +50,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def rebuild(bench: Bench, shape: str) -> Case:
-    """Kafka also writes its index files, without waiting for the disk; ours returns the bytes."""
+    """Compare with Kafka, which also writes its index files, without waiting for the disk; ours
+    returns the bytes."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(shape)
@@ -77,7 +78,7 @@ def rebuild(bench: Bench, shape: str) -> Case:
 
 
 def entries(rebuilt: RebuiltIndexes) -> Answer:
-    """What Kafka's recovery tells of what it wrote."""
+    """Return the numbers of entries that Kafka's recovery reports."""
     return {
         "bytes": rebuilt.table.stop_position,
         "offset_index_entries": len(rebuilt.offset_index) // OFFSET_ENTRY_BYTES,
@@ -86,8 +87,8 @@ def entries(rebuilt: RebuiltIndexes) -> Answer:
 
 
 def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | None) -> Case:
-    """Every segment of a log directory in a warm pool: scanned, its files durable, against nothing
-    but the scan in the same pool. Segments of partitions are links of each other."""
+    """Rebuild every segment of a log directory in a warm pool, with durable files; beside it the
+    scan alone in the same pool. The segments of the partitions are links of each other."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(shape)
@@ -97,7 +98,8 @@ def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | Non
         logs = make_log_dir(folder / "logs", path, wanted_bytes, 2, total_bytes)
         context = multiprocessing.get_context("spawn")
         pool = stack.enter_context(ProcessPoolExecutor(SLOTS, mp_context=context))
-        # A folder of its own for each run: a file system takes long to use again what just went.
+        # Each run has a folder of its own: a file system takes long to reuse the space of removed
+        # files.
         targets = (str(folder / f"to-{number}") for number in count())
 
         def ours() -> Timed:
@@ -124,9 +126,11 @@ def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | Non
 def make_log_dir(
     folder: Path, source: Path, segment_bytes: int, segments: int, total_bytes: int
 ) -> list[Path]:
-    """A log directory of partitions with so many segments each, cut from a segment file; its logs.
+    """Make a log directory with partitions of this many segments each, cut from a segment file, and
+    return its logs.
 
-    Base offsets lie outside of checksums, so those of later segments are only moved on."""
+    No checksum covers the base offset, so those of later segments are only raised.
+    """
     table = scan_segment(source, 0, segment_bytes)
     size_bytes, offsets = table.stop_position, int(table.last_offset[-1]) + 1
     places = table.position[:, None] + np.arange(8)
@@ -165,7 +169,7 @@ def _timed(work: Callable[[_Work], int], item: _Work) -> tuple[int, float]:
 def timed_in(
     pool: ProcessPoolExecutor, work: Callable[[_Work], int], work_items: Sequence[_Work]
 ) -> Timed:
-    """All items, in whatever process is free."""
+    """Run all items in the pool."""
     start = time.perf_counter()
     done = list(pool.map(_timed, [work] * len(work_items), work_items))
     return Timed(

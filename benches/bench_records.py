@@ -1,4 +1,4 @@
-"""Records of a segment into columns, for every codec."""
+"""Decodes the records of a segment into columns, for every codec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .peers.python import aiokafka_decode, aiokafka_records
 
 KAFKA = "Kafka streamingIterator"
 PIECE_BYTES = 4 << 20
-# Goals over Kafka's iterator for 100-byte records; opening a batch is most of the work.
+# Goals against Kafka's iterator for records of 100 bytes. Opening the batch is most of the work.
 COMPRESSED = {"lz4": 1.4, "zstd": 1.3, "snappy": 1.5, "gzip": 1.05}
 
 
@@ -39,8 +39,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def records(bench: Bench, shape: str, goals: Goals, *, verify_crc: bool = False) -> Case:
-    """Neither peer checks checksums. aiokafka makes objects of the records and touches nothing
-    while the clock runs; Kafka's iterator touches offset, timestamp and both sizes."""
+    """Neither peer checks checksums. aiokafka makes objects of the records and reads none of them
+    during the measurement; Kafka's iterator reads offset, timestamp and both sizes."""
 
     def prepare(stack: ExitStack) -> Sides:
         data = bench.corpora.data(shape)
@@ -70,7 +70,7 @@ def records(bench: Bench, shape: str, goals: Goals, *, verify_crc: bool = False)
 
 
 def records_by_piece(bench: Bench, shape: str) -> Case:
-    """As readers decode a segment: a few MiB at a time, columns dropped when they were used."""
+    """Decode a segment as readers do: a few MiB at a time, and drop the columns after use."""
 
     def prepare(stack: ExitStack) -> Sides:
         data = bench.corpora.data(shape)
@@ -94,7 +94,7 @@ def records_by_piece(bench: Bench, shape: str) -> Case:
 
 
 def seen(columns: RecordColumns) -> Answer:
-    """What every decoder must find."""
+    """Return the totals that every decoder must find."""
     payload_bytes = columns.keys.lengths.sum(dtype="int64") + columns.values.lengths.sum(
         dtype="int64"
     )

@@ -50,7 +50,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def keep_memory() -> None:
-    """Makes glibc keep what is freed from now on: it learns from the size of what it gave back."""
+    """Make glibc keep freed memory from now on: it learns from the sizes that it returned to the
+    system."""
     bytearray(31 << 20)
 
 
@@ -59,7 +60,7 @@ def shape_of(rows: int) -> str:
 
 
 def columns(rows: int) -> tuple[peers.Columns, list[bytes]]:
-    """First and last offset, first and last timestamp, data length; and the rdis."""
+    """Return first and last offset, first and last timestamp, data length, and the rdis."""
     first = np.arange(rows, dtype=np.int64) * 2_500
     times = 1_760_000_000_000 + np.arange(rows, dtype=np.int64) * 1_000
     length = np.full(rows, RUN_BYTES, dtype=np.int64)
@@ -72,7 +73,8 @@ def same_bytes(data: bytes) -> Answer:
 
 
 def encode(rows: int, *, from_objects: bool) -> Case:
-    """The rdis are a list of bytes, as all peers take them, or the column of a decoded index."""
+    """Encode entries. The rdis are a list of bytes, as all peers take them, or the column of a
+    decoded index."""
 
     def prepare(_stack: ExitStack) -> Sides:
         keep_memory()
@@ -112,7 +114,8 @@ def seen(entries: RemoteLogIndexEntries) -> Answer:
 
 
 def decode(rows: int) -> Case:
-    """Every side checks magic, lengths, checksum, values and order of every entry."""
+    """Decode entries. Every side checks magic, lengths, checksum, values and order of every
+    entry."""
 
     def prepare(_stack: ExitStack) -> Sides:
         keep_memory()
@@ -153,7 +156,7 @@ def decode(rows: int) -> Case:
 
 
 def lookup(bench: Bench) -> Case:
-    """One look-up per call, at offsets all over the index of a segment of 1 GiB."""
+    """Look up one offset per call, all over the index of a segment of 1 GiB."""
 
     rows = QUICK_ROWS if bench.corpora.quick else SEGMENT_ROWS
 

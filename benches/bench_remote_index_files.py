@@ -1,7 +1,7 @@
-"""A partition's remote index files: appending, looking up, opening, making them again.
+"""Measures a partition's remote index files: append, look up, open, rebuild.
 
-A segment of 1 GiB has 4,096 entries of 256 KiB; they have some 130 bytes. The folder lies with the
-other inputs of the benches, so a sync costs what that disk makes it cost: the peer of the append
+A segment of 1 GiB has 4,096 entries of 256 KiB, of some 130 bytes each. The folder lies beside the
+other inputs of the benches, so a sync costs what it costs on that disk; the peer of the append
 writes and syncs the same bytes.
 """
 
@@ -47,7 +47,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 class Tier:
-    """Segments in a row, and folders to index them in."""
+    """Consecutive segments, and folders for their index files."""
 
     def __init__(self, stack: ExitStack, bench: Bench, segments: int) -> None:
         self.rows = QUICK_ROWS if bench.corpora.quick else ROWS
@@ -96,7 +96,7 @@ class Tier:
 
 
 def append(bench: Bench) -> Case:
-    """Segment after segment, each durable before the next."""
+    """Append one segment after the other, each durable before the next."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = Tier(stack, bench, APPENDS)
@@ -138,7 +138,7 @@ def logs(tier: Tier) -> list[Path]:
 
 
 def lookup(bench: Bench) -> Case:
-    """At offsets all over 25 GiB of log, from the files; the peer has all offsets in memory and
+    """Look up offsets all over 25 GiB of log in the files; the peer has all offsets in memory, and
     reads and checks one entry."""
 
     def prepare(stack: ExitStack) -> Sides:
@@ -179,7 +179,8 @@ def lookup(bench: Bench) -> Case:
 
 
 def opening(bench: Bench) -> Case:
-    """Every byte is verified; the peer checks what is in the entries, not what they point at."""
+    """Open files, with every byte verified; the peer checks the entries, not the positions in
+    them."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = Tier(stack, bench, SEGMENTS)
@@ -204,7 +205,7 @@ def opening(bench: Bench) -> Case:
 
 
 def rebuild(bench: Bench) -> Case:
-    """From entries in memory into new files, which take the place of the old ones."""
+    """Rebuild new files from entries in memory; they replace the old ones."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = Tier(stack, bench, SEGMENTS)

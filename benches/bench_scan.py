@@ -14,7 +14,7 @@ from .peers.kafka import kafka_peer
 from .peers.python import aiokafka_batches, bare_crc_pass, struct_loop
 
 GB = 1e9
-# A compressed batch is smaller, so that the same bytes are more headers.
+# A compressed batch is smaller, so the same bytes have more headers.
 COMPRESSED = 0.7
 
 
@@ -41,7 +41,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def seen(table: BatchTable) -> Answer:
-    """What every walk over the batches of a clean segment must find."""
+    """Return the totals that every scan of a clean segment must find."""
     return {
         "batches": len(table),
         "bytes": table.stop_position,
@@ -96,7 +96,8 @@ def _memory_case(
 
 
 def scan_file(bench: Bench, shape: str, goals: Goals) -> Case:
-    """aiokafka reads no files: it gets the whole one by ``read_bytes`` in every run."""
+    """Scan a file. aiokafka reads no files: it gets the whole file from ``read_bytes`` in every
+    run."""
 
     def answer(table: BatchTable) -> Answer:
         path = bench.corpora.path(shape)
@@ -121,7 +122,7 @@ def scan_file(bench: Bench, shape: str, goals: Goals) -> Case:
 
 
 def two_threads(bench: Bench, shape: str) -> Case:
-    """The same two scans side by side and one after the other."""
+    """Run the same two scans in parallel and one after the other."""
 
     def prepare(stack: ExitStack) -> Sides:
         paths: list[Path] = [bench.corpora.path(shape)] * 2
@@ -148,7 +149,8 @@ def two_threads(bench: Bench, shape: str) -> Case:
 
 
 def headers_file(bench: Bench, shape: str, goals: Goals, *, own_file: bool) -> Case:
-    """Only a file that nobody else can shorten is mapped; others cost a system call per batch."""
+    """Scan the headers of a file. Only a file that no other process can shorten is mapped; others
+    cost a system call per batch."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(shape)

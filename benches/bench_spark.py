@@ -1,4 +1,5 @@
-"""Spark as a scheduler of our worker: against a pool of processes, and against stock Spark."""
+"""Measures Spark as a scheduler of the worker: against a pool of processes, and against stock
+Spark."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ GB = 1e9
 MIB = 1 << 20
 ROOT = Path(__file__).parents[1]
 TIMES = 3
-# What the JVM of a new session takes to be about as quick as it will be.
+# After this time the JVM of a new session is about as fast as it gets.
 WARMUP_S = 15
-# As the command has it, whose JVM does nothing but schedule.
+# As the command starts it: the JVM only schedules.
 SCHEDULING = {**SMALL, **SCHEDULING_JVM}
-# A file system has room for so many names of a file.
+# The file system allows this many names of a file.
 LINKS = 50_000
 
 
@@ -74,7 +75,7 @@ def tuned(stack: ExitStack, settings: Mapping[str, str] = SMALL) -> SparkSession
 
 
 def log_dir(folder: Path, segment: Path, partitions: int) -> Path:
-    """A log directory in which every partition is the same segment, linked."""
+    """Make a log directory in which every partition is the same segment, linked."""
     disk = folder / "disk"
     disk.mkdir()
     (disk / "meta.properties").write_text(META_PROPERTIES)
@@ -89,7 +90,7 @@ def log_dir(folder: Path, segment: Path, partitions: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """A new folder for the files of each run; those of the last one are gone."""
+    """Makes a new folder for the files of each run, and removes that of the last one."""
 
     folder: Path
     numbers: count[int] = field(default_factory=count)
@@ -103,8 +104,8 @@ class Targets:
 
 
 def rebuild(bench: Bench, task_bytes: int, *, goal: float, links: int = 64) -> Case:
-    """17 GB of segments, or more of them, plan and report included; both have started what they run
-    in before."""
+    """Rebuild 17 GB of segments or more, with plan and report. Session and pool were started
+    before."""
     shape = "none-100-16k"
     links = links // 16 if bench.corpora.quick else links
 
@@ -137,7 +138,7 @@ def rebuild(bench: Bench, task_bytes: int, *, goal: float, links: int = 64) -> C
 
 
 def in_pool(pool: ProcessPoolExecutor, source: str, target: str) -> RebuildSummary:
-    """The same tasks in processes that wait for them."""
+    """Run the same tasks in processes that wait for them."""
     plan = plan_rebuild(source, target=target, dry_run=False, now_ms=0, slots=SLOTS)
     outcomes = [one for done in pool.map(rebuild_task, plan.tasks) for one in done]
     return rebuild_report(plan, outcomes).summary
@@ -153,8 +154,8 @@ def seen(summary: RebuildSummary) -> Answer:
 
 
 def batches(bench: Bench, *, links: int) -> Case:
-    """A row for each batch of segments of 16 MiB, counted by Spark: 670 MB for each link. One takes
-    our workers less than a tenth of a second, so with it Spark's own time counts most."""
+    """Return a row for each batch of segments of 16 MiB, counted by Spark: 670 MB for each link.
+    One link takes our workers less than a tenth of a second, so Spark's own time counts most."""
     files = 4 if bench.corpora.quick else 40
 
     def prepare(stack: ExitStack) -> Sides:
@@ -195,15 +196,15 @@ def batches(bench: Bench, *, links: int) -> Case:
 
 
 def first_batches(data: bytes, size_bytes: int) -> int:
-    """Where the last batch ends that lies before a position."""
+    """Return where the last batch before a position ends."""
     table = scan_segment(data, verify_crc=False)
     ends = table.position + table.size_bytes
     return int(ends[ends <= size_bytes][-1])
 
 
 def per_task(tasks: int) -> Limit:
-    """What a task costs that does nothing, after those that warm up. Its rows come to the driver,
-    as those of a rebuild do: to have them counted, each task would write files of a shuffle."""
+    """Return the time of an empty task, after a warm-up. Its rows come to the driver, as those of a
+    rebuild do; to count them, each task would write files of a shuffle."""
 
     def measure() -> float:
         with session(MASTER, SCHEDULING) as spark:
@@ -222,12 +223,12 @@ def per_task(tasks: int) -> Limit:
 
 
 def as_it_is(batches: object) -> object:
-    """What a task does that does nothing."""
+    """Return the input of an empty task."""
     return batches
 
 
 def per_tiny_segment(bench: Bench, segments: int) -> Limit:
-    """Listed, planned, scanned, written and reported."""
+    """Return the time of a tiny segment: list, plan, scan, write and report."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -248,7 +249,7 @@ def per_tiny_segment(bench: Bench, segments: int) -> Limit:
 
 
 def tiny_log_dir(bench: Bench, folder: Path, segments: int) -> str:
-    """Partitions of one segment of 16 KB, a batch."""
+    """Make partitions of one segment of 16 KB, a single batch."""
     data = bench.corpora.data("none-100-16k")
     segment = folder / "segment"
     segment.write_bytes(data[: first_batches(data, 20 << 10)])
@@ -256,7 +257,7 @@ def tiny_log_dir(bench: Bench, folder: Path, segments: int) -> str:
 
 
 def best_s(run: Callable[[], object]) -> float:
-    """Median seconds of a few runs after one that does not count."""
+    """Return the median seconds of a few runs after a warm-up."""
     taken = []
     for _ in range(1 + TIMES):
         start = time.perf_counter()
@@ -266,7 +267,8 @@ def best_s(run: Callable[[], object]) -> float:
 
 
 def driver_memory(bench: Bench, few: int, many: int) -> Limit:
-    """What so many more segments add to the Python of a driver that keeps no rows."""
+    """Return the memory that this many more segments add to the Python of a driver that keeps no
+    rows."""
 
     def measure() -> float:
         path = bench.corpora.path("none-100-16k")

@@ -1,4 +1,4 @@
-"""What every bench shares: a case to race, a limit to keep, and how both become rows."""
+"""The parts that all benches share: a case to race, a limit to keep, and the rows of both."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ OURS = "tierlog"
 MAX_ROUNDS = 99
 
 Run = Callable[[], Any]
-# What an operation found, by name. A peer agrees when all that it says is what ours says.
+# The result of an operation, by name. A peer agrees when all of its values equal ours.
 Answer = Mapping[str, object]
-# For each peer: how many times its speed ours must reach, None for a figure without a goal.
+# For each peer the factor that ours must reach, None for a figure without a goal.
 Goals = Mapping[str, float | None]
 
 
@@ -27,12 +27,12 @@ class PeerMissingError(RuntimeError):
 
 
 class DisagreementError(AssertionError):
-    """Ours and a peer saw different things in the same input: no figure counts then."""
+    """Ours and a peer found different things in the same input, so no figure counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """What a run returns that took its own time, because it happened in another process."""
+    """The result of a run in another process, which measured its own time."""
 
     seconds: float
     cpu_seconds: float
@@ -41,9 +41,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long to race: every side warms up, then all take turns for at least ``rounds`` rounds
-    and ``least_s`` seconds. ``cpu_time`` counts what the calling thread spends on a core: steadier
-    on a machine that others use too."""
+    """The length of a race: every side warms up, then all take turns for at least ``rounds`` rounds
+    and ``least_s`` seconds. ``cpu_time`` counts the CPU time of the calling thread, which is
+    steadier on a machine with other load."""
 
     rounds: int = 9
     least_s: float = 2.0
@@ -60,19 +60,19 @@ class Bench:
 
 
 def nothing() -> None:
-    """The reset of a case that leaves no traces."""
+    """Reset a case that leaves no traces."""
 
 
 def unchanged(found: Answer) -> Answer:
-    """The answer of a run that returns one."""
+    """Return the answer of a run that returns one."""
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The functions of a prepared case. A peer's run returns its `Answer`, as it is, as `Timed`,
-    or as a function that works it out when no clock runs. Ours may return what it returns to
-    users, and ``answer`` makes an `Answer` of that."""
+    """The functions of a prepared case. A peer's run returns its `Answer`, directly, as `Timed`, or
+    as a function that computes it after the measurement. Ours may return what users get, and
+    ``answer`` makes an `Answer` of it."""
 
     amount: float
     ours: Run
@@ -89,10 +89,10 @@ class Sides:
 class Case:
     """One operation on one shape of input, ours against peers.
 
-    ``peers`` holds the goal for each. ``unit`` is what ``Sides.amount`` counts. ``one_thread`` is
-    False when a run waits, or works anywhere else than in the thread that calls it. ``rounds`` are
-    enough where one takes many seconds; ``warmup_s`` is for sides that get quicker for longer than
-    others, as a JVM does while it compiles.
+    ``peers`` has the goal for each. ``unit`` is the unit of ``Sides.amount``. ``one_thread`` is
+    False when a run waits or works in other threads. ``rounds`` are enough for a case that takes
+    many seconds. ``warmup_s`` is for sides that get faster for longer, as a JVM does while it
+    compiles.
     """
 
     operation: str
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Whoever takes part, ours first."""
+        """Return all sides, ours first."""
         return (OURS, *self.peers)
 
 
@@ -131,7 +131,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. ``ratio`` is ours over the peer's speed; None: not measured here."""
+    """One line of the table. ``ratio`` is our speed over the peer's; None when it was not measured
+    here."""
 
     operation: str
     shape: str
@@ -149,7 +150,8 @@ class Row:
 
 
 def measure(item: Case | Limit, pace: Pace) -> list[Row]:
-    """The rows of one case or limit; DisagreementError before any figure that would be wrong."""
+    """Return the rows of a case or limit; DisagreementError before any figure that would be
+    wrong."""
     if isinstance(item, Limit):
         return [_keep(item)]
     with ExitStack() as stack:
@@ -184,16 +186,16 @@ def _row(case: Case, amount: float, seconds: Mapping[str, float], peer: str, not
 
 
 class Benchmark(Protocol):
-    """What is used of pytest-benchmark's fixture."""
+    """The used part of pytest-benchmark's fixture."""
 
     group: str | None
 
     def pedantic(self, target: Run, *, setup: Run, rounds: int, warmup_rounds: int) -> object:
-        """Times `target`, after `setup`, so many times."""
+        """Time `target`, after `setup`, this many times."""
 
 
 def run_side(case: Case, side: str, benchmark: Benchmark) -> None:
-    """One side of a case under pytest-benchmark, after the same comparison of what all find."""
+    """Run one side of a case under pytest-benchmark, after the same comparison of the answers."""
     with ExitStack() as stack:
         sides = case.prepare(stack)
         missing = check(case, sides)
@@ -205,7 +207,7 @@ def run_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def check(case: Case, sides: Sides) -> dict[str, str]:
-    """Compares what every side finds; returns why each missing peer is missing."""
+    """Compare the answers of all sides; return why each missing peer is missing."""
     if sides.peers.keys() != case.peers.keys():
         raise ValueError(f"{case.name}: goals for {[*case.peers]}, runs for {[*sides.peers]}")
     sides.reset()
@@ -237,7 +239,7 @@ def _keep(limit: Limit) -> Row:
 
 
 def _race(runs: Mapping[str, Run], reset: Callable[[], None], pace: Pace) -> dict[str, float]:
-    """Median seconds of every side, taking turns."""
+    """Return the median seconds of every side; the sides take turns."""
     for run in runs.values():
         until = time.perf_counter() + pace.warmup_s
         while time.perf_counter() < until:

@@ -1,7 +1,7 @@
-"""One operation in a process of its own; prints by how many bytes it made the process larger.
+"""Runs one operation in a process of its own, and prints by how many bytes the process grew.
 
 ``python -m benches.memory_child scan SEGMENT`` or ``... copy SEGMENT FOLDER``. The peak comes from
-VmHWM, as ``ru_maxrss`` survives exec and so starts with the parent's.
+VmHWM: ``ru_maxrss`` survives exec and so starts with the parent's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .copying import Copying
 
 
 def status_bytes(field: str) -> int:
-    """A memory figure of this process from /proc."""
+    """Return a memory figure of this process from /proc."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == field:

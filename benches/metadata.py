@@ -30,7 +30,8 @@ OFFSETS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """So many partitions with so many segments each, a new leader after each 500 or as said."""
+    """A store with this many partitions and segments, and a new leader after each 500 segments or
+    as given."""
 
     partitions: int
     segments: int
@@ -74,7 +75,7 @@ class Store:
         )
 
     def path(self, corpora: Corpora) -> Path:
-        """The store, written unless an earlier run did."""
+        """Return the store, written unless an earlier run did."""
         shape = f"{self.partitions}x{self.segments}"
         if self.epoch_segments != EPOCH_SEGMENTS:
             shape += f"by{self.epoch_segments}"
@@ -97,7 +98,7 @@ class Store:
 
 
 def look(path: str) -> dict[str, float]:
-    """Seconds and bytes; the look-ups are in every partition."""
+    """Return seconds and bytes; the look-ups are in every partition."""
     clock, figures = time.perf_counter, {}
     start = clock()
     manager = SqliteRemoteLogMetadataManager(path)

@@ -1,4 +1,4 @@
-"""A node as a remote log manager sees it: thousands of partitions of small segments.
+"""A node with thousands of partitions of small segments, for a remote log manager.
 
 All partitions show the same few segment files; those of a topic share a partition.metadata.
 """
@@ -38,7 +38,7 @@ RETENTION_MS = 100 * 365 * 86_400_000
 
 @dataclass
 class StillLog:
-    """A `LocalLog` that nobody writes to any more: the same view at every look."""
+    """A `LocalLog` that no longer changes: every look has the same view."""
 
     partition: TopicIdPartition
     shown: LogView
@@ -59,7 +59,7 @@ class StillLog:
 
 @dataclass
 class TimedStore(ObjectStore):
-    """A store that knows how long its calls kept the one thread that makes them busy, together."""
+    """A store that measures how long its calls kept the calling thread busy."""
 
     store: ObjectStore
     seconds: float = 0.0
@@ -81,7 +81,7 @@ class TimedStore(ObjectStore):
     def put_stream(
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
-        # What makes the chunks is not the store.
+        # The store does not make the chunks, so their time does not count.
         data = list(chunks)
         began = time.thread_time()
         self.store.put_stream(key, data, size_bytes, overwrite=overwrite)
@@ -110,7 +110,7 @@ class TimedStore(ObjectStore):
 
 
 def still_logs(folder: Path, partitions: int, segments: int) -> list[StillLog]:
-    """So many partitions of so many rolled segments each, beside the active one."""
+    """Yield this many partitions with this many rolled segments each, and an active one."""
     log = _written(folder, segments)
     logs: list[StillLog] = []
     topic_id, directory = "", folder
@@ -134,7 +134,8 @@ def still_logs(folder: Path, partitions: int, segments: int) -> list[StillLog]:
 
 
 def on_disk(folder: Path, partitions: int, segments: int) -> Path:
-    """The log directory of a broker with so many partitions, files linked from the first one's."""
+    """Make the log directory of a broker with this many partitions, whose files are links of the
+    first one's."""
     _written(folder, segments)
     first = folder / "disk" / "bench-0"
     for path in list(first.glob("*.log")):
@@ -150,13 +151,14 @@ def on_disk(folder: Path, partitions: int, segments: int) -> Path:
 
 
 def look_again(logs: Sequence[StillLog]) -> None:
-    """Every host shows another view, in which nothing is different."""
+    """Give every host another view without differences."""
     for log in logs:
         log.shown = replace(log.shown)
 
 
 def tier_all_but_the_last(logs: Sequence[StillLog], metadata: RemoteLogMetadataManager) -> None:
-    """The metadata of a node that has copied every segment before, all but the last of each."""
+    """Return the metadata of a node that has copied all segments but the last one of each
+    partition."""
     (shown,) = {id(log.shown.log.segments): log.shown.log for log in logs}.values()
     ready = [_prepared(shown, segment) for segment in shown.rolled_segments[:-1]]
     for log in logs:
@@ -186,7 +188,7 @@ def _view(log: PartitionLog) -> LogView:
 
 
 def _written(folder: Path, segments: int) -> PartitionLog:
-    """One such partition on disk, with the snapshots that a broker writes when it rolls."""
+    """Write one such partition, with the snapshots that a broker writes when it rolls."""
     directory = folder / "disk" / "bench-0"
     directory.mkdir(parents=True)
     (folder / "disk" / "meta.properties").write_text(META_PROPERTIES)

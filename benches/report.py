@@ -1,4 +1,4 @@
-"""What a run prints: the machine it ran on, and a table for people, Markdown or programs."""
+"""Prints a run: the machine, and a table for people, Markdown or programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUSY_LOAD_PER_CORE = 0.25
 
 
 def machine_facts() -> dict[str, str]:
-    """Where and with what the figures were made."""
+    """Return the facts of the machine and its software."""
     cores = len(os.sched_getaffinity(0))
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     return {
@@ -30,7 +30,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def busy_warning() -> str:
-    """A sentence when other processes share the machine, else nothing."""
+    """Return a warning when other processes use the machine, else nothing."""
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load <= BUSY_LOAD_PER_CORE * cores:
         return ""
@@ -41,7 +41,7 @@ def busy_warning() -> str:
 
 
 def as_table(rows: Sequence[Row]) -> str:
-    """Aligned columns for a terminal."""
+    """Return aligned columns for a terminal."""
     lines = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(COLUMNS))]
     return "\n".join(
@@ -59,7 +59,7 @@ def as_markdown(rows: Sequence[Row], facts: Mapping[str, str]) -> str:
 
 
 def write_json(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:
-    """Everything, for programs."""
+    """Write everything as JSON."""
     document = {"machine": dict(facts), "rows": [row.as_dict() for row in rows]}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -81,7 +81,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _figure(value: float | None) -> str:
-    """Three digits that count."""
+    """Return three significant digits."""
     if value is None:
         return ""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2

@@ -1,8 +1,8 @@
-"""What a billion segments take, from what a few take here: the tables of docs/SCALE.md.
+"""Estimates a billion segments from measurements of a few: the tables of docs/SCALE.md.
 
-``python -m benches.scale`` measures and prints them; ``--help`` has what may be assumed otherwise.
-``--measure PART`` measures one part and keeps what it finds beside the bench's files, for
-``--kept`` to print: the whole takes minutes. What is extrapolated is a pure function of figures,
+``python -m benches.scale`` measures and prints them; ``--help`` lists the assumptions that can be
+changed. ``--measure PART`` measures one part and keeps its figures beside the bench's files, for
+``--kept`` to print: the whole takes minutes. The estimates are a pure function of figures,
 assumptions and prices.
 """
 
@@ -52,8 +52,8 @@ FLAT_SEGMENTS, FLAT_BYTES = (10, 100, 1_000, 10_000), 4 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What a store is asked for each segment, without its listing: so many, and another one for
-    every ``piece_bytes`` of its `.log` object."""
+    """The requests for each segment, without its listing, and one more for every ``piece_bytes`` of
+    its `.log` object."""
 
     get: int = 0
     head: int = 0
@@ -70,25 +70,25 @@ class Requests:
         return self.put + _pieces(segment_bytes, self.put_piece_bytes)
 
 
-# Of segments above a few MiB; tests/tools/test_requests.py counts them.
+# For segments above a few MiB; tests/tools/test_requests.py counts them.
 REQUESTS = {
-    # An upload in parts begins and ends with a request; both objects are looked at afterwards.
+    # A multipart upload begins and ends with a request; both objects are checked afterwards.
     "copy": Requests(get=1, head=2, put=3, put_piece_bytes=8 * MIB),
-    # Of an `.indexes` object above 256 KiB the rest is a second request.
+    # An `.indexes` object above 256 KiB takes a second request.
     "audit": Requests(get=2),
     "deep audit": Requests(get=2, get_piece_bytes=4 * MIB),
     "rebuild": Requests(put=1, get_piece_bytes=8 * MIB),
-    # Pieces have 2 MiB, and end where a batch does.
+    # Chunks have 2 MiB and end with a batch.
     "table": Requests(get=5, get_piece_bytes=3 * MIB // 2),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured for each segment: seconds on a core, bytes of the driver's Python. Of a
-    task of Spark's it is the time between two of them. A plan's is without that of the listing.
+    """The measurements for each segment: CPU seconds, bytes of the driver's Python, and the time
+    between two tasks of Spark. The plan does not contain the listing.
 
-    To look is to read an `.indexes` object and compare all of its checksums.
+    A look reads an `.indexes` object and compares all of its checksums.
     """
 
     list_file_s: float
@@ -104,7 +104,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """What nobody measured here."""
+    """The values that are not measured here."""
 
     segments: int = 1_000_000_000
     segment_bytes: int = GIB
@@ -137,7 +137,8 @@ class Line:
 
 
 def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Line]:
-    """What the work takes; the driver's comes first, and is nobody else's."""
+    """Return the estimate of a kind of work. The driver's part comes first, and no other machine
+    shares it."""
     n, size_bytes = assumed.segments, assumed.segment_bytes
     total_gib, request_s = n * size_bytes / GIB, assumed.request_ms / 1000
 
@@ -168,12 +169,12 @@ def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Lin
         )
 
     lists = 2 * n / KEYS_PER_LIST
-    # A slot has four requests for objects on their way.
+    # A slot has four requests for objects under way.
     looks_s = n * max(figures.look_s, REQUESTS["audit"].gets(0) * request_s / 4)
     bytes_s = total_gib * (figures.rebuild_s_per_gib + 1 / assumed.gib_per_s_per_slot)
     per_task = max(1.0, GIB / size_bytes)
     return [
-        # The next page is asked for when the one before it is there.
+        # The next page is requested when the previous one has arrived.
         line("listing", n * figures.list_s3_s + lists * request_s, gets=0, puts=lists),
         line("plan of an audit", n * figures.plan_audit_s, gets=0, puts=0),
         line("plan of a rebuild", n * figures.plan_rebuild_s, gets=0, puts=0),
@@ -184,7 +185,7 @@ def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Lin
 
 
 def driver_segments(figures: Figures, assumed: Assumed) -> tuple[float, float]:
-    """How many segments a driver holds at once: of an audit, of a rebuild."""
+    """Return how many segments a driver holds at once: of an audit, of a rebuild."""
     driver_bytes = assumed.driver_gib * GIB
     return driver_bytes / figures.plan_audit_bytes, driver_bytes / figures.plan_rebuild_bytes
 
@@ -193,7 +194,7 @@ def driver_segments(figures: Figures, assumed: Assumed) -> tuple[float, float]:
 
 
 def measured(part: str, corpora: Corpora, segments: int = SEGMENTS) -> dict[str, float]:
-    """The figures of one of `PARTS`."""
+    """Measure one of `PARTS`."""
     if part == "task":
         return {"task_s": per_task(TASKS).measure() / 1000}
     few = min(segments, FEW)
@@ -209,8 +210,8 @@ def measured(part: str, corpora: Corpora, segments: int = SEGMENTS) -> dict[str,
 
 
 def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
-    """In processes that have planned nothing before; the second of both stores has so many
-    segments, and so many ``more`` than the first."""
+    """Measure plans in new processes. The second store has this many segments, and ``more`` than
+    the first."""
     list_s = _listing_s(open_store(urls[-1])) / segments
     figures = {"list_file_s": list_s}
     for operation in ("audit", "rebuild"):
@@ -224,8 +225,8 @@ def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
 
 
 def plan(operation: str, *urls: str) -> dict[str, float]:
-    """Of the last plan: seconds, looks apart, and by how many bytes the process became larger than
-    the ones before had made it."""
+    """Return the figures of the last plan: seconds, looks apart, and the growth of the process
+    since the earlier plans."""
     peaks, taken, looks = [status_bytes("VmHWM")], [0.0], [0.0]
     for url in urls:
         looks.append(0.0)
@@ -255,7 +256,7 @@ def _listing_s(store: ObjectStore) -> float:
 
 
 def _s3_listing_s(segments: int) -> float:
-    """Seconds for each segment of a bucket on loopback."""
+    """Return the seconds for each segment of a bucket on loopback."""
     with running_s3_server() as server:
         store = open_store(f"s3://{server.new_bucket()}/kafka", **server.options())
         for number in range(segments):
@@ -265,7 +266,7 @@ def _s3_listing_s(segments: int) -> float:
 
 
 def _rebuild_s_per_gib(corpora: Corpora, folder: Path) -> float:
-    """Scanned and written, on one core, from the page cache."""
+    """Return the seconds of one core to scan and write a GiB from the page cache."""
     path, numbers = corpora.path("none-100-16k"), count()
     logs = folder / "logs"
     make_log_dir(logs, path, path.stat().st_size, 1, 4 * path.stat().st_size)
@@ -279,12 +280,12 @@ def _rebuild_s_per_gib(corpora: Corpora, folder: Path) -> float:
     return median_s(run) / (size_bytes / GIB)
 
 
-# What may be measured by itself.
+# The parts that can be measured alone.
 PARTS = ("plan", "bucket", "rebuild", "task", "flat")
 
 
 def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> dict[int, float]:
-    """Seconds for each GiB that a rebuild on Spark takes, by how many segments there are."""
+    """Return the seconds for each GiB of a rebuild on Spark, by the number of segments."""
     path, found = corpora.path("none-100-16k"), {}
     with session(MASTER, SCHEDULING) as spark, TemporaryDirectory(dir=path.parent) as name:
         for segments in many:
@@ -304,8 +305,8 @@ def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> d
 
 
 def median_s(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """Of a few runs, or of those that began in half a minute; on a core, unless the clock is
-    another."""
+    """Return the median of a few runs, or of those that began within half a minute; CPU time unless
+    the clock is another."""
     taken: list[float] = []
     while len(taken) < ROUNDS and sum(taken) < ENOUGH_S:
         start = clock()
@@ -318,7 +319,7 @@ def median_s(run: Callable[[], object], clock: Callable[[], float] = time.proces
 
 
 def tables(figures: Figures, assumed: Assumed, prices: Prices) -> Iterator[str]:
-    """The page's tables, line by line."""
+    """Yield the lines of the page's tables."""
     yield from _rows(
         ("Figure", "Measured"),
         [(one.name, f"{getattr(figures, one.name):.2g}") for one in fields(figures)],
@@ -359,7 +360,7 @@ def _pieces(size_bytes: int, piece_bytes: int | None) -> int:
 
 
 class Kept:
-    """The figures of parts that were measured, in a file beside the corpora."""
+    """The measurements of parts, in a file beside the corpora."""
 
     def __init__(self, corpora: Corpora) -> None:
         self._corpora = corpora
@@ -368,14 +369,14 @@ class Kept:
         self.costs: dict[int, float] = {}
 
     def read(self) -> None:
-        """Those of earlier runs, if any."""
+        """Return the measurements of earlier runs, if any."""
         if self._path.exists():
             kept = json.loads(self._path.read_text())
             self.found, costs = kept["figures"], kept["costs"]
             self.costs = {int(segments): cost for segments, cost in costs.items()}
 
     def measure(self, part: str) -> None:
-        """A part anew."""
+        """Measure a part again."""
         if part == "flat":
             self.costs = cost_per_gib(self._corpora, FLAT_SEGMENTS, FLAT_BYTES)
         else:
@@ -407,7 +408,7 @@ def main() -> None:
         kept.measure(part)
     if options.measure:
         return
-    # What is printed is made of what is printed.
+    # The printed figures are those that the estimates use.
     figures = Figures(**{name: float(f"{value:.2g}") for name, value in kept.found.items()})
     assumed = Assumed(**{one.name: getattr(options, one.name) for one in fields(Assumed)})
     prices = Prices(**{one.name: getattr(options, one.name) for one in fields(Prices)})

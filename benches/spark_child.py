@@ -1,8 +1,8 @@
-"""What people do with Spark as it comes, in a process of its own; see `benches.peers.child`.
+"""Runs the usual ways of stock Spark in a process of its own; see `benches.peers.child`.
 
-``python -m benches.spark_child row-udf|binary-file FOLDER``: the batches of all segments beneath a
+``python -m benches.spark_child row-udf|binary-file FOLDER``: the batches of all segments in a
 folder as rows. ``row-udf`` calls a function of plain Python for each file, in a session without
-any of our settings; ``binary-file`` has Spark read the files, in one with all of them.
+tierlog's settings. ``binary-file`` lets Spark read the files, in a session with all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SLOTS = len(os.sched_getaffinity(0))
 MASTER = f"local[{SLOTS}]"
 SMALL = {"spark.driver.memory": "2g", "spark.ui.enabled": "false"}
-# As Spark has them when nobody says anything.
+# Spark's defaults.
 STOCK = {
     "spark.python.unix.domain.socket.enabled": "false",
     "spark.python.worker.faulthandler.enabled": "false",
@@ -36,7 +36,7 @@ ROW_TYPE = f"array<struct<{', '.join(f'{name}:{kind}' for name, kind in COLUMNS)
 
 
 def counted(rows: DataFrame) -> dict[str, int]:
-    """How many batches there are, and of how many bytes and records."""
+    """Return the number of batches, their bytes and their records."""
     found = rows.selectExpr(
         "count(position) AS batches", "sum(size_bytes) AS bytes", "sum(record_count) AS records"
     ).first()
@@ -45,14 +45,14 @@ def counted(rows: DataFrame) -> dict[str, int]:
 
 
 def paths_frame(spark: SparkSession, folder: str, tasks: int) -> DataFrame:
-    """The paths of all segments, in so many tasks."""
+    """Return the paths of all segments, in this many tasks."""
     paths = [(str(path), number) for number, path in enumerate(sorted(Path(folder).glob("*.log")))]
     frame = spark.createDataFrame(paths, "path string, number int")
     return frame.repartitionById(tasks, frame.number % tasks).select("path")
 
 
 def row_udf(spark: SparkSession, folder: str) -> Callable[[], dict[str, int]]:
-    """A task and a call for each file, a tuple for each batch."""
+    """Run a task and a call for each file, and make a tuple for each batch."""
     from pyspark.sql.functions import col, explode, udf
 
     names = [name for name, _ in COLUMNS]
@@ -73,7 +73,7 @@ def row_udf(spark: SparkSession, folder: str) -> Callable[[], dict[str, int]]:
 
 
 def binary_file(spark: SparkSession, folder: str) -> Callable[[], dict[str, int]]:
-    """The contents as a column, to the same function that else reads paths."""
+    """Pass the contents as a column to the function that otherwise reads paths."""
 
     def run() -> dict[str, int]:
         frame = spark.read.format("binaryFile").load(folder).select("path", "content")

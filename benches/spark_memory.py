@@ -1,7 +1,8 @@
-"""Two dry runs of a rebuild on Spark; prints by how many bytes the second made this process larger.
+"""Runs two dry runs of a rebuild on Spark, and prints by how many bytes the second one made this
+process grow.
 
-``python -m benches.spark_memory FOLDER LOGDIR LOGDIR``; reports go beneath the folder. This process
-is the driver's Python, whose peak is looked at as in `benches.memory_child`.
+``python -m benches.spark_memory FOLDER LOGDIR LOGDIR``; reports go below the folder. This process
+is the driver's Python; its peak is measured as in `benches.memory_child`.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Whom tierlog is measured against, each doing the same work in its own best way."""
+"""The peers that tierlog is measured against. Each does the same work in its own best way."""
 
 from __future__ import annotations

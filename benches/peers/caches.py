@@ -1,5 +1,5 @@
-"""Caches without us. Python's expire some time after a write; ours and the native ones after the
-last access, but for quick_cache, which has no expiry."""
+"""Caches of others. Python's expire some time after a write; the native ones expire after the last
+access, except quick_cache, which has no expiry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PythonCache = MutableMapping[str, int]
 
 
 def python_caches(entries: int) -> dict[str, PythonCache]:
-    """Empty ones with room for so many entries; a dict without bound is the limit of them all."""
+    """Return empty caches with room for this many entries. A dict without a bound is the limit of
+    all of them."""
     return {
         "dict": {},
         "cachebox TTL": cachebox.TTLCache(entries, TTL_S),
@@ -72,7 +73,7 @@ def native(
 
 @cache
 def rounds_program(quick: bool) -> str:
-    """Path of the built bench, optimised as our own library is unless `quick`."""
+    """Return the path of the built bench, optimised as the library is unless `quick`."""
     build = ["test" if quick else "bench", "--no-run", "--locked", "--quiet"]
     command = ["cargo", *build, "-p", "tierlog-core", "--bench", "rounds"]
     command.append("--message-format=json")
@@ -92,7 +93,7 @@ def rounds_program(quick: bool) -> str:
 
 
 def bytes_above(bench: Bench, operations: int) -> float:
-    """The most bytes that our own cache held above its bound, as two threads saw it."""
+    """Return the most bytes that our cache held above its bound, as two threads saw it."""
     with ExitStack() as stack:
         run = native(stack, bench, "tierlog", "mixed", entries=1_000, probes=operations, repeats=1)
         seen: float = run().result["bytes_above"]

@@ -1,8 +1,7 @@
-"""A peer in a process of its own, which runs one operation whenever it is told to.
+"""Runs a peer in a process of its own, one round per request.
 
-The child warms up and then answers every line it reads with one line of JSON: the nanoseconds of
-that round, those its thread spent on a core, and what it saw. So its rounds take turns with ours,
-and starting it is never timed.
+The child warms up and then answers every line with one line of JSON: the nanoseconds of that round,
+its CPU time, and its result. So its rounds take turns with ours, and its start is never measured.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ ANSWER_TIMEOUT_S = 300
 
 
 def child_peer(stack: ExitStack, command: Callable[[], Sequence[str]]) -> Callable[[], Timed]:
-    """Rounds of the process that `command` names.
+    """Return a function for rounds of the process that `command` names.
 
-    It starts and warms up at the first call, which raises PeerMissingError when it cannot run
-    here, and ends with `stack`.
+    The process starts and warms up at the first call, which raises PeerMissingError when it cannot
+    run here, and ends with `stack`.
     """
     started: list[_Child] = []
 
@@ -36,7 +35,7 @@ def child_peer(stack: ExitStack, command: Callable[[], Sequence[str]]) -> Callab
 
 
 class _Child:
-    """A line in, a round, a line of JSON out."""
+    """A process that gets a line, runs a round and answers with a line of JSON."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(

@@ -1,6 +1,7 @@
-"""remoteLogIndex entries without us: a struct loop, and numpy records with zlib for each entry.
+"""remoteLogIndex entries without tierlog: a struct loop, and NumPy records with zlib for each
+entry.
 
-Both check what ours checks, so that the work is the same.
+Both check what tierlog checks, so that the work is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAX_RDI_BYTES = 32_721
 
 
 def struct_encode(columns: Sequence[Sequence[int]], rdis: Sequence[bytes]) -> bytes:
-    """Lists of Python numbers, one entry at a time."""
+    """Encode lists of Python numbers, one entry at a time."""
     out = []
     before = -1
     for first, last, first_ms, last_ms, length, rdi in zip(*columns, rdis, strict=True):
@@ -41,7 +42,7 @@ def struct_encode(columns: Sequence[Sequence[int]], rdis: Sequence[bytes]) -> by
 
 
 def struct_decode(data: bytes) -> Rows:
-    """One entry at a time: (position, offsets, timestamps, length, rdi)."""
+    """Decode one entry at a time: (position, offsets, timestamps, length, rdi)."""
     rows = []
     position, before = 0, -1
     while position < len(data):
@@ -64,7 +65,7 @@ def struct_decode(data: bytes) -> Rows:
 
 
 def layout(rdi_bytes: int) -> np.dtype[np.void]:
-    """All entries as records: only possible while all rdis have one length."""
+    """Return the record type of all entries, which exists only if all rdis have one length."""
     return np.dtype(
         [
             ("magic", ">i2"),
@@ -92,7 +93,7 @@ def _checksums(data: bytes | bytearray, size: int) -> Array:
 
 
 def numpy_encode(columns: Columns, rdis: Sequence[bytes]) -> bytes:
-    """Columns at once, checksums one by one."""
+    """Encode columns at once, and checksums one by one."""
     first, last, first_ms, last_ms, length = columns
     if (first > last).any() or first.min() < 0 or (np.diff(last) <= 0).any():
         raise ValueError("offsets do not ascend")
@@ -111,7 +112,7 @@ def numpy_encode(columns: Columns, rdis: Sequence[bytes]) -> bytes:
 
 
 def numpy_decode(data: bytes, rdi_bytes: int) -> Array:
-    """Columns at once, checksums one by one; native numbers, as ours are."""
+    """Decode columns at once, and checksums one by one, to native numbers as ours are."""
     array = np.frombuffer(data, dtype=layout(rdi_bytes))
     if array["magic"].any() or (array["size"] != FIXED_BYTES + array["rdi_length"]).any():
         raise ValueError("not entries")

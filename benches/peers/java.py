@@ -1,6 +1,6 @@
-"""Java classes as peers.
+"""Runs Java classes as peers.
 
-Each runs in a JVM of its own: one that has seen one kind of work only compiles it best.
+Each runs in a JVM of its own: a JVM that has seen one kind of work only compiles it best.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .child import child_peer
 HERE = Path(__file__).parent
 ROUNDS = HERE / "Rounds.java"
 LOG_CONFIG = HERE.parents[1] / "tests" / "kafka_tools" / "log4j2.properties"
-# Only checks are wanted then, so the JVM need not become fast.
+# Only checks run then, so the JVM need not become fast.
 QUICK_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 WARMUP_S = 3.0
 
@@ -46,7 +46,7 @@ CAFFEINE = Program(name="CaffeineCache", pom=HERE / "pom.xml", heap_mib=512)
 def java_peer(
     stack: ExitStack, bench: Bench, program: Program, *arguments: str
 ) -> Callable[[], Timed]:
-    """A run of `program` with these arguments (see its source), after the seconds to warm up."""
+    """Return a run of `program` with these arguments (see its source), after a warm-up."""
     return child_peer(stack, lambda: _command(bench, program, arguments))
 
 
@@ -58,7 +58,7 @@ def _command(bench: Bench, program: Program, arguments: Sequence[str]) -> list[s
     except KafkaToolsError as error:
         raise PeerMissingError(str(error)) from error
     quick = bench.pace.warmup_s == 0
-    # The collector and compiler stay what a broker would get; only the heap is sized.
+    # Collector and compiler are those of a broker; only the heap is sized.
     flags = [f"-Xms{program.heap_mib}m", f"-Xmx{program.heap_mib}m"]
     flags += [f"-Dlog4j2.configurationFile={LOG_CONFIG}", *(QUICK_FLAGS if quick else ())]
     classes = _compiled(javac, program, jars, bench.corpora.directory)

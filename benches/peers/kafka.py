@@ -1,4 +1,4 @@
-"""Kafka's own Java classes as a peer."""
+"""Runs Kafka's own Java classes as peers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from .java import KAFKA_SCAN, KAFKA_SENSOR, java_peer
 def kafka_peer(
     stack: ExitStack, bench: Bench, operation: str, segment: Path
 ) -> Callable[[], Timed]:
-    """A run of `operation` (see KafkaScan.java) on `segment`."""
+    """Return a run of `operation` (see KafkaScan.java) on `segment`."""
     return java_peer(stack, bench, KAFKA_SCAN, operation, str(segment.absolute()))
 
 
 def kafka_sensor(
     stack: ExitStack, bench: Bench, operation: str, records: int, *, threads: int = 1
 ) -> Callable[[], Timed]:
-    """So many record and check of each thread on one Sensor (see KafkaSensor.java)."""
+    """Return a run of this many records and checks of each thread on one Sensor (see
+    KafkaSensor.java)."""
     return java_peer(stack, bench, KAFKA_SENSOR, operation, str(threads), str(records))

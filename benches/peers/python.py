@@ -1,4 +1,4 @@
-"""Peers that run in this process: aiokafka, a plain loop, and the limit itself."""
+"""Peers in this process: aiokafka, a plain loop, and the limit itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CRC_START = 21
 
 
 def aiokafka_batches(data: bytes, *, verify_crc: bool) -> dict[str, int]:
-    """aiokafka's (Cython) walk over the batches of a buffer."""
+    """Return aiokafka's (Cython) walk over the batches of a buffer."""
     batches, last_offset = 0, -1
     records = MemoryRecords(data)
     while (batch := records.next_batch()) is not None:
@@ -30,9 +30,10 @@ def aiokafka_batches(data: bytes, *, verify_crc: bool) -> dict[str, int]:
 
 
 def aiokafka_records(data: bytes) -> dict[str, int]:
-    """aiokafka's iteration over every record, its offset and the sizes of key and value touched.
+    """Return aiokafka's iteration over every record, with its offset and the sizes of key and
+    value.
 
-    It neither checks checksums nor touches what it does not count.
+    It checks no checksums, and reads nothing that it does not count.
     """
     count, payload_bytes, offset_sum, timestamp_ms = 0, 0, 0, -1
     records = MemoryRecords(data)
@@ -51,7 +52,7 @@ def aiokafka_records(data: bytes) -> dict[str, int]:
 
 
 def aiokafka_decode(data: bytes) -> dict[str, int]:
-    """aiokafka's iteration over every record and nothing else."""
+    """Return aiokafka's iteration over every record and nothing else."""
     count = 0
     records = MemoryRecords(data)
     while (batch := records.next_batch()) is not None:
@@ -61,7 +62,7 @@ def aiokafka_decode(data: bytes) -> dict[str, int]:
 
 
 def struct_loop(data: bytes) -> dict[str, int]:
-    """What one writes in Python with care: struct for headers, a C package for the checksum."""
+    """Return a careful loop in Python: struct for headers, a C package for the checksum."""
     view = memoryview(data)
     unpack, checksum = HEADER.unpack_from, crc32c.crc32c
     rows: list[tuple[Any, ...]] = []
@@ -79,7 +80,8 @@ def struct_loop(data: bytes) -> dict[str, int]:
 
 
 def bare_crc_pass(path: Path) -> dict[str, int]:
-    """The limit: every byte read into one warm buffer and through the same CRC-32C, no more."""
+    """Return the limit: every byte is read into one warm buffer and through the same CRC-32C, no
+    more."""
     buffer = memoryview(bytearray(PREAD_BYTES))
     checksum, position = 0, 0
     fd = os.open(path, os.O_RDONLY)

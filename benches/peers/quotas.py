@@ -1,4 +1,5 @@
-"""Quotas without us: Kafka's arithmetic in plain Python, kafka-python's sensor, a token bucket."""
+"""Quotas without tierlog: Kafka's arithmetic in plain Python, kafka-python's sensor, a token
+bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import token_bucket
 
 with warnings.catch_warnings():
-    # It reads files of its own in a way that Python 3.11 calls deprecated and 3.13 no longer does.
+    # It reads files of its own in a way that Python 3.11 deprecates and 3.13 does not.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import QuotaViolationError
     from kafka.metrics import MetricConfig, Metrics, Quota
@@ -30,8 +31,8 @@ class _Sample:
 
 
 class SampledRate:
-    """What one writes in Python with care, and shares between threads: the ring of samples of
-    Kafka's SampledStat and the window of its SimpleRate, behind a lock."""
+    """A careful class in Python that threads share: the ring of samples of Kafka's SampledStat and
+    the window of its SimpleRate, behind a lock."""
 
     __slots__ = ("_current", "_limit", "_lock", "_num_samples", "_samples", "_window_ms")
 
@@ -79,7 +80,7 @@ class SampledRate:
         return self._samples[self._current]
 
     def _measure(self, now_ms: int) -> tuple[float, int]:
-        """Bytes per second, and the milliseconds that they are counted over."""
+        """Return bytes per second, and the milliseconds over which they are counted."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
         horizon_ms = now_ms - self._num_samples * self._window_ms
@@ -101,7 +102,7 @@ class SampledRate:
 
 
 def kafka_python_sensor(num_samples: int, window_ms: int, limit: float) -> Sensor:
-    """Its record checks the quota, and raises when it is exceeded."""
+    """Return kafka-python's sensor. Its record checks the quota, and raises when it is exceeded."""
     config = MetricConfig(
         quota=Quota.upper_bound(limit), samples=num_samples, time_window_ms=window_ms
     )
@@ -112,7 +113,8 @@ def kafka_python_sensor(num_samples: int, window_ms: int, limit: float) -> Senso
 
 
 def kafka_python_records(sensor: Sensor, amount: int, span: range, per_ms: int) -> int:
-    """So many records in each millisecond; how many exceeded the quota."""
+    """Return a run of this many records in each millisecond, which counts those that exceeded the
+    quota."""
     exceeded = 0
     record = sensor.record
     for now_ms in span:
@@ -125,7 +127,7 @@ def kafka_python_records(sensor: Sensor, amount: int, span: range, per_ms: int) 
 
 
 def token_bucket_records(amount: int, limit: int, records: int) -> int:
-    """A bucket that holds as much as comes in a second; it reads the clock itself."""
+    """Return a bucket that holds the bytes of a second; it reads the clock itself."""
     consume = token_bucket.Limiter(limit, limit, token_bucket.MemoryStorage()).consume
     exceeded = 0
     for _ in range(records):
@@ -135,7 +137,7 @@ def token_bucket_records(amount: int, limit: int, records: int) -> int:
 
 
 def clocked_records(sensor: SampledRate, amount: int, records: int) -> int:
-    """Every record at the time of the clock."""
+    """Record at the time of the clock."""
     record_and_throttle_ms: Callable[[int, int], int] = sensor.record_and_throttle_ms
     clock_ns = time.monotonic_ns
     exceeded = 0
