@@ -166,6 +166,18 @@ def test_random_damage_gives_no_wrong_record_and_hides_none(tmp_path: Path) -> N
 
 
 @PLACES
+@pytest.mark.parametrize("at", [PAYLOAD_AT, LENGTH_AT])
+def test_range_after_damage_is_read(damaged: Damaged, at: int) -> None:
+    overwrite(damaged.path, int(BATCHES.position[2]) + at, b"\x7f\xff\xff")
+    start, end = int(BATCHES.base_offset[4]) + 2, SEGMENT.next_base_offset or 0
+    told: list[LostRecords] = []
+    for options in ({}, {"on_corrupt": told.append}):
+        pieces = tierlog.read(damaged.source, TOPIC, 0, start, end, **options)  # type: ignore[arg-type]
+        assert [int(offset) for piece in pieces for offset in piece.offset] == [*range(start, end)]
+    assert told == []
+
+
+@PLACES
 def test_range_before_damage_is_read(damaged: Damaged) -> None:
     overwrite(damaged.path, int(BATCHES.position[5]) + PAYLOAD_AT, b"\xff\xff\xff")
     end = int(BATCHES.base_offset[5])

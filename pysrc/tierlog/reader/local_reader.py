@@ -280,6 +280,9 @@ class LocalReader:
         start = scan_segment(handle, position, error.position, verify_crc=False).stop_position
         if start < size_bytes:
             after = find_next_batch(handle, size_bytes, start, known, next_base)
+        if after.last_lost_offset is not None and after.last_lost_offset < known:
+            # All that is damaged lies below the read.
+            return after.position, known
         self._report_damage(
             LostRecords(
                 topic=log.topic,
