@@ -166,6 +166,27 @@ def test_random_damage_gives_no_wrong_record_and_hides_none(tmp_path: Path) -> N
 
 
 @PLACES
+@pytest.mark.parametrize("row", [3, 5])
+@pytest.mark.parametrize("starts_there", [False, True])
+def test_damaged_batch_with_a_lower_base_offset_is_not_passed_over(
+    damaged: Damaged, row: int, starts_there: bool
+) -> None:
+    """It seems to lie before the read."""
+    position = int(BATCHES.position[row])
+    overwrite(damaged.path, position, SEGMENT.base_offset.to_bytes(8, "big"))
+    overwrite(damaged.path, position + PAYLOAD_AT, b"\x7f\xff\xff")
+    start = int(BATCHES.base_offset[row]) if starts_there else 0
+    end = SEGMENT.next_base_offset or 0
+    with pytest.raises(CorruptDataError):
+        list(tierlog.read(damaged.source, TOPIC, 0, start, end))
+    told: list[LostRecords] = []
+    pieces = tierlog.read(damaged.source, TOPIC, 0, start, end, on_corrupt=told.append)
+    found = {int(offset) for piece in pieces for offset in piece.offset}
+    assert set(range(start, end)) - found == set(lost_rows(row))
+    assert [range(one.first_offset, (one.last_offset or 0) + 1) for one in told] == [lost_rows(row)]
+
+
+@PLACES
 @pytest.mark.parametrize("at", [PAYLOAD_AT, LENGTH_AT])
 def test_range_after_damage_is_read(damaged: Damaged, at: int) -> None:
     overwrite(damaged.path, int(BATCHES.position[2]) + at, b"\x7f\xff\xff")

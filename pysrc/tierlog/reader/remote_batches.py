@@ -531,8 +531,6 @@ class RemoteBatchReader:
             )
         return self._make_read(records, first, parts[-1], place, wanted)
 
-    # -- at a position
-
     def _read_past_index(
         self, place: Place, wanted: Wanted, start: Start, error: CorruptDataError
     ) -> RemoteRead | None:
@@ -577,6 +575,7 @@ class RemoteBatchReader:
                 check_start(run, start, place)
             row = run.row_reaching(wanted.offset)
             if row < len(run):
+                wanted.require_no_gap(run.base_offset[row])
                 again = None if whole else self._find_rest(run, row, place, wanted)
                 if again is None:
                     return self._answer_from(run, row, place, wanted)
@@ -591,6 +590,7 @@ class RemoteBatchReader:
                 wanted.is_begun = wanted.is_begun and not start.guessed
             # Release the views before the next range is fetched.
             del run
+        wanted.require_no_gap(NO_LIMIT)
         return None
 
     def _end_first_range(self, place: Place, wanted: Wanted, start: Start) -> int:
@@ -723,11 +723,10 @@ class RemoteBatchReader:
         if row == 0 or not len(rest):
             # A variable for the error would keep this frame alive, and the bytes with it.
             raise run.damage()
-        self._alarm(run.damage())
+        wanted.stepped_over = run.damage()
+        self._alarm(wanted.stepped_over)
         position = rest.position_of(row)
         return position, self._limit_range(place, position, position + stride)
-
-    # -- answering
 
     def _answer_from(
         self, run: BatchRun, row: int, place: Place, wanted: Wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tierlog.errors import CorruptDataError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.reader.charges import Payer
 from tierlog.reader.places import Place
@@ -71,6 +72,7 @@ class Wanted:
     `offset` moves on past gaps and into later segments. ``requests`` counts those to the store.
     ``fetched`` holds bytes that a request has brought and that still have to be examined.
     ``payer`` pays for the bytes; once ``is_begun`` they are charged without asking it.
+    ``stepped_over`` is the damage of a batch that seems to lie below `offset`.
     """
 
     partition: TopicIdPartition
@@ -86,6 +88,13 @@ class Wanted:
     requests: int = 0
     is_begun: bool = False
     fetched: Fetched | None = None
+    stepped_over: CorruptDataError | None = None
+
+    def require_no_gap(self, offset: int) -> None:
+        """Raise the damage of a batch before `offset` that may hold the offset of the read: its
+        base offset may be wrong, since no checksum covers it."""
+        if self.stepped_over is not None and offset > self.offset:
+            raise self.stepped_over
 
     def go_to(self, offset: int) -> None:
         """Move on past a gap or to the next segment, where the stream's position says nothing."""
