@@ -34,7 +34,7 @@ PYTHON: Goals = {
     "cachebox LRU": None,
     "cachetools TTL": 15.0,
 }
-# A dict, which waits for memory only, is not so many times as fast with that many entries.
+# With this many entries memory access takes most of the time: no goal against cachetools.
 PYTHON_LARGE: Goals = {**PYTHON, "cachetools TTL": None}
 NATIVE: Goals = {"Caffeine": 2.0, "moka": 1.0, "quick_cache": 1.0}
 PUT: Goals = {

@@ -29,7 +29,7 @@ from tierlog.remote.urls import open_store
 from tierlog.tiering.copy import SegmentCopier, prepare
 from tierlog.types import TopicIdPartition
 
-# No answer is late because the machine is busy; whoever tests lateness says so.
+# Long enough for a busy machine; a test of late answers passes a shorter time.
 PATIENCE_MS = 30_000
 
 

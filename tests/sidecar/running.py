@@ -38,7 +38,7 @@ class Told(TierListener):
         return sorted((row.topic, row.base_offset) for row in self.rows if row.outcome is outcome)
 
     def looks(self, count: int) -> Callable[[], bool]:
-        """Whether so many more looks are over."""
+        """Return a function that tells whether ``count`` more looks are over."""
         until = len(self.statuses) + count
         return lambda: len(self.statuses) >= until
 
