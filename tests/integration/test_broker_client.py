@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka_tools import KafkaBroker
+from tests.kafka_tools import KafkaBroker, wait_until
 from tierlog.broker import BrokerAnswer, BrokerClient, BrokerUnavailableError
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
@@ -54,7 +54,8 @@ def test_one_client_over_a_topics_life(tmp_path: Path) -> None:
         assert again.leader_epoch > 0
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.delete_topics(["orders"])["orders"].result(30)
-        assert answer(client) is None
+        # The controller confirms the deletion before the broker's metadata cache has applied it.
+        wait_until(lambda: answer(client) is None, timeout_s=30, what="the topic to be gone")
         broker.create_topic("orders")
         reborn = answer(client)
         assert reborn is not None
