@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test quick check prose-sample bench proofs models spark-versions reliability fmt lock clean build
+.PHONY: help demo test quick check prose-sample bench proofs reassign-cases models spark-versions reliability fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,9 @@ spark-versions: build $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3 $(addprefix .ca
 proofs: build models spark-versions $(STAMPS)/test $(STAMPS)/java $(STAMPS)/s3  ## the slow proofs: 100 killed workers, every bench, 10 times the examples, at random
 	cargo test --locked --release --quiet -p tierlog-core -- --ignored
 	PROOFS=1 $(BIN)/python -m pytest $(WORKERS) $(PROOF_FILES)
+
+reassign-cases: build $(STAMPS)/test $(STAMPS)/java  ## the test plan of KIP-73 on real clusters (20 minutes), as in docs/REASSIGN.md
+	$(BIN)/python -m tests.reassign.cases
 
 CYCLES ?= 1000
 SEED ?= $(shell echo $$RANDOM)

@@ -13,6 +13,7 @@ from tierlog.cli.cat import cat
 from tierlog.cli.demo import demo
 from tierlog.cli.index import index
 from tierlog.cli.ls import ls
+from tierlog.cli.reassign import reassign
 from tierlog.cli.support import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -106,5 +107,5 @@ def tierlog() -> None:
     """Tier Apache Kafka logs to object storage, and read them back without a broker."""
 
 
-for _verb in (ls, cat, verify, index, tier, demo):
+for _verb in (ls, cat, verify, index, tier, reassign, demo):
     tierlog.add_command(_verb)

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from tierlog.tools.demo.run import CODECS, MIXED, CodecFigures, DemoResult
-from tierlog.tools.demo.svg import Bar, Dot, bar_chart, strip_chart
 from tierlog.tools.output import human_size
+from tierlog.tools.page import legend, page, section
+from tierlog.tools.svg import Bar, Dot, bar_chart, strip_chart
 
 __all__ = ["next_commands", "report_html", "summary_text"]
 
@@ -134,26 +135,25 @@ def report_html(result: DemoResult, made_at: str) -> str:
     """Return the page; ``made_at`` is the time that it shows."""
     title = _verdict(result)
     sections = [
-        _section("Where the bytes are", _topics_chart(result), _legend(result)),
-        _section("Cold reads", _cold_chart(result), _COLD_NOTE),
-        _section("What was left alone, and why", _left_out_table(result)),
-        _section("Codecs", _codec_table(result), _CODEC_NOTE),
-        _section("Segments", _segment_table(result)),
-        _section("Try next", f"<pre>{escape(chr(10).join(next_commands(result)))}</pre>"),
+        section("Where the bytes are", _topics_chart(result), _legend(result)),
+        section("Cold reads", _cold_chart(result), _COLD_NOTE),
+        section("What was left alone, and why", _left_out_table(result)),
+        section("Codecs", _codec_table(result), _CODEC_NOTE),
+        section("Segments", _segment_table(result)),
+        section("Try next", f"<pre>{escape(chr(10).join(next_commands(result)))}</pre>"),
     ]
-    tiles = "".join(_tile(*tile) for tile in _tiles(result))
     wrong = "".join(f"<li>{escape(mismatch)}</li>" for mismatch in result.mismatches)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>tierlog demo: {escape(title)}</title><style>{_STYLE}</style><main>"
-        f'<header class="{"good" if result.passed else "bad"}"><p class="name">tierlog demo</p>'
-        f"<h1>{title}</h1><p>The logs of a real Kafka broker (cluster {escape(result.cluster_id)})"
+    return page(
+        "tierlog demo",
+        title,
+        f"<p>The logs of a real Kafka broker (cluster {escape(result.cluster_id)})"
         f" were tiered to <code>{escape(result.store_url)}</code>, read back and compared."
-        f"</p>{f'<ul>{wrong}</ul>' if wrong else ''}</header>"
-        f'<div class="tiles">{tiles}</div>{"".join(sections)}'
-        f"<footer>{escape(made_at)}, {_ms(result.all_us)} in all. Small segments on one machine: "
-        "this shows the shape of things, <code>make bench</code> measures them.</footer></main>"
+        f"</p>{f'<ul>{wrong}</ul>' if wrong else ''}",
+        tiles=_tiles(result),
+        sections=sections,
+        footer=f"{escape(made_at)}, {_ms(result.all_us)} in all. Small segments on one machine: "
+        "this shows the shape of things, <code>make bench</code> measures them.",
+        good=result.passed,
     )
 
 
@@ -169,17 +169,6 @@ def _tiles(result: DemoResult) -> Iterator[tuple[str, str, str]]:
         "scan, rebuild, copy, fsync, verify",
     )
     yield _rate(result.size_bytes, result.scan_us), "scanned", "CRC-32C of every batch"
-
-
-def _tile(value: str, what: str, detail: str) -> str:
-    return (
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span>'
-        f"<small>{escape(detail)}</small></div>"
-    )
-
-
-def _section(title: str, *parts: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
 
 
 def _topics_chart(result: DemoResult) -> str:
@@ -204,12 +193,7 @@ def _topics_chart(result: DemoResult) -> str:
 
 def _legend(result: DemoResult) -> str:
     used = {segment.codec for segment in result.segments}
-    items = (
-        f'<li><i class="c{index}"></i>{codec}</li>'
-        for index, codec in enumerate(_SERIES)
-        if codec in used
-    )
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    return legend((index, codec) for index, codec in enumerate(_SERIES) if codec in used)
 
 
 def _cold_chart(result: DemoResult) -> str:
@@ -277,41 +261,3 @@ _CODEC_NOTE = (
     "<p class=note>Stored: whole batches, headers included. Ratio: keys and values over stored "
     "bytes. Decode: keys and values per second into columns, from segments of one codec.</p>"
 )
-_STYLE = """
-:root{--bg:#fbfaf8;--card:#fff;--ink:#1d1f24;--soft:#6a6f7a;--line:#e4e2dd;--good:#12805c;
---bad:#b3261e;--s0:#8a94a6;--s1:#d1832f;--s2:#4c9a6a;--s3:#3d7cc9;--s4:#7a5ab8;--s5:#b65a7d}
-@media(prefers-color-scheme:dark){:root{--bg:#15171b;--card:#1d2026;--ink:#e9eaee;--soft:#9aa0ad;
---line:#31353e;--good:#4cc79a;--bad:#ff8a80;--s0:#8a94a6;--s1:#e6a15a;--s2:#68bd8a;--s3:#6aa3ea;
---s4:#a389dd;--s5:#d98aa8}}
-*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-main{max-width:900px;margin:0 auto;padding:40px 20px 60px}
-header{border-left:5px solid var(--good);padding:2px 0 2px 20px;margin-bottom:28px}
-header.bad{border-color:var(--bad)}header p{margin:0;color:var(--soft);overflow-wrap:anywhere}
-.name{font-weight:600;letter-spacing:.04em}h1{font-size:34px;line-height:1.2;margin:2px 0 6px}
-.good h1{color:var(--good)}.bad h1{color:var(--bad)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(240px,1fr));gap:12px}
-.tile,section{background:var(--card);border:1px solid var(--line);border-radius:10px}
-.tile{padding:14px 16px;display:flex;flex-direction:column}
-.tile b{font-size:25px;line-height:1.2;font-variant-numeric:tabular-nums}
-.tile small{color:var(--soft)}
-section{padding:18px 20px;margin-top:16px}h2{font-size:18px;margin:0 0 12px}
-svg{width:100%;height:auto;display:block;font-size:12px}svg text{fill:var(--ink)}
-svg .grid{stroke:var(--line)}svg .tick{fill:var(--soft);text-anchor:middle}
-svg .label{text-anchor:end}svg .value{fill:var(--soft)}
-svg .mark{stroke:var(--soft);stroke-dasharray:3 3}svg .marked{fill:var(--soft)}
-.c0{fill:var(--s0);background:var(--s0)}.c1{fill:var(--s1);background:var(--s1)}
-.c2{fill:var(--s2);background:var(--s2)}.c3{fill:var(--s3);background:var(--s3)}
-.c4{fill:var(--s4);background:var(--s4)}.c5{fill:var(--s5);background:var(--s5)}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:8px 0 0}
-.legend i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px}
-table{border-collapse:collapse;width:100%;font-size:13.5px}
-th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--line);
-vertical-align:top;overflow-wrap:anywhere}
-th{color:var(--soft);font-weight:600}.w{white-space:nowrap}.n{text-align:right;white-space:nowrap;
-font-variant-numeric:tabular-nums}.scroll{overflow-x:auto}.scroll td{white-space:nowrap}
-code,pre{font-family:ui-monospace,"SF Mono",Menlo,"DejaVu Sans Mono",monospace;font-size:12.5px}
-pre{margin:0;overflow-x:auto}summary{cursor:pointer;color:var(--soft);margin-bottom:8px}
-.note{color:var(--soft);font-size:13.5px;margin:10px 0 0}footer{color:var(--soft);margin-top:22px;
-font-size:13px}
-"""

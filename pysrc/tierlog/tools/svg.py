@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "Dot", "bar_chart", "log_ticks", "nice_ticks", "strip_chart"]
+__all__ = [
+    "Bar",
+    "Dot",
+    "Line",
+    "bar_chart",
+    "line_chart",
+    "log_ticks",
+    "nice_ticks",
+    "strip_chart",
+]
 
 _WIDTH = 760
 _LABEL_WIDTH = 190
@@ -21,6 +30,7 @@ _ROW_HEIGHT = 26
 _AXIS_HEIGHT = 28
 _MARGIN = 30.0
 _DOT_RADIUS = 4.0
+_PLOT_HEIGHT, _TOP, _LEVEL_WIDTH = 240, 18, 110
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,15 @@ class Dot:
     series: int
     value: float
     title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The measurements of a series over time: (x, y) in ascending x."""
+
+    series: int
+    label: str
+    points: Sequence[tuple[float, float]]
 
 
 def nice_ticks(limit: float, count: int = 5) -> list[float]:
@@ -68,10 +87,7 @@ def bar_chart(
 ) -> str:
     """Return horizontal bars from zero, one row each; ``base`` 1024 for round numbers of bytes."""
     longest = max((sum(value for _, value in bar.parts) for bar in bars), default=0.0)
-    unit = 1.0
-    while base > 10 and unit * base <= longest:
-        unit *= base
-    ticks = [tick * unit for tick in nice_ticks(longest / unit)]
+    ticks = _based_ticks(longest, base)
     height = len(bars) * _ROW_HEIGHT + _AXIS_HEIGHT
     scale = (_WIDTH - _LABEL_WIDTH - _VALUE_WIDTH) / ticks[-1]
     parts = [_open(height, title)]
@@ -79,6 +95,56 @@ def bar_chart(
     for row, bar in enumerate(bars):
         parts += _bar(bar, row * _ROW_HEIGHT, scale, series, shown)
     return "".join([*parts, "</svg>"])
+
+
+def line_chart(
+    lines: Sequence[Line],
+    marks: Sequence[tuple[str, float]],
+    shown_x: Callable[[float], str],
+    shown_y: Callable[[float], str],
+    title: str,
+    *,
+    base: float = 10.0,
+) -> str:
+    """Return lines from zero on both axes, and a dashed level for each mark.
+
+    ``base`` is 1024 for round numbers of bytes on the upright axis.
+    """
+    right = max((x for line in lines for x, _ in line.points), default=0.0)
+    values = [y for line in lines for _, y in line.points] + [value for _, value in marks]
+    x_ticks, y_ticks = nice_ticks(right), _based_ticks(max(values, default=0.0), base)
+    height = _PLOT_HEIGHT + _AXIS_HEIGHT
+    wide = (_WIDTH - _LEVEL_WIDTH - _MARGIN) / x_ticks[-1]
+    high = (_PLOT_HEIGHT - _TOP) / y_ticks[-1]
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return _LEVEL_WIDTH + x * wide, _PLOT_HEIGHT - y * high
+
+    parts = [_open(height, title)]
+    parts += _grid([(place(tick, 0)[0], shown_x(tick)) for tick in x_ticks], height)
+    for tick in y_ticks:
+        y = place(0, tick)[1]
+        parts.append(f'<text class="label" x="{_LEVEL_WIDTH - 8}" y="{y + 4:.1f}">')
+        parts.append(f"{escape(shown_y(tick))}</text>")
+    for name, value in marks:
+        y = place(0, value)[1]
+        parts.append(
+            f'<line class="mark" x1="{_LEVEL_WIDTH}" x2="{_WIDTH - _MARGIN}" y1="{y:.1f}" '
+            f'y2="{y:.1f}"/><text class="marked" x="{_LEVEL_WIDTH + 6}" y="{y - 5:.1f}">'
+            f"{escape(name)} {escape(shown_y(value))}</text>"
+        )
+    for line in lines:
+        at = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in line.points)
+        about = f"<title>{escape(line.label)}</title>"
+        parts.append(f'<polyline class="l{line.series}" points="{at}">{about}</polyline>')
+    return "".join([*parts, "</svg>"])
+
+
+def _based_ticks(longest: float, base: float) -> list[float]:
+    unit = 1.0
+    while base > 10 and unit * base <= longest:
+        unit *= base
+    return [tick * unit for tick in nice_ticks(longest / unit)]
 
 
 def log_ticks(lowest: float, highest: float) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.demo.svg import Bar, Dot, bar_chart, log_ticks, nice_ticks, strip_chart
+from tierlog.tools.svg import Bar, Dot, bar_chart, log_ticks, nice_ticks, strip_chart
 
 NASTY = "<script>&\"'"
 

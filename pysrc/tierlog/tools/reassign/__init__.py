@@ -1,0 +1,1 @@
+"""Moves partitions between brokers under KIP-73's throttle."""

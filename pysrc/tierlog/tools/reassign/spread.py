@@ -1,0 +1,229 @@
+"""Proposes assignments: one that moves as little as possible, and Kafka's own spread.
+
+Both keep the number of replicas of each partition, and put no two of them into the same rack while
+another rack has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from tierlog.errors import ConfigError
+from tierlog.log.checkpoint import TopicPartition
+
+__all__ = ["Racks", "spread_as_kafka", "spread_minimally"]
+
+Racks = Mapping[int, str | None]
+"""The rack of each broker that may hold replicas; None for a broker without one."""
+
+_Replicas = tuple[int, ...]
+
+
+def spread_minimally(
+    current: Mapping[TopicPartition, _Replicas], racks: Racks
+) -> dict[TopicPartition, _Replicas]:
+    """Return an assignment to the brokers of `racks` that moves few replicas.
+
+    A replica moves only from a broker that is not among them, from a rack that holds the partition
+    twice while another has none, or to level the brokers: in the end their numbers of replicas
+    differ by at most one, as far as racks permit. A new replica takes the position of the
+    one it replaces, so that the preferred leaders move with the replicas.
+    """
+    _check(current, racks)
+    spread = _Minimal(current, racks)
+    spread.leave_brokers()
+    spread.part_racks()
+    spread.level()
+    return {
+        partition: _in_place(current[partition], replicas)
+        for partition, replicas in spread.assigned.items()
+    }
+
+
+def _in_place(before: _Replicas, after: Sequence[int]) -> _Replicas:
+    """Return the replicas of `after`, those of `before` where they were."""
+    added = iter([one for one in after if one not in before])
+    return tuple(one if one in after else next(added) for one in before)
+
+
+class _Minimal:
+    """An assignment that is being changed, and the number of replicas of each broker."""
+
+    def __init__(self, current: Mapping[TopicPartition, _Replicas], racks: Racks) -> None:
+        self._racks = racks
+        self.assigned = {partition: list(current[partition]) for partition in sorted(current)}
+        self._held = Counter(dict.fromkeys(racks, 0))
+        self._held.update(one for some in current.values() for one in some if one in racks)
+        self._preferred = Counter(some[0] for some in current.values())
+
+    def leave_brokers(self) -> None:
+        """Replace the replicas on other brokers."""
+        for replicas in self.assigned.values():
+            for index, one in enumerate(replicas):
+                if one not in self._racks:
+                    self._replace(replicas, index, self._best(replicas, index))
+
+    def part_racks(self) -> None:
+        """Replace replicas that share a rack while another rack has none."""
+        for replicas in self.assigned.values():
+            for index in range(1, len(replicas)):
+                other = self._best(replicas, index)
+                if self._shares_rack(replicas, index) and self._is_better_rack(
+                    replicas, index, other
+                ):
+                    self._replace(replicas, index, other)
+
+    def level(self) -> None:
+        """Move replicas from the fullest to the emptiest broker while they differ by more than one
+        replica."""
+        by_broker: dict[int, set[TopicPartition]] = {one: set() for one in self._racks}
+        for partition, replicas in self.assigned.items():
+            for one in replicas:
+                by_broker[one].add(partition)
+        stuck: set[tuple[int, int]] = set()
+        while True:
+            pair = self._widest_pair(stuck)
+            if pair is None:
+                return
+            full, empty = pair
+            moved = next(
+                (p for p in sorted(by_broker[full]) if self._may_move(p, full, empty)), None
+            )
+            if moved is None:
+                stuck.add(pair)
+                continue
+            replicas = self.assigned[moved]
+            self._replace(replicas, replicas.index(full), empty)
+            by_broker[full].discard(moved)
+            by_broker[empty].add(moved)
+            stuck.clear()
+
+    def _widest_pair(self, stuck: set[tuple[int, int]]) -> tuple[int, int] | None:
+        """Return the brokers with the most and the fewest replicas that are not `stuck`; None when
+        all others are level."""
+        order = sorted(self._held, key=lambda one: (self._held[one], one))
+        best = None
+        for full in reversed(order):
+            for empty in order:
+                gap = self._held[full] - self._held[empty]
+                if gap < 2:
+                    break
+                if (full, empty) not in stuck and (best is None or gap > best[0]):
+                    best = (gap, full, empty)
+                    break
+        return None if best is None else best[1:]
+
+    def _may_move(self, partition: TopicPartition, full: int, empty: int) -> bool:
+        replicas = self.assigned[partition]
+        if empty in replicas:
+            return False
+        others = [_rack(self._racks, one) for one in replicas if one != full]
+        before, after = _rack(self._racks, full), _rack(self._racks, empty)
+        return after not in others or before in others or before == after
+
+    def _shares_rack(self, replicas: Sequence[int], index: int) -> bool:
+        earlier = {_rack(self._racks, one) for one in replicas[:index]}
+        return _rack(self._racks, replicas[index]) in earlier
+
+    def _is_better_rack(self, replicas: Sequence[int], index: int, other: int) -> bool:
+        taken = {_rack(self._racks, one) for n, one in enumerate(replicas) if n != index}
+        return _rack(self._racks, other) not in taken
+
+    def _best(self, replicas: Sequence[int], index: int) -> int:
+        """Return the broker for the replica at `index`: a new rack first, then few replicas, then
+        for the first replica few preferred leaderships."""
+        kept = [one for n, one in enumerate(replicas) if n != index]
+        taken = {_rack(self._racks, one) for one in kept if one in self._racks}
+        leads = self._preferred if index == 0 else Counter[int]()
+        return min(
+            (one for one in self._racks if one not in kept),
+            key=lambda one: (
+                _rack(self._racks, one) in taken,
+                self._held[one] - (one == replicas[index]),
+                leads[one],
+                one,
+            ),
+        )
+
+    def _replace(self, replicas: list[int], index: int, other: int) -> None:
+        before = replicas[index]
+        if before in self._held:
+            self._held[before] -= 1
+        self._held[other] += 1
+        if index == 0:
+            self._preferred[before] -= 1
+            self._preferred[other] += 1
+        replicas[index] = other
+
+
+def spread_as_kafka(
+    current: Mapping[TopicPartition, _Replicas], racks: Racks, draw: Callable[[int], int]
+) -> dict[TopicPartition, _Replicas]:
+    """Return the spread of Kafka's tool up to 3.9 (``AdminUtils.assignReplicasToBrokers``): round
+    robin from a random broker, followers at a growing distance, racks in turn when every broker has
+    one. Later tools shuffle (``StripedReplicaPlacer``), with the same properties.
+
+    ``draw(n)`` returns a random number below n: the first broker and the first distance of each
+    topic. Kafka's tool moves most partitions that way.
+    """
+    _check(current, racks)
+    arranged, rack_count = _arrange(racks)
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for partition in sorted(current):
+        by_topic.setdefault(partition.topic, []).append(partition)
+    found = {}
+    for partitions in by_topic.values():
+        start, shift = draw(len(arranged)), draw(len(arranged))
+        for number, partition in enumerate(partitions):
+            if number and number % len(arranged) == 0:
+                shift += 1
+            first = (number + start) % len(arranged)
+            count = len(current[partitions[0]])
+            found[partition] = _spread_one(arranged, racks, rack_count, first, shift, count)
+    return found
+
+
+def _spread_one(
+    arranged: Sequence[int], racks: Racks, rack_count: int, first: int, shift: int, count: int
+) -> _Replicas:
+    replicas = [arranged[first]]
+    size = len(arranged)
+    for step in range(rack_count * size * size):
+        if len(replicas) == count:
+            break
+        distance = 1 + (shift * rack_count + step) % (size - 1)
+        one = arranged[(first + distance) % size]
+        used = {racks[other] for other in replicas}
+        if one not in replicas and (
+            rack_count == 1 or racks[one] not in used or len(used) == rack_count
+        ):
+            replicas.append(one)
+    return tuple(replicas)
+
+
+def _arrange(racks: Racks) -> tuple[list[int], int]:
+    """Return the brokers with racks in turn, and the number of racks; 1 when racks do not count."""
+    if any(rack is None for rack in racks.values()):
+        return sorted(racks), 1
+    by_rack: dict[str, list[int]] = {}
+    for one in sorted(racks):
+        by_rack.setdefault(str(racks[one]), []).append(one)
+    rows = [by_rack[rack] for rack in sorted(by_rack)]
+    longest = max(map(len, rows))
+    arranged = [row[n] for n in range(longest) for row in rows if n < len(row)]
+    return arranged, len(rows)
+
+
+def _rack(racks: Racks, broker_id: int) -> str:
+    """Return the broker's rack; brokers without one are alone in theirs."""
+    return racks.get(broker_id) or f"\0{broker_id}"
+
+
+def _check(current: Mapping[TopicPartition, _Replicas], racks: Racks) -> None:
+    for partition, replicas in current.items():
+        if len(replicas) > len(racks):
+            raise ConfigError(
+                f"{partition.topic}-{partition.partition} has {len(replicas)} replicas: expected "
+                f"at least so many brokers, found {len(racks)}"
+            )

@@ -1,0 +1,99 @@
+"""Clusters of three real brokers: Kafka 4.3 with KRaft, and 3.9 with ZooKeeper.
+
+with three_brokers(tmp_path) as cluster:
+    cluster.bootstrap  # of the first broker
+    cluster.reassign("--list")  # Kafka's own kafka-reassign-partitions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .broker import KafkaBroker
+from .old_kafka import old_broker, run_old_tool, zookeeper
+from .tools import run_tool
+
+__all__ = ["Cluster", "three_brokers", "three_old_brokers"]
+
+OLD = "3.9"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+# Several test files run such clusters beside each other.
+SMALL_HEAP = ("-Xmx320m",)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Brokers 1 to 3.
+
+    ``log_dirs`` are the folders of each broker; ``brokers`` can be killed and started again, and
+    are empty for an old cluster. ``run_tool`` runs a tool of the same version.
+    """
+
+    bootstrap: str
+    log_dirs: Mapping[int, tuple[Path, ...]]
+    run_tool: Callable[..., str]
+    brokers: Mapping[int, KafkaBroker] = field(default_factory=dict)
+    zookeeper: str = ""
+
+    def reassign(self, *args: str) -> str:
+        """The output of Kafka's own tool."""
+        return self.run_tool(REASSIGN, "--bootstrap-server", self.bootstrap, *args)
+
+    def configs(self, *args: str) -> str:
+        """The output of kafka-configs."""
+        return self.run_tool(CONFIGS, "--bootstrap-server", self.bootstrap, *args)
+
+
+@contextmanager
+def three_brokers(
+    root: Path,
+    properties: Mapping[int, Mapping[str, object]] | None = None,
+    log_dirs: Mapping[int, int] | None = None,
+) -> Iterator[Cluster]:
+    """Kafka 4.3: broker 1 is the controller as well. ``properties`` and the number of
+    ``log_dirs`` by broker id."""
+    brokers: dict[int, KafkaBroker] = {}
+    with ExitStack() as stack:
+        for number in (1, 2, 3):
+            own = {"node.id": number} if number > 1 else {}
+            brokers[number] = KafkaBroker(
+                root / str(number),
+                join=brokers.get(1),
+                log_dirs=(log_dirs or {}).get(number, 1),
+                properties={**own, **(properties or {}).get(number, {})},
+                jvm_flags=SMALL_HEAP,
+            )
+            brokers[number].start()
+            stack.callback(brokers[number].kill)
+        yield Cluster(
+            bootstrap=brokers[1].bootstrap_servers,
+            log_dirs={number: one.log_dirs for number, one in brokers.items()},
+            run_tool=run_tool,
+            brokers=brokers,
+        )
+
+
+@contextmanager
+def three_old_brokers(
+    root: Path, properties: Mapping[str, object] | None = None
+) -> Iterator[Cluster]:
+    """Kafka 3.9 with ZooKeeper; the same ``properties`` for each broker."""
+    root.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        servers = stack.enter_context(zookeeper(OLD, root))
+        bootstraps = []
+        for number in (1, 2, 3):
+            folder = root / str(number)
+            folder.mkdir()
+            settings = {"broker.id": number, **(properties or {})}
+            bootstraps.append(stack.enter_context(old_broker(OLD, folder, servers, settings)))
+        yield Cluster(
+            bootstrap=bootstraps[0],
+            log_dirs={number: (root / str(number) / "disk",) for number in (1, 2, 3)},
+            run_tool=lambda *args: run_old_tool(OLD, *args),
+            zookeeper=servers,
+        )
