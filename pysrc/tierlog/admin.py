@@ -6,7 +6,7 @@ Works with every Kafka from 2.4 on, with ZooKeeper or KRaft. Needs the extra ``k
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -291,22 +291,30 @@ class ClusterAdmin:
     ) -> dict[Resource, dict[str, str]]:
         """Return the settings of `resources`: those that were set on the resource itself, or all in
         force. Secrets, which brokers do not tell, are left out."""
+        return {
+            resource: {
+                entry.name: entry.value
+                for entry in entries
+                if entry.value is not None
+                and (not dynamic_only or entry.config_source == _own_source(resource))
+            }
+            for resource, entries in self._described(resources)
+        }
+
+    def setting_names(self, resource: Resource) -> set[str]:
+        """Return the names of all settings that the resource has, with or without a value."""
+        return {entry.name for _, entries in self._described([resource]) for entry in entries}
+
+    def _described(self, resources: Iterable[Resource]) -> Iterator[tuple[Resource, list[Any]]]:
         from kafka.protocol.admin import DescribeConfigsRequest
 
-        found: dict[Resource, dict[str, str]] = {}
         for node_id, some in _by_node(resources).items():
             request = DescribeConfigsRequest(
                 resources=[(_KINDS[one.kind], one.name, None) for one in some], min_version=1
             )
             for resource, answer in zip(some, self._send(request, node_id).results, strict=True):
                 self._refuse(answer.error_code, str(resource), answer.error_message)
-                found[resource] = {
-                    entry.name: entry.value
-                    for entry in answer.configs
-                    if entry.value is not None
-                    and (not dynamic_only or entry.config_source == _own_source(resource))
-                }
-        return found
+                yield resource, answer.configs
 
     def change_settings(self, changes: Iterable[SettingsChange]) -> None:
         """Set and remove dynamic settings; AdminError names the first resource that is refused."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka_tools import wait_until
+from tests.kafka_tools import KafkaBroker, wait_until
 from tests.kafka_tools.clusters import Cluster, three_brokers
 from tierlog.admin import ClusterAdmin, Resource, ResourceKind
 from tierlog.cli import main
@@ -588,3 +588,67 @@ def test_wrong_usage_is_one_clear_line(
     ran = tierlog(*args)
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_the_controller_is_away_for_a_while(
+    cluster: Cluster,
+    admin: ClusterAdmin,
+    topics: Callable[[Placed], None],
+    plan: Callable[..., tuple[str, str]],
+    tierlog: Callable[..., Ran],
+) -> None:
+    topics({"foo": {0: [2, 1]}})
+    file = plan({"foo": {0: [2, 3]}})
+    assert tierlog("--execute", *file, "--throttle", str(STUCK), "--sample", "0").code == 0
+    cluster.brokers[1].kill()
+    try:
+        other = [sys.executable, "-m", "tierlog", "reassign", "--bootstrap"]
+        other += [cluster.brokers[2].bootstrap_servers, "--timeout", "2"]
+        ran = subprocess.run([*other, "--watch"], capture_output=True, text=True, check=False)
+        assert ran.returncode == 1
+        assert ran.stderr.startswith("tierlog: cluster 127.0.0.1:")
+        assert ran.stderr.count("\n") == 1
+    finally:
+        cluster.brokers[1].start()
+    wait_until(lambda: len(admin.brokers()) == 3, 60, what="broker 1 back")
+    assert tierlog("--execute", *file, "--throttle", "10M", "--sample", "0", "--wait").code == 0
+    assert is_clear(admin, "foo")
+
+
+def test_no_permission_leaves_nothing_half_set(
+    tmp_path: Path, plan: Callable[..., tuple[str, str]]
+) -> None:
+    """The settings of topics and brokers may be changed, the replicas may not."""
+    from kafka.admin import KafkaAdminClient
+
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
+        broker.create_topic("foo")
+        client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        client.create_acls([acl("ALL", "ALLOW"), acl("ALTER", "DENY")])
+        client.close()
+        out, err = io.StringIO(), io.StringIO()
+        target = ("--execute", *plan({"foo": {0: [1]}}), "--throttle", "1M", "--sample", "0")
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["reassign", "--bootstrap", broker.bootstrap_servers, *target])
+        assert code == 1
+        assert "CLUSTER_AUTHORIZATION_FAILED" in err.getvalue().splitlines()[-1]
+        assert "Successfully" not in out.getvalue()
+        with ClusterAdmin(broker.bootstrap_servers) as admin:
+            resources = [Resource(ResourceKind.BROKER, "1"), Resource(ResourceKind.TOPIC, "foo")]
+            wait_until(lambda: not any(admin.settings(resources).values()), 10, what="nothing set")
+
+
+def acl(operation: str, permission: str) -> Any:
+    from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+
+    return ACL(
+        principal="User:ANONYMOUS",
+        host="*",
+        operation=ACLOperation[operation],
+        permission_type=ACLPermissionType[permission],
+        resource_pattern=ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"),
+    )

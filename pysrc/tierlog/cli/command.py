@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from tierlog.cli.cat import cat
+from tierlog.cli.config import config
 from tierlog.cli.demo import demo
 from tierlog.cli.index import index
 from tierlog.cli.ls import ls
@@ -107,5 +108,5 @@ def tierlog() -> None:
     """Tier Apache Kafka logs to object storage, and read them back without a broker."""
 
 
-for _verb in (ls, cat, verify, index, tier, reassign, demo):
+for _verb in (ls, cat, verify, index, tier, reassign, config, demo):
     tierlog.add_command(_verb)

@@ -66,6 +66,12 @@ def test_what_producers_add_slows_the_move() -> None:
     assert leaves.seconds == 25.0
 
 
+def test_the_first_responses_of_further_peers_pass_beside_the_throttle() -> None:
+    cluster = facts(partition(1), partition(1), response=20 * MB)
+    assert estimate_move(cluster, to(0, 2) | to(1, 2), 10 * MB).seconds == 20.0
+    assert estimate_move(cluster, to(0, 2) | to(1, 3), 10 * MB).seconds == 18.0
+
+
 def test_a_change_of_order_moves_nothing() -> None:
     found = estimate_move(facts(partition(1, 2)), to(0, 2, 1), MB)
     assert (found.moved_partitions, found.move_bytes, found.seconds) == (0, 0, 0.0)

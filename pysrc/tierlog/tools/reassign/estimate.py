@@ -152,6 +152,8 @@ def _loads(
     send_rate: dict[int, float] = defaultdict(float)
     receive_rate: dict[int, float] = defaultdict(float)
     bytes_in: dict[int, float] = defaultdict(float)
+    receivers: dict[int, set[int]] = defaultdict(set)
+    senders: dict[int, set[int]] = defaultdict(set)
     for one in facts.partitions.values():
         for broker_id in one.replicas:
             bytes_in[broker_id] += one.bytes_in_per_second
@@ -164,9 +166,12 @@ def _loads(
         followers = len(new) + len(one.replicas) - 1
         share = 1.0 if one.sender in target[partition].replicas else 0.5
         send_rate[one.sender] += one.bytes_in_per_second * followers * share
+        receivers[one.sender].update(new)
         for broker_id in new:
+            senders[broker_id].add(one.sender)
             receive[broker_id] += one.size_bytes
             receive_rate[broker_id] += one.bytes_in_per_second
+    response = facts.fetch_response_max_bytes or 0
     ids = sorted({*facts.broker_ids, *bytes_in, *send, *receive})
     return tuple(
         BrokerLoad(
@@ -177,21 +182,28 @@ def _loads(
             receive_bytes_per_second=receive_rate[one],
             bytes_in_per_second=bytes_in[one],
             seconds=_slower(
-                _seconds(send[one], send_rate[one], throttle),
-                _seconds(receive[one], receive_rate[one], throttle),
+                _seconds(send[one], send_rate[one], throttle, len(receivers[one]), response),
+                _seconds(receive[one], receive_rate[one], throttle, len(senders[one]), response),
             ),
         )
         for one in ids
     )
 
 
-def _seconds(size_bytes: int, rate: float, throttle: int | None) -> float | None:
-    """Return the time until `size_bytes` and what is added meanwhile have passed the throttle."""
+def _seconds(
+    size_bytes: int, rate: float, throttle: int | None, peers: int, response_bytes: int
+) -> float | None:
+    """Return the time until `size_bytes` and what is added meanwhile have passed the throttle.
+
+    The first responses to or from all ``peers`` are permitted before the first of them is counted,
+    so all but one pass beside the throttle.
+    """
     if size_bytes == 0:
         return 0.0
     if throttle is None or throttle <= rate:
         return None
-    return size_bytes / (throttle - rate)
+    throttled = size_bytes - max(0, peers - 1) * response_bytes
+    return max(0, throttled) / (throttle - rate)
 
 
 def _slower(one: float | None, other: float | None) -> float | None:

@@ -281,24 +281,25 @@ def start_moves(
     if same_replica_count:
         _require_same_count(target, origins)
     on_step("", current)
+    settings = _ChangedSettings(admin)
     throttled: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     if throttle_bytes_per_second is not None or disk_throttle_bytes_per_second is not None:
         on_step(_VERIFY_WARNING, current)
     if throttle_bytes_per_second is not None:
         throttled, down = _involved(whole, origins, {one.broker_id for one in live})
-        _throttle_topics(admin, whole, origins, preserve_throttles)
+        _throttle_topics(settings, whole, origins, preserve_throttles)
         names = (LEADER_RATE, FOLLOWER_RATE)
-        _set_rates(admin, throttled, names, throttle_bytes_per_second, preserve_throttles)
+        _set_rates(settings, throttled, names, throttle_bytes_per_second, preserve_throttles)
         text = f"The inter-broker throttle limit was set to {throttle_bytes_per_second} B/s"
         on_step(text, current)
     if disk_throttle_bytes_per_second is not None:
         on_brokers = sorted({broker_id for _, broker_id in wanted_dirs})
         limit = disk_throttle_bytes_per_second
-        _set_rates(admin, on_brokers, (DISK_RATE,), limit, preserve_throttles)
+        _set_rates(settings, on_brokers, (DISK_RATE,), limit, preserve_throttles)
         on_step(f"The replica-alter-dir throttle limit was set to {limit} B/s", current)
     _place_new_replicas(admin, wanted_dirs, current)
-    _refuse(admin.reassign({partition: one.replicas for partition, one in target.items()}), target)
+    _reassign(admin, target, settings)
     on_step(_successfully("started partition reassignment", target, " for "), current)
     moves = _move_dirs(admin, wanted_dirs, current)
     for one in moves:
@@ -368,41 +369,101 @@ def _with_ongoing(
     return whole, origins
 
 
+class _ChangedSettings:
+    """Changes settings and remembers what they were, to undo it when nothing could be moved."""
+
+    def __init__(self, admin: ClusterAdmin) -> None:
+        self._admin = admin
+        self._before: dict[Resource, dict[str, str | None]] = {}
+
+    def read(self, resources: Iterable[Resource]) -> dict[Resource, dict[str, str]]:
+        return self._admin.settings(resources)
+
+    def change(
+        self, before: Mapping[Resource, Mapping[str, str]], changes: Iterable[SettingsChange]
+    ) -> None:
+        """Make the changes; ``before`` has the present settings of their resources."""
+        changes = list(changes)
+        for one in changes:
+            old = self._before.setdefault(one.resource, {})
+            for name in one.set:
+                old.setdefault(name, before[one.resource].get(name))
+        self._admin.change_settings(changes)
+
+    def undo(self) -> None:
+        """Bring back what was set before the first change."""
+        self._admin.change_settings(
+            SettingsChange(
+                resource=resource,
+                set={name: value for name, value in old.items() if value is not None},
+                remove=tuple(name for name, value in old.items() if value is None),
+            )
+            for resource, old in self._before.items()
+        )
+
+
+def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSettings) -> None:
+    """Start the moves. When none could be started, also undo the settings."""
+    try:
+        refused = admin.reassign({partition: one.replicas for partition, one in target.items()})
+    except AdminError:
+        settings.undo()
+        raise
+    if not refused:
+        return
+    first = min(refused)
+    text = (
+        f"the cluster refuses to move {len(refused)} of {len(target)} partitions, among them "
+        f"{partition_name(first)}: {refused[first]}"
+    )
+    if len(refused) == len(target):
+        settings.undo()
+        raise AdminError(f"{text}; nothing was changed")
+    raise AdminError(f"{text}; the others move, and throttles stay: run --verify, or --cancel")
+
+
 def _throttle_topics(
-    admin: ClusterAdmin,
+    settings: _ChangedSettings,
     target: Assignment,
     origins: Mapping[TopicPartition, tuple[int, ...]],
     preserve: bool,
 ) -> None:
     lists = throttled_replicas(origins, target)
     resources = {topic: Resource(ResourceKind.TOPIC, topic) for topic in lists}
-    before = admin.settings(resources.values()) if preserve else {}
+    before = settings.read(resources.values())
     changes = []
     for topic, throttle in lists.items():
-        known = before.get(resources[topic], {})
+        known = before[resources[topic]] if preserve else {}
         values = {
             LEADER_REPLICAS: merge_replicas(known.get(LEADER_REPLICAS), throttle.leader),
             FOLLOWER_REPLICAS: merge_replicas(known.get(FOLLOWER_REPLICAS), throttle.follower),
         }
         changes.append(SettingsChange(resource=resources[topic], set=values))
-    admin.change_settings(changes)
+    settings.change(before, changes)
 
 
 def _set_rates(
-    admin: ClusterAdmin,
+    settings: _ChangedSettings,
     broker_ids: Iterable[int],
     names: Iterable[str],
     bytes_per_second: int,
     preserve: bool,
 ) -> None:
     resources = [Resource(ResourceKind.BROKER, str(one)) for one in broker_ids]
-    before = admin.settings(resources) if preserve else {}
-    admin.change_settings(
-        SettingsChange(
-            resource=one,
-            set={name: str(bytes_per_second) for name in names if name not in before.get(one, {})},
-        )
-        for one in resources
+    before = settings.read(resources)
+    settings.change(
+        before,
+        (
+            SettingsChange(
+                resource=one,
+                set={
+                    name: str(bytes_per_second)
+                    for name in names
+                    if not (preserve and name in before[one])
+                },
+            )
+            for one in resources
+        ),
     )
 
 
@@ -461,18 +522,6 @@ def _move_dirs(
     return tuple(
         DirMove(partition=partition, broker_id=broker_id, log_dir=path)
         for (partition, broker_id), path in sorted(wanted.items())
-    )
-
-
-def _refuse(refused: Mapping[TopicPartition, str], target: Assignment) -> None:
-    if not refused:
-        return
-    first = min(refused)
-    started = len(target) - len(refused)
-    raise AdminError(
-        f"the cluster refuses to move {len(refused)} of {len(target)} partitions, among them "
-        f"{partition_name(first)}: {refused[first]}; {started} were started, their throttles stay: "
-        "run --verify, or --cancel"
     )
 
 

@@ -1,0 +1,103 @@
+"""Describes and changes dynamic settings of topics and brokers, with strict checks of KIP-73's.
+
+A broker takes any text for its own settings and fails later. Here a name must be known to the
+cluster, a rate must be a number, and a list of throttled replicas must be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from tierlog.admin import ClusterAdmin, Resource, ResourceKind, SettingsChange
+from tierlog.errors import ConfigError
+from tierlog.tools.output import parse_size
+from tierlog.tools.reassign.throttles import (
+    ALL_REPLICAS,
+    BROKER_RATES,
+    REPLICA_LISTS,
+    format_replicas,
+    parse_replicas,
+)
+
+__all__ = ["SettingRow", "change_settings", "check_setting", "describe_settings"]
+
+_QUOTA_WORDS = "max.bytes.per.second"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """A setting of a resource."""
+
+    resource: str
+    name: str
+    value: str
+
+
+def describe_settings(
+    admin: ClusterAdmin, resources: Iterable[Resource], *, all_settings: bool = False
+) -> list[SettingRow]:
+    """Return the settings that were set on the resources, or with ``all_settings`` all in force."""
+    found = admin.settings(resources, dynamic_only=not all_settings)
+    return [
+        SettingRow(resource=str(resource), name=name, value=value)
+        for resource, settings in found.items()
+        for name, value in sorted(settings.items())
+    ]
+
+
+def change_settings(
+    admin: ClusterAdmin,
+    resources: Sequence[Resource],
+    set_values: Mapping[str, str],
+    remove: Sequence[str] = (),
+) -> None:
+    """Set and remove settings of each resource.
+
+    ConfigError, before anything is changed, for a name that the cluster does not know (it names the
+    nearest one), a name that is set and removed, and a value that `check_setting` refuses.
+    """
+    both = set(set_values) & set(remove)
+    if both:
+        raise ConfigError(f"{min(both)} is both set and removed; give it once")
+    values = {name: check_setting(name, value) for name, value in set_values.items()}
+    for resource in resources:
+        known = _known_names(admin, resource)
+        for name in (*values, *remove):
+            _require_known(resource, name, known)
+    admin.change_settings(
+        SettingsChange(resource=one, set=values, remove=tuple(remove)) for one in resources
+    )
+
+
+def check_setting(name: str, value: str) -> str:
+    """Return the value as brokers take it: ``10MiB`` of a rate as bytes, ``p-r`` of a list of
+    throttled replicas as ``p:r``. ConfigError names the setting and the entry that is wrong."""
+    try:
+        if name in REPLICA_LISTS:
+            pairs = parse_replicas(value)
+            return ALL_REPLICAS if pairs is None else format_replicas(pairs)
+        if name in BROKER_RATES or name.endswith(_QUOTA_WORDS):
+            return str(parse_size(value))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    return value
+
+
+def _known_names(admin: ClusterAdmin, resource: Resource) -> set[str]:
+    """Return the names of settings that a resource may have. The default of all brokers shows only
+    what is set, so any broker answers for it. No broker shows the rates of KIP-73 unset."""
+    if resource.kind is ResourceKind.TOPIC:
+        return admin.setting_names(resource) | set(REPLICA_LISTS)
+    any_broker = str(admin.brokers()[0].broker_id)
+    asked = Resource(ResourceKind.BROKER, resource.name or any_broker)
+    return admin.setting_names(asked) | set(BROKER_RATES)
+
+
+def _require_known(resource: Resource, name: str, known: set[str]) -> None:
+    if name in known:
+        return
+    nearest = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise ConfigError(f"{resource} has no setting {name}{hint}")
