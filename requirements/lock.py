@@ -13,9 +13,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LOCKS = {
-    "run": (["kafka", "metrics"], ["build"]),
-    "test": (["arrow", "hdfs", "kafka", "metrics", "spark"], ["build", "test"]),
-    "check": (["kafka", "metrics"], ["build", "check"]),
+    "run": (["kafka", "metrics", "zookeeper"], ["build"]),
+    "test": (["arrow", "hdfs", "kafka", "metrics", "spark", "zookeeper"], ["build", "test"]),
+    "check": (["kafka", "metrics", "zookeeper"], ["build", "check"]),
 }
 
 

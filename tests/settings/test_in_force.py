@@ -145,6 +145,7 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     "tierlog.store.url": ("file://{folder}/store", tiering.store_of_the_settings),
     "tierlog.state.dir": ("{folder}/elsewhere", tiering.state_of_the_settings),
     "tierlog.bootstrap.servers": ("127.0.0.1:1", tiering.tiered),
+    "tierlog.zookeeper.connect": ("127.0.0.1:1", tiering.tiered),
     "tierlog.metadata": ("topic", tiering.tiered),
     "tierlog.include.internal.topics": (
         "true",

@@ -65,6 +65,12 @@ __all__ = ["tier"]
     help="The broker to ask what may be copied.",
 )
 @click.option(
+    "--zookeeper",
+    "tierlog_zookeeper_connect",
+    metavar="HOST:PORT",
+    help="Follow the broker's copy quota in ZooKeeper, for clusters up to 3.9.",
+)
+@click.option(
     "--cluster-id",
     "tierlog_cluster_id",
     metavar="ID",

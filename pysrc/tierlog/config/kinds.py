@@ -196,6 +196,17 @@ def servers() -> Kind:
     return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
 
 
+def zookeeper_servers() -> Kind:
+    """Servers of ZooKeeper, and the path below which the cluster lives."""
+    plain = servers()
+
+    def accepts(value: Any) -> bool:
+        return value is None or (isinstance(value, str) and plain.accepts(value.partition("/")[0]))
+
+    what = "host:port, separated by commas, and a path, as in zookeeper:2181/kafka"
+    return Kind(what=what, parse=plain.parse, accepts=accepts, show=plain.show)
+
+
 def paths() -> Kind:
     return _parts("paths separated by commas")
 

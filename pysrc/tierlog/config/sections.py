@@ -26,6 +26,7 @@ from tierlog.config.kinds import (
     text,
     true_or_false,
     whole_number,
+    zookeeper_servers,
 )
 from tierlog.errors import ConfigError
 
@@ -450,6 +451,13 @@ class TierConfig(Section):
         servers(),
         None,
         "The broker to ask for leaders, last stable offsets and deleted topics.",
+    )
+    zookeeper_connect: str | None = setting(
+        "tierlog.zookeeper.connect",
+        zookeeper_servers(),
+        None,
+        "Where a cluster up to 3.9 keeps dynamic settings: a copy quota that the broker is given "
+        "there is followed at once.",
     )
     include_internal_topics: bool = setting(
         "tierlog.include.internal.topics",

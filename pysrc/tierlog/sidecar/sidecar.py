@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tierlog.broker import BrokerClient
 from tierlog.clock import Clock, SystemClock
-from tierlog.config import Config, MetadataKind, QuotaConfig, RemoteIndexConfig, load_config
+from tierlog.config import Config, MetadataKind, QuotaConfig, RemoteIndexConfig
 from tierlog.errors import ConfigError, RemoteMetadataError, TierlogError
 from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
@@ -28,7 +28,8 @@ from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import LocalStore, open_store
-from tierlog.sidecar.changes import COPY_LIMIT, list_changes, topic_settings
+from tierlog.sidecar.changes import list_changes, topic_settings
+from tierlog.sidecar.copy_limit import CopyLimit
 from tierlog.sidecar.deleted_topics import DeletedTopics
 from tierlog.sidecar.dry_state import copy_metadata
 from tierlog.sidecar.dry_store import DryRunStore
@@ -52,6 +53,7 @@ from tierlog.tiering.delete_task import PARTITION_DELETED
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import coverage
 from tierlog.types import TopicIdPartition
+from tierlog.zookeeper import ZooKeeperSettings
 
 __all__ = ["Sidecar", "Stop", "default_state_dir"]
 
@@ -91,7 +93,8 @@ class Sidecar:
     With ``tier.bootstrap_servers`` the sidecar asks that cluster for leaders, policies and last
     stable offsets, and waits ``broker_timeout_s`` for an answer; partitions of other leaders are
     not copied. While the broker does not answer, its last answers hold, with a warning; a partition
-    without a known leader and policy is not copied. Without it the checkpoints decide.
+    without a known leader and policy is not copied. Without it the checkpoints decide. With
+    ``tier.zookeeper_connect`` it follows the broker's copy limit there, at each change.
 
     ``copy_quota`` replaces that of the settings; closing it ends a wait and the pass with a
     ClosedError. A ``dry_run`` reads and checks everything and changes nothing in the store or the
@@ -156,8 +159,15 @@ class Sidecar:
         self._deleted_topics = self._opened_deleted_topics(tier.deleted_topic_retention_ms)
         self._refused: dict[tuple[str, int, int], TierRow] = {}
         self._dry_run = dry_run
-        # The copy limit that was set in the running broker.
-        self._broker_limit: tuple[bool, int | None] = False, None
+        self._copy_limit = CopyLimit(
+            copy_quota,
+            copy_quota.limit,
+            on_change=self._events.change,
+            on_warning=self._events.warn,
+        )
+        self._broker_timeout_s = broker_timeout_s
+        self._zookeeper: ZooKeeperSettings | None = None
+        self._zookeeper_error: str | None = None
 
     def _manager_options(
         self, index_config: RemoteIndexConfig, metrics: RemoteLogMetrics | None
@@ -363,6 +373,7 @@ class Sidecar:
             for problem in seen.log.problems:
                 said.say(str(problem))
         said.state("broker", look.broker_error, "the broker answers again")
+        said.state("zookeeper", self._zookeeper_error, "ZooKeeper answers again")
         stuck = self._stuck()
         for text in stuck:
             said.say(text)
@@ -428,7 +439,7 @@ class Sidecar:
         if not changes:
             self._events.change("settings not changed: they are as before")
         self._config = config
-        self._follow_copy_limit()
+        self._copy_limit.set_own(config.quota.copy_max_bytes_per_second)
         self._settings = replace(
             self._settings, topics=config.tier.topics, topic=topic_settings(config)
         )
@@ -443,42 +454,35 @@ class Sidecar:
 
     def _follow_broker(self) -> None:
         """Use the copy limit that is set in the running broker; it wins while it is set."""
-        if self._broker is None or self._dry_run:
+        if self._broker is None or self._dry_run or self._config.tier.zookeeper_connect:
             return
         given = self._broker.dynamic_settings(self._broker_id)
-        if given is None:
-            return
-        try:
-            limit = load_config(
-                properties={key: value for key, value in given.items() if key == COPY_LIMIT},
-                source=f"dynamic settings of broker {self._broker_id}",
-            ).quota.copy_max_bytes_per_second
-        except ConfigError as error:
-            self._events.warn(str(error))
-            return
-        is_given = COPY_LIMIT in given
-        if (is_given, limit) != self._broker_limit:
-            before = self._copy_quota.limit
-            self._broker_limit = is_given, limit
-            self._follow_copy_limit()
-            source = "dynamic setting" if is_given else "no dynamic setting any more"
-            now = self._copy_quota.limit
-            self._events.change(
-                f"{COPY_LIMIT}: {_rate(before)} -> {_rate(now)}; {source} of broker "
-                f"{self._broker_id}"
-            )
+        if given is not None:
+            self._copy_limit.follow(given, self._broker_id)
 
-    def _follow_copy_limit(self) -> None:
-        is_given, limit = self._broker_limit
-        self._copy_quota.set_limit(
-            limit if is_given else self._config.quota.copy_max_bytes_per_second
+    def _follow_zookeeper(self) -> None:
+        """Follow the broker's copy limit in ZooKeeper from now on, at each change."""
+        connect = self._config.tier.zookeeper_connect
+        if connect is None or self._dry_run or self._zookeeper is not None:
+            return
+        self._zookeeper = ZooKeeperSettings(
+            connect,
+            self._broker_id,
+            on_change=lambda given: self._copy_limit.follow(given, self._broker_id),
+            on_state=self._note_zookeeper_state,
+            timeout_s=self._broker_timeout_s,
         )
+        self._undo.callback(self._zookeeper.close)
+
+    def _note_zookeeper_state(self, error: str | None) -> None:
+        self._zookeeper_error = error
 
     # -- both
 
     def _look(self) -> Look:
         if self._watch is None:
             self._watch = self._first_watch()
+        self._follow_zookeeper()
         look = self._watch.look(self._manager)
         if look.broker_error is None:
             self._follow_broker()
@@ -685,10 +689,6 @@ def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Dec
         if segment.next_base_offset is not None
         and (log.log_start_offset or 0) < segment.next_base_offset <= start_offset
     ]
-
-
-def _rate(bytes_per_second: int | None) -> str:
-    return "unlimited" if bytes_per_second is None else str(bytes_per_second)
 
 
 def _unless_off(value: int) -> int | None:
