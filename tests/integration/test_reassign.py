@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import re
+import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,39 @@ import pytest
 
 from tests.kafka_tools import KafkaBroker, wait_until
 from tests.kafka_tools.clusters import Cluster, three_brokers
-from tierlog.admin import ClusterAdmin, Resource, ResourceKind
-from tierlog.cli import main
+from tests.reassign.running import (
+    BATCH_BYTES,
+    Placed,
+    Ran,
+    create_topics,
+    is_clear,
+    lines,
+    remove_topics,
+    run_tierlog,
+    throttles,
+    wait_for_line,
+    write_plan,
+)
+from tests.reassign.writer import writing
+from tierlog.admin import ClusterAdmin, Resource, ResourceKind, SettingsChange
 from tierlog.clock import ManualClock
 from tierlog.log.checkpoint import TopicPartition
+from tierlog.tools.reassign.assignment import Assignment, Placement
+from tierlog.tools.reassign.moves import start_moves
 from tierlog.tools.reassign.throttles import (
-    BROKER_RATES,
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,
     LEADER_REPLICAS,
-    REPLICA_LISTS,
 )
 from tierlog.tools.reassign.watch import STUCK_MS, MoveWatch
 
 pytestmark = pytest.mark.integration
 
-VALUE = bytes(20_000)
-BATCH_BYTES = len(VALUE) + 72
 # A response holds one batch, so that a low throttle stops a move after it.
 SLOW = {"replica.fetch.response.max.bytes": 20_000, "replica.fetch.max.bytes": 20_000}
 STUCK = 2_000
 """A throttle in B/s under which a batch moves in ten seconds."""
-
-Placed = dict[str, dict[int, list[int]]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,116 +77,28 @@ def admin(cluster: Cluster) -> Iterator[ClusterAdmin]:
         yield client
 
 
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def tierlog(cluster: Cluster) -> Callable[..., Ran]:
-    def run(*args: str) -> Ran:
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main(["reassign", "--bootstrap", cluster.bootstrap, *args])
-        return Ran(code, out.getvalue(), err.getvalue())
-
-    return run
+    return partial(run_tierlog, "reassign", "--bootstrap", cluster.bootstrap)
 
 
 @pytest.fixture
 def topics(cluster: Cluster, admin: ClusterAdmin) -> Iterator[Callable[[Placed], None]]:
     """Creates topics with four batches in each partition; ends all moves and deletes them."""
-    from confluent_kafka import Producer
-    from kafka.admin import KafkaAdminClient, NewTopic
-
-    client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     made: set[str] = set()
 
     def create(placed: Placed) -> None:
-        client.create_topics([NewTopic(name, replica_assignments=p) for name, p in placed.items()])
         made.update(placed)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        for name, partitions in placed.items():
-            for number in partitions:
-                for _ in range(4):
-                    producer.produce(name, VALUE, partition=number)
-                    assert producer.flush(30) == 0
+        create_topics(cluster.bootstrap, placed)
 
     yield create
-    admin.reassign(dict.fromkeys(admin.reassignments()))
-    left = made & {one.topic for one in admin.partitions()}
-    client.delete_topics(list(left))
-    client.close()
-    clear(admin)
-    wait_until(lambda: not admin.partitions(made), 30, what="topics deleted")
-
-
-def clear(admin: ClusterAdmin) -> None:
-    from tierlog.admin import SettingsChange
-
-    admin.change_settings(
-        SettingsChange(resource=Resource(ResourceKind.BROKER, n), set={}, remove=BROKER_RATES)
-        for n in "123"
-    )
+    remove_topics(cluster.bootstrap, admin, made)
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Callable[..., tuple[str, str]]:
     """Writes a plan; the flag and its file."""
-
-    def write(placed: Placed, log_dirs: dict[str, list[str]] | None = None) -> tuple[str, str]:
-        partitions = [
-            {"topic": topic, "partition": number, "replicas": replicas}
-            | ({"log_dirs": log_dirs[topic]} if log_dirs and topic in log_dirs else {})
-            for topic, some in placed.items()
-            for number, replicas in some.items()
-        ]
-        path = tmp_path / "plan.json"
-        path.write_text(json.dumps({"version": 1, "partitions": partitions}))
-        return "--reassignment-json-file", str(path)
-
-    return write
-
-
-def throttles(admin: ClusterAdmin, *topics: str) -> dict[str, dict[str, str]]:
-    """What is set of KIP-73, by resource."""
-    resources = [Resource(ResourceKind.BROKER, n) for n in "123"]
-    resources += [Resource(ResourceKind.TOPIC, topic) for topic in topics]
-    names = {*BROKER_RATES, *REPLICA_LISTS}
-    found = {
-        str(resource): {name: value for name, value in settings.items() if name in names}
-        for resource, settings in admin.settings(resources).items()
-    }
-    return {resource: settings for resource, settings in found.items() if settings}
-
-
-def is_clear(admin: ClusterAdmin, *topics: str) -> bool:
-    """Brokers apply a little later what the controller has confirmed."""
-    wait_until(lambda: not throttles(admin, *topics), 10, what="no throttle left")
-    return True
-
-
-def lines(text: str) -> list[str]:
-    """Kafka's tool leaves out a line's end, writes blanks at another's and empty lines, and names
-    the topics of throttles in any order."""
-    text = text.replace("active.Clearing", "active.\nClearing")
-    text = re.sub(r"(?<=on topics )\S+", lambda match: ",".join(sorted(match[0].split(","))), text)
-    return [line.rstrip() for line in text.splitlines() if line.strip()]
-
-
-def wait_for_line(tool: Callable[..., str], part: str, file: tuple[str, str]) -> str:
-    """The output of ``--verify`` once it has `part`."""
-    out = ""
-
-    def has_part() -> bool:
-        nonlocal out
-        out = tool("--verify", *file)
-        return part in out
-
-    wait_until(has_part, 30, what=part)
-    return out
+    return partial(write_plan, tmp_path / "plan.json")
 
 
 def test_a_plan_does_what_kafkas_tool_does(
@@ -371,8 +291,6 @@ def test_throttles_of_others_are_preserved_on_request(
     plan: Callable[..., tuple[str, str]],
     tierlog: Callable[..., Ran],
 ) -> None:
-    from tierlog.admin import SettingsChange
-
     topics({"foo": {0: [1, 2], 1: [2, 1]}})
     admin.change_settings(
         [
@@ -395,6 +313,71 @@ def test_throttles_of_others_are_preserved_on_request(
     assert tierlog("--cancel", *file, preserve).code == 0
     assert "Clearing" not in tierlog("--verify", *file, preserve).out
     assert throttles(admin, "foo") == found
+
+
+class CrashError(Exception):
+    """Ends a command between two steps."""
+
+
+@pytest.mark.parametrize("last_step", ["inter-broker throttle", "started partition reassignment"])
+def test_a_crash_between_two_steps_is_completed_or_cleared(
+    admin: ClusterAdmin,
+    topics: Callable[[Placed], None],
+    plan: Callable[..., tuple[str, str]],
+    tierlog: Callable[..., Ran],
+    last_step: str,
+) -> None:
+    topics({"foo": {0: [1, 2]}})
+    target = {TopicPartition("foo", 0): Placement((1, 3))}
+
+    def crash(text: str, _: Assignment) -> None:
+        if last_step in text:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        start_moves(admin, target, throttle_bytes_per_second=STUCK, on_step=crash)
+    wait_until(lambda: len(throttles(admin, "foo")) == 4, 10, what="throttles")
+    file = plan({"foo": {0: [1, 3]}})
+    if not admin.reassignments():
+        # Nothing moves, so --verify clears what was set.
+        assert tierlog("--verify", *file).code == 1
+        assert is_clear(admin, "foo")
+    args = (*file, "--throttle", "10M", "--sample", "0", "--wait", "--interval", "0.1")
+    assert tierlog("--execute", *args).code == 0
+    assert admin.partitions(["foo"])[TopicPartition("foo", 0)].replicas == (1, 3)
+    assert is_clear(admin, "foo")
+
+
+def test_ctrl_c_leaves_move_and_throttle_and_says_so(
+    cluster: Cluster,
+    admin: ClusterAdmin,
+    topics: Callable[[Placed], None],
+    plan: Callable[..., tuple[str, str]],
+    tierlog: Callable[..., Ran],
+    tmp_path: Path,
+) -> None:
+    topics({"foo": {0: [1, 2]}})
+    file = plan({"foo": {0: [1, 3]}})
+    assert tierlog("--execute", *file, "--throttle", str(STUCK), "--sample", "0").code == 0
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-m", "tierlog", "reassign", "--bootstrap", cluster.bootstrap]
+    command += ["--watch", "--format", "json", "--interval", "0.1", "--html", str(page)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert first["partitions_moving"] == 1
+    assert process.returncode == 130
+    assert err == (
+        "interrupted: the moves go on, and their throttle stays until tierlog reassign --verify "
+        "finds them done\n"
+    )
+    assert "The move goes on" in page.read_text()
+    assert list(admin.reassignments()) == [TopicPartition("foo", 0)]
+    assert throttles(admin)["broker 1"] == {LEADER_RATE: str(STUCK), FOLLOWER_RATE: str(STUCK)}
 
 
 @pytest.mark.parametrize(
@@ -462,8 +445,6 @@ def test_a_throttle_that_never_ends_is_refused(
     plan: Callable[..., tuple[str, str]],
     tierlog: Callable[..., Ran],
 ) -> None:
-    from tests.reassign.writer import writing
-
     topics({"foo": {0: [1, 2]}})
     file = plan({"foo": {0: [1, 3]}})
     with writing(cluster, "foo", partitions=1, bytes_per_second=200_000):
@@ -630,13 +611,11 @@ def test_no_permission_leaves_nothing_half_set(
         client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
         client.create_acls([acl("ALL", "ALLOW"), acl("ALTER", "DENY")])
         client.close()
-        out, err = io.StringIO(), io.StringIO()
         target = ("--execute", *plan({"foo": {0: [1]}}), "--throttle", "1M", "--sample", "0")
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main(["reassign", "--bootstrap", broker.bootstrap_servers, *target])
-        assert code == 1
-        assert "CLUSTER_AUTHORIZATION_FAILED" in err.getvalue().splitlines()[-1]
-        assert "Successfully" not in out.getvalue()
+        ran = run_tierlog("reassign", "--bootstrap", broker.bootstrap_servers, *target)
+        assert ran.code == 1
+        assert "CLUSTER_AUTHORIZATION_FAILED" in ran.err.splitlines()[-1]
+        assert "Successfully" not in ran.out
         with ClusterAdmin(broker.bootstrap_servers) as admin:
             resources = [Resource(ResourceKind.BROKER, "1"), Resource(ResourceKind.TOPIC, "foo")]
             wait_until(lambda: not any(admin.settings(resources).values()), 10, what="nothing set")

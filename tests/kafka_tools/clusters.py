@@ -3,12 +3,17 @@
 with three_brokers(tmp_path) as cluster:
     cluster.bootstrap  # of the first broker
     cluster.reassign("--list")  # Kafka's own kafka-reassign-partitions
+
+``python -m tests.kafka_tools.clusters 3.9`` starts one by hand, until Ctrl-C.
 """
 
 from __future__ import annotations
 
+import signal
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +21,7 @@ from .broker import KafkaBroker
 from .old_kafka import old_broker, run_old_tool, zookeeper
 from .tools import run_tool
 
-__all__ = ["Cluster", "three_brokers", "three_old_brokers"]
+__all__ = ["CLUSTERS", "Cluster", "three_brokers", "three_old_brokers"]
 
 OLD = "3.9"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -97,3 +102,25 @@ def three_old_brokers(
             run_tool=lambda *args: run_old_tool(OLD, *args),
             zookeeper=servers,
         )
+
+
+CLUSTERS: dict[str, Callable[[Path], AbstractContextManager[Cluster]]] = {
+    "4.3": three_brokers,
+    OLD: three_old_brokers,
+}
+
+
+def main() -> None:
+    """Start a cluster, print where it is, and stop it on Ctrl-C."""
+    version = sys.argv[1] if sys.argv[1:] else "4.3"
+    with (
+        tempfile.TemporaryDirectory() as root,
+        CLUSTERS[version](Path(root) / "cluster") as cluster,
+        suppress(KeyboardInterrupt),
+    ):
+        print(f"Kafka {version} at {cluster.bootstrap}, files below {root}", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kafka_tools import wait_until
-from tests.kafka_tools.clusters import Cluster, three_brokers, three_old_brokers
+from tests.kafka_tools.clusters import CLUSTERS, Cluster
 from tests.reassign.writer import writing
 from tierlog.admin import ClusterAdmin, Resource, ResourceKind
 from tierlog.clock import SystemClock
@@ -229,12 +228,6 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
         )
 
 
-CLUSTERS: dict[str, Callable[[Path], AbstractContextManager[Cluster]]] = {
-    "4.3": three_brokers,
-    "3.9": three_old_brokers,
-}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -245,7 +238,10 @@ def main() -> None:
     given = parser.parse_args()
     outcomes = []
     for kafka in given.kafka or CLUSTERS:
-        with tempfile.TemporaryDirectory() as root, CLUSTERS[kafka](Path(root)) as running:
+        with (
+            tempfile.TemporaryDirectory() as root,
+            CLUSTERS[kafka](Path(root) / "cluster") as running,
+        ):
             for case in CASES:
                 if given.case and case.name not in given.case:
                     continue
