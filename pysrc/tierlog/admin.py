@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 # Numbers of the protocol: error codes, sources of settings, operations on them.
-_UNKNOWN_TOPIC, _NO_REASSIGNMENT = 3, 85
+_UNKNOWN_TOPIC, _STORAGE_ERROR, _NO_REASSIGNMENT = 3, 56, 85
 _DYNAMIC_TOPIC, _DYNAMIC_BROKER, _DYNAMIC_DEFAULT_BROKER = 1, 2, 3
 _SET, _DELETE = 0, 1
 _RETRY_MS = 200
@@ -212,32 +212,44 @@ class ClusterAdmin:
         by_topic = _by_topic(partitions)
         if not by_topic:
             return []
-        answers = self._call(
-            lambda: self._client.describe_log_dirs(by_topic, brokers=sorted(set(broker_ids)))
-        )
         return [
             Replica(
                 partition=TopicPartition(topic["name"], one["partition_index"]),
-                broker_id=answer["broker"],
+                broker_id=broker_id,
                 log_dir=log_dir["log_dir"],
                 size_bytes=one["partition_size"],
                 is_future=one["is_future_key"],
             )
-            for answer in answers
-            for log_dir in answer["log_dirs"]
+            for broker_id, log_dirs in self._log_dirs(by_topic, broker_ids)
+            for log_dir in log_dirs
             for topic in log_dir["topics"]
             for one in topic["partitions"]
         ]
 
     def log_dirs(self, broker_ids: Iterable[int]) -> dict[int, tuple[str, ...]]:
         """Return the paths of the log directories of these live brokers."""
-        answers = self._call(
-            lambda: self._client.describe_log_dirs({}, brokers=sorted(set(broker_ids)))
-        )
         return {
-            answer["broker"]: tuple(one["log_dir"] for one in answer["log_dirs"])
-            for answer in answers
+            broker_id: tuple(one["log_dir"] for one in log_dirs)
+            for broker_id, log_dirs in self._log_dirs({}, broker_ids)
         }
+
+    def _log_dirs(
+        self, by_topic: dict[str, list[int]], broker_ids: Iterable[int]
+    ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the log directories of each broker that are not offline."""
+        wanted = sorted(set(broker_ids))
+        for answer in self._call(lambda: self._client.describe_log_dirs(by_topic, brokers=wanted)):
+            broker_id, log_dirs = answer["broker"], answer["log_dirs"]
+            if not log_dirs:
+                # The client drops the error of the whole answer.
+                raise AdminError(
+                    f"cluster {self._bootstrap}: broker {broker_id} does not show its log "
+                    "directories: the ACL operation Describe on the cluster is needed"
+                )
+            online = [one for one in log_dirs if one["error_code"] != _STORAGE_ERROR]
+            for one in online:
+                self._refuse(one["error_code"], f"log directories of broker {broker_id}")
+            yield broker_id, online
 
     def reassignments(self) -> dict[TopicPartition, OngoingReassignment]:
         """Return all partitions that are moving between brokers."""

@@ -621,13 +621,46 @@ def test_no_permission_leaves_nothing_half_set(
             wait_until(lambda: not any(admin.settings(resources).values()), 10, what="nothing set")
 
 
-def acl(operation: str, permission: str) -> Any:
+def test_a_refused_setting_takes_the_others_back(
+    tmp_path: Path, plan: Callable[..., tuple[str, str]]
+) -> None:
+    """Settings of one topic may be changed, those of the other not. Neither keeps a list."""
+    from kafka.admin import KafkaAdminClient
+
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
+        broker.create_topic("bar")
+        broker.create_topic("foo")
+        client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        client.create_acls([acl("ALL", "ALLOW", "foo"), acl("ALTER_CONFIGS", "DENY", "foo")])
+        client.close()
+        target = ("--execute", *plan({"bar": {0: [1]}, "foo": {0: [1]}}), "--throttle", "1M")
+        bootstrap = ("reassign", "--bootstrap", broker.bootstrap_servers)
+        ran = run_tierlog(*bootstrap, *target, "--sample", "0")
+        assert ran.code == 1
+        assert "TOPIC_AUTHORIZATION_FAILED" in ran.err.splitlines()[-1]
+        with ClusterAdmin(broker.bootstrap_servers) as admin:
+            topics = [Resource(ResourceKind.TOPIC, name) for name in ("bar", "foo")]
+            wait_until(lambda: not any(admin.settings(topics).values()), 10, what="nothing set")
+        client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        client.create_acls([acl("ALL", "ALLOW"), acl("DESCRIBE", "DENY")])
+        client.close()
+        ran = run_tierlog(*bootstrap, *target, "--sample", "0")
+        assert ran.code == 1
+        assert "does not show its log directories" in ran.err.splitlines()[-1]
+
+
+def acl(operation: str, permission: str, topic: str = "") -> Any:
     from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
+    kind, name = (ResourceType.TOPIC, topic) if topic else (ResourceType.CLUSTER, "kafka-cluster")
     return ACL(
         principal="User:ANONYMOUS",
         host="*",
         operation=ACLOperation[operation],
         permission_type=ACLPermissionType[permission],
-        resource_pattern=ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"),
+        resource_pattern=ResourcePattern(kind, name),
     )

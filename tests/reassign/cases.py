@@ -231,8 +231,8 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--throttle", type=int, default=4_000_000)
-    parser.add_argument("--produce", type=float, default=500_000)
+    parser.add_argument("--throttle", type=int, default=10_000_000)
+    parser.add_argument("--produce", type=float, default=1_000_000)
     parser.add_argument("--kafka", choices=CLUSTERS, action="append")
     parser.add_argument("--case", choices=[one.name for one in CASES], action="append")
     given = parser.parse_args()

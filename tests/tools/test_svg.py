@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tools.svg import Bar, Dot, bar_chart, log_ticks, nice_ticks, strip_chart
+from tierlog.tools.svg import (
+    Bar,
+    Dot,
+    Line,
+    bar_chart,
+    line_chart,
+    log_ticks,
+    nice_ticks,
+    strip_chart,
+)
 
 NASTY = "<script>&\"'"
 
@@ -92,3 +101,23 @@ def test_dots_that_would_overlap_are_stacked() -> None:
 def test_nothing_to_show_is_still_a_chart() -> None:
     for chart in (bar_chart([], [], str, "t"), strip_chart([], [], str, "t")):
         ElementTree.fromstring(chart)
+
+
+def test_lines_stand_in_proportion_to_their_axes() -> None:
+    """From zero on both axes; a mark is a level across the whole chart."""
+    line = Line(series=2, label="<broker 1>", points=[(0, 0), (10, 50), (20, 100)])
+    chart = line_chart([line], [("limit", 100)], str, str, "rates")
+    root = ElementTree.fromstring(chart)
+    (drawn,) = root.iter("polyline")
+    assert drawn.attrib["class"] == "l2"
+    points = [tuple(map(float, one.split(","))) for one in drawn.attrib["points"].split()]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert x1 - x0 == pytest.approx(x2 - x1)
+    assert y0 - y1 == pytest.approx(y1 - y2)
+    (mark,) = (one for one in root.iter("line") if one.attrib["class"] == "mark")
+    assert float(mark.attrib["y1"]) == float(mark.attrib["y2"]) == y2
+    assert "&lt;broker 1&gt;" in chart
+
+
+def test_lines_without_points_make_a_chart() -> None:
+    ElementTree.fromstring(line_chart([], [], str, str, "nothing", base=1024))

@@ -94,7 +94,7 @@ class ExpirationTask:
         return Again.LATER
 
     def _is_quiet(self, seen: tuple[LogView, int]) -> bool:
-        """Return whether nothing can have changed since a run that had nothing to do."""
+        """Return whether the last run had nothing to do and nothing has changed since."""
         if self._quiet is None or self._quiet[0] is not seen[0] or self._quiet[1] != seen[1]:
             return False
         return self._tier.clock.monotonic_ms() < self._quiet_until_ms

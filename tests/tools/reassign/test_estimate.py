@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tierlog.log.checkpoint import TopicPartition
@@ -110,6 +112,12 @@ def test_fetch_responses_larger_than_the_window_are_doubtful() -> None:
         cluster = facts(partition(1), response=response)
         _, doubts = check_throttle(cluster, estimate_move(cluster, to(0, 2), MB))
         assert len(doubts) == count
+
+
+def test_partitions_of_unknown_size_are_named() -> None:
+    cluster = replace(facts(partition(1)), unknown_sizes=frozenset({TopicPartition("foo", 7)}))
+    _, doubts = check_throttle(cluster, estimate_move(cluster, to(0, 2), MB))
+    assert "the size of 1 partitions is unknown" in doubts[0]
 
 
 def test_a_throttle_above_the_network_is_doubtful() -> None:

@@ -102,6 +102,15 @@ def test_a_new_broker_gets_its_share_and_no_more() -> None:
     assert moves(current, after) == 4
 
 
+def test_ten_brokers_join_a_large_cluster() -> None:
+    """20,000 partitions on 30 brokers: each new one gets its 1,500 replicas, and nothing else
+    moves."""
+    current = topic(*[((n * 7) % 30, (n * 7 + 1) % 30, (n * 7 + 2) % 30) for n in range(20_000)])
+    after = spread_minimally(current, dict.fromkeys(range(40)))
+    assert set(Counter(one for some in after.values() for one in some).values()) == {1_500}
+    assert moves(current, after) == 15_000
+
+
 def test_two_replicas_in_a_rack_part_when_another_has_none() -> None:
     after = spread_minimally(topic((1, 2)), {1: "a", 2: "a", 3: "b"})
     assert after == topic((1, 3))

@@ -60,7 +60,7 @@ from tierlog.tools.index_checks import (
 
 __all__ = ["OBJECT_ACTIONS", "SegmentLook", "SegmentTask", "look_at_segment", "place_of"]
 
-# A row holds at most this many. A segment with more says nothing about transactions.
+# A row holds at most this many; the audit skips the transactions of a segment with more.
 _MAX_OPEN_TRANSACTIONS = 10_000
 
 _COPY_AGAIN = (

@@ -53,13 +53,14 @@ class ClusterFacts:
 
     ``fetch_response_max_bytes`` is the largest ``replica.fetch.response.max.bytes`` of the brokers,
     ``window_seconds`` the smallest quota window (``replication.quota.window.num`` times
-    ``.size.seconds``). None: unknown.
+    ``.size.seconds``). None: unknown. Partitions of ``unknown_sizes`` count as empty.
     """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     broker_ids: tuple[int, ...]
     fetch_response_max_bytes: int | None = None
     window_seconds: float | None = None
+    unknown_sizes: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +265,11 @@ def _doubts(
                 f"than their {incoming / factor:,.0f} B/s of a network of {network:,} B/s: "
                 "KIP-73 wants T < N - IN/R"
             )
+    if facts.unknown_sizes:
+        yield (
+            f"the size of {len(facts.unknown_sizes)} partitions is unknown, as their leaders or "
+            "log directories are offline: they count as empty"
+        )
     response, window = facts.fetch_response_max_bytes, facts.window_seconds
     if response is not None and window is not None and response >= throttle * window:
         yield (

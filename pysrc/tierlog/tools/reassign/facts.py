@@ -66,6 +66,7 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
         broker_ids=tuple(brokers),
         fetch_response_max_bytes=max(responses, default=None),
         window_seconds=min(windows, default=None),
+        unknown_sizes=frozenset(states.keys() - after.keys()),
     )
 
 

@@ -388,7 +388,11 @@ class _ChangedSettings:
             old = self._before.setdefault(one.resource, {})
             for name in one.set:
                 old.setdefault(name, before[one.resource].get(name))
-        self._admin.change_settings(changes)
+        try:
+            self._admin.change_settings(changes)
+        except AdminError:
+            self.undo()
+            raise
 
     def undo(self) -> None:
         """Bring back what was set before the first change."""

@@ -52,6 +52,7 @@ class _Minimal:
 
     def __init__(self, current: Mapping[TopicPartition, _Replicas], racks: Racks) -> None:
         self._racks = racks
+        self._rack_of = {one: _rack(racks, one) for one in racks}
         self.assigned = {partition: list(current[partition]) for partition in sorted(current)}
         self._held = Counter(dict.fromkeys(racks, 0))
         self._held.update(one for some in current.values() for one in some if one in racks)
@@ -68,78 +69,74 @@ class _Minimal:
         """Replace replicas that share a rack while another rack has none."""
         for replicas in self.assigned.values():
             for index in range(1, len(replicas)):
-                other = self._best(replicas, index)
-                if self._shares_rack(replicas, index) and self._is_better_rack(
-                    replicas, index, other
-                ):
-                    self._replace(replicas, index, other)
+                if self._shares_rack(replicas, index):
+                    other = self._best(replicas, index)
+                    if self._is_better_rack(replicas, index, other):
+                        self._replace(replicas, index, other)
 
     def level(self) -> None:
-        """Move replicas from the fullest to the emptiest broker while they differ by more than one
-        replica."""
-        by_broker: dict[int, set[TopicPartition]] = {one: set() for one in self._racks}
+        """Move replicas from fuller to emptier brokers until no move levels them further."""
+        mean = sum(self._held.values()) / len(self._racks)
+        # First to the mean, so that no replica moves twice; racks may leave a larger difference.
+        for floor in (mean, 0.0):
+            while self._unload_brokers(floor):
+                pass
+
+    def _unload_brokers(self, floor: float) -> bool:
+        by_broker: dict[int, list[TopicPartition]] = {one: [] for one in self._racks}
         for partition, replicas in self.assigned.items():
             for one in replicas:
-                by_broker[one].add(partition)
-        stuck: set[tuple[int, int]] = set()
-        while True:
-            pair = self._widest_pair(stuck)
-            if pair is None:
-                return
-            full, empty = pair
-            moved = next(
-                (p for p in sorted(by_broker[full]) if self._may_move(p, full, empty)), None
+                by_broker[one].append(partition)
+        fullest_first = sorted(self._racks, key=lambda one: (-self._held[one], one))
+        moved = [self._unload(one, by_broker[one], floor) for one in fullest_first]
+        return any(moved)
+
+    def _unload(self, full: int, partitions: Sequence[TopicPartition], floor: float) -> bool:
+        """Move some of a broker's `partitions` to brokers with at least two replicas less, while it
+        has more than `floor`; return whether one moved."""
+        has_moved = False
+        for partition in partitions:
+            emptiest_first = sorted(
+                (one for one in self._racks if self._held[full] - self._held[one] >= 2),
+                key=lambda one: (self._held[one], one),
             )
-            if moved is None:
-                stuck.add(pair)
-                continue
-            replicas = self.assigned[moved]
-            self._replace(replicas, replicas.index(full), empty)
-            by_broker[full].discard(moved)
-            by_broker[empty].add(moved)
-            stuck.clear()
-
-    def _widest_pair(self, stuck: set[tuple[int, int]]) -> tuple[int, int] | None:
-        """Return the brokers with the most and the fewest replicas that are not `stuck`; None when
-        all others are level."""
-        order = sorted(self._held, key=lambda one: (self._held[one], one))
-        best = None
-        for full in reversed(order):
-            for empty in order:
-                gap = self._held[full] - self._held[empty]
-                if gap < 2:
+            if not emptiest_first or self._held[full] <= floor:
+                break
+            replicas = self.assigned[partition]
+            for empty in emptiest_first:
+                if self._may_move(replicas, full, empty):
+                    self._replace(replicas, replicas.index(full), empty)
+                    has_moved = True
                     break
-                if (full, empty) not in stuck and (best is None or gap > best[0]):
-                    best = (gap, full, empty)
-                    break
-        return None if best is None else best[1:]
+        return has_moved
 
-    def _may_move(self, partition: TopicPartition, full: int, empty: int) -> bool:
-        replicas = self.assigned[partition]
+    def _may_move(self, replicas: Sequence[int], full: int, empty: int) -> bool:
         if empty in replicas:
             return False
-        others = [_rack(self._racks, one) for one in replicas if one != full]
-        before, after = _rack(self._racks, full), _rack(self._racks, empty)
-        return after not in others or before in others or before == after
+        before, after = self._rack_of[full], self._rack_of[empty]
+        if before == after:
+            return True
+        others = [self._rack_of[one] for one in replicas if one != full]
+        return after not in others or before in others
 
     def _shares_rack(self, replicas: Sequence[int], index: int) -> bool:
-        earlier = {_rack(self._racks, one) for one in replicas[:index]}
-        return _rack(self._racks, replicas[index]) in earlier
+        rack = self._rack_of[replicas[index]]
+        return any(self._rack_of[one] == rack for one in replicas[:index])
 
     def _is_better_rack(self, replicas: Sequence[int], index: int, other: int) -> bool:
-        taken = {_rack(self._racks, one) for n, one in enumerate(replicas) if n != index}
-        return _rack(self._racks, other) not in taken
+        taken = {self._rack_of[one] for n, one in enumerate(replicas) if n != index}
+        return self._rack_of[other] not in taken
 
     def _best(self, replicas: Sequence[int], index: int) -> int:
         """Return the broker for the replica at `index`: a new rack first, then few replicas, then
         for the first replica few preferred leaderships."""
         kept = [one for n, one in enumerate(replicas) if n != index]
-        taken = {_rack(self._racks, one) for one in kept if one in self._racks}
+        taken = {self._rack_of[one] for one in kept if one in self._rack_of}
         leads = self._preferred if index == 0 else Counter[int]()
         return min(
             (one for one in self._racks if one not in kept),
             key=lambda one: (
-                _rack(self._racks, one) in taken,
+                self._rack_of[one] in taken,
                 self._held[one] - (one == replicas[index]),
                 leads[one],
                 one,
