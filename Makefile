@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test quick check prose-sample bench proofs reassign-cases models spark-versions reliability fmt lock clean build
+.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate models spark-versions reliability fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,7 +34,7 @@ test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)
 	$(BIN)/python -m pytest $(WORKERS)
 
 # What starts a JVM or a server, builds wheels or times something is left to `make test`.
-SLOW_FOLDERS := integration kafka_tools packaging reliability settings spark test_benches.py
+SLOW_FOLDERS := integration kafka_tools packaging reliability settings simulation spark test_benches.py
 
 quick: build $(STAMPS)/test $(STAMPS)/check  ## the tests that a developer runs every few minutes
 	cargo test --locked --quiet -p tierlog-core --lib
@@ -93,6 +93,11 @@ SEED ?= $(shell echo $$RANDOM)
 reliability: build $(STAMPS)/test  ## kill the manager at every point, CYCLES times, and compare what is left (SEED repeats a run)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.reliability.matrix --cycles $(CYCLES) --seed $(SEED)
 	$(BIN)/python -m pytest -q tests/reliability/test_bad_stores.py tests/reliability/test_bad_uploads.py
+
+SEEDS ?= 2000
+
+simulate: build $(STAMPS)/test  ## sidecars, silent brokers, a failing store: SEEDS runs from one seed each (FIRST is the first)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(or $(FIRST),0)
 
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all

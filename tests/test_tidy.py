@@ -159,6 +159,7 @@ TEST_ROOMS = {
     "packaging": "wheels",
     "reliability": "promises, over faults",
     "settings": "every setting",
+    "simulation": "sidecars over simulated brokers and a failing store",
     "spark": "spark_udfs",
 }
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,6 +215,60 @@ def test_an_interrupted_copy_is_finished_or_removed_by_the_next_leader(
     assert node.told.of(Happened.COPY_REMOVED) == [half.start_offset, gone.start_offset]
     assert node.told.of(Happened.COPIED) == [half.start_offset, gone.start_offset]
     node.manager.run_until_idle()
+    assert node.states(log) == [FINISHED] * 3
+    assert len(node.objects()) == 6
+
+
+def test_an_interrupted_copy_that_cannot_be_settled_is_not_copied_beside_it(
+    node: Node, tmp_path: Path
+) -> None:
+    """Later it may be finished after all: then the segment would be stored twice."""
+    log = GoldenLog(tmp_path, "epochs-0")
+    node.lead(log)
+    node.manager.run_until_idle()
+    first, *others = node.metadata.list(log.partition)
+    interrupted = InMemoryRemoteLogMetadataManager()
+    interrupted.add(replace(first, state=STARTED))
+    for other in others:
+        node.storage.delete_log_segment_data(other)
+    node.metadata = interrupted
+    node.restart()
+    for name in ("head", "get_range"):
+        node.store.refuses[name] = lambda key: first.segment_id.id in key
+    node.lead(log, EPOCH + 1)
+    for _ in range(3):
+        while node.manager.copy_pool.run_due():
+            pass
+        node.clock.advance(31_000)
+    assert set(node.told.of(Happened.NOT_SETTLED)) == {first.start_offset}
+    assert first.start_offset not in node.told.of(Happened.COPIED)
+    node.store.refuses.clear()
+    node.pass_time()
+    assert node.states(log) == [FINISHED] * 3
+    assert len(node.objects()) == 6
+
+
+def test_a_copy_that_ends_with_an_unexpected_error_is_settled_before_the_next(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that is short, a bug: the pool runs the task again, and the objects may be stored."""
+    log = GoldenLog(tmp_path, "epochs-0")
+    real, failures = node.storage.copy_log_segment_data, [MemoryError()]
+
+    def copy(*args: Any, **options: Any) -> Any:
+        result = real(*args, **options)
+        if failures:
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(node.storage, "copy_log_segment_data", copy)
+    node.lead(log)
+    # The expiration task, which removes interrupted copies, comes later.
+    for _ in range(3):
+        while node.manager.copy_pool.run_due():
+            pass
+        node.clock.advance(31_000)
+    assert node.told.of(Happened.COPY_RESUMED) == [0]
     assert node.states(log) == [FINISHED] * 3
     assert len(node.objects()) == 6
 

@@ -79,6 +79,7 @@ class CopyTask:
         self._work = work
         self._tier = work.tier
         self._copied: Coverage | None = None
+        self._unsettled: tuple[RemoteLogSegmentMetadata, ...] = ()
         self._producers: ProducerStates | None = None
         self._refused: dict[int, Refusal] = {}
         self._check = StoreCheck(work)
@@ -106,8 +107,9 @@ class CopyTask:
         except FencedLeaderError:
             self._work.report_fenced()
             return Again.NEVER
-        except (TierlogError, OSError):
-            # The state of the last copy is unknown; the next run reads the metadata.
+        except BaseException:
+            # The state of the last copy is unknown; the next run reads the metadata. That holds
+            # for every error: the pool runs the task again after any.
             self._copied = None
             self._show_known_lag(view)
             # A full store refuses the claim, too, before any segment is copied.
@@ -131,14 +133,19 @@ class CopyTask:
         candidates = [
             segment
             for decision in decisions
-            if decision.eligible and (segment := self._find_copyable(decision.segment, view))
+            if decision.eligible
+            and not self._is_unsettled(decision.segment)
+            and (segment := self._find_copyable(decision.segment, view))
         ]
+        if self._unsettled:
+            # The next run tries again to settle them.
+            self._copied = None
         if not candidates:
             if copied is not None:
                 self._check.drop_replaced(copied)
             self._check.clean(view)
             waits = any(decision.reason is Ineligible.COPY_LAG for decision in decisions)
-            self._nothing_to_do_in = None if waits else view
+            self._nothing_to_do_in = None if waits or self._unsettled else view
             return Again.LATER
         self._nothing_to_do_in = None
         refused = len(self._refused)
@@ -167,8 +174,7 @@ class CopyTask:
         work.claim()
         segments = self._tier.metadata.list(work.partition)
         unfinished = [segment for segment in segments if segment.state in _UNFINISHED]
-        for segment in unfinished:
-            self._resume_copy(segment)
+        self._unsettled = tuple(one for one in unfinished if not self._resume_copy(one))
         if unfinished:
             segments = self._tier.metadata.list(work.partition)
         work.take_over()
@@ -177,11 +183,22 @@ class CopyTask:
             return None
         return work.copied_offsets(segments, view.log.leader_epochs)
 
-    def _resume_copy(self, segment: RemoteLogSegmentMetadata) -> None:
+    def _is_unsettled(self, segment: SegmentFiles) -> bool:
+        """Return whether an interrupted copy may still become a copy of these offsets: a second one
+        would be stored beside it."""
+        next_base = segment.next_base_offset
+        return any(
+            segment.base_offset <= one.end_offset
+            and (next_base is None or one.start_offset < next_base)
+            for one in self._unsettled
+        )
+
+    def _resume_copy(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Finish or remove an interrupted copy; False when neither is certain."""
         work = self._work
         if not work.copy_begins(segment.segment_id.id):
-            # The expiration task deletes this segment.
-            return
+            # The expiration task is at work on this segment.
+            return False
         try:
             finished = self._resume(segment)
         except FencedLeaderError:
@@ -190,10 +207,11 @@ class CopyTask:
             # The store does not answer, or the expiration task deleted the segment. The expiration
             # task tries again.
             self._report(Happened.NOT_SETTLED, segment, str(error))
-            return
+            return False
         finally:
             work.copy_ended(segment.segment_id.id)
         self._report(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
+        return True
 
     def _resume(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         work, copier = self._work, self._tier.copier

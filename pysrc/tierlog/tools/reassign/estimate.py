@@ -154,7 +154,6 @@ def _loads(
     receive_rate: dict[int, float] = defaultdict(float)
     bytes_in: dict[int, float] = defaultdict(float)
     receivers: dict[int, set[int]] = defaultdict(set)
-    senders: dict[int, set[int]] = defaultdict(set)
     for one in facts.partitions.values():
         for broker_id in one.replicas:
             bytes_in[broker_id] += one.bytes_in_per_second
@@ -169,10 +168,8 @@ def _loads(
         send_rate[one.sender] += one.bytes_in_per_second * followers * share
         receivers[one.sender].update(new)
         for broker_id in new:
-            senders[broker_id].add(one.sender)
             receive[broker_id] += one.size_bytes
             receive_rate[broker_id] += one.bytes_in_per_second
-    response = facts.fetch_response_max_bytes or 0
     ids = sorted({*facts.broker_ids, *bytes_in, *send, *receive})
     return tuple(
         BrokerLoad(
@@ -183,8 +180,8 @@ def _loads(
             receive_bytes_per_second=receive_rate[one],
             bytes_in_per_second=bytes_in[one],
             seconds=_slower(
-                _seconds(send[one], send_rate[one], throttle, len(receivers[one]), response),
-                _seconds(receive[one], receive_rate[one], throttle, len(senders[one]), response),
+                _seconds(facts, send[one], send_rate[one], throttle, len(receivers[one])),
+                _seconds(facts, receive[one], receive_rate[one], throttle),
             ),
         )
         for one in ids
@@ -192,19 +189,33 @@ def _loads(
 
 
 def _seconds(
-    size_bytes: int, rate: float, throttle: int | None, peers: int, response_bytes: int
+    facts: ClusterFacts, size_bytes: int, rate: float, throttle: int | None, receivers: int = 1
 ) -> float | None:
     """Return the time until `size_bytes` and what is added meanwhile have passed the throttle.
 
-    The first responses to or from all ``peers`` are permitted before the first of them is counted,
-    so all but one pass beside the throttle.
+    The first responses to all ``receivers`` are permitted before the first of them is counted, so
+    all but one pass beside the throttle.
     """
     if size_bytes == 0:
         return 0.0
     if throttle is None or throttle <= rate:
         return None
-    throttled = size_bytes - max(0, peers - 1) * response_bytes
-    return max(0, throttled) / (throttle - rate)
+    throttled = size_bytes - (receivers - 1) * (facts.fetch_response_max_bytes or 0)
+    free = throttle - rate
+    return max(0, throttled) / max(free / 2, free - _unused(facts, throttle))
+
+
+def _unused(facts: ClusterFacts, throttle: int) -> float:
+    """Return the bytes per second of a throttle that stay unused.
+
+    A broker divides by the time since its oldest sample, not since the one before it, so on average
+    half a response per window is counted too much. With larger responses than the window permits,
+    single responses decide and nothing is certain.
+    """
+    response, window = facts.fetch_response_max_bytes, facts.window_seconds
+    if response is None or window is None or response >= throttle * window:
+        return 0.0
+    return response / (2 * window)
 
 
 def _slower(one: float | None, other: float | None) -> float | None:

@@ -21,6 +21,7 @@ from tierlog.admin import (
     ResourceKind,
     SettingsChange,
 )
+from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ConfigError
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.tools.reassign.assignment import (
@@ -348,6 +349,8 @@ def _require_same_count(
             )
 
 
+# How long the metadata cache of a broker may be behind the controller.
+_CACHE_MS = 5_000
 _VERIFY_WARNING = (
     "Warning: You must run --verify periodically, until the reassignment completes, to ensure the "
     "throttle is removed."
@@ -530,7 +533,11 @@ def _move_dirs(
 
 
 def verify_moves(
-    admin: ClusterAdmin, target: Assignment, *, preserve_throttles: bool = False
+    admin: ClusterAdmin,
+    target: Assignment,
+    *,
+    preserve_throttles: bool = False,
+    clock: Clock | None = None,
 ) -> Status:
     """Return the status of each move of `target`.
 
@@ -538,17 +545,29 @@ def verify_moves(
     topics are removed, unless ``preserve_throttles``.
     """
     ongoing = admin.reassignments()
-    states = admin.partitions({one.topic for one in target})
-    partitions = tuple(
-        _partition_status(partition, one.replicas, ongoing.get(partition), states.get(partition))
-        for partition, one in sorted(target.items())
-    )
+    clock = clock or SystemClock()
+    give_up_ms = clock.monotonic_ms() + _CACHE_MS
+    while True:
+        states = admin.partitions({one.topic for one in target})
+        partitions = tuple(
+            _partition_status(one, placed.replicas, ongoing.get(one), states.get(one))
+            for one, placed in sorted(target.items())
+        )
+        if clock.monotonic_ms() >= give_up_ms or not any(map(_may_be_behind, partitions)):
+            break
+        clock.sleep(_CACHE_MS // 10)
     dir_moves = _dir_moves(admin, target)
     is_moving = bool(ongoing) or any(one.status is MoveStatus.MOVING for one in dir_moves)
     cleared = None
     if not is_moving and not preserve_throttles:
         cleared = clear_throttles(admin, target)
     return Status(partitions=partitions, dir_moves=dir_moves, is_moving=is_moving, cleared=cleared)
+
+
+def _may_be_behind(one: PartitionStatus) -> bool:
+    """Return whether the broker may not know yet that the old replicas are gone: its metadata cache
+    is behind the controller for a moment after a move."""
+    return one.status is MoveStatus.FAILED and set(one.target) < set(one.replicas)
 
 
 def _partition_status(
