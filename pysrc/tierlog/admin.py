@@ -400,8 +400,9 @@ def _operations(change: SettingsChange) -> list[tuple[str, int, str | None]]:
 
 
 def _text(error: Any) -> str:
-    """Return the name and the text of an error of the client."""
+    """Return the name and the text of an error of the client. That of a broker's answer is told by
+    its kind; the client adds the whole answer."""
     kind = error if isinstance(error, type) else type(error)
-    text = str(getattr(error, "description", "")) if isinstance(error, type) else str(error)
     name = getattr(kind, "message", "") or kind.__name__
+    text = getattr(kind, "description", "") or str(error)
     return f"{name}: {text}" if text and text != name else name

@@ -59,7 +59,7 @@ def wait_for_settings(
     config: Callable[..., Ran], resource: tuple[str, str], wanted: list[str]
 ) -> None:
     """A broker applies a little later what the controller has confirmed."""
-    wait_until(lambda: settings(config, *resource) == wanted, 10, what="settings")
+    wait_until(lambda: settings(config, *resource) == wanted, 60, what="settings")
 
 
 def test_kafkas_tool_sees_what_was_set_and_removed(

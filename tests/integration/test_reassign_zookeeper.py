@@ -36,7 +36,7 @@ AFTER: Placed = {"foo": {0: [3, 2], 1: [1, 2]}, "bar": {0: [3]}}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with three_old_brokers(tmp_path_factory.mktemp("old") / "cluster", SLOW) as running:
-        create_topics(running.bootstrap, BEFORE)
+        create_topics(running.bootstrap, BEFORE, batches=40)
         yield running
 
 
@@ -60,7 +60,7 @@ def test_a_plan_does_what_kafkas_tool_does(
         started = lines(tool("--execute", *file, "--throttle", str(STUCK)))
         # The tool of 3.9 prints "any" for each directory, that of 4.3 prints the directory.
         started = [re.sub(r',"log_dirs":\[[^]]*\]', "", line) for line in started]
-        wait_until(lambda: len(admin.reassignments()) == 2, 10, what="two partitions that move")
+        wait_until(lambda: len(admin.reassignments()) == 2, 60, what="two partitions that move")
         state = (throttles(admin, *BEFORE), admin.reassignments())
         verified = lines(tool("--verify", *file))
         cancelled = lines(tool("--cancel", *file))
@@ -73,7 +73,7 @@ def test_a_plan_does_what_kafkas_tool_does(
                 for number, replicas in some.items()
             }
         )
-        wait_until(lambda: not admin.reassignments(), 10, what="the old order")
+        wait_until(lambda: not admin.reassignments(), 60, what="the old order")
     for mine, kafkas in zip(seen["tierlog"], seen["kafka"], strict=True):
         assert mine == kafkas
 
@@ -84,7 +84,7 @@ def test_a_move_ends_and_leaves_no_throttle(
     file = write_plan(tmp_path / "plan.json", AFTER)
     ran = run_tierlog(
         *("reassign", "--bootstrap", cluster.bootstrap, "--execute", *file, "--wait"),
-        *("--throttle", "50K", "--sample", "0.2", "--interval", "0.2"),
+        *("--throttle", "10M", "--sample", "0.2", "--interval", "0.2"),
     )
     assert ran.code == 0, ran.err
     found = {one: state.replicas for one, state in admin.partitions(BEFORE).items()}

@@ -165,7 +165,7 @@ def is_in_sync(admin: ClusterAdmin, topic: str) -> bool:
 def throttles_left_at_last(admin: ClusterAdmin, topic: str) -> tuple[str, ...]:
     """The throttles that are left when the brokers have applied what the controller confirmed."""
     try:
-        wait_until(lambda: not throttles_left(admin, topic), 10, what="no throttle")
+        wait_until(lambda: not throttles_left(admin, topic), 60, what="no throttle")
     except TimeoutError:
         return throttles_left(admin, topic)
     return ()
@@ -197,7 +197,7 @@ def same_bytes(cluster: Cluster, topic: str, case: Case) -> bool:
 
     try:
         # A follower in sync may still have the last batch to fetch.
-        wait_until(are_same, 30, what="replicas with the same bytes")
+        wait_until(are_same, 60, what="replicas with the same bytes")
     except TimeoutError:
         return False
     return True

@@ -39,8 +39,8 @@ def run_tierlog(*args: str) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
-def create_topics(bootstrap: str, placed: Placed) -> None:
-    """Create topics with four batches in each partition."""
+def create_topics(bootstrap: str, placed: Placed, batches: int) -> None:
+    """Create topics with `batches` batches in each partition."""
     from confluent_kafka import Producer
     from kafka.admin import KafkaAdminClient, NewTopic
 
@@ -50,7 +50,7 @@ def create_topics(bootstrap: str, placed: Placed) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for name, partitions in placed.items():
         for number in partitions:
-            for _ in range(4):
+            for _ in range(batches):
                 producer.produce(name, VALUE, partition=number)
                 assert producer.flush(30) == 0
 
@@ -67,7 +67,7 @@ def remove_topics(bootstrap: str, admin: ClusterAdmin, names: Collection[str]) -
         SettingsChange(resource=Resource(ResourceKind.BROKER, n), set={}, remove=BROKER_RATES)
         for n in "123"
     )
-    wait_until(lambda: not admin.partitions(names), 30, what="topics deleted")
+    wait_until(lambda: not admin.partitions(names), 60, what="topics deleted")
 
 
 def write_plan(
@@ -98,7 +98,7 @@ def throttles(admin: ClusterAdmin, *topics: str) -> dict[str, dict[str, str]]:
 
 def is_clear(admin: ClusterAdmin, *topics: str) -> bool:
     """Brokers apply a little later what the controller has confirmed."""
-    wait_until(lambda: not throttles(admin, *topics), 10, what="no throttle left")
+    wait_until(lambda: not throttles(admin, *topics), 60, what="no throttle left")
     return True
 
 
@@ -119,5 +119,5 @@ def wait_for_line(tool: Callable[..., str], part: str, file: tuple[str, str]) ->
         out = tool("--verify", *file)
         return part in out
 
-    wait_until(has_part, 30, what=part)
+    wait_until(has_part, 60, what=part)
     return out

@@ -222,5 +222,5 @@ def _check(current: Mapping[TopicPartition, _Replicas], racks: Racks) -> None:
         if len(replicas) > len(racks):
             raise ConfigError(
                 f"{partition.topic}-{partition.partition} has {len(replicas)} replicas: expected "
-                f"at least so many brokers, found {len(racks)}"
+                f"at least that many brokers, found {len(racks)}"
             )
