@@ -14,11 +14,20 @@ from tests.kafka_tools.old_kafka import zookeeper
 from tierlog.errors import ConfigError
 from tierlog.zookeeper import ZooKeeperError, ZooKeeperSettings, parse_config_node
 
+PATIENCE_S = 60
 OWN, DEFAULT = "/config/brokers/7", "/config/brokers/<default>"
 
 
 def node(**config: str) -> bytes:
     return json.dumps({"version": 1, "config": config}).encode()
+
+
+def watch(
+    servers: str, seen: list[Mapping[str, str]], states: list[str | None]
+) -> ZooKeeperSettings:
+    return ZooKeeperSettings(
+        servers, 7, on_change=seen.append, on_state=states.append, timeout_s=PATIENCE_S
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +44,24 @@ def test_the_brokers_settings_win_over_the_default_at_each_change(servers: str) 
     states: list[str | None] = []
     writer: Any = KazooClient(hosts=servers)
     writer.start()
-    watched = ZooKeeperSettings(servers, 7, on_change=seen.append, on_state=states.append)
+    watched = watch(servers, seen, states)
     try:
-        wait_until(lambda: seen == [{}], 60, what="no settings")
+        wait_until(lambda: seen == [{}], PATIENCE_S, what="no settings")
         writer.create(DEFAULT, node(quota="1", other="2"), makepath=True)
-        wait_until(lambda: seen[-1] == {"quota": "1", "other": "2"}, 60, what="the default")
+        wait_until(lambda: seen[-1] == {"quota": "1", "other": "2"}, PATIENCE_S, what="the default")
         writer.create(OWN, node(quota="3"))
-        wait_until(lambda: seen[-1] == {"quota": "3", "other": "2"}, 60, what="its own")
+        wait_until(lambda: seen[-1] == {"quota": "3", "other": "2"}, PATIENCE_S, what="its own")
         writer.set(OWN, b"{")
-        wait_until(lambda: states[-1] is not None, 60, what="an unreadable node")
+        wait_until(lambda: states[-1] is not None, PATIENCE_S, what="an unreadable node")
         assert str(states[-1]).startswith(f"ZooKeeper node {OWN}: expected JSON")
         assert seen[-1] == {"quota": "3", "other": "2"}, "the last settings hold"
         writer.set(OWN, node(quota="4"))
-        wait_until(lambda: seen[-1] == {"quota": "4", "other": "2"}, 60, what="a change")
+        wait_until(lambda: seen[-1] == {"quota": "4", "other": "2"}, PATIENCE_S, what="a change")
         assert states[-1] is None
         writer.delete(OWN)
-        wait_until(lambda: seen[-1] == {"quota": "1", "other": "2"}, 60, what="the default again")
+        wait_until(
+            lambda: seen[-1] == {"quota": "1", "other": "2"}, PATIENCE_S, what="the default again"
+        )
     finally:
         watched.close()
         writer.stop()
@@ -62,10 +73,10 @@ def test_a_server_that_goes_away_is_reported(tmp_path: Path) -> None:
     seen: list[Mapping[str, str]] = []
     states: list[str | None] = []
     with zookeeper("3.9", tmp_path) as servers:
-        watched = ZooKeeperSettings(servers, 7, on_change=seen.append, on_state=states.append)
-        wait_until(lambda: seen == [{}], 60, what="no settings")
+        watched = watch(servers, seen, states)
+        wait_until(lambda: seen == [{}], PATIENCE_S, what="no settings")
     try:
-        wait_until(lambda: bool(states and states[-1]), 60, what="an error")
+        wait_until(lambda: bool(states and states[-1]), PATIENCE_S, what="an error")
         assert states[-1] == f"ZooKeeper {servers} does not answer; the last settings hold"
         assert seen == [{}]
     finally:

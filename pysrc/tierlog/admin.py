@@ -148,7 +148,8 @@ class ClusterAdmin:
         self._bootstrap = bootstrap
         self._clock = clock or SystemClock()
         self._timeout_ms = timeout_ms = int(timeout_s * 1000)
-        self._client: Any = self._call(
+        self._client: Any = None
+        self._client = self._call(
             lambda: KafkaAdminClient(
                 bootstrap_servers=bootstrap.split(","),
                 client_id="tierlog",
@@ -355,12 +356,21 @@ class ClusterAdmin:
         while True:
             try:
                 return request()
-            except (self._errors.KafkaConnectionError, self._errors.NodeNotReadyError) as error:
-                if self._clock.monotonic_ms() >= give_up_ms:
-                    raise AdminError(f"cluster {self._bootstrap}: {_text(error)}") from error
-                self._clock.sleep(_RETRY_MS)
             except (self._errors.KafkaError, OSError, RuntimeError) as error:
-                raise AdminError(f"cluster {self._bootstrap}: {_text(error)}") from error
+                is_over = self._clock.monotonic_ms() >= give_up_ms
+                if is_over or not self._may_pass(error):
+                    raise AdminError(f"cluster {self._bootstrap}: {_text(error)}") from error
+                if self._client is not None:
+                    # The client would ask a controller that has died for ever.
+                    self._client._controller_id = None
+                self._clock.sleep(_RETRY_MS)
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Return whether another attempt may reach a broker, or the next controller."""
+        if isinstance(error, self._errors.UnknownBrokerIdError):
+            return self._client is not None and error.args == (self._client._controller_id,)
+        passing = (self._errors.KafkaConnectionError, self._errors.NodeNotReadyError)
+        return isinstance(error, passing)
 
     def _refuse(self, code: int, what: str, message: str | None = None) -> None:
         if code:

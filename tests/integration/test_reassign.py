@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,9 +20,11 @@ from tests.reassign.running import (
     BATCH_BYTES,
     Placed,
     Ran,
+    collected_leaks,
     create_topics,
     is_clear,
     lines,
+    move_back,
     remove_topics,
     run_tierlog,
     throttles,
@@ -59,13 +59,16 @@ BATCHES = 40
 """More than can move under it while a test runs on a busy machine."""
 
 
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_leaks_of_the_client() -> Iterator[None]:
-    """Collect them before the tests of other modules, where they are errors."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    with collected_leaks():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +151,7 @@ def test_a_plan_does_what_kafkas_tool_does(
         again = lines(tool("--cancel", *file))
         seen[who] = [started, listed, verified, state, cancelled, after, again]
         # A changed order is not cancelled, and cancelling a move changes the order, too.
-        admin.reassign(
-            {
-                TopicPartition(topic, number): tuple(replicas)
-                for topic, some in before.items()
-                for number, replicas in some.items()
-            }
-        )
-        wait_until(lambda: not admin.reassignments(), 60, what="the old order")
+        move_back(admin, before)
     for ours, kafkas in zip(seen["tierlog"], seen["kafka"], strict=True):
         assert ours == kafkas
 
@@ -606,17 +602,9 @@ def test_no_permission_leaves_nothing_half_set(
     tmp_path: Path, plan: Callable[..., tuple[str, str]]
 ) -> None:
     """The settings of topics and brokers may be changed, the replicas may not."""
-    from kafka.admin import KafkaAdminClient
-
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
+    with KafkaBroker(tmp_path / "kafka", properties=AUTHORIZER) as broker:
         broker.create_topic("foo")
-        client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        client.create_acls([acl("ALL", "ALLOW"), acl("ALTER", "DENY")])
-        client.close()
+        create_acls(broker, acl("ALL", "ALLOW"), acl("ALTER", "DENY"))
         target = ("--execute", *plan({"foo": {0: [1]}}), "--throttle", "1M", "--sample", "0")
         ran = run_tierlog("reassign", "--bootstrap", broker.bootstrap_servers, *target)
         assert ran.code == 1
@@ -631,18 +619,10 @@ def test_a_refused_setting_takes_the_others_back(
     tmp_path: Path, plan: Callable[..., tuple[str, str]]
 ) -> None:
     """Settings of one topic may be changed, those of the other not. Neither keeps a list."""
-    from kafka.admin import KafkaAdminClient
-
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
+    with KafkaBroker(tmp_path / "kafka", properties=AUTHORIZER) as broker:
         broker.create_topic("bar")
         broker.create_topic("foo")
-        client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        client.create_acls([acl("ALL", "ALLOW", "foo"), acl("ALTER_CONFIGS", "DENY", "foo")])
-        client.close()
+        create_acls(broker, acl("ALL", "ALLOW", "foo"), acl("ALTER_CONFIGS", "DENY", "foo"))
         target = ("--execute", *plan({"bar": {0: [1]}, "foo": {0: [1]}}), "--throttle", "1M")
         bootstrap = ("reassign", "--bootstrap", broker.bootstrap_servers)
         ran = run_tierlog(*bootstrap, *target, "--sample", "0")
@@ -651,9 +631,7 @@ def test_a_refused_setting_takes_the_others_back(
         with ClusterAdmin(broker.bootstrap_servers) as admin:
             topics = [Resource(ResourceKind.TOPIC, name) for name in ("bar", "foo")]
             wait_until(lambda: not any(admin.settings(topics).values()), 60, what="nothing set")
-        client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        client.create_acls([acl("ALL", "ALLOW"), acl("DESCRIBE", "DENY")])
-        client.close()
+        create_acls(broker, acl("ALL", "ALLOW"), acl("DESCRIBE", "DENY"))
         ran = run_tierlog(*bootstrap, *target, "--sample", "0")
         assert ran.code == 1
         assert ran.err == (
@@ -666,6 +644,14 @@ def test_a_refused_setting_takes_the_others_back(
             pytest.raises(AdminError, match="broker 1 does not show its log directories"),
         ):
             admin.log_dirs([1])
+
+
+def create_acls(broker: KafkaBroker, *acls: Any) -> None:
+    from kafka.admin import KafkaAdminClient
+
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    client.create_acls(acls)
+    client.close()
 
 
 def acl(operation: str, permission: str, topic: str = "") -> Any:

@@ -17,6 +17,7 @@ from tests.reassign.running import (
     create_topics,
     is_clear,
     lines,
+    move_back,
     run_tierlog,
     throttles,
     write_plan,
@@ -66,14 +67,7 @@ def test_a_plan_does_what_kafkas_tool_does(
         cancelled = lines(tool("--cancel", *file))
         assert is_clear(admin, *BEFORE)
         seen[who] = [started, state, verified, cancelled]
-        admin.reassign(
-            {
-                TopicPartition(topic, number): tuple(replicas)
-                for topic, some in BEFORE.items()
-                for number, replicas in some.items()
-            }
-        )
-        wait_until(lambda: not admin.reassignments(), 60, what="the old order")
+        move_back(admin, BEFORE)
     for mine, kafkas in zip(seen["tierlog"], seen["kafka"], strict=True):
         assert mine == kafkas
 

@@ -62,8 +62,8 @@ class KafkaBroker:
     `properties` are added to (and win over) server.properties. `tiered_dir` switches tiered storage
     on, with Kafka's LocalTieredStorage writing below it. Small segments: topics may be given
     `internal.segment.bytes`, as `segment.bytes` below 1 MiB is refused. `jvm_flags` go to its JVM.
-    With `join` it is a further broker, without a controller, of the cluster that one is the
-    controller of; it needs a `node.id` other than 1 in its `properties`.
+    With `join` it is a further broker of the cluster that one is the controller of, and with
+    `votes` a further controller as well; it needs a `node.id` other than 1 in its `properties`.
 
     Attributes: `bootstrap_servers`; `log_dirs` (paths); `log_path` (what the broker logged);
     `properties_path`; `cluster_id`; `pid` (None when down).
@@ -78,6 +78,7 @@ class KafkaBroker:
         tiered_dir: Path | None = None,
         cluster_id: str | None = None,
         join: KafkaBroker | None = None,
+        votes: bool = False,
         start_timeout_s: float = 120,
         jvm_flags: Iterable[str] = (),
     ) -> None:
@@ -90,6 +91,7 @@ class KafkaBroker:
         self.properties_path = self.root / "server.properties"
         self.cluster_id: str = cluster_id or (join.cluster_id if join else random_uuid())
         self._join = join
+        self._votes = votes
         self._extra = {key: str(value) for key, value in (properties or {}).items()}
         self._tiered_dir = tiered_dir
         self._start_timeout_s = start_timeout_s
@@ -242,19 +244,20 @@ class KafkaBroker:
 
     def _address_properties(self) -> dict[str, str]:
         client, controller = (f"{LOOPBACK}:{port}" for port in self._ports)
+        listeners = f"PLAINTEXT://{client}"
+        role: dict[str, str] = {}
+        if self._join is None or self._votes:
+            listeners += f",CONTROLLER://{controller}"
         if self._join is not None:
-            return {
-                "process.roles": "broker",
-                "listeners": f"PLAINTEXT://{client}",
-                "advertised.listeners": f"PLAINTEXT://{client}",
-                "controller.quorum.bootstrap.servers": f"{LOOPBACK}:{self._join._ports[1]}",
-                "log.dirs": ",".join(map(str, self.log_dirs)),
-            }
+            controller = f"{LOOPBACK}:{self._join._ports[1]}"
+            votes = {"controller.quorum.auto.join.enable": "true"}
+            role = votes if self._votes else {"process.roles": "broker"}
         return {
-            "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
+            "listeners": listeners,
+            "advertised.listeners": listeners,
             "controller.quorum.bootstrap.servers": controller,
             "log.dirs": ",".join(map(str, self.log_dirs)),
+            **role,
         }
 
     def _tiered_properties(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ with three_brokers(tmp_path) as cluster:
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .broker import KafkaBroker
-from .old_kafka import old_broker, run_old_tool, zookeeper
+from .old_kafka import old_broker_process, run_old_tool, zookeeper
 from .tools import run_tool
 
 __all__ = ["CLUSTERS", "Cluster", "three_brokers", "three_old_brokers"]
@@ -34,15 +35,21 @@ SMALL_HEAP = ("-Xmx320m",)
 class Cluster:
     """Brokers 1 to 3.
 
-    ``log_dirs`` are the folders of each broker; ``brokers`` can be killed and started again, and
-    are empty for an old cluster. ``run_tool`` runs a tool of the same version.
+    ``addresses`` and ``log_dirs`` are those of each broker; ``kill`` ends one at once. ``brokers``
+    can be started again, and are empty for an old cluster. ``run_tool`` runs a tool of the same
+    version.
     """
 
-    bootstrap: str
+    addresses: Mapping[int, str]
     log_dirs: Mapping[int, tuple[Path, ...]]
     run_tool: Callable[..., str]
+    kill: Callable[[int], None]
     brokers: Mapping[int, KafkaBroker] = field(default_factory=dict)
     zookeeper: str = ""
+
+    @property
+    def bootstrap(self) -> str:
+        return self.addresses[1]
 
     def reassign(self, *args: str) -> str:
         """The output of Kafka's own tool."""
@@ -58,9 +65,10 @@ def three_brokers(
     root: Path,
     properties: Mapping[int, Mapping[str, object]] | None = None,
     log_dirs: Mapping[int, int] | None = None,
+    controllers: int = 1,
 ) -> Iterator[Cluster]:
-    """Kafka 4.3: broker 1 is the controller as well. ``properties`` and the number of
-    ``log_dirs`` by broker id."""
+    """Kafka 4.3: the first `controllers` brokers are controllers as well. ``properties`` and the
+    number of ``log_dirs`` by broker id."""
     brokers: dict[int, KafkaBroker] = {}
     with ExitStack() as stack:
         for number in (1, 2, 3):
@@ -68,6 +76,7 @@ def three_brokers(
             brokers[number] = KafkaBroker(
                 root / str(number),
                 join=brokers.get(1),
+                votes=number <= controllers,
                 log_dirs=(log_dirs or {}).get(number, 1),
                 properties={**own, **(properties or {}).get(number, {})},
                 jvm_flags=SMALL_HEAP,
@@ -75,9 +84,10 @@ def three_brokers(
             brokers[number].start()
             stack.callback(brokers[number].kill)
         yield Cluster(
-            bootstrap=brokers[1].bootstrap_servers,
+            addresses={number: one.bootstrap_servers for number, one in brokers.items()},
             log_dirs={number: one.log_dirs for number, one in brokers.items()},
             run_tool=run_tool,
+            kill=lambda number: brokers[number].kill(),
             brokers=brokers,
         )
 
@@ -90,16 +100,20 @@ def three_old_brokers(
     root.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper(OLD, root))
-        bootstraps = []
+        addresses: dict[int, str] = {}
+        processes: dict[int, subprocess.Popen[bytes]] = {}
         for number in (1, 2, 3):
             folder = root / str(number)
             folder.mkdir()
             settings = {"broker.id": number, **(properties or {})}
-            bootstraps.append(stack.enter_context(old_broker(OLD, folder, servers, settings)))
+            addresses[number], processes[number] = stack.enter_context(
+                old_broker_process(OLD, folder, servers, settings)
+            )
         yield Cluster(
-            bootstrap=bootstraps[0],
+            addresses=addresses,
             log_dirs={number: (root / str(number) / "disk",) for number in (1, 2, 3)},
             run_tool=lambda *args: run_old_tool(OLD, *args),
+            kill=lambda number: processes[number].kill(),
             zookeeper=servers,
         )
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import re
-from collections.abc import Callable, Collection
-from contextlib import redirect_stderr, redirect_stdout
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kafka_tools import wait_until
 from tierlog.admin import ClusterAdmin, Resource, ResourceKind, SettingsChange
 from tierlog.cli import main
+from tierlog.log.checkpoint import TopicPartition
 from tierlog.tools.reassign.throttles import BROKER_RATES, REPLICA_LISTS
 
 VALUE = bytes(20_000)
@@ -29,6 +32,16 @@ class Ran:
     code: int
     out: str
     err: str
+
+
+@contextmanager
+def collected_leaks() -> Iterator[None]:
+    """kafka-python leaves sockets of refused connections to the garbage collector. They are
+    collected here, before the tests of other modules, where they are errors."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def run_tierlog(*args: str) -> Ran:
@@ -68,6 +81,18 @@ def remove_topics(bootstrap: str, admin: ClusterAdmin, names: Collection[str]) -
         for n in "123"
     )
     wait_until(lambda: not admin.partitions(names), 60, what="topics deleted")
+
+
+def move_back(admin: ClusterAdmin, placed: Placed) -> None:
+    """Give the partitions these replicas again, in this order."""
+    admin.reassign(
+        {
+            TopicPartition(topic, number): tuple(replicas)
+            for topic, some in placed.items()
+            for number, replicas in some.items()
+        }
+    )
+    wait_until(lambda: not admin.reassignments(), 60, what="the old order")
 
 
 def write_plan(

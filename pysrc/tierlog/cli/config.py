@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tierlog.cli.support import FORMATS, Parsed, echo, format_option, interval_value, print_tables
+from tierlog.cli.support import (
+    FORMATS,
+    Parsed,
+    cluster_timeout_option,
+    echo,
+    format_option,
+    print_tables,
+)
 
 if TYPE_CHECKING:
     from tierlog.admin import ClusterAdmin, Resource
@@ -53,14 +60,7 @@ def _broker(text: str) -> str:
 )
 @click.option("--remove", multiple=True, metavar="NAME", help="Remove a setting; may be repeated.")
 @click.option("--all", "all_settings", is_flag=True, help="Show all settings in force.")
-@click.option(
-    "--timeout",
-    "timeout_ms",
-    type=Parsed("seconds", interval_value),
-    default="10",
-    metavar="SECONDS",
-    help="How long to wait for an answer of the cluster.  [default: 10]",
-)
+@cluster_timeout_option
 @format_option(*FORMATS)
 def config(**given: Any) -> None:
     """Show and change dynamic settings of topics and brokers of a live cluster.

@@ -14,6 +14,7 @@ from tierlog.cli.support import (
     EXIT_INTERRUPTED,
     EXIT_PROBLEMS,
     Parsed,
+    cluster_timeout_option,
     echo,
     format_option,
     hint,
@@ -133,14 +134,7 @@ def _broker_ids(text: str) -> list[int]:
     help="Time between two measurements of --watch.  [default: 1]",
 )
 @click.option("--html", "html_path", metavar="FILE", help="For --watch: write a page with plots.")
-@click.option(
-    "--timeout",
-    "timeout_ms",
-    type=Parsed("seconds", interval_value),
-    default="10",
-    metavar="SECONDS",
-    help="How long to wait for an answer of the cluster.  [default: 10]",
-)
+@cluster_timeout_option
 @format_option("text", "json")
 def reassign(**given: Any) -> int:
     """Move partitions between brokers under KIP-73's throttle.

@@ -27,6 +27,7 @@ __all__ = [
     "NobodyReadsError",
     "Parsed",
     "Verbs",
+    "cluster_timeout_option",
     "duration_or_off",
     "echo",
     "format_option",
@@ -178,6 +179,18 @@ def topic_partition_value(text: str) -> tuple[str, int]:
     from tierlog.reader.sources import parse_topic_partition
 
     return parse_topic_partition(text)
+
+
+def cluster_timeout_option(command: Any) -> Any:
+    """Add ``--timeout``, the time to wait for a cluster, as ``timeout_ms``."""
+    return click.option(
+        "--timeout",
+        "timeout_ms",
+        type=Parsed("seconds", interval_value),
+        default="10",
+        metavar="SECONDS",
+        help="How long to wait for an answer of the cluster.  [default: 10]",
+    )(command)
 
 
 def format_option(*formats: str) -> Callable[[Any], Any]:

@@ -19,7 +19,7 @@ from tests.kafka_tools.broker import answers
 from tests.kafka_tools.classpath import classpath
 from tests.kafka_tools.support import LOOPBACK, find_program, free_ports, wait_until
 
-__all__ = ["old_broker", "run_old_tool", "zookeeper"]
+__all__ = ["old_broker", "old_broker_process", "run_old_tool", "zookeeper"]
 
 POMS = Path(__file__).resolve().parent
 PATIENCE_S = 60
@@ -38,7 +38,7 @@ def zookeeper(version: str, root: Path) -> Iterator[str]:
     }
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     path = root / "zookeeper.properties"
-    with _running(version, main, settings, path, lambda: _listens(port)):
+    with _running(version, main, settings, path, lambda: _serves(port)):
         yield f"{LOOPBACK}:{port}"
 
 
@@ -50,6 +50,18 @@ def old_broker(
     properties: Mapping[str, object] | None = None,
 ) -> Iterator[str]:
     """A broker with its logs in `root`/disk; its address, from when it answers clients."""
+    with old_broker_process(version, root, zookeeper_servers, properties) as (address, _):
+        yield address
+
+
+@contextmanager
+def old_broker_process(
+    version: str,
+    root: Path,
+    zookeeper_servers: str,
+    properties: Mapping[str, object] | None = None,
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The same, with its process, which may be killed."""
     (port,) = free_ports(1)
     (root / "disk").mkdir(exist_ok=True)
     settings = {
@@ -70,8 +82,8 @@ def old_broker(
         **(properties or {}),
     }
     path = root / f"broker-{version}.properties"
-    with _running(version, "kafka.Kafka", settings, path, lambda: answers(port)):
-        yield f"{LOOPBACK}:{port}"
+    with _running(version, "kafka.Kafka", settings, path, lambda: answers(port)) as process:
+        yield f"{LOOPBACK}:{port}", process
 
 
 def run_old_tool(version: str, main: str, *args: str, input_text: str = "") -> str:
@@ -93,7 +105,7 @@ def _running(
     settings: Mapping[str, object],
     path: Path,
     is_up: Callable[[], bool],
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """A server of that version, from when it is up until it was stopped in good order."""
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     with path.with_suffix(".log").open("ab") as log:
@@ -111,7 +123,7 @@ def _running(
 
     try:
         wait_until(up, PATIENCE_S, what=f"{main} {version} is up")
-        yield
+        yield process
         process.terminate()
         process.wait(PATIENCE_S)
     finally:
@@ -119,9 +131,11 @@ def _running(
         process.wait()
 
 
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
-        return True
+def _serves(port: int) -> bool:
+    """Whether the ZooKeeper at `port` serves clients: it listens a little earlier."""
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=5) as connection:
+        connection.sendall(b"srvr")
+        return b"Mode: " in connection.makefile("rb").read()
     return False
 
 
