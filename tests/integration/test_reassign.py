@@ -20,7 +20,6 @@ from tests.reassign.running import (
     BATCH_BYTES,
     Placed,
     Ran,
-    collected_leaks,
     create_topics,
     is_clear,
     lines,
@@ -46,10 +45,7 @@ from tierlog.tools.reassign.throttles import (
 from tierlog.tools.reassign.watch import STUCK_MS, MoveWatch
 
 # The client library leaves a socket of each refused connection to the garbage collector.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = pytest.mark.integration
 
 # A response holds one batch, so that a low throttle stops a move after it.
 SLOW = {"replica.fetch.response.max.bytes": 20_000, "replica.fetch.max.bytes": 20_000}
@@ -63,12 +59,6 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_leaks_of_the_client() -> Iterator[None]:
-    with collected_leaks():
-        yield
 
 
 @pytest.fixture(scope="module")

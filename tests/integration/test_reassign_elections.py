@@ -13,15 +13,12 @@ import pytest
 
 from tests.kafka_tools import wait_until
 from tests.kafka_tools.clusters import Cluster, three_brokers, three_old_brokers
-from tests.reassign.running import collected_leaks, create_topics, write_plan
+from tests.reassign.running import create_topics, write_plan
 from tierlog.admin import ClusterAdmin, Resource, ResourceKind
 from tierlog.log.checkpoint import TopicPartition
 from tierlog.tools.reassign.throttles import BROKER_RATES, FOLLOWER_RATE, REPLICA_LISTS
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 
 SLOW = {"replica.fetch.response.max.bytes": 20_000, "replica.fetch.max.bytes": 20_000}
 STUCK = "2000"
@@ -71,7 +68,7 @@ def zookeeper_controller(cluster: Cluster, asked: int) -> int | None:
 
 @pytest.fixture(params=[quorum, beside_zookeeper], ids=["kraft", "zookeeper"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    with collected_leaks(), request.param(tmp_path / "cluster") as running:
+    with request.param(tmp_path / "cluster") as running:
         yield running
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import json
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Collection
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,16 +30,6 @@ class Ran:
     code: int
     out: str
     err: str
-
-
-@contextmanager
-def collected_leaks() -> Iterator[None]:
-    """kafka-python leaves sockets of refused connections to the garbage collector. They are
-    collected here, before the tests of other modules, where they are errors."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 def run_tierlog(*args: str) -> Ran:
