@@ -32,12 +32,10 @@ class DryRunStore(ObjectStore):
 
     @property
     def url(self) -> str:
-        """See `ObjectStore`."""
         return self._store.url
 
     @property
     def is_local(self) -> bool:
-        """See `ObjectStore`."""
         return self._store.is_local
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
@@ -56,7 +54,6 @@ class DryRunStore(ObjectStore):
         self._wrote(key, size_bytes)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        """See `ObjectStore`."""
         try:
             self.head(key)
         except RemoteResourceNotFoundError:
@@ -65,20 +62,17 @@ class DryRunStore(ObjectStore):
         return False
 
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
-        """See `ObjectStore`."""
         data = self._data.get(key)
         if data is not None:
             return data[start_position : start_position + size_bytes]
         return self._store.get_range(key, start_position, size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore`."""
         if key in self._deleted:
             raise RemoteResourceNotFoundError(f"{self.url}: no object {key}")
         return self._written.get(key) or self._store.head(key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore`."""
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         for key, info in tuple(self._written.items()):
             if key.startswith(folder):
@@ -92,7 +86,6 @@ class DryRunStore(ObjectStore):
             return
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore`."""
         self._written.pop(key, None)
         self._data.pop(key, None)
         self._deleted.add(key)

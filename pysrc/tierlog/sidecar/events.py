@@ -78,7 +78,6 @@ class Events(ManagerListener):
     # -- from the manager
 
     def on_segment(self, event: SegmentEvent) -> None:
-        """See `ManagerListener`."""
         with self._lock:
             self._waited(event.partition)
             outcome = _OUTCOMES.get(event.happened)
@@ -94,14 +93,12 @@ class Events(ManagerListener):
                 self.warn(f"{event.partition}, offset {event.base_offset}: {what}{more}")
 
     def on_sent(self, partition: TopicIdPartition, size_bytes: int) -> None:
-        """See `ManagerListener`."""
         with self._lock:
             self._waited(partition)
             self.sent_bytes += size_bytes
             self._progress()
 
     def on_quota_wait(self, partition: TopicIdPartition, wait_ms: int) -> None:
-        """See `ManagerListener`."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             self._waiting_since_ms.setdefault(partition, now_ms)
@@ -109,11 +106,9 @@ class Events(ManagerListener):
             self._progress(quota_wait_ms=wait_ms)
 
     def on_fenced(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """See `ManagerListener`."""
         self.warn(f"{partition}: leader epoch {leader_epoch} is over, a later leader tiers it")
 
     def on_held_back(self, partition: TopicIdPartition, held_back: Sequence[HeldBack]) -> None:
-        """See `ManagerListener`."""
         for one in held_back:
             self.warn(f"{partition}: retention held back: {one.value}")
 

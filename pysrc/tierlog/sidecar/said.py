@@ -70,7 +70,6 @@ class SparingListener(TierListener):
         self._lately = Lately(clock)
 
     def on_row(self, row: TierRow) -> None:
-        """See `TierListener`."""
         segment = (row.topic, row.partition, row.base_offset)
         if row.outcome is not Outcome.FAILED:
             self._lately.forget(segment)
@@ -79,22 +78,17 @@ class SparingListener(TierListener):
         self._listener.on_row(row)
 
     def on_warning(self, text: str) -> None:
-        """See `TierListener`."""
         self._listener.on_warning(text)
 
     def on_change(self, text: str) -> None:
-        """See `TierListener`."""
         self._listener.on_change(text)
 
     def on_failure(self, task: str, text: str) -> None:
-        """See `TierListener`."""
         if self._lately.is_news(task):
             self._listener.on_failure(task, text)
 
     def on_progress(self, progress: Progress) -> None:
-        """See `TierListener`."""
         self._listener.on_progress(progress)
 
     def on_status(self, status: Status) -> None:
-        """See `TierListener`."""
         self._listener.on_status(status)

@@ -167,7 +167,6 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             return self._find_partition(partition).delete_state
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """See `RemoteLogMetadataManager`."""
         with self._lock:
             return self._find_partition(partition).log_start_offset
 

@@ -233,12 +233,10 @@ class ObjectStorageManager(RemoteStorageManager):
 
     @property
     def url(self) -> str:
-        """See `RemoteStorageManager`."""
         return self._store.url
 
     @property
     def store(self) -> ObjectStore:
-        """See `RemoteStorageManager`."""
         return self._store
 
     # -- writing
@@ -246,7 +244,6 @@ class ObjectStorageManager(RemoteStorageManager):
     def draft_log_segment_data(
         self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
     ) -> Draft | None:
-        """See `RemoteStorageManager`."""
         return self._store.draft(log_key_of(segment_id, start_offset), size_bytes)
 
     def copy_log_segment_data(
@@ -290,7 +287,6 @@ class ObjectStorageManager(RemoteStorageManager):
         start_position: int,
         end_position: int | None = None,
     ) -> Buffer:
-        """See `RemoteStorageManager`."""
         size_bytes = metadata.segment_size_bytes
         end = size_bytes if end_position is None else min(end_position, size_bytes)
         if not 0 <= start_position < end:
@@ -310,7 +306,6 @@ class ObjectStorageManager(RemoteStorageManager):
 
     @property
     def is_local(self) -> bool:
-        """See `RemoteStorageManager`."""
         return self._store.is_local
 
     def open_file(self, key: str) -> ReadFile | None:
@@ -333,7 +328,6 @@ class ObjectStorageManager(RemoteStorageManager):
         return {kind: sections[kind] for kind in requested}
 
     def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
-        """See `RemoteStorageManager`."""
         # The store returns fewer bytes when the object ends; the header states the object's size.
         return self._store.get_range(indexes_key(metadata), 0, MAX_INDEXES_BYTES)
 
