@@ -48,42 +48,97 @@ __all__ = [
     "verify_column",
 ]
 
-# One row per batch, and a last row with a null position for a segment that does not end cleanly.
-SCAN_SCHEMA = (
-    "path string, position long, base_offset long, last_offset long, size_bytes int, "
-    "base_timestamp_ms long, max_timestamp_ms long, leader_epoch int, producer_id long, "
-    "producer_epoch short, base_sequence int, attributes short, record_count int, "
-    "stop_reason string, stop_position long"
+_INT16, _INT32, _INT64 = pa.int16(), pa.int32(), pa.int64()
+_TEXT, _BYTES = pa.string(), pa.binary()
+_QUARANTINE = pa.struct({"reason": _TEXT, "position": _INT64, "expected": _TEXT, "found": _TEXT})
+_BATCH = pa.struct(
+    {
+        "position": _INT64,
+        "base_offset": _INT64,
+        "last_offset": _INT64,
+        "size_bytes": _INT32,
+        "base_timestamp_ms": _INT64,
+        "max_timestamp_ms": _INT64,
+        "leader_epoch": _INT32,
+        "producer_id": _INT64,
+        "producer_epoch": _INT16,
+        "base_sequence": _INT32,
+        "attributes": _INT16,
+        "record_count": _INT32,
+    }
 )
-ENTRY_SCHEMA = (
-    "path string, position long, first_offset long, last_offset long, first_timestamp_ms long, "
-    "last_timestamp_ms long, data_length int, rdi binary, error string"
+_ENTRY = pa.struct(
+    {
+        "position": _INT64,
+        "first_offset": _INT64,
+        "last_offset": _INT64,
+        "first_timestamp_ms": _INT64,
+        "last_timestamp_ms": _INT64,
+        "data_length": _INT32,
+        "rdi": _BYTES,
+    }
 )
-_QUARANTINE_TYPE = "struct<reason string, position long, expected string, found string>"
-_ENTRY_TYPE = (
-    "struct<position long, first_offset long, last_offset long, first_timestamp_ms long, "
-    "last_timestamp_ms long, data_length int, rdi binary>"
+_HEADER = pa.struct({"key": _TEXT, "value": _BYTES})
+_RECORD = pa.struct(
+    {
+        "offset": _INT64,
+        "timestamp_ms": _INT64,
+        "key": _BYTES,
+        "value": _BYTES,
+        "headers": pa.list_(_HEADER),
+    }
 )
-_BATCH_TYPE = f"struct<{SCAN_SCHEMA.split(', ', 1)[1].rsplit(', ', 2)[0]}>"
+_VERIFIED = {
+    "ok": pa.bool_(),
+    "base_offset": _INT64,
+    "last_offset": _INT64,
+    "batches": _INT64,
+    "records": _INT64,
+    "size_bytes": _INT64,
+    "crc32c": _INT64,
+}
+
 # One struct per segment with its batches, a struct each.
-SCAN_TYPE = f"struct<batches array<{_BATCH_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
+SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
 # Data records in the order of the log, without control records; timestamp_ms is -1 for none.
-RECORDS_TYPE = (
-    "struct<records array<struct<offset long, timestamp_ms long, key binary, value binary, "
-    f"headers array<struct<key string, value binary>>>>, quarantine {_QUARANTINE_TYPE}>"
-)
+RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
 # Totals of the sound part. crc32c is that of the whole segment, null unless all of it is sound.
-VERIFY_TYPE = (
-    "struct<ok boolean, base_offset long, last_offset long, batches long, records long, "
-    f"size_bytes long, crc32c long, quarantine {_QUARANTINE_TYPE}>"
-)
-DECODE_TYPE = f"struct<entries array<{_ENTRY_TYPE}>, quarantine {_QUARANTINE_TYPE}>"
+VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
+DECODED = pa.struct({"entries": pa.list_(_ENTRY), "quarantine": _QUARANTINE})
 # From an array of structs with the fields of an entry; ``position`` may be missing.
-ENCODE_TYPE = f"struct<data binary, quarantine {_QUARANTINE_TYPE}>"
+ENCODED = pa.struct({"data": _BYTES, "quarantine": _QUARANTINE})
+
+_SQL_TYPES = {
+    pa.bool_(): "boolean",
+    _INT16: "short",
+    _INT32: "int",
+    _INT64: "long",
+    _TEXT: "string",
+    _BYTES: "binary",
+}
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    """Return a type in the words of Spark's SQL."""
+    if pa.types.is_list(kind):
+        return f"array<{_sql_type(kind.value_type)}>"
+    return f"struct<{_sql_columns(kind)}>" if pa.types.is_struct(kind) else _SQL_TYPES[kind]
+
+
+def _sql_columns(fields: Iterable[pa.Field]) -> str:
+    return ", ".join(f"{one.name} {_sql_type(one.type)}" for one in fields)
+
+
+# The same types in SQL.
+SCAN_TYPE, RECORDS_TYPE, VERIFY_TYPE, DECODE_TYPE, ENCODE_TYPE = map(
+    _sql_type, (SCANNED, RECORDS, VERIFIED, DECODED, ENCODED)
+)
+# One row per batch, and a last row with a null position for a segment that does not end cleanly.
+SCAN_SCHEMA = f"path string, {_sql_columns(_BATCH)}, stop_reason string, stop_position long"
+ENTRY_SCHEMA = f"path string, {_sql_columns(_ENTRY)}, error string"
 # A row of Spark ends at 2 GiB, and a worker should stay far below.
 _MAX_RECORDS_BYTES = 512 << 20
-_BATCH_COLUMNS = [column.split()[0] for column in SCAN_SCHEMA.split(", ")][1:-2]
-_ENTRY_COLUMNS = [column.split()[0] for column in ENTRY_SCHEMA.split(", ")][1:-2]
+_Lists = tuple[list[Any], "_Quarantine | None"]
 
 
 def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,7 +164,7 @@ def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa
     return pa.RecordBatch.from_pydict(
         {
             "path": pa.repeat(path, len(rows)),
-            **dict(zip(_BATCH_COLUMNS, rows.flatten(), strict=True)),
+            **_columns(rows),
             "stop_reason": pa.concat_arrays(
                 [pa.nulls(before, pa.string()), pa.array(reasons, pa.string())]
             ),
@@ -125,48 +180,27 @@ def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
     A damaged index gives one row with ``error`` and nothing else.
     """
-    for path, content in _files(batches):
-        try:
-            entries = tierlog.decode_remote_log_index(content)
-        except tierlog.CorruptDataError as error:
-            yield _error_row(path, str(error))
-            continue
-        rows = len(entries)
-        yield pa.RecordBatch.from_pydict(
-            {
-                "path": pa.array([path] * rows, pa.string()),
-                **{name: pa.array(getattr(entries, name)) for name in _ENTRY_COLUMNS},
-                "rdi": pa.array([entries.rdi[row] for row in range(rows)], pa.binary()),
-                "error": pa.nulls(rows, pa.string()),
-            }
-        )
-
-
-def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.Buffer]]:
-    """Yield path and content of every row. The content stays in Arrow's memory."""
     for batch in batches:
-        content = batch.column("content")
-        for path, value in zip(batch.column("path").to_pylist(), content, strict=True):
-            yield path, value.as_buffer()
+        paths = batch.column("path").to_pylist()
+        for path, content in zip(paths, batch.column("content"), strict=True):
+            error = None
+            try:
+                (entries,), _ = _entries(content)
+            except tierlog.CorruptDataError as found:
+                entries, error = pa.nulls(1, _ENTRY), str(found)
+            rows = len(entries)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "path": pa.array([path] * rows, _TEXT),
+                    **_columns(entries),
+                    "error": pa.array([error] * rows, _TEXT),
+                }
+            )
 
 
-def _error_row(path: str, message: str) -> pa.RecordBatch:
-    types = {
-        "position": pa.int64(),
-        "first_offset": pa.int64(),
-        "last_offset": pa.int64(),
-        "first_timestamp_ms": pa.int64(),
-        "last_timestamp_ms": pa.int64(),
-        "data_length": pa.int32(),
-        "rdi": pa.binary(),
-    }
-    return pa.RecordBatch.from_pydict(
-        {
-            "path": pa.array([path], pa.string()),
-            **{name: pa.nulls(1, kind) for name, kind in types.items()},
-            "error": pa.array([message], pa.string()),
-        }
-    )
+def _columns(rows: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the fields of structs as columns."""
+    return dict(zip([field.name for field in rows.type], rows.flatten(), strict=True))
 
 
 # -- one column in, one out
@@ -179,59 +213,6 @@ class _Quarantine(NamedTuple):
     position: int
     expected: str
     found: str
-
-
-_QUARANTINE = pa.struct(
-    {
-        "reason": pa.string(),
-        "position": pa.int64(),
-        "expected": pa.string(),
-        "found": pa.string(),
-    }
-)
-_INTS = {"long": pa.int64(), "int": pa.int32(), "short": pa.int16()}
-_BATCH = pa.struct(
-    {name: _INTS[kind] for name, kind in map(str.split, SCAN_SCHEMA.split(", ")[1:-2])}
-)
-_ENTRY = pa.struct(
-    {
-        "position": pa.int64(),
-        "first_offset": pa.int64(),
-        "last_offset": pa.int64(),
-        "first_timestamp_ms": pa.int64(),
-        "last_timestamp_ms": pa.int64(),
-        "data_length": pa.int32(),
-        "rdi": pa.binary(),
-    }
-)
-_HEADER = pa.struct({"key": pa.string(), "value": pa.binary()})
-_RECORD = pa.struct(
-    {
-        "offset": pa.int64(),
-        "timestamp_ms": pa.int64(),
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "headers": pa.list_(_HEADER),
-    }
-)
-_VERIFIED = {
-    "ok": pa.bool_(),
-    "base_offset": pa.int64(),
-    "last_offset": pa.int64(),
-    "batches": pa.int64(),
-    "records": pa.int64(),
-    "size_bytes": pa.int64(),
-    "crc32c": pa.int64(),
-}
-
-# The same types in Arrow.
-SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
-RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
-VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
-DECODED = pa.struct({"entries": pa.list_(_ENTRY), "quarantine": _QUARANTINE})
-ENCODED = pa.struct({"data": pa.binary(), "quarantine": _QUARANTINE})
-
-_Lists = tuple[list[Any], _Quarantine | None]
 
 
 def scan_column(segments: pa.Array) -> pa.Array:
@@ -422,8 +403,9 @@ def _text(keys: pa.Array) -> pa.Array:
 
 def _entries(value: Any) -> _Lists:
     entries = tierlog.decode_remote_log_index(value.as_buffer())
-    columns = [pa.array(getattr(entries, name)) for name in _ENTRY_COLUMNS]
-    rdis = pa.array([entries.rdi[row] for row in range(len(entries))], pa.binary())
+    *numbers, rdi = _ENTRY
+    columns = [pa.array(getattr(entries, one.name)) for one in numbers]
+    rdis = pa.array(list(entries.rdi), rdi.type)
     return [pa.StructArray.from_arrays([*columns, rdis], fields=list(_ENTRY))], None
 
 
