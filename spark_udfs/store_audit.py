@@ -22,9 +22,16 @@ from tierlog.errors import ConfigError
 from tierlog.log.files import printable
 from tierlog.reader.sources import source_of
 from tierlog.remote.urls import open_store
+from tierlog.tools.arrow_rows import row_schema, row_table, row_values
 from tierlog.tools.audit.partition import audit_partition
 from tierlog.tools.audit.plan import AuditPart, AuditPlan, plan_audit
-from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.rows import (
+    AuditedSegment,
+    AuditRules,
+    DeletionRow,
+    EpochSizeRow,
+    RetentionRow,
+)
 from tierlog.tools.audit.segment import SegmentLook
 from tierlog.tools.audit.store import look_at_segments
 from tierlog.tools.packed import pack, unpack
@@ -50,78 +57,8 @@ _SEGMENT_COST_BYTES = 1 << 20
 # The tasks that a worker's slot should get; the other slots of its machine read, too.
 _PARALLEL_READS = 4
 
-_EPOCHS = pa.list_(pa.struct({"epoch": pa.int32(), "start_offset": pa.int64()}))
-_EPOCH_BYTES = pa.list_(pa.struct({"epoch": pa.int32(), "size_bytes": pa.int64()}))
-_OPEN = pa.list_(pa.struct({"producer_id": pa.int64(), "first_offset": pa.int64()}))
-
-# The fields of `tierlog.tools.audit.rows.AuditedSegment`.
-SEGMENTS = pa.schema(
-    {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "base_offset": pa.int64(),
-        "end_offset": pa.int64(),
-        "size_bytes": pa.int64(),
-        "max_timestamp_ms": pa.int64(),
-        "leader_epochs": _EPOCHS,
-        "state": pa.string(),
-        "stored": pa.bool_(),
-        "batches": pa.int64(),
-        "records": pa.int64(),
-        "path": pa.string(),
-        "topic_id": pa.string(),
-        "segment_id": pa.string(),
-        "broker_id": pa.int32(),
-        "event_timestamp_ms": pa.int64(),
-        "bytes_per_epoch": _EPOCH_BYTES,
-        "log_crc32c": pa.int64(),
-        "txn_index_empty": pa.bool_(),
-        "truncation_offset": pa.int64(),
-        "log_start_offset": pa.int64(),
-        "lineage": _EPOCHS,
-        "open_transactions": _OPEN,
-        "ended_producers": pa.list_(pa.int64()),
-        "gap_start_offset": pa.int64(),
-    }
-)
-# The fields of `tierlog.tools.audit.rows.EpochSizeRow`, `RetentionRow` and `DeletionRow`.
-EPOCH_SIZES = pa.schema(
-    {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "leader_epoch": pa.int32(),
-        "segments": pa.int64(),
-        "size_bytes": pa.int64(),
-        "topic_id": pa.string(),
-    }
-)
-RETENTION = pa.schema(
-    {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "log_start_offset": pa.int64(),
-        "new_log_start_offset": pa.int64(),
-        "size_bytes": pa.int64(),
-        "deleted_segments": pa.int64(),
-        "deleted_bytes": pa.int64(),
-        "held_back": pa.list_(pa.string()),
-        "topic_id": pa.string(),
-    }
-)
-DELETIONS = pa.schema(
-    {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "base_offset": pa.int64(),
-        "end_offset": pa.int64(),
-        "size_bytes": pa.int64(),
-        "max_timestamp_ms": pa.int64(),
-        "reason": pa.string(),
-        "path": pa.string(),
-        "topic_id": pa.string(),
-        "segment_id": pa.string(),
-    }
-)
+SEGMENTS = row_schema(AuditedSegment)
+EPOCH_SIZES, RETENTION, DELETIONS = map(row_schema, (EpochSizeRow, RetentionRow, DeletionRow))
 _TABLES = {
     "segments": SEGMENTS,
     "findings": FINDINGS,
@@ -198,7 +135,7 @@ def audit(
     work = pa.array(list(_work(plan, place.location, rules)), pa.binary())
     partitions = _partitions(spark, work, rules).persist()
     tables = {name: partitions.selectExpr(f"inline({name})") for name in _TABLES}
-    of_plan = spark.createDataFrame(_table(plan.findings, FINDINGS), spark_schema(FINDINGS))
+    of_plan = spark.createDataFrame(row_table(plan.findings, FINDINGS), spark_schema(FINDINGS))
     tables["findings"] = tables["findings"].unionAll(of_plan)
     return AuditTables(partitions=partitions, **tables)
 
@@ -265,15 +202,7 @@ def _judge(rules: AuditRules) -> Callable[[pa.Table], pa.Table]:
             "retention": audited.retention,
             "deletions": audited.deletions,
         }
-        values = {name: _values(rows[name], _TABLES[name]) for name in _TABLES}
+        values = {name: row_values(rows[name], _TABLES[name]) for name in _TABLES}
         return pa.Table.from_pylist([values], _AUDITED)
 
     return judge
-
-
-def _table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(_values(rows, schema), schema)
-
-
-def _values(rows: Iterable[Any], schema: pa.Schema) -> list[dict[str, Any]]:
-    return [{name: getattr(row, name) for name in schema.names} for row in rows]
