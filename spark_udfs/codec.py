@@ -329,11 +329,7 @@ def _batches(table: tierlog.BatchTable) -> pa.Array:
 
 
 def _stop(table: tierlog.BatchTable) -> _Quarantine | None:
-    if table.stop_reason is tierlog.StopReason.END:
-        return None
-    return _Quarantine(
-        table.stop_reason.value, table.stop_position, table.stop_expected, table.stop_found
-    )
+    return None if table.stop_reason is tierlog.StopReason.END else _of_error(table.stop_error())
 
 
 def _verify(value: Any) -> tuple[dict[str, Any], _Quarantine | None]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tierlog import _core
+from tierlog.errors import CorruptDataError
 from tierlog.types import StopReason
 
 __all__ = ["CODECS", "BatchTable", "Int8Column", "Int16Column", "Int32Column", "Int64Column"]
@@ -126,6 +127,17 @@ class BatchTable:
     def native(self) -> _core.Batches:
         """The native table, for the scanner's other functions."""
         return self._native
+
+    def stop_error(self, path: str | None = None, hint: str | None = None) -> CorruptDataError:
+        """Return why the scan ended, as the error of damage in the file `path`."""
+        return CorruptDataError(
+            reason=self.stop_reason.value,
+            path=path,
+            position=self.stop_position,
+            expected=self.stop_expected,
+            found=self.stop_found,
+            hint=hint,
+        )
 
     @property
     def is_control(self) -> npt.NDArray[np.bool_]:

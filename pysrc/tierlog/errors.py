@@ -18,6 +18,8 @@ files stay ``OSError``; wrong argument types and values stay ``TypeError`` and `
 
 from __future__ import annotations
 
+from functools import partial
+
 __all__ = [
     "ClosedError",
     "ConfigError",
@@ -77,7 +79,9 @@ class CorruptDataError(TierlogError):
             f"expected {self.expected}, found {self.found}{hint}"
         )
 
-    def located(self, path: str, hint: str | None = None, *, shift: int = 0) -> CorruptDataError:
+    def located(
+        self, path: str | None, hint: str | None = None, *, shift: int = 0
+    ) -> CorruptDataError:
         """Return the error with the path of its file; `shift` is added to the position."""
         return CorruptDataError(
             reason=self.reason,
@@ -89,22 +93,9 @@ class CorruptDataError(TierlogError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _corrupt_data, (
-            self.reason,
-            self.path,
-            self.position,
-            self.expected,
-            self.found,
-            self.hint,
-        )
-
-
-def _corrupt_data(
-    reason: str, path: str | None, position: int, expected: str, found: str, hint: str | None
-) -> CorruptDataError:
-    return CorruptDataError(
-        reason=reason, path=path, position=position, expected=expected, found=found, hint=hint
-    )
+        # The default passes the arguments by position.
+        fields = ("reason", "path", "position", "expected", "found", "hint")
+        return partial(CorruptDataError, **{name: getattr(self, name) for name in fields}), ()
 
 
 class GapError(TierlogError):
@@ -141,14 +132,8 @@ class GapError(TierlogError):
         return f"{self.topic}-{self.partition}: {missing} in no segment{hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        arguments = self.topic, self.partition, self.first_offset, self.last_offset, self.hint
-        return _gap, arguments
-
-
-def _gap(
-    topic: str, partition: int, first_offset: int, last_offset: int | None, hint: str | None
-) -> GapError:
-    return GapError(topic, partition, first_offset, last_offset, hint=hint)
+        arguments = self.topic, self.partition, self.first_offset, self.last_offset
+        return partial(GapError, *arguments, hint=self.hint), ()
 
 
 class OutOfRangeError(TierlogError, LookupError):

@@ -17,7 +17,6 @@ from tierlog.arguments import (
     takes,
 )
 from tierlog.batches import BatchTable
-from tierlog.errors import CorruptDataError
 from tierlog.types import StopReason
 
 if TYPE_CHECKING:
@@ -158,13 +157,7 @@ def rebuild_indexes(
     rebuilt = RebuiltIndexes.of(native)
     table = rebuilt.table
     if table.stop_reason not in _WHOLE and not accept_damage:
-        raise CorruptDataError(
-            reason=table.stop_reason.value,
-            path=_path_of(source),
-            position=table.stop_position,
-            expected=table.stop_expected,
-            found=table.stop_found,
-        )
+        raise table.stop_error(_path_of(source))
     return rebuilt
 
 

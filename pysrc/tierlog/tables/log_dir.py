@@ -243,14 +243,7 @@ class LogDirCatalog:
                     break
         end = int(table.last_offset[-1]) + 1 if len(table) else active.base_offset
         if table.stop_reason not in _HARMLESS_ENDS:
-            error = CorruptDataError(
-                reason=table.stop_reason.value,
-                path=active.log_path,
-                position=table.stop_position,
-                expected=table.stop_expected,
-                found=table.stop_found,
-            )
-            self._findings.note(error, partition, end)
+            self._findings.note(table.stop_error(active.log_path), partition, end)
         return end
 
     def _aborted(
@@ -297,13 +290,7 @@ def _check_whole(active: SegmentFiles, end: int) -> None:
     with active.open() as handle:
         table = scan_segment(handle, verify_crc=False)
     if end > (int(table.last_offset[-1]) + 1 if len(table) else active.base_offset):
-        raise CorruptDataError(
-            reason=table.stop_reason.value,
-            path=active.log_path,
-            position=table.stop_position,
-            expected=table.stop_expected,
-            found=table.stop_found,
-        )
+        raise table.stop_error(active.log_path)
 
 
 def _segment_of(log: PartitionLog, offset: int) -> SegmentFiles:

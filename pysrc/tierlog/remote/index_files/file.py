@@ -241,7 +241,7 @@ def check_entries(
     try:
         key, start, continues = _log_positions(entries, partition, before, only_key)
     except CorruptDataError as error:
-        raise _shift_error(error, path, at) from None
+        raise error.located(path, _HINT, shift=at) from None
     end = start + entries.data_length
     first, last = entries.first_offset, entries.last_offset
     if before is not None:
@@ -413,12 +413,11 @@ def read_entries(
         try:
             entries = decode_remote_log_index(data, recover=True)
         except CorruptDataError as error:
-            raise _shift_error(error, path, position) from None
+            raise error.located(path, _HINT, shift=position) from None
         if not len(entries):
             if chunk_bytes > _MAX_ENTRY_BYTES or position + len(data) >= end_position:
-                raise _shift_error(
-                    entries.torn or _truncated_error(end_position - position), path, position
-                )
+                torn = entries.torn or _truncated_error(end_position - position)
+                raise torn.located(path, _HINT, shift=position)
             chunk_bytes = _MAX_ENTRY_BYTES + 1
             continue
         if entries.last_offset[0] <= before:
@@ -439,17 +438,6 @@ def read_entries(
 def _truncated_error(size_bytes: int) -> CorruptDataError:
     return CorruptDataError(
         reason="truncated", position=0, expected=f"{size_bytes} bytes", found="end of file"
-    )
-
-
-def _shift_error(error: CorruptDataError, path: str | None, by_bytes: int) -> CorruptDataError:
-    return CorruptDataError(
-        reason=error.reason,
-        path=path,
-        position=error.position + by_bytes,
-        expected=error.expected,
-        found=error.found,
-        hint=_HINT,
     )
 
 

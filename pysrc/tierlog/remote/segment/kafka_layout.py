@@ -311,13 +311,11 @@ class KafkaLayoutStore(ObjectStore):
             at_end = position + size_bytes == log.size_bytes
             cut = table.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
             if table.stop_reason is not StopReason.END and (at_end or not cut):
-                raise CorruptDataError(
-                    reason=table.stop_reason.value,
-                    path=f"{self._inner.url}/{log.key}",
-                    position=position + table.stop_position,
-                    expected=table.stop_expected,
-                    found=table.stop_found,
-                    hint="the copy is unfinished; read it again later",
+                error = table.stop_error()
+                raise error.located(
+                    f"{self._inner.url}/{log.key}",
+                    "the copy is unfinished; read it again later",
+                    shift=position,
                 )
             if len(table):
                 end_offset = int(table.last_offset[-1])

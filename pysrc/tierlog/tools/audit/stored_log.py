@@ -139,9 +139,4 @@ def _require_sound_stop(table: BatchTable, data: Buffer, left_bytes: int) -> Non
         and size_bytes - table.stop_position < _LOG_OVERHEAD_BYTES
     )
     if table.stop_reason is not StopReason.END and (size_bytes == left_bytes or not is_cut):
-        raise CorruptDataError(
-            reason=table.stop_reason.value,
-            position=table.stop_position,
-            expected=table.stop_expected,
-            found=table.stop_found,
-        )
+        raise table.stop_error()

@@ -207,7 +207,8 @@ def examine(
         )
     except CorruptDataError as error:
         return Examined(rebuilt=None, damage=error)
-    stop = _stop(rebuilt.table)
+    is_whole = rebuilt.table.stop_reason is StopReason.END
+    stop = None if is_whole else rebuilt.table.stop_error()
     tail = stop if is_active and rebuilt.table.stop_reason in _TAILS else None
     damage = None if tail is stop else stop
     expected = Expected(
@@ -319,15 +320,3 @@ class _Seen:
 def _codecs(bits: int) -> tuple[str, ...]:
     codes = (code for code in range(8) if bits >> code & 1)
     return tuple(sorted(CODECS[code] if code < len(CODECS) else f"codec {code}" for code in codes))
-
-
-def _stop(table: BatchTable) -> CorruptDataError | None:
-    """Return why the scan ended before the file did."""
-    if table.stop_reason is StopReason.END:
-        return None
-    return CorruptDataError(
-        reason=table.stop_reason.value,
-        position=table.stop_position,
-        expected=table.stop_expected,
-        found=table.stop_found,
-    )
