@@ -206,11 +206,11 @@ class CopyTask:
         except (RemoteStorageError, RemoteMetadataError) as error:
             # The store does not answer, or the expiration task deleted the segment. The expiration
             # task tries again.
-            self._report(Happened.NOT_SETTLED, segment, str(error))
+            work.report_segment(Happened.NOT_SETTLED, segment, text=str(error))
             return False
         finally:
             work.copy_ended(segment.segment_id.id)
-        self._report(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment, "")
+        work.report_segment(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment)
         return True
 
     def _resume(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
@@ -220,9 +220,6 @@ class CopyTask:
             return None
         fence = None if self._tier.claims is None else work.require_leadership
         return copier.resume(segment, leader_epoch=work.leader_epoch, fence=fence)
-
-    def _report(self, happened: Happened, segment: RemoteLogSegmentMetadata, text: str) -> None:
-        self._work.report(happened, segment.start_offset, segment.segment_size_bytes, text=text)
 
     # -- deciding
 

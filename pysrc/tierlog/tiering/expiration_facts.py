@@ -15,7 +15,7 @@ from tierlog.remote.metadata.manager import ArchiveOutline, RemoteLogSegmentMeta
 from tierlog.tiering.deletion_guard import PlannedDeletion, planned_deletion
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.partition_work import PartitionWork
-from tierlog.tiering.retention import LocalSegment, RetentionFacts, decide_retention
+from tierlog.tiering.retention import LocalSegment, LogFacts, RetentionFacts, decide_retention
 from tierlog.tiering.retention_outline import (
     OutlineFacts,
     facts_of_front,
@@ -101,24 +101,8 @@ def facts_of_all(
 ) -> RetentionFacts | None:
     """Return the facts with all segments; None while the log start offset or the high watermark
     is unknown."""
-    start_offset, high_watermark = view.log_start_offset, view.log.high_watermark
-    if start_offset is None or high_watermark is None or view.log.lineage is None:
-        return None
-    highest = copied.highest
-    return RetentionFacts(
-        segments=segments,
-        lineage=view.log.lineage,
-        leader_epoch=work.leader_epoch,
-        log_start_offset=start_offset,
-        high_watermark=max(high_watermark, view.stable.value or 0),
-        highest_remote_offset=-1 if highest is None else highest,
-        local_segments=_local_segments(view),
-        now_ms=work.tier.clock.now_ms(),
-        retention_ms=view.topic.retention_ms,
-        retention_bytes=view.topic.retention_bytes,
-        being_copied=being_copied,
-        clock_trusted=work.tier.clock_watch.jumped_ms() == 0,
-    )
+    facts = _log_facts(work, view, copied, being_copied)
+    return None if facts is None else RetentionFacts.of(facts, segments=segments)
 
 
 def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
@@ -150,31 +134,40 @@ def plan_of(work: PartitionWork, facts: RetentionFacts) -> PlannedDeletion:
 def _outline_facts(
     work: PartitionWork, view: LogView, look: Look, being_copied: frozenset[str]
 ) -> OutlineFacts | None:
-    lineage, start_offset = view.log.lineage, view.log_start_offset
-    if start_offset is None or view.log.high_watermark is None:
+    facts = _log_facts(work, view, look.copied, being_copied)
+    if facts is None or not facts.lineage.entries:
         return None
-    if lineage is None or not lineage.entries:
-        return None
-    metadata, highest = work.tier.metadata, look.copied.highest
-    earliest, latest = lineage.entries[0].epoch, lineage.entries[-1].epoch
+    metadata, entries = work.tier.metadata, facts.lineage.entries
     highest_offsets = {
         epoch: metadata.highest_offset_for_epoch(work.partition, epoch)
         for epoch in look.outline.epochs
-        if earliest <= epoch < latest
+        if entries[0].epoch <= epoch < entries[-1].epoch
     }
-    return OutlineFacts(
+    return OutlineFacts.of(
+        facts,
         outline=look.outline,
+        remote_bytes=look.remote_bytes,
+        highest_offsets={
+            epoch: offset for epoch, offset in highest_offsets.items() if offset is not None
+        },
+        unreferenced=_list_unreferenced(work, look.outline, entries[0].epoch),
+    )
+
+
+def _log_facts(
+    work: PartitionWork, view: LogView, copied: Coverage, being_copied: frozenset[str]
+) -> LogFacts | None:
+    """Return the facts about the log; None while one of them is unknown."""
+    lineage, start_offset = view.log.lineage, view.log_start_offset
+    if start_offset is None or view.log.high_watermark is None or lineage is None:
+        return None
+    return LogFacts(
         lineage=lineage,
         leader_epoch=work.leader_epoch,
         log_start_offset=start_offset,
         high_watermark=max(view.log.high_watermark, view.stable.value or 0),
-        remote_bytes=look.remote_bytes,
-        highest_remote_offset=-1 if highest is None else highest,
-        local_segments=_local_segments(view),
-        highest_offsets={
-            epoch: offset for epoch, offset in highest_offsets.items() if offset is not None
-        },
-        unreferenced=_list_unreferenced(work, look.outline, earliest),
+        highest_remote_offset=-1 if copied.highest is None else copied.highest,
+        local_segments=[LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments],
         now_ms=work.tier.clock.now_ms(),
         retention_ms=view.topic.retention_ms,
         retention_bytes=view.topic.retention_bytes,
@@ -194,7 +187,3 @@ def _list_unreferenced(
         for one in work.tier.metadata.list(work.partition, epoch)
         if one.leader_epochs[-1][0] < earliest
     ]
-
-
-def _local_segments(view: LogView) -> list[LocalSegment]:
-    return [LocalSegment(one.base_offset, one.size_bytes) for one in view.log.segments]

@@ -43,6 +43,7 @@ from tierlog.tiering.retention import (
     RetentionFacts,
     RetentionPlan,
     decide_retention,
+    local_only_bytes,
 )
 from tierlog.tiering.retention_outline import expires_nothing
 from tierlog.tiering.task_pool import Again, Task
@@ -106,7 +107,7 @@ class ExpirationTask:
         look = look_at_archive(work, view, lineage)
         self._show_remote_log(look.remote_bytes, look.outline, began_ms)
         if look.facts is not None and expires_nothing(look.facts):
-            size_bytes, local_bytes = None, look.facts.local_only_bytes()
+            size_bytes, local_bytes = None, local_only_bytes(look.facts)
             if view.topic.retention_bytes is not None and local_bytes is not None:
                 size_bytes = look.remote_bytes + local_bytes
             self._show_delete_lag(())
@@ -177,7 +178,7 @@ class ExpirationTask:
                 truncation_offset=offset,
             )
             self._tier.metadata.update(update, leader_epoch=self._work.leader_epoch)
-            self._report(Happened.TRUNCATED, segment, text=f"at offset {offset}")
+            self._work.report_segment(Happened.TRUNCATED, segment, text=f"at offset {offset}")
         return bool(found)
 
     def _carry_out(
@@ -295,7 +296,7 @@ class ExpirationTask:
         except (RemoteStorageError, RemoteMetadataError) as error:
             if work.metrics is not None:
                 work.metrics.delete_failed()
-            self._report(Happened.DELETE_FAILED, segment, deletion.reason.value, str(error))
+            work.report_segment(Happened.DELETE_FAILED, segment, deletion.reason.value, str(error))
             if isinstance(error, RemoteStorageError):
                 raise
             # The segment's metadata has changed; the next run reads it.
@@ -304,19 +305,8 @@ class ExpirationTask:
             self._tier.index_cache.remove(segment.segment_id)
         if work.metrics is not None:
             work.metrics.deleted(segment.segment_size_bytes)
-        self._report(Happened.DELETED, segment, deletion.reason.value)
+        work.report_segment(Happened.DELETED, segment, deletion.reason.value)
         return True
-
-    def _report(
-        self,
-        happened: Happened,
-        segment: RemoteLogSegmentMetadata,
-        reason: str = "",
-        text: str = "",
-    ) -> None:
-        self._work.report(
-            happened, segment.start_offset, segment.segment_size_bytes, reason=reason, text=text
-        )
 
 
 def _quiet_ms(topic: TopicSettings) -> int:

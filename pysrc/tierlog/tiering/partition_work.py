@@ -251,6 +251,18 @@ class PartitionWork:
             )
         )
 
+    def report_segment(
+        self,
+        happened: Happened,
+        segment: RemoteLogSegmentMetadata,
+        reason: str = "",
+        text: str = "",
+    ) -> None:
+        """Report an event of a remote segment to the listener."""
+        self.report(
+            happened, segment.start_offset, segment.segment_size_bytes, reason=reason, text=text
+        )
+
     def copied_offsets(
         self, segments: Iterable[RemoteLogSegmentMetadata], lineage: LeaderEpochs
     ) -> Coverage:

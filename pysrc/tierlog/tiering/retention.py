@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.reader.lineage import ranges_in_lineage
@@ -31,6 +31,7 @@ __all__ = [
     "Deletion",
     "HeldBack",
     "LocalSegment",
+    "LogFacts",
     "RetentionFacts",
     "RetentionPlan",
     "decide_retention",
@@ -67,19 +68,14 @@ class LocalSegment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionFacts:
-    """The facts about one partition that a leader decides on. None is unknown, or no limit.
+class LogFacts:
+    """The facts about the log of one partition that a leader decides on. None is unknown, or no
+    limit.
 
-    ``segments``: every known remote segment in any state. ``highest_remote_offset``: -1 when no
-    segment is remote. ``being_copied``: ids of this process's active copies. ``clock_trusted``: the
-    wall clock has not jumped against the monotonic clock.
-
-    Finished segments that surely stay may be left out unless they share offsets with others
-    (`retention_outline`). Then ``rest_bytes`` is their size in the lineage, and ``latest_epoch``
-    the highest leader epoch of any segment.
+    ``highest_remote_offset``: -1 when no segment is remote. ``being_copied``: ids of this process's
+    active copies. ``clock_trusted``: the wall clock has not jumped against the monotonic clock.
     """
 
-    segments: Sequence[RemoteLogSegmentMetadata]
     lineage: LeaderEpochs
     leader_epoch: int
     log_start_offset: int
@@ -91,6 +87,23 @@ class RetentionFacts:
     retention_bytes: int | None
     being_copied: frozenset[str] = frozenset()
     clock_trusted: bool = True
+
+    @classmethod
+    def of(cls, facts: LogFacts, **more: Any) -> Self:
+        """Return the facts about the log with `more` about its segments."""
+        return cls(**{one.name: getattr(facts, one.name) for one in fields(LogFacts)}, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionFacts(LogFacts):
+    """The facts about one partition with its segments: every known remote segment in any state.
+
+    Finished segments that surely stay may be left out unless they share offsets with others
+    (`retention_outline`). Then ``rest_bytes`` is their size in the lineage, and ``latest_epoch``
+    the highest leader epoch of any segment.
+    """
+
+    segments: Sequence[RemoteLogSegmentMetadata]
     rest_bytes: int = 0
     latest_epoch: int = -1
 
@@ -140,9 +153,7 @@ def decide_retention(facts: RetentionFacts) -> RetentionPlan:
         else:
             held_back.append(HeldBack.CLOCK_SUSPECT)
     if facts.retention_bytes is not None:
-        local_bytes = local_only_bytes(
-            facts.local_segments, facts.highest_remote_offset, facts.log_start_offset
-        )
+        local_bytes = local_only_bytes(facts)
         if local_bytes is None:
             held_back.append(HeldBack.SIZE_UNKNOWN)
         else:
@@ -186,15 +197,12 @@ def size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, i
     return sum(size_bytes for epoch, size_bytes in segment.bytes_per_epoch if epoch in whole)
 
 
-def local_only_bytes(
-    local_segments: Sequence[LocalSegment] | None,
-    highest_remote_offset: int | None,
-    log_start_offset: int,
-) -> int | None:
+def local_only_bytes(facts: LogFacts) -> int | None:
     """Return the bytes of local segments above the remote log; None for unknown."""
+    highest_remote_offset, local_segments = facts.highest_remote_offset, facts.local_segments
     if highest_remote_offset is None or local_segments is None:
         return None
-    first = max(highest_remote_offset + 1, log_start_offset)
+    first = max(highest_remote_offset + 1, facts.log_start_offset)
     return sum(one.size_bytes for one in local_segments if one.base_offset >= first)
 
 

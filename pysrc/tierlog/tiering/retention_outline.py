@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.remote.metadata.manager import ArchiveOutline, RemoteLogSegmentMetadata
 from tierlog.tiering.retention import (
-    LocalSegment,
+    LogFacts,
     RetentionFacts,
     local_only_bytes,
     size_in_lineage,
@@ -26,8 +25,8 @@ __all__ = ["OutlineFacts", "expires_nothing", "facts_of_front", "may_be_cut", "t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutlineFacts:
-    """Facts whose cost does not grow with the segments; other fields as in `RetentionFacts`.
+class OutlineFacts(LogFacts):
+    """Facts whose cost does not grow with the segments.
 
     ``remote_bytes``: the sum of `remote_log_size` over the lineage. ``highest_offsets``: by epoch
     of the outline and the lineage. ``unreferenced``: the segments whose last epoch is older than
@@ -35,26 +34,9 @@ class OutlineFacts:
     """
 
     outline: ArchiveOutline
-    lineage: LeaderEpochs
-    leader_epoch: int
-    log_start_offset: int
-    high_watermark: int
     remote_bytes: int
-    highest_remote_offset: int | None
-    local_segments: Sequence[LocalSegment] | None
     highest_offsets: Mapping[int, int]
     unreferenced: Sequence[RemoteLogSegmentMetadata]
-    now_ms: int
-    retention_ms: int | None
-    retention_bytes: int | None
-    being_copied: frozenset[str] = frozenset()
-    clock_trusted: bool = True
-
-    def local_only_bytes(self) -> int | None:
-        """Return the bytes of local segments above the remote log; None for unknown."""
-        return local_only_bytes(
-            self.local_segments, self.highest_remote_offset, self.log_start_offset
-        )
 
 
 def expires_nothing(facts: OutlineFacts) -> bool:
@@ -78,7 +60,7 @@ def expires_nothing(facts: OutlineFacts) -> bool:
         return False
     if facts.retention_bytes is None:
         return True
-    local_bytes = facts.local_only_bytes()
+    local_bytes = local_only_bytes(facts)
     if local_bytes is None:
         return False
     # Overlapping segments count twice, so the sum is never too low.
@@ -111,9 +93,9 @@ def take_front(
     """
     front: list[RemoteLogSegmentMetadata] = []
     epochs = {entry.epoch for entry in facts.lineage}
-    left_bytes = facts.remote_bytes + (facts.local_only_bytes() or 0)
+    left_bytes = facts.remote_bytes + (local_only_bytes(facts) or 0)
     by_time = facts.retention_ms is not None and facts.clock_trusted
-    by_size = facts.retention_bytes is not None and facts.local_only_bytes() is not None
+    by_size = facts.retention_bytes is not None and local_only_bytes(facts) is not None
     cutoff_ms, limit_bytes = facts.now_ms - (facts.retention_ms or 0), facts.retention_bytes or 0
     # Up to this offset, segments are not served in the order of their start offsets, or only in
     # part: their order of expiration is known only when all have been read.
@@ -146,23 +128,13 @@ def facts_of_front(
     known = finished | {one.segment_id.id: one for one in others}
     epochs = {entry.epoch for entry in facts.lineage}
     counted_bytes = sum(_counted_bytes(one, epochs) for one in finished.values())
-    return RetentionFacts(
+    return RetentionFacts.of(
+        facts,
         segments=sorted(
             known.values(), key=lambda one: (one.start_offset, one.end_offset, one.segment_id.id)
         ),
         rest_bytes=facts.remote_bytes - counted_bytes,
         latest_epoch=facts.outline.epochs[-1] if facts.outline.epochs else -1,
-        lineage=facts.lineage,
-        leader_epoch=facts.leader_epoch,
-        log_start_offset=facts.log_start_offset,
-        high_watermark=facts.high_watermark,
-        highest_remote_offset=facts.highest_remote_offset,
-        local_segments=facts.local_segments,
-        now_ms=facts.now_ms,
-        retention_ms=facts.retention_ms,
-        retention_bytes=facts.retention_bytes,
-        being_copied=facts.being_copied,
-        clock_trusted=facts.clock_trusted,
     )
 
 

@@ -128,7 +128,9 @@ class StoreCheck:
                 objects.delete(key)
                 objects.delete(log_key(told.metadata))
                 problem = deposed_copy(told)
-                self._report(Happened.REPAIRED, told.metadata, "object_removed", str(problem))
+                self._work.report_segment(
+                    Happened.REPAIRED, told.metadata, "object_removed", str(problem)
+                )
 
     def _restore_indexes(
         self,
@@ -142,21 +144,14 @@ class StoreCheck:
             restore_indexes(self._work, objects, view, segment, listed)
         except (CorruptDataError, SegmentRefusedError):
             return False
-        self._report(Happened.REPAIRED, segment, "indexes_rebuilt", problems)
+        self._work.report_segment(Happened.REPAIRED, segment, "indexes_rebuilt", problems)
         return True
 
     def _report_broken(self, view: LogView, segment: RemoteLogSegmentMetadata, text: str) -> None:
         if _local_offsets(view).holds(segment.start_offset, segment.served_end_offset):
-            self._report(Happened.BROKEN, segment, "broken", text)
+            self._work.report_segment(Happened.BROKEN, segment, "broken", text)
         else:
-            self._report(Happened.LOST, segment, "lost", f"{text}; {_NO_REPAIR}")
-
-    def _report(
-        self, happened: Happened, segment: RemoteLogSegmentMetadata, reason: str, text: str
-    ) -> None:
-        self._work.report(
-            happened, segment.start_offset, segment.segment_size_bytes, reason=reason, text=text
-        )
+            self._work.report_segment(Happened.LOST, segment, "lost", f"{text}; {_NO_REPAIR}")
 
     def _list_finished(self) -> list[RemoteLogSegmentMetadata]:
         segments = self._tier.metadata.list(self._work.partition)
@@ -182,7 +177,7 @@ class StoreCheck:
         self._must_clean = False
         for segment in _find_duplicates(self._list_sound()):
             self._delete(segment)
-            self._report(
+            self._work.report_segment(
                 Happened.REPAIRED, segment, "copy_removed", "another segment has the same bytes"
             )
         listed = objects.list_partition(self._work.partition)
@@ -239,7 +234,7 @@ class StoreCheck:
             raise
         except (RemoteStorageError, RemoteMetadataError) as error:
             # The expiration task completes the deletion.
-            self._report(Happened.DELETE_FAILED, segment, "failed", str(error))
+            self._work.report_segment(Happened.DELETE_FAILED, segment, "failed", str(error))
         finally:
             self._work.delete_ended(name)
 
