@@ -8,17 +8,17 @@ other object is reported as a `Problem`, so nothing in a store is ignored silent
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog.arguments import FUNCTION, INTEGER, TEXT, having, optional, takes
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.parallel import PARALLEL_READS, map_in_parallel
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import (
     IndexesHeader,
@@ -58,10 +58,6 @@ __all__ = [
     "refuse_hidden",
     "unmatched_object",
 ]
-
-_PARALLEL_READS = 8
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 class ProblemReason(StrEnum):
@@ -117,7 +113,7 @@ def describe_segments(
     *,
     wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
-    parallel_reads: int = _PARALLEL_READS,
+    parallel_reads: int = PARALLEL_READS,
 ) -> Iterator[SegmentDescription]:
     """Yield every complete segment below the folder `prefix`, in the order of the listing.
 
@@ -131,7 +127,7 @@ def describe_segments(
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
     pairs = _pair_objects(objects, wanted or _accept_all, report, takeovers)
     described: list[SegmentDescription] = []
-    for outcome in _map_in_parallel(
+    for outcome in map_in_parallel(
         lambda pair: describe_indexes(store, *pair), pairs, parallel_reads
     ):
         if isinstance(outcome, Problem):
@@ -178,7 +174,7 @@ def list_segments(
     *,
     wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
-    parallel_reads: int = _PARALLEL_READS,
+    parallel_reads: int = PARALLEL_READS,
 ) -> Iterator[RemoteLogSegmentMetadata]:
     """Yield the metadata that `describe_segments` finds; the state is COPY_SEGMENT_FINISHED."""
     for description in describe_segments(
@@ -200,7 +196,7 @@ def bucket_metadata(
     *,
     wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
-    parallel_reads: int = _PARALLEL_READS,
+    parallel_reads: int = PARALLEL_READS,
 ) -> InMemoryRemoteLogMetadataManager:
     """Return a metadata manager with the bucket's present segments; changes stay in memory."""
     manager = InMemoryRemoteLogMetadataManager(ready=False)
@@ -355,17 +351,3 @@ def wrong_size(info: ObjectInfo, expected_bytes: int) -> Problem:
         expected=f"{expected_bytes} bytes",
         found=f"{info.size_bytes} bytes",
     )
-
-
-def _map_in_parallel(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
-) -> Iterator[_Result]:
-    """Yield `function` of every item in order; starts at most a few items ahead."""
-    with ThreadPoolExecutor(workers, thread_name_prefix="tierlog-list") as pool:
-        running: deque[Future[_Result]] = deque()
-        for item in items:
-            running.append(pool.submit(function, item))
-            if len(running) > 2 * workers:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()

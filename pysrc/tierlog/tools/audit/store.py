@@ -8,12 +8,12 @@ them on a cluster. The results are the same.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tierlog.arguments import TEXT, having, instance_of, optional, takes
+from tierlog.remote.parallel import PARALLEL_READS, map_in_parallel
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.tools.audit.partition import audit_partition
@@ -30,8 +30,6 @@ from tierlog.tools.findings import Finding
 from tierlog.tools.progress import Progress, QuietProgress
 
 __all__ = ["StoreAudit", "audit_store", "look_at_segments"]
-
-_PARALLEL_READS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +95,14 @@ def look_at_segments(
     rules: AuditRules,
     *,
     cluster_id: str | None,
-    parallel_reads: int = _PARALLEL_READS,
+    parallel_reads: int = PARALLEL_READS,
 ) -> Iterator[tuple[SegmentTask, SegmentLook]]:
     """Yield the result of each segment, in order. A few are read at a time."""
-    with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-audit") as pool:
-        running: deque[tuple[SegmentTask, Future[SegmentLook]]] = deque()
-        for task in tasks:
-            future = pool.submit(look_at_segment, store, task, rules, cluster_id=cluster_id)
-            running.append((task, future))
-            if len(running) > 2 * parallel_reads:
-                done, future = running.popleft()
-                yield done, future.result()
-        while running:
-            done, future = running.popleft()
-            yield done, future.result()
+
+    def look(task: SegmentTask) -> tuple[SegmentTask, SegmentLook]:
+        return task, look_at_segment(store, task, rules, cluster_id=cluster_id)
+
+    return map_in_parallel(look, tasks, parallel_reads)
 
 
 def _by_object(found: Finding) -> tuple[str, int, str, str]:

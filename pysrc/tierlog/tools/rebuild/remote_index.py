@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from tierlog.arguments import instance_of, takes
@@ -33,6 +32,7 @@ from tierlog.remote.index_files.sequence import (
     segment_entries,
 )
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
+from tierlog.remote.parallel import map_in_parallel
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.indexes import IndexKind, verify_indexes
 from tierlog.remote.segment.layout import indexes_key, partition_prefix
@@ -58,7 +58,6 @@ __all__ = [
 # Listing a partition costs more than reading a small segment of it.
 _TASK_SEGMENTS = 256
 _TASK_PARTITIONS = 32
-_PARALLEL_READS = 8
 _SUFFIXES = tuple(f".{kind}" for kind in RemoteIndexKind)
 _AGAIN = "restore the object, then run this again into an empty folder"
 _CONFLICT = "nothing to do if a node keeps them; else remove that folder, then run this again"
@@ -296,17 +295,16 @@ def _fetch_entries(
     """Yield the entries of each segment, in order, or the error of a segment. A few segments are
     fetched at a time."""
 
-    def fetch(segment: RemoteLogSegmentMetadata) -> SegmentEntries | CorruptDataError:
+    def fetch(
+        segment: RemoteLogSegmentMetadata,
+    ) -> tuple[RemoteLogSegmentMetadata, SegmentEntries | CorruptDataError]:
         kind = IndexKind.REMOTE_LOG
         try:
-            return segment_entries(segment, sections_of(source, segment, kind)[kind])
+            return segment, segment_entries(segment, sections_of(source, segment, kind)[kind])
         except CorruptDataError as error:
-            return error
+            return segment, error
 
-    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-index") as pool:
-        for start in range(0, len(segments), _PARALLEL_READS):
-            group = segments[start : start + _PARALLEL_READS]
-            yield from zip(group, pool.map(fetch, group), strict=True)
+    return map_in_parallel(fetch, segments)
 
 
 def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:

@@ -11,15 +11,15 @@ is being planned, and only if something is broken there, is unpacked to objects.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import itemgetter
 
 from tierlog.errors import CorruptDataError, RemoteResourceNotFoundError
 from tierlog.reader.nearby import no_archive
+from tierlog.remote.parallel import PARALLEL_READS, map_in_parallel
 from tierlog.remote.segment.bucket import deposed_copy, is_left_out
 from tierlog.remote.segment.description import SegmentDescription
 from tierlog.remote.segment.indexes import verify_indexes
@@ -36,12 +36,7 @@ from tierlog.remote.segment.layout import (
 from tierlog.remote.segment.log_index import DEFAULT_GROUP_BYTES
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.listed_segments import (
-    MAX_LISTED,
-    ListedSegments,
-    SegmentPair,
-    list_in_columns,
-)
+from tierlog.tools.listed_segments import ListedSegments, SegmentPair, list_in_columns
 from tierlog.tools.packed import pack, unpack
 from tierlog.tools.rebuild.remote_index import StoredPartition
 from tierlog.tools.rebuild.segment import Outcome, SegmentOutcome, SegmentRow, finding
@@ -51,7 +46,6 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]
 
-_PARALLEL_READS = 8
 # Much longer than the time between the two objects of an active copy.
 _COPY_UNDER_WAY_MS = 600_000
 _DEPOSED = "nothing to do: it does not count, and the sidecar of the later leader removes it"
@@ -279,23 +273,13 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
 
 
 def look_at_listed(
-    store: ObjectStore, listed: Iterable[ListedSegments], *, parallel_reads: int = _PARALLEL_READS
+    store: ObjectStore, listed: Sequence[ListedSegments], *, parallel_reads: int = PARALLEL_READS
 ) -> Iterator[LookedSegments]:
     """Yield the result of each segment, in order. A few are read at a time."""
-    with ThreadPoolExecutor(parallel_reads, thread_name_prefix="tierlog-plan") as pool:
-        running: deque[list[Future[Looked]]] = deque()
-        ahead = 0
-        for one in listed:
-            running.append(
-                [pool.submit(_check_segment, store, pair, one.takeovers) for pair in one.pairs()]
-            )
-            ahead += one.segments
-            while ahead > MAX_LISTED:
-                done = running.popleft()
-                ahead -= len(done)
-                yield LookedSegments.of([future.result() for future in done])
-        for done in running:
-            yield LookedSegments.of([future.result() for future in done])
+    pairs = ((pair, one.takeovers) for one in listed for pair in one.pairs())
+    looks = map_in_parallel(lambda pair: _check_segment(store, *pair), pairs, parallel_reads)
+    for one in listed:
+        yield LookedSegments.of(list(islice(looks, one.segments)))
 
 
 def _check_segment(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
