@@ -28,7 +28,6 @@ from tierlog.errors import TierlogError
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
 from tierlog.reader.sources import is_url, source_of
 from tierlog.remote.urls import open_store
-from tierlog.tools.findings import Severity
 from tierlog.tools.listed_segments import ListedSegments
 from tierlog.tools.progress import Progress, QuietProgress
 from tierlog.tools.rebuild.index import (
@@ -191,17 +190,7 @@ def rebuild_indexes(
 
 
 def rebuild_on(
-    master: str,
-    source: str,
-    *,
-    now_ms: int,
-    target: str | None = None,
-    slots: int | None = None,
-    dry_run: bool = False,
-    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
-    remote_index: RemoteIndexConfig | None = None,
-    progress: Progress | None = None,
-    send_package: bool = False,
+    master: str, source: str, *, send_package: bool = False, **wanted: Any
 ) -> RebuildReport:
     """`rebuild_indexes` in a session of its own on ``master``; with ``send_package`` workers that
     have no tierlog get this one (`spark_udfs.ship`). Errors are those of both."""
@@ -209,17 +198,7 @@ def rebuild_on(
     with session(master, None if master.startswith("sc://") else SCHEDULING_JVM) as spark:
         if send_package:
             ship(spark)
-        return _Run.planned(
-            spark,
-            source,
-            target=target,
-            dry_run=dry_run,
-            now_ms=now_ms,
-            slots=slots,
-            index_interval_bytes=index_interval_bytes,
-            remote_index=remote_index,
-            progress=progress,
-        ).collected()
+        return _Run.planned(spark, source, **wanted).collected()
 
 
 def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -307,17 +286,17 @@ class _Run:
         spark: SparkSession,
         source: str,
         *,
-        target: str | None,
-        dry_run: bool,
-        now_ms: int | None,
-        slots: int | None,
-        index_interval_bytes: int,
-        remote_index: RemoteIndexConfig | None = None,
+        target: str | None = None,
+        dry_run: bool = False,
+        now_ms: int | None = None,
+        slots: int | None = None,
         task_bytes: int | None = None,
         progress: Progress | None = None,
         clock: Clock | None = None,
+        **wanted: Any,
     ) -> _Run:
-        """List the source. The workers read the `.indexes` objects of a store."""
+        """List the source, with the other arguments of `plan_rebuild`. The workers read the
+        `.indexes` objects of a store."""
         clock = clock or SystemClock()
         place = source_of(source)
         if not place.is_store:
@@ -330,10 +309,9 @@ class _Run:
             dry_run=dry_run,
             now_ms=clock.now_ms() if now_ms is None else now_ms,
             slots=slots,
-            index_interval_bytes=index_interval_bytes,
-            remote_index=remote_index,
             least_bytes=_SMALLEST_TASK_BYTES,
             look=partial(_looks, spark, place.location),
+            **wanted,
         )
         total_bytes = sum(task.size_bytes for task in plan.tasks)
         if task_bytes is None:
@@ -370,7 +348,11 @@ class _Run:
             found = _frame(spark, finding_table(plan.findings)).unionAll(found)
             found.write.mode("overwrite").parquet(places[1])
             findings = spark.read.schema(spark_schema(FINDINGS)).parquet(places[1])
-            summary = _summary(plan, segments, findings)
+            summary = plan.summary(
+                _counts(segments, "outcome"),
+                _counts(findings, "severity"),
+                partitions=segments.select("topic", "partition").distinct().count(),
+            )
         return RebuiltTables(
             summary=summary,
             segments=segments,
@@ -475,29 +457,6 @@ def _errors(source: str) -> Iterator[None]:
         ) from error
 
 
-def _summary(plan: RebuildPlan, segments: DataFrame, findings: DataFrame) -> RebuildSummary:
-    """Return the summary of `rebuild_report`, counted in Spark."""
-    counts = {row.outcome: row["count"] for row in segments.groupBy("outcome").count().collect()}
-    severities = {
-        row.severity: row["count"] for row in findings.groupBy("severity").count().collect()
-    }
-
-    def count(*wanted: Outcome) -> int:
-        return sum(counts.get(outcome.value, 0) for outcome in wanted)
-
-    return RebuildSummary(
-        source=plan.source,
-        target=plan.target,
-        dry_run=plan.dry_run,
-        partitions=segments.select("topic", "partition").distinct().count(),
-        segments=sum(counts.values()),
-        written=count(Outcome.WRITTEN, Outcome.WOULD_WRITE),
-        same=count(Outcome.SAME),
-        sound=count(Outcome.SOUND),
-        quarantined=count(Outcome.QUARANTINED),
-        conflicts=count(Outcome.CONFLICT),
-        left_alone=count(Outcome.LEFT_ALONE),
-        size_bytes=sum(task.size_bytes for task in plan.tasks),
-        problems=severities.get(Severity.PROBLEM.value, 0),
-        notes=severities.get(Severity.NOTE.value, 0),
-    )
+def _counts(rows: DataFrame, column: str) -> dict[str, int]:
+    """Return the number of rows with each value of a column."""
+    return {row[column]: row["count"] for row in rows.groupBy(column).count().collect()}

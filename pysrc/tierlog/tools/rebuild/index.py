@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
@@ -130,6 +130,31 @@ class RebuildPlan:
             index_tasks=(),
             remote_indexes=tuple(one.row for one in ordered),
             findings=(*self.findings, *found),
+        )
+
+    def summary(
+        self, outcomes: Mapping[str, int], severities: Mapping[str, int], *, partitions: int
+    ) -> RebuildSummary:
+        """Return the figures of the run: its segments by outcome, its findings by severity."""
+
+        def count(*wanted: Outcome) -> int:
+            return sum(outcomes.get(outcome, 0) for outcome in wanted)
+
+        return RebuildSummary(
+            source=self.source,
+            target=self.target,
+            dry_run=self.dry_run,
+            partitions=partitions,
+            segments=sum(outcomes.values()),
+            written=count(Outcome.WRITTEN, Outcome.WOULD_WRITE),
+            same=count(Outcome.SAME),
+            sound=count(Outcome.SOUND),
+            quarantined=count(Outcome.QUARANTINED),
+            conflicts=count(Outcome.CONFLICT),
+            left_alone=count(Outcome.LEFT_ALONE),
+            size_bytes=sum(task.size_bytes for task in self.tasks),
+            problems=severities.get(Severity.PROBLEM, 0),
+            notes=severities.get(Severity.NOTE, 0),
         )
 
 
@@ -476,26 +501,10 @@ def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> Reb
     )
     rows = tuple(one.row for one in everything)
     findings = (*plan.findings, *(found for one in everything for found in one.findings))
-    problems = sum(found.severity is Severity.PROBLEM for found in findings)
-
-    def count(*wanted: Outcome) -> int:
-        return sum(row.outcome in wanted for row in rows)
-
-    summary = RebuildSummary(
-        source=plan.source,
-        target=plan.target,
-        dry_run=plan.dry_run,
+    summary = plan.summary(
+        Counter(row.outcome for row in rows),
+        Counter(found.severity for found in findings),
         partitions=len({(row.topic, row.partition) for row in rows}),
-        segments=len(rows),
-        written=count(Outcome.WRITTEN, Outcome.WOULD_WRITE),
-        same=count(Outcome.SAME),
-        sound=count(Outcome.SOUND),
-        quarantined=count(Outcome.QUARANTINED),
-        conflicts=count(Outcome.CONFLICT),
-        left_alone=count(Outcome.LEFT_ALONE),
-        size_bytes=sum(task.size_bytes for task in plan.tasks),
-        problems=problems,
-        notes=len(findings) - problems,
     )
     return RebuildReport(
         summary=summary, segments=rows, findings=findings, remote_indexes=plan.remote_indexes
