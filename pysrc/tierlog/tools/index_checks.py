@@ -6,18 +6,18 @@ columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tierlog import _core
+from tierlog.errors import CorruptDataError
+from tierlog.log.index_files import read_producer_snapshot
 
 __all__ = [
+    "TAIL_FAULTS",
     "Batches",
-    "IndexFault",
     "check_aborts",
     "check_batch_checksums",
     "check_offset_index",
@@ -30,13 +30,14 @@ __all__ = [
 MAX_FAULTS = 5
 """The maximum number of findings for one file."""
 
+TAIL_FAULTS = frozenset({"past_the_log", "zero_tail"})
+"""The reasons of entries that point past the end of the log, or are unused slots."""
+
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _TXN_ENTRY = np.dtype(
     [("version", ">i2"), ("producer", ">i8"), ("first", ">i8"), ("last", ">i8"), ("stable", ">i8")]
 )
-_SNAPSHOT_HEADER_BYTES = 10
-_SNAPSHOT_ENTRY_BYTES = 46
 
 Rows = npt.NDArray[np.bool_]
 Int64Column = npt.NDArray[np.int64]
@@ -71,27 +72,13 @@ class ChecksummedBatches(Batches, Protocol):
     def batch_checksum(self) -> Int64Column: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexFault:
-    """One wrong entry; ``position`` is its first byte in the index file.
-
-    ``is_tail``: it points past the end of the log, or is an unused slot.
-    """
-
-    position: int
-    what: str
-    expected: str
-    found: str
-    is_tail: bool = False
-
-
 def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
     """Return the batch positions in a ``.index`` without checks."""
     entries, _ = _entries(data, _OFFSET_ENTRY)
     return np.sort(entries["position"].astype(np.int64))
 
 
-def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[IndexFault]:
+def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[CorruptDataError]:
     """A ``.index``: entries ascend, and each names a batch and the last offset from there on.
 
     Brokers up to 1.1 write the first offset of the batch instead: look-ups find the same.
@@ -115,28 +102,21 @@ def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[In
     def shown(row: int) -> str:
         return f"offset {offsets[row]}, position {positions[row]}"
 
-    for bad, what, expected, is_tail in (
-        (ascend, "entry_order", "offset and position above those before", False),
-        (beyond, "past_the_log", f"a position below {table.stop_position}", True),
-        (no_batch, "no_batch_there", "the position of a batch", False),
-        (wrong, "wrong_offset", "the first or last offset of the batch at this position", False),
+    for bad, what, expected in (
+        (ascend, "entry_order", "offset and position above those before"),
+        (beyond, "past_the_log", f"a position below {table.stop_position}"),
+        (no_batch, "no_batch_there", "the position of a batch"),
+        (wrong, "wrong_offset", "the first or last offset of the batch at this position"),
     ):
         faults += [
-            IndexFault(
-                position=row * _OFFSET_ENTRY.itemsize,
-                what=what,
-                expected=expected,
-                found=shown(row),
-                is_tail=is_tail,
-            )
-            for row in _first(bad)
+            _fault(row * _OFFSET_ENTRY.itemsize, what, expected, shown(row)) for row in _first(bad)
         ]
     return _sorted(faults)
 
 
 def check_batch_checksums(
     data: bytes, offset_index: bytes, table: ChecksummedBatches
-) -> list[IndexFault]:
+) -> list[CorruptDataError]:
     """The batch checksums of an `.indexes` object: that of the first batch, then those of the
     batches that its offset index points at."""
     entries, _ = _entries(offset_index, _OFFSET_ENTRY)
@@ -146,18 +126,18 @@ def check_batch_checksums(
     is_there = (table.position[rows] == positions) if len(table) else np.zeros(len(rows), np.bool_)
     wrong = np.flatnonzero(is_there)[stored[is_there] != table.batch_checksum[rows[is_there]]]
     return [
-        IndexFault(
-            position=4 * row,
-            what="wrong_batch",
-            expected=f"checksum {table.batch_checksum[rows[row]]:#010x} of the batch at byte "
+        _fault(
+            4 * row,
+            "wrong_batch",
+            f"checksum {table.batch_checksum[rows[row]]:#010x} of the batch at byte "
             f"{positions[row]}",
-            found=f"{stored[row]:#010x}",
+            f"{stored[row]:#010x}",
         )
         for row in wrong[:1].tolist()
     ]
 
 
-def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[IndexFault]:
+def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[CorruptDataError]:
     """A ``.timeindex``: entries ascend, and no batch up to an entry's offset is newer than it."""
     entries, faults = _entries(data, _TIME_ENTRY)
     timestamps = entries["timestamp"].astype(np.int64)
@@ -175,30 +155,20 @@ def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[Inde
     def shown(row: int) -> str:
         return f"timestamp {timestamps[row]}, offset {offsets[row]}"
 
-    for bad, what, is_tail in (
-        (falling, "entry_order", False),
-        (outside, "past_the_log", True),
-        (older, "wrong_timestamp", False),
-    ):
-        for row in _first(bad):
-            expected = {
-                "entry_order": "a timestamp above the one before, an offset not below it",
-                "past_the_log": f"an offset from {base_offset} to {end}",
-                "wrong_timestamp": f"{before[row]} or more, as in a batch up to that offset",
-            }[what]
-            faults.append(
-                IndexFault(
-                    position=row * _TIME_ENTRY.itemsize,
-                    what=what,
-                    expected=expected,
-                    found=shown(row),
-                    is_tail=is_tail,
-                )
-            )
+    expected: dict[str, Callable[[int], str]] = {
+        "entry_order": lambda _: "a timestamp above the one before, an offset not below it",
+        "past_the_log": lambda _: f"an offset from {base_offset} to {end}",
+        "wrong_timestamp": lambda row: f"{before[row]} or more, as in a batch up to that offset",
+    }
+    for what, bad in zip(expected, (falling, outside, older), strict=True):
+        faults += [
+            _fault(row * _TIME_ENTRY.itemsize, what, expected[what](row), shown(row))
+            for row in _first(bad)
+        ]
     return _sorted(faults)
 
 
-def check_txn_index(data: bytes, table: Batches) -> list[IndexFault]:
+def check_txn_index(data: bytes, table: Batches) -> list[CorruptDataError]:
     """A ``.txnindex``: version 0, entries ascend, each ends at a marker of its producer."""
     entries, faults = _entries(data, _TXN_ENTRY, padded=False)
     producers, last = entries["producer"].astype(np.int64), entries["last"].astype(np.int64)
@@ -215,29 +185,25 @@ def check_txn_index(data: bytes, table: Batches) -> list[IndexFault]:
     beyond = ~version & ~order & (last > (table.last_offset[-1] if len(table) else -1))
     wrong = ~version & ~order & ~beyond & ~is_marker
 
-    for bad, what, expected, is_tail in (
-        (version, "bad_version", "version 0", False),
-        (order, "entry_order", "a last offset above the one before and the first offset", False),
-        (beyond, "past_the_log", "a last offset within the segment", True),
-        (wrong, "no_marker_there", "the offset of this producer's marker", False),
+    def shown(row: int) -> str:
+        return (
+            f"version {entries['version'][row]}, producer {producers[row]}, "
+            f"offsets {entries['first'][row]} to {last[row]}"
+        )
+
+    for bad, what, expected in (
+        (version, "bad_version", "version 0"),
+        (order, "entry_order", "a last offset above the one before and the first offset"),
+        (beyond, "past_the_log", "a last offset within the segment"),
+        (wrong, "no_marker_there", "the offset of this producer's marker"),
     ):
         faults += [
-            IndexFault(
-                position=row * _TXN_ENTRY.itemsize,
-                what=what,
-                expected=expected,
-                found=(
-                    f"version {entries['version'][row]}, producer {producers[row]}, "
-                    f"offsets {entries['first'][row]} to {last[row]}"
-                ),
-                is_tail=is_tail,
-            )
-            for row in _first(bad)
+            _fault(row * _TXN_ENTRY.itemsize, what, expected, shown(row)) for row in _first(bad)
         ]
     return _sorted(faults)
 
 
-def check_aborts(data: bytes, rebuilt: bytes) -> list[IndexFault]:
+def check_aborts(data: bytes, rebuilt: bytes) -> list[CorruptDataError]:
     """The aborted transactions that the log itself shows are all in its ``.txnindex``.
 
     Without an entry, consumers of committed records would receive aborted ones. The index may have
@@ -253,33 +219,25 @@ def check_aborts(data: bytes, rebuilt: bytes) -> list[IndexFault]:
     ][:MAX_FAULTS]
 
 
-def check_snapshot(data: bytes) -> list[IndexFault]:
-    """A ``.snapshot``: version 1, its checksum, and as many entries as it says."""
-    if len(data) < _SNAPSHOT_HEADER_BYTES:
-        expected = f"at least {_SNAPSHOT_HEADER_BYTES} bytes"
-        return [_fault(0, "truncated", expected, f"{len(data)} bytes")]
-    version = int.from_bytes(data[:2], "big", signed=True)
-    if version != 1:
-        return [_fault(0, "bad_version", "version 1", str(version))]
-    stored, computed = int.from_bytes(data[2:6], "big"), _core.crc32c(data[6:])
-    if stored != computed:
-        return [_fault(2, "bad_crc", f"CRC-32C {computed:08x}", f"{stored:08x}")]
-    count = int.from_bytes(data[6:10], "big", signed=True)
-    size_bytes = _SNAPSHOT_HEADER_BYTES + count * _SNAPSHOT_ENTRY_BYTES
-    if count < 0 or size_bytes != len(data):
-        return [_fault(6, "bad_count", f"{len(data)} bytes for {count} entries", str(size_bytes))]
+def check_snapshot(data: bytes) -> list[CorruptDataError]:
+    """A ``.snapshot``: its version, its checksum, and as many entries as it says."""
+    try:
+        read_producer_snapshot(data)
+    except CorruptDataError as error:
+        return [error]
     return []
 
 
-def _fault(position: int, what: str, expected: str, found: str) -> IndexFault:
-    return IndexFault(position=position, what=what, expected=expected, found=found)
+def _fault(position: int, what: str, expected: str, found: str) -> CorruptDataError:
+    """Return one wrong entry; `position` is its first byte in the index file."""
+    return CorruptDataError(reason=what, position=position, expected=expected, found=found)
 
 
 def _entries(
     data: bytes, entry: np.dtype[np.void], *, padded: bool = True
-) -> tuple[npt.NDArray[np.void], list[IndexFault]]:
+) -> tuple[npt.NDArray[np.void], list[CorruptDataError]]:
     """The entries before the unused slots at the end, which are all zero in an active index."""
-    faults: list[IndexFault] = []
+    faults: list[CorruptDataError] = []
     whole = len(data) - len(data) % entry.itemsize
     if whole != len(data):
         expected = f"entries of {entry.itemsize} bytes each"
@@ -294,15 +252,7 @@ def _entries(
     if unused > 1 or (unused and used):
         found = f"{unused} unused slots"
         position = used * entry.itemsize
-        faults.append(
-            IndexFault(
-                position=position,
-                what="zero_tail",
-                expected="the end of the index",
-                found=found,
-                is_tail=True,
-            )
-        )
+        faults.append(_fault(position, "zero_tail", "the end of the index", found))
     return entries[:used], faults
 
 
@@ -316,5 +266,5 @@ def _first(bad: Rows) -> Iterator[int]:
     return iter(np.flatnonzero(bad)[:MAX_FAULTS].tolist())
 
 
-def _sorted(faults: list[IndexFault]) -> list[IndexFault]:
+def _sorted(faults: list[CorruptDataError]) -> list[CorruptDataError]:
     return sorted(faults, key=lambda fault: fault.position)[:MAX_FAULTS]

@@ -227,10 +227,11 @@ def test_a_wrong_transaction_index(tmp_path: Path, position: int, data: bytes, w
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda data: b"\0\2" + data[2:], "bad_version"),
+        (lambda data: b"\0\2" + data[2:], "unknown_magic"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "bad_crc"),
         (lambda data: data[:9], "truncated"),
         (lambda data: b"", "truncated"),
+        (lambda data: data + b"\0", "bad_crc"),
     ],
 )
 def test_a_wrong_snapshot(tmp_path: Path, change: Callable[[bytes], bytes], what: str) -> None:

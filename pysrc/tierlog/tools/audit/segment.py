@@ -50,10 +50,8 @@ from tierlog.tools.audit.rows import (
 from tierlog.tools.audit.stored_log import StoredLog, read_stored_log
 from tierlog.tools.findings import Finding, Place, Tally
 from tierlog.tools.index_checks import (
-    IndexFault,
     check_batch_checksums,
     check_offset_index,
-    check_snapshot,
     check_time_index,
     check_txn_index,
 )
@@ -359,14 +357,10 @@ def _open_transactions(
     if sections is None:
         return None
     data = bytes(sections[IndexKind.PRODUCER_SNAPSHOT])
-    faults = check_snapshot(data)
-    _index_faults(indexes_key(metadata), "producer snapshot", faults, tally)
-    if faults:
-        return None
     try:
         states = read_producer_snapshot(data)
     except CorruptDataError as error:
-        tally.error(error, indexes_key(metadata), _REBUILD)
+        _index_faults(indexes_key(metadata), "producer snapshot", [error], tally)
         return None
     is_open = states.current_txn_first_offset >= 0
     if int(is_open.sum()) > _MAX_OPEN_TRANSACTIONS:
@@ -458,7 +452,7 @@ def _check_against_log(
         _index_faults(key, name, found, tally)
 
 
-def _index_faults(key: str, section: str, faults: list[IndexFault], tally: Tally) -> None:
+def _index_faults(key: str, section: str, faults: list[CorruptDataError], tally: Tally) -> None:
     for fault in faults:
         expected = f"{fault.expected} in the {section}"
-        tally.problem(key, fault.what, expected, fault.found, _REBUILD, fault.position)
+        tally.problem(key, fault.reason, expected, fault.found, _REBUILD, fault.position)

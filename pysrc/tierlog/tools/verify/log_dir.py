@@ -24,7 +24,7 @@ from tierlog.log.segment_checks import Problem, check_batches
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tools.findings import Place, Report, Tally
 from tierlog.tools.index_checks import (
-    IndexFault,
+    TAIL_FAULTS,
     check_aborts,
     check_offset_index,
     check_snapshot,
@@ -226,7 +226,7 @@ def _verify_aborts(
         _cannot_read(segment.log_path, error, tally)
         return
     for fault in check_aborts(data, rebuilt.transaction_index):
-        tally.problem(path, fault.what, fault.expected, fault.found, _REBUILD, fault.position)
+        tally.error(fault, path, _REBUILD)
 
 
 def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
@@ -306,7 +306,7 @@ def _read_indexes(segment: SegmentFiles, tally: Tally) -> Iterator[tuple[str, st
             tally.error(error, path, _REBUILD)
 
 
-def _faults(kind: str, data: bytes, table: BatchTable, base_offset: int) -> list[IndexFault]:
+def _faults(kind: str, data: bytes, table: BatchTable, base_offset: int) -> list[CorruptDataError]:
     if kind == "index":
         return check_offset_index(data, table, base_offset)
     if kind == "timeindex":
@@ -315,15 +315,19 @@ def _faults(kind: str, data: bytes, table: BatchTable, base_offset: int) -> list
 
 
 def _report_faults(
-    path: str, faults: list[IndexFault], segment: SegmentFiles, table: BatchTable, tally: Tally
+    path: str,
+    faults: list[CorruptDataError],
+    segment: SegmentFiles,
+    table: BatchTable,
+    tally: Tally,
 ) -> None:
     for fault in faults:
-        if segment.is_active and fault.what == "zero_tail":
+        if segment.is_active and fault.reason == "zero_tail":
             continue
         # The index may be right about batches after a damaged one.
-        if fault.what == "past_the_log" and table.stop_reason is not StopReason.END:
+        if fault.reason == "past_the_log" and table.stop_reason is not StopReason.END:
             continue
         # A crash leaves the tail of an active index in any state.
-        after_crash = segment.is_active and fault.is_tail
+        after_crash = segment.is_active and fault.reason in TAIL_FAULTS
         say, action = (tally.note, _INDEX_TAIL) if after_crash else (tally.problem, _REBUILD)
-        say(path, fault.what, fault.expected, fault.found, action, fault.position)
+        say(path, fault.reason, fault.expected, fault.found, action, fault.position)
