@@ -21,20 +21,15 @@ class Findings:
         partition: Partition,
         start_offset: int | None = None,
         end_offset: int | None = None,
+        *,
+        may_fail: bool = True,
     ) -> None:
-        """Note what is wrong, once, or raise it."""
-        if self._fail_on_corrupt:
+        """Note what is wrong, once, or raise it if it `may_fail` the read."""
+        if self._fail_on_corrupt and may_fail:
             raise error
-        self.add(error, partition, start_offset, end_offset)
-
-    def add(
-        self,
-        error: CorruptDataError,
-        partition: Partition,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
-    ) -> None:
-        """Note what is wrong, once."""
-        finding = Finding.of(error, partition, start_offset, end_offset)
-        if finding not in self.found:
+        finding = Finding(
+            partition=partition, error=error, start_offset=start_offset, end_offset=end_offset
+        )
+        # Errors are equal only to themselves.
+        if str(finding) not in map(str, self.found):
             self.found.append(finding)

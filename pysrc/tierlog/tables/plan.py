@@ -107,44 +107,21 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Damaged bytes, and the offsets [``start_offset``, ``end_offset``) that are not read because
-    of them; None for unknown."""
+    """The error of damaged bytes, and the offsets [``start_offset``, ``end_offset``) that are not
+    read because of them; None for unknown."""
 
     partition: Partition
-    path: str
-    reason: str
-    position: int
-    expected: str
-    found: str
+    error: CorruptDataError
     start_offset: int | None = None
     end_offset: int | None = None
 
     def __str__(self) -> str:
         start = "?" if self.start_offset is None else self.start_offset
         end = "?" if self.end_offset is None else self.end_offset - 1
+        error = self.error
         return (
-            f"{self.partition}, offsets {start} to {end}: {self.path}: {self.reason} at byte "
-            f"{self.position}: expected {self.expected}, found {self.found}"
-        )
-
-    @classmethod
-    def of(
-        cls,
-        error: CorruptDataError,
-        partition: Partition,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
-    ) -> Finding:
-        """What an error says."""
-        return cls(
-            partition=partition,
-            path=error.path or "",
-            reason=error.reason,
-            position=error.position,
-            expected=error.expected,
-            found=error.found,
-            start_offset=start_offset,
-            end_offset=end_offset,
+            f"{self.partition}, offsets {start} to {end}: {error.path or ''}: {error.reason} at "
+            f"byte {error.position}: expected {error.expected}, found {error.found}"
         )
 
 

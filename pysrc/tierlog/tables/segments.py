@@ -74,8 +74,11 @@ def read_range(
                 if isinstance(piece, _Gap):
                     if fail_on_corrupt:
                         raise piece.error
-                    yield Finding.of(
-                        piece.error, one.partition, piece.start_offset, piece.end_offset
+                    yield Finding(
+                        partition=one.partition,
+                        error=piece.error,
+                        start_offset=piece.start_offset,
+                        end_offset=piece.end_offset,
                     )
                 elif isinstance(piece, TableRows):
                     yield piece
@@ -89,7 +92,9 @@ def read_range(
                 raise
             place = segment.beyond(error, offset)
             lost_end = end if place is None else min(place.offset, end)
-            yield Finding.of(error, one.partition, offset, lost_end)
+            yield Finding(
+                partition=one.partition, error=error, start_offset=offset, end_offset=lost_end
+            )
 
 
 class _Gap(NamedTuple):

@@ -222,7 +222,7 @@ class StoreCatalog:
                 expected=f"offsets {first} to {last} of {partition}",
                 found="no segment that holds them",
             )
-            self._findings.add(error, partition, first, last + 1)
+            self._findings.note(error, partition, first, last + 1, may_fail=False)
 
     def _without_aborted(
         self, partition: Partition, lineage: LeaderEpochs, ranges: list[ReadRange]
@@ -283,14 +283,14 @@ def _may_be_wanted(options: SourceOptions, key: ObjectKey) -> bool:
 
 
 def _finding_of(problem: Problem) -> Finding:
-    return Finding(
-        partition=Partition("", None, -1),
-        path=problem.key,
+    error = CorruptDataError(
         reason=problem.reason.value,
+        path=problem.key,
         position=0,
         expected=problem.expected,
         found=problem.found,
     )
+    return Finding(partition=Partition("", None, -1), error=error)
 
 
 def _identity(partition: Partition) -> TopicIdPartition:

@@ -32,11 +32,14 @@ def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.Re
 def finding_row(one: Finding) -> dict[str, object]:
     """Return a row of the quarantine; without a partition when it is unknown."""
     known = bool(one.partition.topic)
-    names = ("path", "reason", "position", "expected", "found", "start_offset", "end_offset")
+    names = ("reason", "position", "expected", "found")
     return {
         "topic": one.partition.topic if known else None,
         "partition": one.partition.partition if known else None,
-        **{name: getattr(one, name) for name in names},
+        "path": one.error.path or "",
+        **{name: getattr(one.error, name) for name in names},
+        "start_offset": one.start_offset,
+        "end_offset": one.end_offset,
     }
 
 
