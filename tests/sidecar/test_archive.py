@@ -25,7 +25,7 @@ from tierlog.remote.segment.layout import indexes_key
 from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome, Sidecar, TierReport
 from tierlog.tools.ls import list_store
-from tierlog.tools.verify.store import verify_store
+from tierlog.tools.verify.source import verify_store
 
 PARTITION = "epochs-0"
 ROLLED = [one.base_offset for one in golden_segments(topic="epochs") if one.rolled]

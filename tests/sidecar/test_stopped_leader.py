@@ -34,7 +34,7 @@ from tierlog.remote.urls import open_store
 from tierlog.sidecar import Outcome
 from tierlog.tiering.copy import CopyFailedError, SegmentCopier
 from tierlog.tools.ls import list_store
-from tierlog.tools.verify.store import verify_store
+from tierlog.tools.verify.source import verify_store
 
 # Stops itself at looks at the claims: "2:after,3:before".
 STOPPING = """

@@ -39,7 +39,7 @@ from tierlog.tools.audit.rows import (
 )
 from tierlog.tools.audit.store import StoreAudit, audit_store
 from tierlog.tools.findings import Finding, Severity
-from tierlog.tools.verify.store import verify_store
+from tierlog.tools.verify.source import verify_store
 
 HOUR_MS = 3_600_000
 

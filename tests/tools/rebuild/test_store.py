@@ -27,7 +27,7 @@ from tierlog.tools.rebuild.index import (
     rebuild_task,
 )
 from tierlog.tools.rebuild.segment import Outcome
-from tierlog.tools.verify.store import verify_store
+from tierlog.tools.verify.source import verify_store
 from tierlog.types import StopReason
 
 HOUR_MS = 3_600_000

@@ -24,7 +24,7 @@ from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
 from tierlog.tools.audit.stored_log import read_stored_log
 from tierlog.tools.findings import Finding, Report, Severity
-from tierlog.tools.verify.store import verify_store
+from tierlog.tools.verify.source import verify_store
 
 HOUR_MS = 3_600_000
 FIRST = golden_segments(topic="epochs")[0]

@@ -1,4 +1,13 @@
-"""Checks a log directory or a store. It reads everything and changes nothing."""
+"""Checks a log directory or a store. It reads everything and changes nothing.
+
+Of a store it always checks the cluster marker; that `.log` and `.indexes` objects belong together;
+every section's checksum; sizes; that the sections agree; that no offsets are missing between
+segments; and that transactions and leader epochs continue from one to the next.
+``deep`` reads every `.log` object: its checksum, batches and records, and the indexes against them.
+``metadata`` is a file to compare the bucket with.
+
+A store that does not answer is an error, not a finding.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +15,13 @@ from tierlog.errors import ConfigError
 from tierlog.log.files import printable
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.reader.sources import Source
-from tierlog.tools.findings import Report
+from tierlog.tools.audit.rows import AuditRules
+from tierlog.tools.audit.store import audit_store
+from tierlog.tools.findings import Report, Tally
 from tierlog.tools.progress import Progress
 from tierlog.tools.verify.log_dir import verify_log_dir
-from tierlog.tools.verify.store import verify_store
 
-__all__ = ["verify"]
+__all__ = ["verify", "verify_store"]
 
 
 def verify(
@@ -48,3 +58,28 @@ def verify(
         max_decompressed_bytes=max_decompressed_bytes,
         progress=progress,
     )
+
+
+def verify_store(
+    url: str,
+    *,
+    now_ms: int,
+    deep: bool = False,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    metadata: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check a store; return the findings of `audit_store` and the amount of data checked.
+
+    ``now_ms`` separates active copies from abandoned ones.
+    """
+    rules = AuditRules(now_ms=now_ms, deep=deep, max_decompressed_bytes=max_decompressed_bytes)
+    audit = audit_store(url, rules, metadata=metadata, progress=progress)
+    tally = Tally(findings=list(audit.findings))
+    stored = [row for row in audit.segments if row.stored]
+    tally.partitions = len({row.folder for row in stored})
+    for row in stored:
+        tally.add_segment(row.size_bytes)
+        tally.batches += row.batches or 0
+        tally.records += row.records or 0
+    return tally.report(audit.url, deep=deep)
