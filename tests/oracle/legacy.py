@@ -110,7 +110,7 @@ def parse(
         base_offset=found[0].offset,
         last_offset=last_offset,
         leader_epoch=-1,
-        attributes=outer.attributes,
+        attributes=outer.attributes & (CODEC_MASK | LOG_APPEND_TIME),
         base_timestamp_ms=found[0].timestamp_ms,
         max_timestamp_ms=outer.timestamp_ms,
         producer_id=-1,

@@ -343,7 +343,8 @@ pub(crate) fn header(message: &Message, inner: Option<&InnerSet>) -> Result<Batc
         batch_length: (message.size_bytes - LOG_OVERHEAD) as i32,
         leader_epoch: -1,
         crc: message.crc,
-        attributes: i16::from(message.attributes),
+        // Bits that only later versions define mean nothing here.
+        attributes: i16::from(message.attributes & (CODEC_MASK | LOG_APPEND_TIME)),
         last_offset_delta,
         base_timestamp_ms,
         max_timestamp_ms: timestamp_ms,
@@ -440,6 +441,16 @@ mod tests {
         // The append time replaces the first timestamp, too.
         assert_eq!(row(&wrapper(1, 8, 52, 99, &set)).unwrap(), (50, 52, 2, 99, 99));
         assert_eq!(row(&wrapper(1, 0, 1, 30, &set)).unwrap_err().kind, ErrorKind::BadRecord);
+    }
+
+    #[test]
+    fn flags_of_later_versions_mean_nothing() {
+        for magic in [0, 1] {
+            let plain = message(magic, !7, 5, 30, Some(b"a"));
+            let header = describe(&plain, true, &mut Decompressor::new(), MAX).unwrap();
+            assert_eq!((header.attributes, header.is_control()), (LOG_APPEND_TIME.into(), false));
+            assert!(!header.is_transactional());
+        }
     }
 
     #[test]
