@@ -7,12 +7,12 @@ mod build;
 #[path = "../src/vectors.rs"]
 mod vectors;
 
-use build::{Record, batch, compress, raw_batch, text};
+use build::{Record, batch, compress, payload, raw_batch, text};
 use proptest::prelude::*;
 use tierlog_core::batch::header::{Codec, LOG_OVERHEAD};
 use tierlog_core::codec::compression::Decompressor;
 use tierlog_core::codec::output::Output;
-use tierlog_core::error::Result;
+use tierlog_core::error::{ErrorKind, Result};
 use tierlog_core::records::columns::{BinaryParts, Records, with_view};
 use tierlog_core::records::{DecodeOptions, decode_records};
 use tierlog_core::segment::StopReason;
@@ -176,6 +176,15 @@ fn batch_cannot_claim_more_memory_than_its_bytes_justify() {
     let mut data = batch(0, 4, &records);
     data.extend(raw_batch(1 << 40, 0, 0, 0, &vec![0; 64 << 20]));
     assert!(decode(&data, false).is_err());
+}
+
+#[test]
+fn error_about_the_last_byte_names_a_position_in_the_data() {
+    let mut records = payload(&[Record { value: Some(vec![7; 8]), ..Record::default() }]);
+    records.push(0);
+    let data = raw_batch(0, 0, 1, 2, &records);
+    let error = decode(&data, true).unwrap_err();
+    assert_eq!((error.kind, error.position), (ErrorKind::BadRecord, data.len() as u64));
 }
 
 fn codecs() -> impl Strategy<Value = Codec> {

@@ -52,7 +52,8 @@ pub(crate) fn parse_record(
     };
     let mut body = Body { bytes: &bytes[..end], at: at + 1 };
     let Some((timestamp_delta, size)) = bytes[..end].get(at + 1..).and_then(read_varlong) else {
-        return Err(bad(at + 1, "a timestamp delta", "no varlong in the record"));
+        let from = (at + 1).min(end);
+        return Err(bad(from, "a timestamp delta", "no varlong in the record"));
     };
     body.at += size;
     let from = body.at;
