@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate models spark-versions reliability fmt lock clean build
+.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate models spark-versions reliability fuzz fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -98,6 +98,13 @@ SEEDS ?= 2000
 
 simulate: build $(STAMPS)/test  ## sidecars, silent brokers, a failing store: SEEDS runs from one seed each (FIRST is the first)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(or $(FIRST),0)
+
+# Without a bound it goes on until it is interrupted.
+FUZZ_OPTIONS := $(if $(RUNS),--runs $(RUNS)) $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS)) \
+  $(if $(TARGET),--target $(TARGET)) $(if $(MINIMISE),--minimise)
+
+fuzz: build $(STAMPS)/test  ## fuzz the Rust core for RUNS inputs or FUZZ_SECONDS (TARGET=scan, MINIMISE=1 writes the corpus)
+	$(BIN)/python -m tests.fuzzing.run $(FUZZ_OPTIONS)
 
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all

@@ -1,0 +1,3 @@
+#![no_main]
+//! See `tierlog_fuzz::targets`.
+tierlog_fuzz::fuzz!(INDEXES);
