@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-import urllib.request
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 import tierlog
+from tests.integration.ledger import Ledger, digest
+from tests.integration.tier_process import Tier, run, running
 from tests.kafka_tools import KafkaBroker
 from tests.kafka_tools.support import LOOPBACK, free_ports, wait_until
 from tests.proofs import usually
@@ -62,10 +57,6 @@ PAUSE = threading.Event()
 AWAY, BACK = "does not answer: ", "the broker answers again"
 
 
-def checksum(value: bytes) -> int:
-    return zlib.crc32(value)
-
-
 class Load:
     """A producer that goes on until told to stop, with its ledger of acked records.
 
@@ -86,10 +77,8 @@ class Load:
             },
             error_cb=lambda _: None,
         )
-        self.acked: dict[tuple[str, int, int], set[int]] = defaultdict(set)
-        self.unsettled: set[int] = set()
-        self._sent_to: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self.failed = self.sent = 0
+        self.ledger = Ledger()
+        self.sent = 0
         self._stop, self._rest = threading.Event(), threading.Event()
         self._random = random.Random(7)
         self._thread = threading.Thread(target=self._run, name="load")
@@ -126,99 +115,31 @@ class Load:
     def _send(self, topic: str, number: int, value: bytes) -> None:
         from confluent_kafka import KafkaException
 
-        crc = checksum(value)
-
-        def delivered(error: Any, message: Any) -> None:
-            if error is not None:
-                self.failed += 1
-            else:
-                self.unsettled.discard(crc)
-                self.acked[(topic, number, message.offset())].add(crc)
-
-        self.unsettled.add(crc)
-        self._sent_to[topic, number].add(crc)
+        delivered = self.ledger.expect_ack((topic, number), digest(value))
         try:
             self._producer.produce(topic, value, partition=number, on_delivery=delivered)
         except (BufferError, KafkaException):
             # The queue is full while the broker is away, or the topic is gone just now.
-            self.failed += 1
+            self.ledger.note_failure()
 
-    def knows(self, topic: str, number: int, offset: int, crc: int) -> bool:
-        """Return whether the partition may have this record at `offset`.
+    def find_strange(self, topic: str, number: int, stored: Mapping[int, int]) -> list[int]:
+        """Return the offsets at which the partition cannot have such a record.
 
         An offset that was acked in each life of the topic has one of the acked records, or one
         that was never acked. Any other offset has a record that was sent to the partition: a
         retry stores a record twice when the broker dies before its ack.
         """
-        acked = self.acked[topic, number, offset]
-        if len(acked) < LIVES[topic]:
-            return crc in self._sent_to[topic, number]
-        return crc in acked or crc in self.unsettled
-
-
-@dataclass
-class Tier:
-    """The command as a process, with what it said."""
-
-    arguments: list[str]
-    metrics_url: str
-    stderr: list[str] = field(default_factory=list)
-    lags: list[float] = field(default_factory=list)
-    _process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        command = [str(Path(sys.executable).with_name("tierlog")), "tier", *self.arguments]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        threading.Thread(target=self._read, args=[self._process.stderr], daemon=True).start()
-
-    def _read(self, stream: IO[str]) -> None:
-        with stream:
-            for line in stream:
-                self.stderr.append(line.rstrip("\n"))
-
-    def kill(self) -> None:
-        assert self._process is not None
-        assert self._process.poll() is None, self.stderr
-        self._process.kill()
-        self._process.wait()
-
-    def kill_if_running(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
-
-    def end(self) -> int:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=60)
-
-    def metric(self, name: str) -> float | None:
-        """A series of the endpoint, None while there is none."""
-        try:
-            with urllib.request.urlopen(self.metrics_url, timeout=5) as answer:
-                text = answer.read().decode()
-        except OSError:
-            return None
-        values = [line.split()[1] for line in text.splitlines() if line.split()[0] == name]
-        return float(values[0]) if values else None
-
-    def has_said(self, text: str) -> bool:
-        return any(text in line for line in self.stderr)
-
-    def scrape(self) -> None:
-        lag = self.metric("kafka_server_brokertopicmetrics_remotecopylagbytes")
-        if lag is not None:
-            self.lags.append(lag)
-
-
-@contextmanager
-def running(tier: Tier) -> Iterator[Tier]:
-    tier.start()
-    try:
-        yield tier
-    finally:
-        tier.kill_if_running()
+        acked, ledger = self.ledger.acked_at((topic, number)), self.ledger
+        return [
+            offset
+            for offset, content in stored.items()
+            if content
+            not in (
+                ledger.sent[topic, number]
+                if len(acked[offset]) < LIVES[topic]
+                else acked[offset] | ledger.unsettled
+            )
+        ]
 
 
 def log_of(broker: KafkaBroker, topic: str, number: int) -> PartitionLog:
@@ -321,15 +242,7 @@ def test_nothing_acked_is_lost(tmp_path: Path) -> None:
     check_agreement(store, state)
     check_what_it_said(tier)
     settled = sum("interrupted copy" in line for line in tier.stderr)
-    print(f"{len(load.acked)} acked, {load.failed} failed, {settled} copies settled")
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, which has to find nothing wrong."""
-    command = [str(Path(sys.executable).with_name("tierlog")), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
-    return done
+    print(f"{len(load.ledger.acks)} acked, {load.ledger.failed} failed, {settled} copies settled")
 
 
 def check_partition(load: Load, store: Path, log: PartitionLog) -> None:
@@ -357,15 +270,14 @@ def check_first_life(load: Load, store: Path, topic: str, topic_id: str) -> None
 
 
 def read_back(load: Load, store: Path, topic: str, topic_id: str, number: int) -> dict[int, int]:
-    """Offset and checksum of every record in the store, each of them one that was sent there."""
+    """Offset and digest of every record in the store, each of them one that was sent there."""
     stored: dict[int, int] = {}
     for records in tierlog.read(store.as_uri(), topic_id, number):
         for offset, value in zip(records.offset.tolist(), records.values, strict=True):
             assert offset not in stored
             assert value is not None
-            stored[offset] = checksum(value)
-    wrong = [offset for offset, crc in stored.items() if not load.knows(topic, number, offset, crc)]
-    assert wrong == []
+            stored[offset] = digest(value)
+    assert load.find_strange(topic, number, stored) == []
     return stored
 
 
