@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-__all__ = ["LAG", "TIERLOG", "Tier", "run", "running"]
+__all__ = ["LAG", "LED", "TIERLOG", "Tier", "run", "running"]
 
 TIERLOG = str(Path(sys.executable).with_name("tierlog"))
 LAG = "kafka_server_brokertopicmetrics_remotecopylagbytes"
+LED = "tierlog_partitions_led"
 
 
 @dataclass

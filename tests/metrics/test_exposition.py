@@ -25,7 +25,7 @@ from tests.remote.index_cache.segments import stored
 from tierlog.clock import ManualClock
 from tierlog.config import QuotaConfig
 from tierlog.errors import ConfigError
-from tierlog.metrics import RemoteLogMetrics
+from tierlog.metrics import LookStats, RemoteLogMetrics
 from tierlog.metrics.collector import RemoteLogCollector
 from tierlog.metrics.definitions import METRICS, Kind
 from tierlog.metrics.markdown import metrics_markdown
@@ -68,6 +68,13 @@ def in_full_use(clock: ManualClock, index_cache: RemoteIndexCache) -> RemoteLogM
     for name in ("copy", "expiration", "follower", "reader"):
         metrics.watch_pool(name, Pool(5, 700_000))
     metrics.task_failed("copy", OSError())
+    metrics.follower().set_lag(size_bytes=600, segments=6)
+    metrics.set_look(
+        LookStats(broker_answers=True, partitions_without_leader=2, unreadable_directories=1)
+    )
+    metrics.look_failed()
+    metrics.index_files_failed()
+    metrics.store_answered(True)
     return metrics
 
 
@@ -155,6 +162,15 @@ def test_the_values_are_those_recorded(
     assert found["kafka_server_rlmcopy_byte_rate",] == 0
     assert found["tierlog_quota_limit_bytes_per_second", "fetch"] == 2000
     assert found["tierlog_tasks_stuck", "expiration"] == 1
+    assert found["tierlog_task_longest_run_seconds", "expiration"] == 700
+    assert (found["tierlog_broker_up",], found["tierlog_store_up",]) == (1, 1)
+    assert found["tierlog_partitions_without_leader",] == 2
+    assert found["tierlog_log_directories_unreadable",] == 1
+    assert found["tierlog_partitions_followed",] == 1
+    assert found["tierlog_follower_lag_bytes",] == 600
+    assert found["tierlog_follower_lag_segments",] == 6
+    assert found["tierlog_look_failures_total",] == 1
+    assert found["tierlog_index_file_errors_total",] == 1
     assert found["tierlog_task_failures_total", "OSError", "copy"] == 1
     assert found["tierlog_client_fetched_bytes_total", "reports"] == 5
     assert found["tierlog_read_ahead_bytes_total",] == 70
@@ -229,6 +245,35 @@ def test_what_a_cache_does_not_count_has_no_series(tmp_path: Path) -> None:
         found = {key[0] for key in values(families(exposed(metrics)))}
     assert "tierlog_index_cache_refetched_bytes_total" in found
     assert not any("hits" in name or "misses" in name for name in found)
+
+
+def test_a_store_that_does_not_answer_in_time_is_down() -> None:
+    clock = ManualClock()
+    metrics = RemoteLogMetrics(clock)
+    store_up = ("tierlog_store_up",)
+    assert store_up not in values(families(exposed(metrics)))
+    metrics.store_answered(True)
+    metrics.ask_store()
+    clock.advance(10_000)
+    assert values(families(exposed(metrics)))[store_up] == 1
+    clock.advance(1)
+    assert values(families(exposed(metrics)))[store_up] == 0
+    metrics.store_answered(True)
+    assert values(families(exposed(metrics)))[store_up] == 1
+
+
+def test_follower_lag_is_that_of_present_followers_and_unknown_at_first() -> None:
+    metrics = RemoteLogMetrics(ManualClock())
+    one, two = metrics.follower(), metrics.follower()
+    lag = ("tierlog_follower_lag_bytes",)
+    assert lag not in values(families(exposed(metrics)))
+    one.set_lag(size_bytes=5, segments=1)
+    two.set_lag(size_bytes=7, segments=1)
+    assert values(families(exposed(metrics)))[lag] == 12
+    one.close()
+    assert values(families(exposed(metrics)))[lag] == 7
+    two.close()
+    assert values(families(exposed(metrics)))[lag] == 0
 
 
 def test_gone_partitions_are_gone_from_the_scrape() -> None:

@@ -213,8 +213,9 @@ def test_pools_are_asked_when_somebody_looks(metrics: RemoteLogMetrics) -> None:
         metrics.task_failed("copy", error)
     pools = metrics.snapshot().pools
     assert (pools["copy"].running, pools["copy"].stuck, pools["copy"].queued) == (3, 1, 3)
-    assert pools["copy"].failures == {"ValueError": 2, "OSError": 1}
-    assert (pools["expiration"].stuck, pools["expiration"].failures) == (1, {})
+    usual = {"RemoteMetadataError": 0, "RemoteStorageError": 0}
+    assert pools["copy"].failures == {"ValueError": 2, "OSError": 1, **usual}
+    assert (pools["expiration"].stuck, pools["expiration"].failures) == (1, usual)
 
 
 def in_threads(work: list[threading.Thread]) -> None:

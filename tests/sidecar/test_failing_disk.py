@@ -105,6 +105,8 @@ def test_a_warning_that_lasts_is_said_once(tmp_path: Path, library: Path) -> Non
     assert len(lines) == len(set(lines)), err
 
 
+FAILURES = 'tierlog_task_failures_total{error="RemoteMetadataError",pool="copy"}'
+COPIED = "tierlog_segments_copied_total"
 LAG = "kafka_server_brokertopicmetrics_remotecopylag"
 ERRORS = "kafka_server_brokertopicmetrics_remotecopyerrors_total"
 
@@ -133,7 +135,7 @@ def test_a_full_store_shows_in_the_metrics(tmp_path: Path, library: Path) -> Non
         metrics = scraped(process)
         copied = len(list((log_dir / "codec-none-0").glob("*.log"))) - 1
         wait_until(
-            lambda: metrics().get("tierlog_segments_copied_total") == copied,
+            lambda: metrics().get(COPIED) == copied,
             60,
             what="the first partition copied",
         )
@@ -147,3 +149,25 @@ def test_a_full_store_shows_in_the_metrics(tmp_path: Path, library: Path) -> Non
         assert found["tierlog_partitions_copy_lag_unknown"] == 0
         flag.unlink()
         wait_until(lambda: metrics().get(f"{LAG}bytes") == 0, 60, what="both copied")
+
+
+def test_a_full_disk_of_the_state_directory_shows_in_the_metrics(
+    tmp_path: Path, library: Path
+) -> None:
+    """It goes on by itself once there is room."""
+    log_dir = copy_log_dir(tmp_path / "kafka", "clean/disk1", "epochs-0", "codec-none-0")
+    flag, aside = tmp_path / "disk is full", tmp_path / "aside"
+    (log_dir / "epochs-0").rename(aside)
+    first = len(list((log_dir / "codec-none-0").glob("*.log"))) - 1
+    both = first + len(list(aside.glob("*.log"))) - 1
+    full = failing(library, flag, "-wal", errno.ENOSPC)
+    with sidecar(log_dir, tmp_path, "--metrics", "127.0.0.1:0", **full) as process:
+        metrics = scraped(process)
+        wait_until(lambda: metrics().get(COPIED) == first, 60, what="the first one copied")
+        assert metrics()[FAILURES] == 0
+        flag.touch()
+        aside.rename(log_dir / "epochs-0")
+        wait_until(lambda: metrics().get(FAILURES, 0) >= 2, 60, what="failures that are counted")
+        assert metrics()[ERRORS] >= 2
+        flag.unlink()
+        wait_until(lambda: metrics().get(COPIED) == both, 60, what="both copied")

@@ -15,9 +15,10 @@ generated from `tierlog.metrics.definitions`.
 from __future__ import annotations
 
 from tierlog.metrics.meters import MeterSnapshot
-from tierlog.metrics.recorder import PartitionMetrics, RemoteLogMetrics
+from tierlog.metrics.recorder import FollowerMetrics, PartitionMetrics, RemoteLogMetrics
 from tierlog.metrics.snapshot import (
     IndexCacheWatched,
+    LookStats,
     QuotaWatched,
     ReadAheadWatched,
     RemoteEvent,
@@ -27,7 +28,9 @@ from tierlog.metrics.snapshot import (
 )
 
 __all__ = [
+    "FollowerMetrics",
     "IndexCacheWatched",
+    "LookStats",
     "MeterSnapshot",
     "PartitionMetrics",
     "QuotaWatched",

@@ -77,7 +77,7 @@ def _histogram(metric: Metric, found: HistogramSnapshot) -> HistogramMetricFamil
 def samples(snapshot: MetricsSnapshot) -> dict[str, list[_Sample]]:
     """Return label values and value of every series, by the family's name."""
     found: dict[str, list[_Sample]] = {}
-    for part in (_events, _topic_gauges, _manager, _own, _pools, _quotas, _reads):
+    for part in (_events, _topic_gauges, _manager, _own, _health, _pools, _quotas, _reads):
         for name, labels, value in part(snapshot):
             found.setdefault(name, []).append((labels, value))
     return found
@@ -156,6 +156,28 @@ def _own(snapshot: MetricsSnapshot) -> _Rows:
     yield "tierlog_partitions_copy_lag_unknown", (), snapshot.copy_lag_unknown
 
 
+def _health(snapshot: MetricsSnapshot) -> _Rows:
+    yield "tierlog_segments_refused", (), snapshot.refused_segments
+    yield "tierlog_segments_broken", (), snapshot.broken_segments
+    yield "tierlog_partitions_deposed", (), snapshot.deposed
+    yield "tierlog_partitions_followed", (), snapshot.followed
+    if snapshot.follower_lag is not None:
+        yield "tierlog_follower_lag_bytes", (), snapshot.follower_lag.size_bytes
+        yield "tierlog_follower_lag_segments", (), snapshot.follower_lag.segments
+    yield "tierlog_index_file_errors_total", (), snapshot.counts.index_file_errors
+    yield "tierlog_look_failures_total", (), snapshot.counts.look_failures
+    if snapshot.store_answers is not None:
+        yield "tierlog_store_up", (), snapshot.store_answers
+    look = snapshot.look
+    if look is None:
+        return
+    yield "tierlog_log_directories_unreadable", (), look.unreadable_directories
+    if look.broker_answers is not None:
+        yield "tierlog_broker_up", (), look.broker_answers
+    if look.partitions_without_leader is not None:
+        yield "tierlog_partitions_without_leader", (), look.partitions_without_leader
+
+
 def _pools(snapshot: MetricsSnapshot) -> _Rows:
     for name, pool in snapshot.pools.items():
         labels = (name,)
@@ -164,6 +186,7 @@ def _pools(snapshot: MetricsSnapshot) -> _Rows:
         yield "tierlog_tasks_queued", labels, pool.queued
         yield "tierlog_tasks_running", labels, pool.running
         yield "tierlog_tasks_stuck", labels, pool.stuck
+        yield "tierlog_task_longest_run_seconds", labels, pool.longest_run_ms / 1000
         yield "tierlog_task_runs_total", labels, pool.runs
         for error, count in pool.failures.items():
             yield "tierlog_task_failures_total", (name, error), count

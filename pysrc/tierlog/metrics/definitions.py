@@ -330,11 +330,75 @@ OWN_METRICS: tuple[Metric, ...] = (
         "partitions",
         "Led partitions whose copy lag is unknown: the sums of the copy lag are without them.",
     ),
+    _own(
+        "partitions_deposed",
+        "partitions",
+        "Partitions that the broker's last answer makes this sidecar lead and that a later leader "
+        "has claimed: they are neither copied nor expired here.",
+    ),
+    _own(
+        "segments_refused",
+        "segments",
+        "Local segments of led partitions that are damaged or do not fit their log, and so are not "
+        "copied.",
+    ),
+    _own(
+        "segments_broken",
+        "segments",
+        "Segments of led partitions whose objects the last store check found missing or damaged, "
+        "until another copy replaces them.",
+    ),
+    _own("partitions_followed", "partitions", "Partitions here that other brokers lead."),
+    _own(
+        "follower_lag_bytes",
+        "bytes",
+        "Size of local segments of followed partitions that their leaders may copy and have not "
+        "copied.",
+    ),
+    _own(
+        "follower_lag_segments",
+        "segments",
+        "Local segments of followed partitions that their leaders may copy and have not copied.",
+    ),
+    _own(
+        "store_up",
+        "boolean",
+        "Whether the store answered when it was last asked for its cluster.json, which happens "
+        "once per interval: 1 or 0. Also 0 while it takes more than 10 seconds for the answer.",
+    ),
+    _own(
+        "broker_up",
+        "boolean",
+        "Whether the broker answered at the last look: 1 or 0. Absent when no broker is asked.",
+    ),
+    _own(
+        "partitions_without_leader",
+        "partitions",
+        "Partitions here for which the broker's last answer names no leader. Absent while it does "
+        "not answer.",
+    ),
+    _own(
+        "log_directories_unreadable",
+        "directories",
+        "Log directories that the last look could not read.",
+    ),
+    _own_counter("look_failures", "looks", "Looks at directories and broker that failed."),
+    _own_counter(
+        "index_file_errors",
+        "errors",
+        "Times that a partition's remote index files could not be written; tried again.",
+    ),
     _own("task_pool_threads", "threads", "Threads of the pool.", "pool"),
     _own("task_pool_idle_ratio", "ratio", "Idle share of the pool's threads, 0 to 1.", "pool"),
     _own("tasks_queued", "tasks", "Tasks that are due and wait for a thread.", "pool"),
     _own("tasks_running", "tasks", "Tasks that run now.", "pool"),
     _own("tasks_stuck", "tasks", "Tasks that have run for more than 10 minutes.", "pool"),
+    _own(
+        "task_longest_run_seconds",
+        "seconds",
+        "Duration so far of the longest run that is active now; 0 without one.",
+        "pool",
+    ),
     _own_counter("task_runs", "runs", "Runs of tasks that ended, including failed ones.", "pool"),
     _own_counter(
         "task_failures", "runs", "Runs of tasks that failed, by the kind of error.", "pool", "error"

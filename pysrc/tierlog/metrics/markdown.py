@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tierlog.metrics.alerts import ALERTS
 from tierlog.metrics.definitions import KAFKA_METRICS, OWN_METRICS, Metric
 
 __all__ = ["metrics_markdown"]
@@ -30,6 +31,16 @@ extra `metrics`. The endpoint also shows prometheus_client's `process_*` series.
 * **Cardinality.** There is a series per partition only where Kafka has one: the two retention
   percents. There is one per client only when a setting asks for it, for a bounded number of
   clients, since clients choose their names.
+"""
+
+_ALERTS = """\
+## What to alert on
+
+Each expression holds within one interval after its fault has begun, and no longer once the fault
+is over and its range (five minutes) has passed. `tests/sidecar/test_alerts.py` makes each fault
+happen to a real sidecar and evaluates the expressions with Prometheus's own `promtool`. Some
+conditions are harmless for a short time: give their rule a `for` of some minutes. `up == 0` tells
+that the sidecar itself does not run.
 """
 
 _KAFKA = """\
@@ -69,6 +80,8 @@ def metrics_markdown() -> str:
     return "\n".join(
         [
             _INTRODUCTION,
+            _ALERTS,
+            _alert_table(),
             _KAFKA,
             *_entries(KAFKA_METRICS),
             _OWN,
@@ -76,6 +89,11 @@ def metrics_markdown() -> str:
             _ELSEWHERE.rstrip() + "\n",
         ]
     )
+
+
+def _alert_table() -> str:
+    rows = [f"| {one.fault} | `{one.expression}` | {one.action} |" for one in ALERTS]
+    return "\n".join(["| Fault | PromQL | What to do |", "|---|---|---|", *rows, ""])
 
 
 def _entries(metrics: Iterable[Metric]) -> list[str]:

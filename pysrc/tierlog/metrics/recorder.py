@@ -1,5 +1,5 @@
-"""Records the events of the remote log manager: one object per process, one handle per led
-partition.
+"""Records the events of the remote log manager: one object per process, one handle per led or
+followed partition.
 
 Events are meters per topic and over all topics. Gauges belong to the leadership of a partition:
 the handle that `RemoteLogMetrics.partition` gives sets them, and once it is closed, by itself or by
@@ -22,6 +22,7 @@ from tierlog.metrics.snapshot import (
     GaugeSums,
     IndexCacheWatched,
     Lag,
+    LookStats,
     MetricsSnapshot,
     OwnCounts,
     QuotaWatched,
@@ -33,7 +34,7 @@ from tierlog.metrics.snapshot import (
 )
 from tierlog.types import TopicIdPartition
 
-__all__ = ["PartitionMetrics", "RemoteLogMetrics"]
+__all__ = ["FollowerMetrics", "PartitionMetrics", "RemoteLogMetrics"]
 
 
 # Plain numbers: a look-up of an enum member costs more than the count.
@@ -45,6 +46,8 @@ _DELETE_REQUESTS, _DELETE_ERRORS = 6, 7
 FETCH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # A run that takes longer counts as stuck.
 STUCK_AFTER_MS = 600_000
+# A store that takes longer for its smallest answer counts as silent.
+STORE_PATIENCE_MS = 10_000
 
 
 class _Topic:
@@ -66,9 +69,12 @@ class PartitionMetrics:
     """
 
     __slots__ = (
+        "_broken_segments",
         "_copy_lag",
         "_delete_lag",
+        "_deposed",
         "_metrics",
+        "_refused_segments",
         "_remote_log",
         "_retention_percent",
         "_topic",
@@ -83,6 +89,8 @@ class PartitionMetrics:
         self._delete_lag: Lag | None = None
         self._remote_log: RemoteLog | None = None
         self._retention_percent: tuple[int, int] | None = None
+        self._refused_segments = self._broken_segments = 0
+        self._deposed = False
 
     # -- events
 
@@ -154,9 +162,35 @@ class PartitionMetrics:
         ``local.retention.bytes``; 0 where there is no limit."""
         self._retention_percent = (max(0, total_percent), max(0, local_percent))
 
+    def set_damage(self, *, refused_segments: int, broken_segments: int) -> None:
+        """Local segments that were refused, and segments whose objects are missing or damaged."""
+        self._refused_segments, self._broken_segments = refused_segments, broken_segments
+
+    def set_deposed(self) -> None:
+        """A later leader has claimed the partition, so this one does nothing for it any more."""
+        self._deposed = True
+
     def close(self) -> None:
         """The partition is led no longer, or deleted: its gauges vanish and stay away."""
         self._metrics._close(self)
+
+
+class FollowerMetrics:
+    """A partition's metrics for as long as it is followed; made by `RemoteLogMetrics.follower`."""
+
+    __slots__ = ("_lag", "_metrics")
+
+    def __init__(self, metrics: RemoteLogMetrics) -> None:
+        self._metrics = metrics
+        self._lag: Lag | None = None
+
+    def set_lag(self, *, size_bytes: int, segments: int) -> None:
+        """Local segments that the leader could have copied and has not."""
+        self._lag = Lag(size_bytes, segments)
+
+    def close(self) -> None:
+        """The partition is followed no longer."""
+        self._metrics._close_follower(self)
 
 
 class RemoteLogMetrics:
@@ -168,6 +202,10 @@ class RemoteLogMetrics:
         self._totals = _Topic("", self._clock.monotonic_ms())
         self._topics: dict[str, _Topic] = {}
         self._partitions: dict[tuple[str, int], PartitionMetrics] = {}
+        self._followers: set[FollowerMetrics] = set()
+        self._look: LookStats | None = None
+        self._store_answers: bool | None = None
+        self._store_asked_ms: int | None = None
         self._copy_throttle = SampledAvgMax()
         self._fetch_throttle = SampledAvgMax()
         self._counts = OwnCounts()
@@ -192,6 +230,13 @@ class RemoteLogMetrics:
             if earlier is not None:
                 self._release(earlier)
             handle = self._partitions[key] = PartitionMetrics(self, partition, topic)
+        return handle
+
+    def follower(self) -> FollowerMetrics:
+        """Return the handle of a partition that is followed from now on."""
+        handle = FollowerMetrics(self)
+        with self._lock:
+            self._followers.add(handle)
         return handle
 
     def forget_topic(self, topic: str) -> None:
@@ -259,6 +304,33 @@ class RemoteLogMetrics:
         with self._lock:
             self._task_failures[pool, type(error).__name__] += 1
 
+    def index_files_failed(self) -> None:
+        """Count a failed write of a partition's remote index files."""
+        with self._lock:
+            self._counts.index_file_errors += 1
+
+    # -- from a sidecar
+
+    def set_look(self, look: LookStats) -> None:
+        """Set what the last look found."""
+        with self._lock:
+            self._look = look
+
+    def look_failed(self) -> None:
+        """Count a look that ended with an error."""
+        with self._lock:
+            self._counts.look_failures += 1
+
+    def ask_store(self) -> None:
+        """The store is asked for its smallest answer."""
+        with self._lock:
+            self._store_asked_ms = self._clock.monotonic_ms()
+
+    def store_answered(self, answers: bool) -> None:
+        """Set whether the store gave that answer."""
+        with self._lock:
+            self._store_answers, self._store_asked_ms = answers, None
+
     def count_clients(self, max_clients: int) -> None:
         """Set how many clients have counters of their own for reads from the tier; 0, the default,
         for none."""
@@ -318,6 +390,10 @@ class RemoteLogMetrics:
             index_cache, read_ahead = self._index_cache, self._read_ahead
             client_fetched_bytes = self._clients.counts()
             fetch_seconds = self._fetch_seconds.snapshot()
+            followers, look = list(self._followers), self._look
+            store_answers, asked_ms = self._store_answers, self._store_asked_ms
+        if asked_ms is not None and now_ms - asked_ms > STORE_PATIENCE_MS:
+            store_answers = False
         total_sums, topic_sums = _add_up(handles)
         percents = ((handle, handle._retention_percent) for handle in handles)
         return MetricsSnapshot(
@@ -333,6 +409,13 @@ class RemoteLogMetrics:
             },
             partitions=len(handles),
             copy_lag_unknown=sum(handle._copy_lag is None for handle in handles),
+            refused_segments=sum(handle._refused_segments for handle in handles),
+            broken_segments=sum(handle._broken_segments for handle in handles),
+            deposed=sum(handle._deposed for handle in handles),
+            followed=len(followers),
+            follower_lag=_sum_lags(followers),
+            look=look,
+            store_answers=store_answers,
             copy_throttle_ms=copy_throttle_ms,
             fetch_throttle_ms=fetch_throttle_ms,
             pools={
@@ -392,6 +475,10 @@ class RemoteLogMetrics:
                 del self._partitions[key]
                 self._release(handle)
 
+    def _close_follower(self, handle: FollowerMetrics) -> None:
+        with self._lock:
+            self._followers.discard(handle)
+
     def _release(self, handle: PartitionMetrics) -> None:
         topic = handle._topic
         topic.handles -= 1
@@ -403,6 +490,14 @@ def _ahead(read_ahead: ReadAheadWatched) -> tuple[int, int]:
     """Bytes of read-ahead, and those of them that were not used."""
     stats = read_ahead.stats()
     return stats.bytes, stats.wasted_bytes
+
+
+def _sum_lags(followers: list[FollowerMetrics]) -> Lag | None:
+    """Sum of the known lags; None while none is known of partitions that are followed."""
+    known = [lag for follower in followers if (lag := follower._lag) is not None]
+    if followers and not known:
+        return None
+    return Lag(sum(lag.size_bytes for lag in known), sum(lag.segments for lag in known))
 
 
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:

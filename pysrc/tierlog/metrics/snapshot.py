@@ -18,6 +18,7 @@ __all__ = [
     "GaugeSums",
     "IndexCacheWatched",
     "Lag",
+    "LookStats",
     "MetricsSnapshot",
     "OwnCounts",
     "QuotaWatched",
@@ -53,6 +54,7 @@ class TaskPoolStats:
     queued: int
     running: int
     stuck: int
+    longest_run_ms: int
     runs: int
     failures: dict[str, int]
 
@@ -168,6 +170,15 @@ class GaugeSums:
             self.remote_log = RemoteLog(*map(add, remote_log, self.remote_log or (0, 0, 0)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookStats:
+    """The last look of a sidecar at its directories and its broker; None is unknown."""
+
+    broker_answers: bool | None
+    partitions_without_leader: int | None
+    unreadable_directories: int
+
+
 @dataclass(slots=True, kw_only=True)
 class OwnCounts:
     """What Kafka does not count."""
@@ -178,6 +189,8 @@ class OwnCounts:
     deleted_bytes: int = 0
     log_start_advances: int = 0
     fetches_expired: int = 0
+    index_file_errors: int = 0
+    look_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +205,13 @@ class MetricsSnapshot:
     retention_percent: dict[tuple[str, int], tuple[int, int]]
     partitions: int
     copy_lag_unknown: int
+    refused_segments: int
+    broken_segments: int
+    deposed: int
+    followed: int
+    follower_lag: Lag | None
+    look: LookStats | None
+    store_answers: bool | None
     copy_throttle_ms: tuple[float, float] | None
     fetch_throttle_ms: tuple[float, float] | None
     pools: dict[str, TaskPoolStats]
@@ -200,6 +220,10 @@ class MetricsSnapshot:
     read_ahead: tuple[int, int] | None
     client_fetched_bytes: dict[str, int]
     fetch_seconds: HistogramSnapshot | None
+
+
+# Their counters begin at 0, so that `increase` shows the first failure.
+_USUAL_FAILURES = ("RemoteMetadataError", "RemoteStorageError")
 
 
 def pool_stats(
@@ -213,6 +237,8 @@ def pool_stats(
         queued=pool.queued(),
         running=len(running),
         stuck=sum(run.running_ms > stuck_after_ms for run in running),
+        longest_run_ms=max((run.running_ms for run in running), default=0),
         runs=pool.runs,
-        failures={error: count for (of, error), count in failures.items() if of == name},
+        failures=dict.fromkeys(_USUAL_FAILURES, 0)
+        | {error: count for (of, error), count in failures.items() if of == name},
     )

@@ -112,6 +112,10 @@ class Events(ManagerListener):
         for one in held_back:
             self.warn(f"{partition}: retention held back: {one.value}")
 
+    def on_index_failure(self, partition: TopicIdPartition, error: Exception) -> None:
+        """See `ManagerListener`."""
+        self.warn(f"{partition}: remote index files not written: {error}; tried again")
+
     def on_task_failure(self, failure: TaskFailure) -> None:
         """See `ManagerListener`. A row has already reported this failure."""
         text = " ".join(str(failure.error).split()) or type(failure.error).__name__

@@ -18,7 +18,7 @@ from tierlog.errors import ConfigError, RemoteMetadataError, TierlogError
 from tierlog.log.eligibility import Decision, Ineligible, copy_facts, decide_segments
 from tierlog.log.listing_memory import ListingMemory
 from tierlog.log.log_dir import LogDir, PartitionLog
-from tierlog.metrics import RemoteLogMetrics
+from tierlog.metrics import LookStats, RemoteLogMetrics
 from tierlog.quota import QuotaManager, QuotaWaitCancelledError
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
@@ -186,6 +186,8 @@ class Sidecar:
             check_interval_ms=_unless_off(self._config.tier.store_check_interval_ms),
             repair=self._repair,
             claim_in_store=True,
+            # Each probe is a request that only a metric needs.
+            probe_store=metrics is not None,
             learn_partition=self._learn_partition,
         )
 
@@ -480,10 +482,18 @@ class Sidecar:
     # -- both
 
     def _look(self) -> Look:
+        try:
+            return self._look_at_all()
+        except (TierlogError, OSError):
+            self._manager.metrics.look_failed()
+            raise
+
+    def _look_at_all(self) -> Look:
         if self._watch is None:
             self._watch = self._first_watch()
         self._follow_zookeeper()
         look = self._watch.look(self._manager)
+        self._show(look)
         if look.broker_error is None:
             self._follow_broker()
         busy = {one.key for one in self._manager.copy_pool.running()}
@@ -495,6 +505,17 @@ class Sidecar:
             here = {one.topic_id for one in look.listing.partitions if one.topic_id is not None}
             self._deleted_topics.settle(here, self._settings.topics, self._events.warn)
         return look
+
+    def _show(self, look: Look) -> None:
+        self._manager.metrics.set_look(
+            LookStats(
+                broker_answers=None if self._broker is None else look.broker_error is None,
+                partitions_without_leader=look.without_leader,
+                unreadable_directories=sum(
+                    one.path in self._logs.paths for one in look.listing.skipped
+                ),
+            )
+        )
 
     def _learn_partition(self, partition: TopicIdPartition) -> bool:
         return self._watch is not None and self._watch.learn_partition(partition, self._events.warn)

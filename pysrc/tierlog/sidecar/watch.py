@@ -119,7 +119,8 @@ class Seen:
 class Look:
     """The result of one look; ``warnings`` in order.
 
-    ``broker_error``: why the broker did not answer. ``changed``: this look differs from the last
+    ``broker_error``: why the broker did not answer. ``without_leader``: partitions for which its
+    answer names no leader; None without an answer. ``changed``: this look differs from the last
     one. ``learned``: other leaders have copied or removed segments of followed partitions.
     """
 
@@ -127,6 +128,7 @@ class Look:
     partitions: tuple[Seen, ...]
     warnings: tuple[str, ...] = ()
     broker_error: str | None = None
+    without_leader: int | None = None
     changed: bool = True
     learned: bool = False
 
@@ -200,6 +202,7 @@ class Watch:
         ]
         warnings += _unreadable_directories(self._logs, listing)
         answers, broker_error = self._ask(wanted)
+        without_leader = _count_without_leader(answers)
         wanted, answers = self._archive_ids.assign(
             wanted,
             answers,
@@ -224,6 +227,7 @@ class Watch:
             partitions=tuple(seen.values()),
             warnings=tuple(warnings),
             broker_error=broker_error,
+            without_leader=without_leader,
             changed=changed,
             learned=learned,
         )
@@ -479,6 +483,12 @@ def _decide_all(log: PartitionLog, reason: Ineligible, text: str) -> tuple[Decis
 
 def _unreadable_directories(logs: LogDir, listing: Listing) -> list[str]:
     return [f"{one}; the others are tiered" for one in listing.skipped if one.path in logs.paths]
+
+
+def _count_without_leader(
+    answers: Mapping[TopicPartition, BrokerAnswer] | None,
+) -> int | None:
+    return None if answers is None else sum(one.leader_id is None for one in answers.values())
 
 
 def _what_answers_say(

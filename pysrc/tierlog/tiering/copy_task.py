@@ -101,7 +101,9 @@ class CopyTask:
         if not self._tier.metadata.is_ready(self._work.partition):
             return Again.LATER
         try:
-            return self._run(task, view)
+            again = self._run(task, view)
+            self._show_damage(view)
+            return again
         except (QuotaWaitCancelledError, _CancelledError, ClosedError):
             return Again.NEVER
         except FencedLeaderError:
@@ -112,6 +114,7 @@ class CopyTask:
             # for every error: the pool runs the task again after any.
             self._copied = None
             self._show_known_lag(view)
+            self._show_damage(view)
             # A full store refuses the claim, too, before any segment is copied.
             self._count_failure()
             raise
@@ -358,7 +361,10 @@ class CopyTask:
         """Remember the refusal of a segment; report it when its text is new."""
         before = self._refused.get(segment.base_offset)
         now_ms = self._tier.clock.monotonic_ms()
-        self._refused[segment.base_offset] = Refusal.of(view, segment, text, now_ms)
+        has_vanished = happened is Happened.VANISHED
+        self._refused[segment.base_offset] = Refusal.of(
+            view, segment, text, now_ms, has_vanished=has_vanished
+        )
         if before is None or before.text != text:
             self._work.report(
                 happened, segment.base_offset, segment.size_bytes, reason=reason, text=text
@@ -370,6 +376,18 @@ class CopyTask:
         if refusal is None:
             return segment
         return refusal.retry(view, segment, self._tier.clock.monotonic_ms())
+
+    def _show_damage(self, view: LogView) -> None:
+        if self._work.metrics is None:
+            return
+        refused = [
+            one
+            for segment in view.log.rolled_segments
+            if (one := self._refused.get(segment.base_offset)) and not one.has_vanished
+        ]
+        self._work.metrics.set_damage(
+            refused_segments=len(refused), broken_segments=len(self._work.broken)
+        )
 
     def _has_new_work(self, view: LogView) -> bool:
         """Return whether the store check is due or a refused segment may be copied now."""

@@ -4,6 +4,7 @@ segments and builds its remote index files (Kafka's ``RLMFollowerTask``)."""
 from __future__ import annotations
 
 from tierlog.errors import ClosedError
+from tierlog.log.eligibility import Coverage, copy_facts, decide_segments
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.local_upkeep import drop_local_segments
 from tierlog.tiering.partition_work import PartitionWork, coverage
@@ -34,6 +35,7 @@ class FollowerTask:
         except ClosedError:
             return Again.NEVER
         copied = coverage(segments, view.log.leader_epochs)
+        self._show_lag(view, copied)
         work.report_tiered(view, copied)
         work.catch_up_indexes()
         if view.log_start_offset is not None:
@@ -43,3 +45,21 @@ class FollowerTask:
         # Local retention by time can apply at any time.
         self._quiet = None if view.topic.local_retention_ms is not None else seen
         return Again.LATER
+
+    def _show_lag(self, view: LogView, copied: Coverage) -> None:
+        """Report the local segments that the leader may copy and has not copied."""
+        if self._work.follower_metrics is None:
+            return
+        facts = copy_facts(
+            view.log,
+            view.stable,
+            copied=copied,
+            compacted=view.compacted,
+            include_internal=self._work.tier.include_internal,
+            include_compacted=self._work.tier.include_compacted,
+            log_start_offset=view.log_start_offset,
+        )
+        behind = [one.segment for one in decide_segments(view.log.segments, facts) if one.eligible]
+        self._work.follower_metrics.set_lag(
+            size_bytes=sum(one.size_bytes for one in behind), segments=len(behind)
+        )

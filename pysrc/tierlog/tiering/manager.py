@@ -50,6 +50,7 @@ from tierlog.tiering.expiration_task import ExpirationTask
 from tierlog.tiering.follower_task import FollowerTask
 from tierlog.tiering.local_log import LocalLog
 from tierlog.tiering.partition_work import ManagerListener, PartitionWork, Tier
+from tierlog.tiering.store_probe import StoreProbe
 from tierlog.tiering.task_pool import RetryPolicy, RunningTask, TaskFailure, TaskPool
 from tierlog.types import TopicIdPartition
 
@@ -61,8 +62,9 @@ class ManagerOptions:
     """Optional parts of a manager.
 
     ``index_config.dir``: the directory of remote index files; None keeps none. ``claim_in_store``:
-    nodes that share no metadata fence each other by claims in the store. ``random_bytes`` makes
-    jitter and segment ids. ``check_interval_ms``, ``repair`` and ``learn_partition`` as in `Tier`.
+    nodes that share no metadata fence each other by claims in the store. ``probe_store``: ask the
+    store for an answer once per interval, for the metrics. ``random_bytes`` makes jitter and
+    segment ids. ``check_interval_ms``, ``repair`` and ``learn_partition`` as in `Tier`.
     """
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
@@ -79,6 +81,7 @@ class ManagerOptions:
     check_interval_ms: int | None = None
     repair: bool = False
     claim_in_store: bool = False
+    probe_store: bool = False
     learn_partition: Callable[[TopicIdPartition], bool] | None = None
     random_bytes: Callable[[int], bytes] = os.urandom
 
@@ -147,6 +150,9 @@ class RemoteLogManager:
         for pool in self._pools:
             self.metrics.watch_pool(pool.name, pool)
         self.metrics.watch_quota("copy", self.copy_quota)
+        if given.probe_store and storage.store is not None:
+            probe = StoreProbe(storage.store, self.metrics)
+            self.follower_pool.add("store probe", probe)
         if given.index_cache is not None:
             self.metrics.watch_index_cache(given.index_cache)
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ from tierlog.errors import ClosedError, TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage, Decision
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
-from tierlog.metrics import PartitionMetrics, RemoteLogMetrics
+from tierlog.metrics import FollowerMetrics, PartitionMetrics, RemoteLogMetrics
 from tierlog.quota import QuotaManager
 from tierlog.reader.lineage import ranges_archived
 from tierlog.remote.index_cache.cache import RemoteIndexCache
@@ -174,6 +174,7 @@ class PartitionWork:
         # the check replaces it and never changes it.
         self.broken: dict[str, RemoteLogSegmentMetadata] = {}
         self.metrics: PartitionMetrics | None = tier.metrics.partition(partition) if leads else None
+        self.follower_metrics: FollowerMetrics | None = None if leads else tier.metrics.follower()
         self._lock = threading.Lock()
         self._claiming = threading.Lock()
         self._copying: set[str] = set()
@@ -227,6 +228,8 @@ class PartitionWork:
         """Report once that a later leader owns the partition."""
         with self._lock:
             was_fenced, self._fenced = self._fenced, True
+        if self.metrics is not None:
+            self.metrics.set_deposed()
         if not was_fenced:
             self.tier.listener.on_fenced(self.partition, self.leader_epoch)
 
@@ -377,6 +380,7 @@ class PartitionWork:
             return
         except (OSError, TierlogError) as error:
             self._is_index_behind = True
+            self.tier.metrics.index_files_failed()
             self.tier.listener.on_index_failure(self.partition, error)
 
     def _open_index_files(self) -> RemoteIndexFiles | None:
@@ -399,8 +403,9 @@ class PartitionWork:
             files, self._index_files = self._index_files, None
         if files is not None:
             files.close()
-        if self.metrics is not None:
-            self.metrics.close()
+        for metrics in (self.metrics, self.follower_metrics):
+            if metrics is not None:
+                metrics.close()
 
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

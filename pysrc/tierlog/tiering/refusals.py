@@ -30,9 +30,12 @@ class Refusal:
     found: FileIdentity | None
     text: str
     retry_at_ms: int
+    has_vanished: bool
 
     @classmethod
-    def of(cls, view: LogView, segment: SegmentFiles, text: str, now_ms: int) -> Refusal:
+    def of(
+        cls, view: LogView, segment: SegmentFiles, text: str, now_ms: int, *, has_vanished: bool
+    ) -> Refusal:
         """Return the refusal of `segment`; ``now_ms`` is a monotonic time."""
         return cls(
             segment=segment,
@@ -41,6 +44,7 @@ class Refusal:
             found=_identity(segment.log_path),
             text=text,
             retry_at_ms=now_ms + RETRY_MS,
+            has_vanished=has_vanished,
         )
 
     def retry(self, view: LogView, segment: SegmentFiles, now_ms: int) -> SegmentFiles | None:
