@@ -20,7 +20,7 @@ from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import LocalStore
 from tierlog.sidecar import Sidecar
 from tierlog.sidecar.deleted_topics import NOTES_KEY, DeletedTopics, deleted_since
-from tierlog.sidecar.dry_store import DryRunStore
+from tierlog.sidecar.dry_run import DryRunStore
 from tierlog.tiering.manager import RemoteLogManager
 from tierlog.types import random_kafka_uuid
 

@@ -11,7 +11,6 @@ that cannot be copied is a row of the report with its reason and does not stop t
 
 from __future__ import annotations
 
-from tierlog.sidecar.changes import topic_settings
 from tierlog.sidecar.report import (
     Outcome,
     Progress,
@@ -20,6 +19,7 @@ from tierlog.sidecar.report import (
     TierReport,
     TierRow,
 )
+from tierlog.sidecar.settings import topic_settings
 from tierlog.sidecar.sidecar import Sidecar, default_state_dir
 
 __all__ = [

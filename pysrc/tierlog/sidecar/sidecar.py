@@ -28,11 +28,8 @@ from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import LocalStore, open_store
-from tierlog.sidecar.changes import list_changes, topic_settings
-from tierlog.sidecar.copy_limit import CopyLimit
 from tierlog.sidecar.deleted_topics import DeletedTopics
-from tierlog.sidecar.dry_state import copy_metadata
-from tierlog.sidecar.dry_store import DryRunStore
+from tierlog.sidecar.dry_run import DryRunStore, copy_metadata
 from tierlog.sidecar.events import Events, row_of_decision
 from tierlog.sidecar.learn import StoreLearner
 from tierlog.sidecar.places import open_logs
@@ -45,6 +42,7 @@ from tierlog.sidecar.report import (
     TierRow,
 )
 from tierlog.sidecar.said import Said, SparingListener
+from tierlog.sidecar.settings import CopyLimit, list_changes, topic_settings
 from tierlog.sidecar.strays import StraySettler
 from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings

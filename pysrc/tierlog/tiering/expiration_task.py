@@ -36,7 +36,7 @@ from tierlog.tiering.expiration_facts import (
     remote_log_size,
 )
 from tierlog.tiering.local_log import LogView, TopicSettings
-from tierlog.tiering.local_upkeep import drop_local_segments
+from tierlog.tiering.local_retention import drop_local_segments
 from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.retention import (
     Deletion,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tierlog.errors import ClosedError
 from tierlog.log.eligibility import Coverage, copy_facts, decide_segments
 from tierlog.tiering.local_log import LogView
-from tierlog.tiering.local_upkeep import drop_local_segments
+from tierlog.tiering.local_retention import drop_local_segments
 from tierlog.tiering.partition_work import PartitionWork, coverage
 from tierlog.tiering.task_pool import Again, Task
 

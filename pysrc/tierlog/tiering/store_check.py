@@ -37,8 +37,7 @@ from tierlog.remote.segment.layout import (
 from tierlog.tiering.copy import SegmentRefusedError
 from tierlog.tiering.local_log import LogView
 from tierlog.tiering.partition_work import Happened, PartitionWork
-from tierlog.tiering.restore import adopt_log_object, restore_indexes
-from tierlog.tiering.stored_objects import StoredObjects, seems_whole
+from tierlog.tiering.restore import StoredObjects, adopt_log_object, restore_indexes, seems_whole
 from tierlog.types import RemoteLogSegmentId
 
 __all__ = ["StoreCheck"]

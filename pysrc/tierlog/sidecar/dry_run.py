@@ -1,21 +1,26 @@
-"""A store for dry runs: it reads another store, and counts and drops what is written.
+"""A dry run of a sidecar: a store that drops what is written, and a copy of the state directory.
 
-So a dry run executes a whole pass with every check and decision and changes nothing.
+The store reads another store, and counts what is written. So a dry run executes a whole pass with
+every check and decision and changes nothing.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from tierlog.errors import RemoteResourceNotFoundError
+from tierlog.errors import RemoteMetadataError, RemoteResourceNotFoundError
 from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["DryRunStore"]
+__all__ = ["DryRunStore", "copy_metadata"]
 
 # Indexes are read back right after their write; older ones are not read again.
 _KEPT = 16
@@ -95,3 +100,23 @@ class DryRunStore(ObjectStore):
         self._written[key] = ObjectInfo(
             key=key, size_bytes=size_bytes, etag=None, last_modified_ms=0
         )
+
+
+def copy_metadata(source: str, target: str) -> None:
+    """Copy the SQLite file `source`, if it exists, also while another process writes to it.
+
+    RemoteMetadataError when it cannot be read. Nothing is written beside `source` unless a process
+    that was killed has left a write-ahead log there.
+    """
+    if not os.path.exists(source):
+        return
+    # Without a write-ahead log no process has the file open, and nothing changes in it.
+    mode = "mode=ro" if os.path.exists(f"{source}-wal") else "mode=ro&immutable=1"
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{quote(source)}?{mode}", uri=True)) as database,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            database.backup(copy)
+    except sqlite3.Error as error:
+        raise RemoteMetadataError(f"{source}: cannot be copied for a dry run: {error}") from error
