@@ -17,7 +17,11 @@ _Result = TypeVar("_Result")
 def map_in_parallel(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int = PARALLEL_READS
 ) -> Iterator[_Result]:
-    """Yield `function` of every item in order; starts at most a few items ahead."""
+    """Yield `function` of every item in order; starts at most a few items ahead. One worker is the
+    caller's thread."""
+    if workers == 1:
+        yield from map(function, items)
+        return
     with ThreadPoolExecutor(workers, thread_name_prefix="tierlog-read") as pool:
         running: deque[Future[_Result]] = deque()
         for item in items:

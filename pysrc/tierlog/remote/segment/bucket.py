@@ -117,8 +117,9 @@ def describe_segments(
 ) -> Iterator[SegmentDescription]:
     """Yield every complete segment below the folder `prefix`, in the order of the listing.
 
-    Makes one small request per segment, `parallel_reads` at a time, and none for keys that
-    `wanted` rejects. All other objects go to `on_problem`. Without it, a segment that exists but
+    Makes one small request per segment, and none for keys that `wanted` rejects: `parallel_reads`
+    at a time of a remote store; one after the other of a local one, where threads cost more than
+    they save. All other objects go to `on_problem`. Without it, a segment that exists but
     cannot be described raises CorruptDataError (RemoteStorageError if it vanished between listing
     and reading). A failing store is an error: unreadable is not the same as absent.
     """
@@ -127,9 +128,8 @@ def describe_segments(
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
     pairs = _pair_objects(objects, wanted or _accept_all, report, takeovers)
     described: list[SegmentDescription] = []
-    for outcome in map_in_parallel(
-        lambda pair: describe_indexes(store, *pair), pairs, parallel_reads
-    ):
+    workers = 1 if store.is_local else parallel_reads
+    for outcome in map_in_parallel(lambda pair: describe_indexes(store, *pair), pairs, workers):
         if isinstance(outcome, Problem):
             report(outcome)
         else:
