@@ -388,6 +388,11 @@ class OwnedLog:
                 )
             return self._view
 
+    def forget_view(self) -> None:
+        """The next view is made from the disk."""
+        with self._lock:
+            self._view = None
+
     def advance_log_start_offset(self, offset: int) -> None:
         with self._lock:
             assert offset <= self.high_watermark, f"{self.name}: {offset} is above the watermark"

@@ -25,7 +25,7 @@ from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageMa
 from tierlog.remote.store.local_store import LocalStore
 from tierlog.remote.store.object_store import ObjectStore
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
-from tierlog.tiering.partition_work import ManagerListener
+from tierlog.tiering.partition_work import Happened, ManagerListener, SegmentEvent
 from tierlog.tiering.task_pool import TaskFailure
 from tierlog.types import TopicIdPartition
 
@@ -219,6 +219,17 @@ class Failures(ManagerListener):
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.errors: list[BaseException] = []
+        self.refused: list[SegmentEvent] = []
+
+    def on_segment(self, event: SegmentEvent) -> None:
+        if event.happened in (Happened.COPY_FAILED, Happened.DELETE_FAILED):
+            self.refused.append(event)
+
+    def on_index_failure(self, partition: TopicIdPartition, error: Exception) -> None:
+        self.errors.append(error)
+        self.told.append(f"index files of {partition}: {error!r}")
 
     def on_task_failure(self, failure: TaskFailure) -> None:
+        self.errors.append(failure.error)
         self.told.append(f"{failure.pool} of {failure.key}: {failure.error!r}")

@@ -186,7 +186,11 @@ class SegmentHandle:
     def __init__(self, path: StrPath) -> None:
         self.path = os.fspath(path)
         self._fd = open_regular(self.path)
-        self.identity = FileIdentity.of(os.fstat(self._fd))
+        try:
+            self.identity = FileIdentity.of(os.fstat(self._fd))
+        except OSError:
+            self.close()
+            raise
 
     def __enter__(self) -> SegmentHandle:
         return self

@@ -15,6 +15,7 @@ below the directory that was named.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +63,9 @@ __all__ = [
     "open_log_dir",
     "parse_partition_directory",
 ]
+
+# What opening a path reports when no readable file has that name.
+_NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EACCES})
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 # Of the magic byte in a batch, in every message format.
@@ -425,9 +429,10 @@ def _partition_log(
 def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = False) -> LogDir:
     """The log directories (``log.dirs``) of one broker, running or stopped.
 
-    OSError when one cannot be listed. ConfigError when one is not what it should be: the
-    directory of a single partition, one that nothing shows to be a broker's, another broker's or
-    cluster's, or one that everybody may write to (``allow_world_writable`` overrides that).
+    OSError when one cannot be listed, or its meta.properties cannot be read from the disk.
+    ConfigError when one is not what it should be: the directory of a single partition, one that
+    nothing shows to be a broker's, another broker's or cluster's, or one that everybody may write
+    to (``allow_world_writable`` overrides that).
     """
     paths: list[str] = []
     for given in (path, *more):
@@ -436,10 +441,7 @@ def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = Fal
         _require_log_dir(resolved, allow_world_writable)
         if resolved not in paths:
             paths.append(resolved)
-    metas = tuple(
-        Findings().read(os.path.join(p, checkpoint.META_PROPERTIES), _read_meta, None)
-        for p in paths
-    )
+    metas = tuple(map(_meta_of, paths))
     for what, values in (
         ("cluster.id", {m.cluster_id for m in metas if m and m.cluster_id}),
         ("node.id", {m.node_id for m in metas if m and m.node_id is not None}),
@@ -451,6 +453,19 @@ def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = Fal
                 "open the directories of one broker at a time"
             )
     return LogDir(paths=tuple(paths), meta=metas, allow_world_writable=allow_world_writable)
+
+
+def _meta_of(path: str) -> MetaProperties | None:
+    """The meta.properties of a log directory, None when missing or damaged; OSError when the disk
+    fails: what the file says is then unknown, and nothing stands for it."""
+    try:
+        return _read_meta(os.path.join(path, checkpoint.META_PROPERTIES))
+    except CorruptDataError:
+        return None
+    except OSError as error:
+        if error.errno in _NO_SUCH_FILE:
+            return None
+        raise
 
 
 def _require_log_dir(path: str, allow_world_writable: bool) -> None:

@@ -80,12 +80,10 @@ class DeletePartitionTask:
         return True
 
     def _delete_index_files(self) -> None:
-        if self._tier.open_index_files is None:
-            return
-        try:
+        # After an error the task runs again: once the partition is forgotten, nothing else would
+        # remove them.
+        if self._tier.open_index_files is not None:
             self._tier.open_index_files(self._partition).delete()
-        except OSError as error:
-            self._tier.listener.on_index_failure(self._partition, error)
 
     def _advance(self, state: RemotePartitionDeleteState) -> None:
         self._tier.metadata.update_partition_delete(

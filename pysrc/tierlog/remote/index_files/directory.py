@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from tierlog.remote.file_io import sync_folder, write_all
+from tierlog.remote.file_io import make_durable_folder, sync_folder, write_all
 from tierlog.remote.segment.layout import partition_prefix
 from tierlog.remote.store.object_store import file_chunks
 from tierlog.types import TopicIdPartition
@@ -85,9 +85,7 @@ class RemoteIndexDir:
         """Create the folder and its parents durably. OSError when one is a link or a file."""
         if self._exists:
             return
-        if not os.path.isdir(self._root):
-            os.makedirs(self._root, exist_ok=True)
-            sync_folder(os.path.dirname(self._root), follow_links=False)
+        make_durable_folder(self._root)
         folder = self._root
         for part in os.path.relpath(self.path, self._root).split(os.sep):
             folder = os.path.join(folder, part)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tierlog import _core
 from tierlog.errors import CorruptDataError, RemoteMetadataError
-from tierlog.remote.file_io import sync_folder
+from tierlog.remote.file_io import make_durable_folder, sync_folder
 from tierlog.remote.metadata.schema import (
     APPLICATION_ID,
     SCHEMA,
@@ -54,7 +54,7 @@ class MetadataDatabase:
         self.path = path
         self.failure: str | None = None
         self._process_id = os.getpid()
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_durable_folder(os.path.dirname(path))
         with ExitStack() as undo:
             self._lock_descriptor = _lock_file(path)
             undo.callback(os.close, self._lock_descriptor)
@@ -149,13 +149,15 @@ class MetadataDatabase:
                     database.execute(statement)
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            sync_folder(os.path.dirname(self.path))
         elif version != SCHEMA_VERSION:
             try:
                 with self._atomic_transaction():
                     add_checksums(database)
             except (TypeError, ValueError) as error:
                 raise self.bad_row(error) from None
+        # SQLite ignores an error when it syncs the name of its write-ahead log, which exists by now
+        # and has every later commit.
+        sync_folder(os.path.dirname(self.path))
 
     def _check_version(self) -> int:
         """Check and return the schema's version, 0 for an empty file."""
@@ -276,8 +278,10 @@ def _lock_file(path: str) -> int:
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise
         raise RemoteMetadataError(
             f"{path}: in use by another process (lock on {path}.lock); stop that process or give "
             "each process its own file"

@@ -27,7 +27,7 @@ from tierlog._core import ReadFile, read_pooled, sync_files
 from tierlog._hot import OpenFiles
 from tierlog.clock import Clock
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
-from tierlog.remote.file_io import WRITE_BYTES, sync_folder, write_all
+from tierlog.remote.file_io import WRITE_BYTES, make_durable_folder, write_all
 from tierlog.remote.store.local_draft import LocalDraft, link_nameless, open_nameless
 from tierlog.remote.store.object_store import (
     LARGE_READ_BYTES,
@@ -151,7 +151,8 @@ class LocalStore(ObjectStore):
                 file = ReadFile(descriptor)
             finally:
                 os.close(descriptor)
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise storage_error(f"{self.url}: {key} is not a regular file", retriable=False)
         self._open_files.put(key, file)
         return file
@@ -264,7 +265,7 @@ class LocalStore(ObjectStore):
         names = place.split("/") if place else []
         if "" not in folders:
             if "" not in self._durable_folders:
-                _make_durable_root(self._root)
+                make_durable_folder(self._root)
             folders[""] = self._open_folder([])
             stack.callback(os.close, folders[""])
         parent = folders[""]
@@ -293,7 +294,9 @@ class LocalStore(ObjectStore):
                     published = _publish(temporary, name, folder, overwrite=overwrite)
                 return published
             finally:
-                os.close(descriptor)
+                # The sync has reported what became of the bytes.
+                with suppress(OSError):
+                    os.close(descriptor)
                 if not published:
                     # Once published, another writer may already use the hidden name.
                     with suppress(FileNotFoundError):
@@ -343,7 +346,7 @@ class LocalStore(ObjectStore):
     def _make_folders(self, folders: Sequence[str]) -> None:
         """Create the missing folders from the root down, each durable before the next."""
         if "" not in self._durable_folders:
-            _make_durable_root(self._root)
+            make_durable_folder(self._root)
             self._durable_folders.add("")
         for depth, name in enumerate(folders, start=1):
             path = "/".join(folders[:depth])
@@ -469,17 +472,6 @@ def _publish(temporary: str, name: str, folder: int, *, overwrite: bool) -> bool
             return False
     os.fsync(folder)
     return True
-
-
-def _make_durable_root(root: str) -> None:
-    missing = []
-    while not os.path.isdir(root):
-        missing.append(root)
-        root = os.path.dirname(root)
-    for path in reversed(missing):
-        with suppress(FileExistsError):
-            os.mkdir(path)
-        sync_folder(os.path.dirname(path))
 
 
 def _raise_unless_missing(error: OSError) -> None:

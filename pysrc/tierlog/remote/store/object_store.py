@@ -317,9 +317,12 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
     """Open a regular file read-only; OSError for a symbolic link, a pipe or another file type."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{os.fspath(path)}: not a regular file")
+    except OSError:
         os.close(descriptor)
-        raise OSError(f"{os.fspath(path)}: not a regular file")
+        raise
     return descriptor
 
 
