@@ -17,8 +17,8 @@ _NAMES = {
     "clock": "Clock ManualClock SystemClock",
     "columns": "BinaryColumn HeaderColumn Record RecordColumns",
     "config": (
-        "Config LogConfig PluginConfig QuotaConfig RemoteIndexConfig RemoteLogConfig "
-        "TierConfig load_config"
+        "Config LogConfig NodeConfig PluginConfig QuotaConfig RemoteIndexConfig "
+        "RemoteLogConfig TierConfig load_config"
     ),
     "errors": (
         "ClosedError ConfigError CorruptDataError FencedLeaderError GapError "

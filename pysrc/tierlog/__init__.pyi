@@ -7,6 +7,7 @@ from tierlog.columns import BinaryColumn, HeaderColumn, Record, RecordColumns
 from tierlog.config import (
     Config,
     LogConfig,
+    NodeConfig,
     PluginConfig,
     QuotaConfig,
     RemoteIndexConfig,
@@ -111,6 +112,7 @@ __all__ = [
     "ManagerOptions",
     "ManualClock",
     "MetadataNotReadyError",
+    "NodeConfig",
     "ObjectInfo",
     "ObjectStorageManager",
     "ObjectStore",

@@ -13,7 +13,7 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import deleting, fetching, tiering
+from tests.settings import deleting, fetching, serving, tiering
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
@@ -168,6 +168,12 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
         tiering.patience_at_the_end,
         {"tierlog.close.timeout.ms": "3000", STORAGE_CLASS: f"{MANAGERS}:HangingStorage"},
     ),
+    "socket.request.max.bytes": ("100", serving.largest_request),
+    "queued.max.request.bytes": (str(1 << 20), serving.requests_in_memory),
+    "max.connections": ("3", serving.clients_at_a_time),
+    "max.connections.per.ip": ("3", serving.clients_at_a_time),
+    "connections.max.idle.ms": ("1000", serving.ends_after_ms),
+    "tierlog.serve.connection.stall.ms": ("1000", serving.ends_after_ms),
     STORAGE_CLASS: (f"{MANAGERS}:FolderStorage", tiering.configured),
     "remote.log.storage.manager.impl.prefix": (
         "mine.",

@@ -23,6 +23,7 @@ from tierlog.config.properties import parse_properties
 from tierlog.config.sections import (
     LogConfig,
     MetadataKind,
+    NodeConfig,
     PluginConfig,
     QuotaConfig,
     QuotaMode,
@@ -36,6 +37,7 @@ __all__ = [
     "Config",
     "LogConfig",
     "MetadataKind",
+    "NodeConfig",
     "PluginConfig",
     "QuotaConfig",
     "QuotaMode",

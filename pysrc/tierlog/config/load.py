@@ -11,6 +11,7 @@ from tierlog.arguments import MAPPING, TEXT, instance_of, optional, takes
 from tierlog.config.kinds import Setting, settings
 from tierlog.config.sections import (
     LogConfig,
+    NodeConfig,
     PluginConfig,
     QuotaConfig,
     RemoteIndexConfig,
@@ -55,6 +56,7 @@ class Config:
     remote_index: RemoteIndexConfig = field(default_factory=RemoteIndexConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    node: NodeConfig = field(default_factory=NodeConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     # Keys below the managers' prefixes, as they are.
     plugin_settings: tuple[tuple[str, str], ...] = ()
@@ -79,6 +81,7 @@ SECTIONS: dict[str, type[Section]] = {
     "remote_index": RemoteIndexConfig,
     "quota": QuotaConfig,
     "tier": TierConfig,
+    "node": NodeConfig,
     "plugin": PluginConfig,
 }
 

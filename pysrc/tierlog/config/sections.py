@@ -32,6 +32,7 @@ from tierlog.errors import ConfigError
 
 __all__ = [
     "LogConfig",
+    "NodeConfig",
     "PluginConfig",
     "QuotaConfig",
     "QuotaMode",
@@ -563,3 +564,55 @@ class TierConfig(Section):
                 "tierlog.copy.lag.ms is 0, which copies at once; give tierlog.copy.lag.ms too, "
                 "-1 for the lag in bytes alone"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig(Section):
+    """What `tierlog serve` allows its clients.
+
+    Kafka has no limit on most of these; these limits keep a server within its memory whatever
+    its clients send.
+    """
+
+    request_max_bytes: int = setting(
+        "socket.request.max.bytes",
+        whole_number(1, MAX_INT32),
+        16 << 20,
+        "Size of the largest request; a larger one ends its connection.",
+        kafka_default="104857600",
+    )
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes",
+        whole_number(1 << 20, MAX_INT64),
+        64 << 20,
+        "Most memory that the requests of all clients take; further requests wait in their "
+        "sockets. Requests up to 16 KiB are not counted.",
+        kafka_default="-1",
+    )
+    max_connections: int = setting(
+        "max.connections",
+        whole_number(1, MAX_INT32),
+        1024,
+        "Most clients at a time; further ones are disconnected at once.",
+        kafka_default="2147483647",
+    )
+    max_connections_per_ip: int = setting(
+        "max.connections.per.ip",
+        whole_number(1, MAX_INT32),
+        1024,
+        "Most clients of one address at a time.",
+        kafka_default="2147483647",
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms",
+        whole_number(1, MAX_INT64),
+        600_000,
+        "How long a client may send nothing before it is disconnected.",
+    )
+    connection_stall_ms: int = setting(
+        "tierlog.serve.connection.stall.ms",
+        whole_number(1, MAX_INT64),
+        10_000,
+        "How long a request may stay unfinished, and how long a client may take no byte of an "
+        "answer, before it is disconnected.",
+    )

@@ -1,0 +1,71 @@
+"""Kafka's error codes, and the code of each of tierlog's errors."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tierlog.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptDataError,
+    FencedLeaderError,
+    GapError,
+    MetadataNotReadyError,
+    OutOfRangeError,
+    RemoteMetadataError,
+    RemoteStorageError,
+    TierlogError,
+)
+
+__all__ = ["ErrorCode", "error_code_of"]
+
+
+class ErrorCode(IntEnum):
+    """Kafka's numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    INVALID_TOPIC_EXCEPTION = 17
+    TOPIC_AUTHORIZATION_FAILED = 29
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    KAFKA_STORAGE_ERROR = 56
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNKNOWN_TOPIC_ID = 100
+
+
+# The first class that an error belongs to counts.
+_CODES: tuple[tuple[type[TierlogError], ErrorCode], ...] = (
+    (OutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (FencedLeaderError, ErrorCode.FENCED_LEADER_EPOCH),
+    (MetadataNotReadyError, ErrorCode.LEADER_NOT_AVAILABLE),
+    (RemoteStorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (RemoteMetadataError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (CorruptDataError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (GapError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (ClosedError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (ConfigError, ErrorCode.UNKNOWN_SERVER_ERROR),
+)
+
+
+def error_code_of(error: BaseException) -> ErrorCode:
+    """Return the code that tells a client what to do about `error`.
+
+    A client tries again after KAFKA_STORAGE_ERROR and LEADER_NOT_AVAILABLE, and goes elsewhere
+    after OFFSET_OUT_OF_RANGE. An error without a row here is UNKNOWN_SERVER_ERROR.
+    """
+    if isinstance(error, OSError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,150 @@
+"""A server in a thread of this process, and a client that sends what it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.config import Config
+from tierlog.node.apis import supported_versions
+from tierlog.node.cluster_view import ClusterView, PartitionView, TopicView
+from tierlog.node.node import Node
+from tierlog.node.server import Server, open_listener
+from tierlog.types import TopicIdPartition
+
+__all__ = ["TOPIC_ID", "FixedCluster", "RawClient", "Running", "running"]
+
+PATIENCE_S = 60.0
+TOPIC_ID = "b8vZG0M3QgqX5fTzq2W1nA"
+
+
+class FixedCluster:
+    """A cluster with the topic ``orders`` of three partitions."""
+
+    def __init__(self) -> None:
+        partitions = tuple(
+            PartitionView(
+                index=index,
+                stored_as=TopicIdPartition(topic="orders", topic_id=TOPIC_ID, partition=index),
+            )
+            for index in range(3)
+        )
+        topic = TopicView(name="orders", topic_id=TOPIC_ID, partitions=partitions)
+        self._view = ClusterView.of("a-cluster", 1, [topic])
+
+    def view(self) -> ClusterView:
+        return self._view
+
+
+@dataclass
+class Running:
+    """A server that runs; ``said`` has the lines that it reported."""
+
+    server: Server
+    loop: asyncio.AbstractEventLoop
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.server.address
+
+    @property
+    def bootstrap(self) -> str:
+        host, port = self.address
+        return f"{host}:{port}"
+
+    def call(self, function: Any) -> Any:
+        """Return what `function` returns in the event loop."""
+
+        async def made() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(made(), self.loop).result(PATIENCE_S)
+
+
+@contextmanager
+def running(
+    node: Node | None = None, *, config: Config | None = None, clock: Clock | None = None
+) -> Iterator[Running]:
+    """Run the server of `node`, by default one of a fixed cluster."""
+    if node is None:
+        node = Node(
+            cluster=FixedCluster(),
+            config=config or Config(),
+            clock=clock or SystemClock(),
+            versions=supported_versions(),
+        )
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="server")
+    thread.start()
+    said: list[str] = []
+
+    async def start() -> Server:
+        server = Server(node, open_listener("127.0.0.1", 0), said.append)
+        server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
+    try:
+        yield Running(server, loop, said)
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+class RawClient:
+    """A socket that sends any bytes."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address, timeout=PATIENCE_S)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send_frame(self, data: bytes) -> None:
+        self.send(struct.pack(">i", len(data)) + data)
+
+    def request(self, message: Any, version: int, correlation_id: int = 1) -> None:
+        """Send a request of kafka-python."""
+        message.API_VERSION = version
+        message.with_header(correlation_id=correlation_id, client_id="raw")
+        self.send(bytes(message.encode(version=version, header=True, framed=True)))
+
+    def read_frame(self) -> bytes | None:
+        """Return the next answer without its size; None when the server has disconnected."""
+        head = self._read(4)
+        return None if head is None else self._read(struct.unpack(">i", head)[0])
+
+    def is_disconnected(self) -> bool:
+        """Wait for the server's next byte; whether there is none."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _read(self, size_bytes: int) -> bytes | None:
+        data = b""
+        while len(data) < size_bytes:
+            try:
+                more = self.socket.recv(size_bytes - len(data))
+            except ConnectionError:
+                return None
+            if not more:
+                return None
+            data += more
+        return data
