@@ -6,20 +6,27 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
+from tierlog.fetch.setup import open_fetcher
 from tierlog.node.apis import supported_versions
+from tierlog.node.archive.metadata import ArchiveMetadata
 from tierlog.node.cluster_view import ClusterView, PartitionView, TopicView
 from tierlog.node.node import Node
 from tierlog.node.server import Server, open_listener
+from tierlog.node.setup import serve_archive
+from tierlog.reader.sources import source_of
+from tierlog.reader.types import FetchView
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
 from tierlog.types import TopicIdPartition
 
-__all__ = ["TOPIC_ID", "FixedCluster", "RawClient", "Running", "running"]
+__all__ = ["TOPIC_ID", "FixedCluster", "RawClient", "Running", "running", "serving"]
 
 PATIENCE_S = 60.0
 TOPIC_ID = "b8vZG0M3QgqX5fTzq2W1nA"
@@ -39,8 +46,19 @@ class FixedCluster:
         topic = TopicView(name="orders", topic_id=TOPIC_ID, partitions=partitions)
         self._view = ClusterView.of("a-cluster", 1, [topic])
 
-    def view(self) -> ClusterView:
+    def cluster_view(self) -> ClusterView:
         return self._view
+
+    def view(self, partition: TopicIdPartition) -> FetchView | None:
+        return None
+
+    def touch_topics(self, stored_ids: Iterable[str]) -> None:
+        return
+
+    async def prepare(
+        self, partitions: Iterable[TopicIdPartition]
+    ) -> Mapping[TopicIdPartition, Exception]:
+        return {}
 
 
 @dataclass
@@ -70,32 +88,71 @@ class Running:
 
 
 @contextmanager
-def running(
-    node: Node | None = None, *, config: Config | None = None, clock: Clock | None = None
+def running(*, config: Config | None = None, clock: Clock | None = None) -> Iterator[Running]:
+    """Run the server of a fixed cluster without any record."""
+    config, clock, cluster = config or Config(), clock or SystemClock(), FixedCluster()
+    storage = ObjectStorageManager(open_store("memory:///nothing"))
+    fetcher = open_fetcher(cluster, storage, ArchiveMetadata(), config=config, clock=clock)
+    node = Node(
+        cluster=cluster,
+        fetcher=fetcher,
+        config=config,
+        clock=clock,
+        versions=supported_versions(),
+    )
+    said: list[str] = []
+
+    @asynccontextmanager
+    async def serve() -> AsyncIterator[Server]:
+        server = Server(node, open_listener("127.0.0.1", 0), said.append)
+        server.start()
+        yield server
+        await server.close()
+
+    with fetcher, _in_thread(serve(), said) as server:
+        yield server
+
+
+@contextmanager
+def serving(
+    *sources: str, config: Config | None = None, clock: Clock | None = None
 ) -> Iterator[Running]:
-    """Run the server of `node`, by default one of a fixed cluster."""
-    if node is None:
-        node = Node(
-            cluster=FixedCluster(),
-            config=config or Config(),
-            clock=clock or SystemClock(),
-            versions=supported_versions(),
-        )
+    """Run the archive server of stores and log directories."""
+    said: list[str] = []
+    listener = open_listener("127.0.0.1", 0)
+    served = serve_archive(
+        [source_of(one) for one in sources],
+        listener,
+        config=config,
+        clock=clock,
+        report=said.append,
+    )
+    with _in_thread(served, said) as server:
+        yield server
+
+
+@contextmanager
+def _in_thread(served: AbstractAsyncContextManager[Server], said: list[str]) -> Iterator[Running]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="server")
     thread.start()
-    said: list[str] = []
 
-    async def start() -> Server:
-        server = Server(node, open_listener("127.0.0.1", 0), said.append)
-        server.start()
-        return server
+    def call(made: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(made, loop).result(PATIENCE_S)
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
+    async def enter() -> Server:
+        return await served.__aenter__()
+
+    async def leave() -> None:
+        await served.__aexit__(None, None, None)
+
     try:
-        yield Running(server, loop, said)
+        server = call(enter())
+        try:
+            yield Running(server, loop, said)
+        finally:
+            call(leave())
     finally:
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

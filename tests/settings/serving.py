@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from tests.node.running import RawClient, running
-from tests.settings.observing import Place
+from tests.integration.kafka_wire import KafkaWire, WireAsk
+from tests.node.running import PATIENCE_S, RawClient, running, serving
+from tests.settings.observing import TOPIC, Place
 from tierlog.clock import ManualClock
+from tierlog.fetch.offsets import OffsetAnswer
 
-__all__ = ["clients_at_a_time", "ends_after_ms", "largest_request", "requests_in_memory"]
+__all__ = [
+    "answer_bytes",
+    "clients_at_a_time",
+    "ends_after_ms",
+    "largest_request",
+    "listens_at",
+    "looks_again",
+    "requests_in_memory",
+    "time_limit_ms",
+]
 
 
 def _metadata_of(count: int) -> MetadataRequest:
@@ -84,3 +104,73 @@ def ends_after_ms(place: Place) -> tuple[int, int]:
                 assert client.is_disconnected()
         found.append(passed_ms)
     return found[0], found[1]
+
+
+def _golden(place: Place) -> str:
+    """The store of a pass over the golden logs."""
+    return place.tiered().store.as_uri()
+
+
+def listens_at(place: Place) -> str:
+    """The first lines that the command prints, but for a free port."""
+    url = _golden(place)
+    properties = {"tierlog.serve.listen": "127.0.0.1:0", **place.properties}
+    done = serve_until_it_answers(Place(place.folder, properties), url)
+    return re.sub(r":\d+$", "", done, flags=re.MULTILINE)
+
+
+def serve_until_it_answers(place: Place, url: str) -> str:
+    """Start the command, and end it when it has printed where to connect; that line."""
+    tool = str(Path(sys.executable).with_name("tierlog"))
+    command = [tool, "serve", url, "--config", place.write_config()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if "bootstrap.servers=" in line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    return line
+
+
+def answer_bytes(place: Place) -> int:
+    """The bytes of one answer for a consumer that asks for as much as there is."""
+    served = serving(_golden(place), config=place.config)
+    with served as server, KafkaWire(server.bootstrap) as wire:
+        (answer,) = wire.fetch([WireAsk(TOPIC, 0, 1 << 20)], isolation=0)
+        return len(answer.records)
+
+
+def time_limit_ms(place: Place) -> int:
+    """How long the server waits for a search by time, when the client sets no limit."""
+    with serving(_golden(place), config=place.config) as server:
+        waited: list[int] = []
+        node = server.server.node
+        search = node.fetcher.list_offset
+
+        async def noted(*arguments: Any, **options: Any) -> OffsetAnswer:
+            waited.append(options["timeout_ms"])
+            return await search(*arguments, **options)
+
+        node.fetcher.list_offset = noted  # type: ignore[method-assign]
+        with RawClient(server.address) as client:
+            partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                partition_index=0, timestamp=1, current_leader_epoch=-1
+            )
+            topic = ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[partition])
+            client.request(ListOffsetsRequest(replica_id=-1, topics=[topic]), 4)
+            assert client.read_frame() is not None
+        return waited[0]
+
+
+def looks_again(place: Place) -> bool:
+    """Whether a topic that was archived after the start appears soon."""
+    _golden(place)
+    kept = place.folder / "kept"
+    (folder,) = place.store.glob(f"{TOPIC}-*")
+    folder.rename(kept)
+    with serving(place.store.as_uri(), config=place.config) as server:
+        kept.rename(folder)
+        for _ in range(40):
+            if TOPIC in server.call(lambda: server.server.node.view.by_name):
+                return True
+            time.sleep(0.05)
+    return False

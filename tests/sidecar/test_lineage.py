@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
+from tierlog.reader.lineage import extended
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
+from tierlog.sidecar.lineage import ambiguous, from_remote_segments
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition, random_kafka_uuid
 
 PARTITION = TopicIdPartition(topic_id=random_kafka_uuid(), topic="t", partition=0)

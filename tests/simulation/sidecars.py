@@ -78,9 +78,9 @@ class SimulatedStore(ObjectStore):
         self._store.delete(key)
         self._reach("delete.done")
 
-    def folders(self) -> Iterable[str]:
+    def folders(self, prefix: str = "") -> Iterable[str]:
         self._reach("list")
-        return self._store.folders()
+        return self._store.folders(prefix)
 
 
 class SimulatedBroker:

@@ -15,6 +15,7 @@ from tierlog.cli.demo import demo
 from tierlog.cli.index import index
 from tierlog.cli.ls import ls
 from tierlog.cli.reassign import reassign
+from tierlog.cli.serve import serve
 from tierlog.cli.support import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -108,5 +109,5 @@ def tierlog() -> None:
     """Tier Apache Kafka logs to object storage, and read them back without a broker."""
 
 
-for _verb in (ls, cat, verify, index, tier, reassign, config, demo):
+for _verb in (ls, cat, serve, verify, index, tier, reassign, config, demo):
     tierlog.add_command(_verb)

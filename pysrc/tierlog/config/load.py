@@ -36,7 +36,6 @@ LEFT_TO_KAFKA = frozenset(
     {
         "log.retention.bytes",
         "log.retention.ms",
-        "remote.list.offsets.request.timeout.ms",
         "remote.log.delete.on.disable",
         "remote.log.metadata.manager.class.path",
         "remote.log.metadata.manager.listener.name",

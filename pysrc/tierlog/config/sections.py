@@ -574,6 +574,13 @@ class NodeConfig(Section):
     its clients send.
     """
 
+    listen: str = setting(
+        "tierlog.serve.listen",
+        host_and_port(),
+        "127.0.0.1:9092",
+        "Address at which clients connect. One that other machines can reach needs "
+        "`--allow-remote-clients`.",
+    )
     request_max_bytes: int = setting(
         "socket.request.max.bytes",
         whole_number(1, MAX_INT32),
@@ -615,4 +622,24 @@ class NodeConfig(Section):
         10_000,
         "How long a request may stay unfinished, and how long a client may take no byte of an "
         "answer, before it is disconnected.",
+    )
+    refresh_interval_ms: int = setting(
+        "tierlog.serve.refresh.interval.ms",
+        whole_number(100, MAX_INT64),
+        30_000,
+        "How old what is known of a store may be before it is looked at again: its topics, and the "
+        "segments of the partitions that clients read. Directories are looked at twice a second.",
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes",
+        whole_number(1024, MAX_INT32),
+        57_671_680,
+        "Most bytes of records in one answer, whatever a client asks for. A first batch that is "
+        "larger is returned all the same.",
+    )
+    list_offsets_timeout_ms: int = setting(
+        "remote.list.offsets.request.timeout.ms",
+        whole_number(1, MAX_INT32),
+        30_000,
+        "How long a search for an offset by time may take when the client sets no limit.",
     )

@@ -99,6 +99,11 @@ def start_metrics_server(
                 self.send_error(421, "the Host header names another server")
             elif path == "/metrics":
                 super().do_GET()
+            elif path == "/healthz":
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain")
+                self.end_headers()
+                self.wfile.write(b"ok\n")
             elif path == "/":
                 self.send_response(200)
                 self.send_header("Content-Type", "text/html; charset=utf-8")

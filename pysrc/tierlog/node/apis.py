@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tierlog.node.connection import Client
-from tierlog.node.handlers import api_versions, metadata
+from tierlog.node.handlers import (
+    api_versions,
+    fetch,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
 from tierlog.node.node import Node
 
 __all__ = ["APIS", "Handler", "supported_versions"]
@@ -25,8 +32,12 @@ class Handler(Protocol):
 
 
 _HANDLERS: tuple[Handler, ...] = (
-    api_versions,
+    produce,
+    fetch,
+    list_offsets,
     metadata,
+    api_versions,
+    offset_for_leader_epoch,
 )
 
 APIS: Mapping[int, Handler] = {handler.KEY: handler for handler in _HANDLERS}

@@ -17,7 +17,10 @@ from tierlog.errors import (
     TierlogError,
 )
 
-__all__ = ["ErrorCode", "error_code_of"]
+__all__ = ["READ_ONLY", "ErrorCode", "error_code_of"]
+
+# What a client that wants to change something is told.
+READ_ONLY = "this server shows an archive, which is read only"
 
 
 class ErrorCode(IntEnum):
@@ -40,6 +43,7 @@ class ErrorCode(IntEnum):
     KAFKA_STORAGE_ERROR = 56
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    FETCH_SESSION_ID_NOT_FOUND = 70
     UNKNOWN_TOPIC_ID = 100
 
 

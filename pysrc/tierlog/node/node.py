@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
+from tierlog.fetch.fetcher import Fetcher
 from tierlog.node.cluster_view import ClusterView
+from tierlog.reader.types import FetchView
+from tierlog.types import TopicIdPartition
 
 __all__ = ["ClusterSource", "Node"]
 
@@ -16,8 +19,22 @@ __all__ = ["ClusterSource", "Node"]
 class ClusterSource(Protocol):
     """Keeps the view of the cluster up to date."""
 
-    def view(self) -> ClusterView:
+    def cluster_view(self) -> ClusterView:
         """Return the latest view."""
+        ...
+
+    def view(self, partition: TopicIdPartition) -> FetchView | None:
+        """Return a partition that `prepare` made ready; None when it is not here."""
+        ...
+
+    def touch_topics(self, stored_ids: Iterable[str]) -> None:
+        """Note that clients ask for the topics that are stored under these ids."""
+        ...
+
+    async def prepare(
+        self, partitions: Iterable[TopicIdPartition]
+    ) -> Mapping[TopicIdPartition, Exception]:
+        """Make partitions ready for the fetcher; return the errors of those that are not."""
         ...
 
 
@@ -26,6 +43,7 @@ class Node:
     """One node. ``versions``: the lowest and highest version of each API, by its key."""
 
     cluster: ClusterSource
+    fetcher: Fetcher
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=SystemClock)
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -33,4 +51,4 @@ class Node:
     @property
     def view(self) -> ClusterView:
         """The cluster now."""
-        return self.cluster.view()
+        return self.cluster.cluster_view()

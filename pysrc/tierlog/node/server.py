@@ -79,7 +79,7 @@ class Server:
     def __init__(
         self, node: Node, listener: socket.socket, report: Callable[[str], object] = print
     ) -> None:
-        self._node = node
+        self.node = node
         self._listener = listener
         self._report = report
         settings = node.config.node
@@ -101,6 +101,11 @@ class Server:
         """Host and port that it listens at."""
         name = self._listener.getsockname()
         return str(name[0]), int(name[1])
+
+    @property
+    def topic_count(self) -> int:
+        """The number of topics that are served."""
+        return len(self.node.view.topics)
 
     @property
     def connection_count(self) -> int:
@@ -153,9 +158,9 @@ class Server:
     def _serve(self, sock: socket.socket, host: str, port: int) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        service = _ClientService(self._node, sock, host, port)
+        service = _ClientService(self.node, sock, host, port)
         connection = Connection(
-            sock, service, self._limits, self.requests, self._node.clock.monotonic_ms
+            sock, service, self._limits, self.requests, self.node.clock.monotonic_ms
         )
         task = asyncio.create_task(self._run(connection, sock, host), name=f"tierlog-{host}:{port}")
         self._connections[task] = connection
@@ -179,7 +184,7 @@ class Server:
         self._connections.pop(task, None)
 
     def _say(self, host: str, text: str) -> None:
-        now_ms = self._node.clock.monotonic_ms()
+        now_ms = self.node.clock.monotonic_ms()
         last_ms = self._reported_ms.get(host)
         if last_ms is None or now_ms - last_ms >= 1000:
             if len(self._reported_ms) >= self._max_connections:
@@ -194,7 +199,7 @@ class Server:
 
     def end_overdue_clients(self) -> int:
         """End the connections that waited for their clients for too long; return how many."""
-        now_ms = self._node.clock.monotonic_ms()
+        now_ms = self.node.clock.monotonic_ms()
         overdue = [task for task, one in self._connections.items() if one.is_overdue(now_ms)]
         for task in overdue:
             task.cancel()

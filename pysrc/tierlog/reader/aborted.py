@@ -223,6 +223,9 @@ def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iter
 
 def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: int) -> _Found:
     """Return what the broker's transaction index says; a damaged index is rebuilt from the log."""
+    if segment.is_active and view.active_aborted is not None:
+        known = view.active_aborted
+        return (one for one in known if one.last_offset >= begin and one.first_offset < end), False
     path = segment.transaction_index_path
     if path is None:
         return (), False

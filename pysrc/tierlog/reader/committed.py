@@ -52,6 +52,7 @@ class StableLog:
     log: PartitionLog
     start_offset: int
     last_stable_offset: int
+    log_end_offset: int
     active_aborted: _Aborted
 
     @classmethod
@@ -72,7 +73,13 @@ class StableLog:
         """
         start = log.log_start_offset or 0
         if not log.segments:
-            return cls(log=log, start_offset=start, last_stable_offset=start, active_aborted=())
+            return cls(
+                log=log,
+                start_offset=start,
+                last_stable_offset=start,
+                log_end_offset=start,
+                active_aborted=(),
+            )
         active = log.segments[-1]
         snapshot = ProducerStates(log, earlier).before(active)
         try:
@@ -87,6 +94,7 @@ class StableLog:
             log=log,
             start_offset=max(start, log.segments[0].base_offset),
             last_stable_offset=rebuilt.last_stable_offset,
+            log_end_offset=rebuilt.end_offset,
             active_aborted=tuple(AbortedTransaction(*one) for one in found),
         )
 
@@ -103,7 +111,13 @@ class StableLog:
             log_start_offset=None,
             high_watermark=None,
         )
-        return cls(log=log, start_offset=_NO_LIMIT, last_stable_offset=_NO_LIMIT, active_aborted=())
+        return cls(
+            log=log,
+            start_offset=_NO_LIMIT,
+            last_stable_offset=_NO_LIMIT,
+            log_end_offset=_NO_LIMIT,
+            active_aborted=(),
+        )
 
     def view(self, lineage: LeaderEpochs | None = None) -> FetchView:
         """Return the view that a fetch has of it, without the active segment."""

@@ -11,7 +11,22 @@ from collections.abc import Iterable
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 
-__all__ = ["newest_segment", "ranges_archived", "ranges_in_lineage"]
+__all__ = ["extended", "newest_segment", "ranges_archived", "ranges_in_lineage"]
+
+
+def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
+    """Return ``local``, extended below its first entry by the ``known`` epochs of the same log.
+    From its first entry on only ``local`` counts: other entries were truncated.
+    """
+    if not local.entries:
+        return local
+    first = local.entries[0]
+    before = [entry for entry in known if entry.start_offset < first.start_offset]
+    while before and before[-1].epoch > first.epoch:
+        before.pop()
+    if before and before[-1].epoch == first.epoch:
+        return LeaderEpochs((*before, *local.entries[1:]))
+    return LeaderEpochs((*before, *local.entries))
 
 
 def newest_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:

@@ -143,7 +143,8 @@ class FetchView:
     ``log.leader_epochs`` is the lineage of the whole log. Consumers read below ``high_watermark``,
     or below ``last_stable_offset``; followers below ``log_end_offset``. ``tiered``: offsets below
     the local log start are in the tier. A host that does not lead (``leads``) answers only fetches
-    of consumers; followers, and searches for offsets, need the leader.
+    of consumers; followers, and searches for offsets, need the leader. ``active_aborted``: the
+    transactions that were aborted in the active segment; None when its transaction index has them.
     """
 
     log: PartitionLog
@@ -155,6 +156,7 @@ class FetchView:
     leader_epoch: int = -1
     leads: bool = True
     tiered: bool = True
+    active_aborted: tuple[AbortedTransaction, ...] | None = None
 
 
 class FetchHost(Protocol):

@@ -16,7 +16,7 @@ from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.eligibility import StableOffset
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.reader.lineage import newest_segment
+from tierlog.reader.lineage import extended, newest_segment
 from tierlog.remote.metadata.manager import (
     RemoteLogMetadataManager,
     RemoteLogSegmentMetadata,
@@ -26,7 +26,7 @@ from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.layout import log_key, partition_prefix
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.sidecar.archived_log import difference_from_archive
-from tierlog.sidecar.lineage import ambiguous, extended, from_remote_segments
+from tierlog.sidecar.lineage import ambiguous, from_remote_segments
 from tierlog.sidecar.stable import StableOffsets
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import coverage

@@ -14,22 +14,7 @@ from collections.abc import Iterable
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
-__all__ = ["ambiguous", "extended", "from_remote_segments"]
-
-
-def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
-    """Return ``local``, extended below its first entry by the ``known`` epochs of the same log.
-    From its first entry on only ``local`` counts: other entries were truncated.
-    """
-    if not local.entries:
-        return local
-    first = local.entries[0]
-    before = [entry for entry in known if entry.start_offset < first.start_offset]
-    while before and before[-1].epoch > first.epoch:
-        before.pop()
-    if before and before[-1].epoch == first.epoch:
-        return LeaderEpochs((*before, *local.entries[1:]))
-    return LeaderEpochs((*before, *local.entries))
+__all__ = ["ambiguous", "from_remote_segments"]
 
 
 def from_remote_segments(

@@ -102,11 +102,13 @@ class StoreConformance:
         with pytest.raises(RemoteStorageError, match="missing"):
             store.get_range("missing", 0, MIB)
 
-    def test_folders_at_the_top(self, store: ObjectStore) -> None:
+    def test_folders(self, store: ObjectStore) -> None:
         assert list(store.folders()) == []
         for key in ("a/b/c", "a/d", "e/f", "g"):
             store.put_bytes(key, b"1")
         assert sorted(store.folders()) == ["a", "e"]
+        assert sorted(store.folders("a")) == ["b"]
+        assert list(store.folders("nothing")) == []
 
     @pytest.mark.parametrize(("start", "size"), [(-1, 5), (0, 0), (0, -1)])
     def test_impossible_range(self, store: ObjectStore, start: int, size: int) -> None:

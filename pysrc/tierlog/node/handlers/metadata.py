@@ -28,46 +28,51 @@ _Partition = _Topic.MetadataResponsePartition
 async def handle(node: Node, request: Any, client: Client) -> Any:
     """Return the topics that the request names, or all of them."""
     view = node.view
+    topics = list(_topics(node, view, request))
     broker = _Broker(node_id=view.node_id, host=client.node_host, port=client.node_port)
     return MetadataResponse(
         brokers=[broker],
         cluster_id=view.cluster_id,
         controller_id=view.node_id,
-        topics=list(_topics(view, request)),
+        topics=topics,
         error_code=ErrorCode.NONE,
     )
 
 
-def _topics(view: ClusterView, request: Any) -> Iterator[Any]:
+def _topics(node: Node, view: ClusterView, request: Any) -> Iterator[Any]:
     # Version 0 has no null: no topic stands for all of them.
     if request.topics is None or (request.version == 0 and not request.topics):
-        yield from (_topic(view, topic) for topic in view.topics)
+        for topic in view.topics:
+            _note_use(node, topic)
+            yield _topic(view, topic)
         return
     for asked in request.topics:
         if asked.topic_id is not None:
-            yield _topic_by_id(view, asked.topic_id)
+            found = view.by_id.get(kafka_uuid(asked.topic_id))
         else:
-            yield _topic_by_name(view, asked.name)
+            found = view.by_name.get(asked.name)
+        if found is not None:
+            _note_use(node, found)
+            yield _topic(view, found)
+        else:
+            yield _unknown_topic(asked)
 
 
-def _topic_by_id(view: ClusterView, topic_id: UUID) -> Any:
-    found = view.by_id.get(kafka_uuid(topic_id))
-    if found is not None:
-        return _topic(view, found)
-    code = ErrorCode.UNKNOWN_TOPIC_ID
-    return _Topic(error_code=code, name=None, topic_id=topic_id, partitions=[])
+def _note_use(node: Node, topic: TopicView) -> None:
+    if topic.partitions:
+        node.cluster.touch_topics([topic.partitions[0].stored_as.topic_id])
 
 
-def _topic_by_name(view: ClusterView, name: str) -> Any:
-    found = view.by_name.get(name)
-    if found is not None:
-        return _topic(view, found)
-    try:
-        check_topic_name(name)
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    except ValueError:
-        code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return _Topic(error_code=code, name=name, partitions=[])
+def _unknown_topic(asked: Any) -> Any:
+    code, name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, asked.name
+    if asked.topic_id is not None:
+        code, name = ErrorCode.UNKNOWN_TOPIC_ID, None
+    else:
+        try:
+            check_topic_name(name)
+        except ValueError:
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return _Topic(error_code=code, name=name, topic_id=asked.topic_id, partitions=[])
 
 
 def _topic(view: ClusterView, topic: TopicView) -> Any:

@@ -161,10 +161,10 @@ class HdfsStore(ObjectStore):
                 else:
                     yield _object_info(key, status)
 
-    def folders(self) -> Iterable[str]:
+    def folders(self, prefix: str = "") -> Iterable[str]:
         keys = (
             _decode_key("", status.path.rpartition("/")[2])
-            for status in self._entries("")
+            for status in self._entries(check_prefix(prefix))
             if status.isdir
         )
         return [key for key in keys if key is not None]

@@ -191,9 +191,14 @@ class LocalStore(ObjectStore):
                 if info is not None:
                     yield info
 
-    def folders(self) -> Iterable[str]:
+    def folders(self, prefix: str = "") -> Iterable[str]:
+        base = check_prefix(prefix)
         try:
-            with self._storage_errors("the folder"), os.scandir(self._root) as entries:
+            with (
+                self._storage_errors(base or "the folder"),
+                self._opened_folder(base.split("/") if base else []) as folder,
+                os.scandir(folder) as entries,
+            ):
                 return [one.name for one in entries if one.is_dir(follow_symlinks=False)]
         except RemoteResourceNotFoundError:
             return []

@@ -14,7 +14,6 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -50,7 +49,6 @@ MAX_COMPONENT_BYTES = 255
 TEMPORARY_PREFIX = ".tierlog-"
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
-_FOLDER_OBJECTS = 1_000
 # Reads of at least this size use a buffer pool (`_core.read_pooled`) instead of the allocator.
 # After such large reads, glibc's arenas keep much of the freed memory.
 LARGE_READ_BYTES = 128 << 10
@@ -143,13 +141,14 @@ class ObjectStore(Protocol):
         """Remove the object; removing a missing object succeeds."""
         ...
 
-    def folders(self) -> Iterable[str]:
-        """Return the names of the top folders in any order, to suggest one to the user.
+    def folders(self, prefix: str = "") -> Iterable[str]:
+        """Return the names of the folders right below the folder `prefix`, in any order.
 
-        This default reads the first objects of a listing, so it may miss some folders.
+        This default lists all objects below it; most stores can do without.
         """
-        first = islice(self.list(), _FOLDER_OBJECTS)
-        return {info.key.partition("/")[0] for info in first if "/" in info.key}
+        beneath = f"{folder}/" if (folder := check_prefix(prefix)) else ""
+        keys = (info.key[len(beneath) :] for info in self.list(prefix))
+        return {key.partition("/")[0] for key in keys if "/" in key}
 
     def draft(self, key: str, size_bytes: int) -> Draft | None:
         """Return a draft of the object `key` of about `size_bytes`; None without support for it.

@@ -185,10 +185,11 @@ class ObstoreStore(ObjectStore):
                 return
             yield from (_object_info(meta) for meta in page if _is_key(meta["path"]))
 
-    def folders(self) -> Iterable[str]:
+    def folders(self, prefix: str = "") -> Iterable[str]:
+        folder = check_prefix(prefix)
         with self._storage_errors("list the folders"):
-            found = obstore.list_with_delimiter(self._store)["common_prefixes"]
-        return [name for name in found if _is_key(name)]
+            found = obstore.list_with_delimiter(self._store, folder or None)["common_prefixes"]
+        return [name.rpartition("/")[2] for name in found if _is_key(name)]
 
     # -- writing
 

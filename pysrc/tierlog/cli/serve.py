@@ -1,0 +1,54 @@
+"""``tierlog serve``: an archive for every Kafka client."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from tierlog.cli.settings import config_option, read_config
+
+__all__ = ["serve"]
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--listen",
+    "tierlog_serve_listen",
+    metavar="HOST:PORT",
+    help="Where clients connect.  [default: 127.0.0.1:9092]",
+)
+@click.option(
+    "--allow-remote-clients",
+    is_flag=True,
+    help="Let other machines connect: each may read every topic, without a password.",
+)
+@config_option("Settings: a broker's server.properties as it is.")
+@click.option(
+    "--metrics",
+    "tierlog_metrics_listen",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus there, and /healthz.",
+)
+def serve(
+    sources: tuple[str, ...], allow_remote_clients: bool, config_file: str | None, **flags: Any
+) -> int:
+    """Serve the topics of stores and log directories to Kafka clients, read only.
+
+    A store and the log directories that are tiered to it are one log. Consumers need no change:
+    they read archived topics as those of a broker. New segments and topics appear while it runs.
+
+    \b
+    tierlog serve s3://bucket/kafka
+    tierlog serve s3://bucket/kafka /var/lib/kafka/data --listen 127.0.0.1:9092
+    """
+    from tierlog.cli.serve_run import run_serve
+    from tierlog.clock import SystemClock
+
+    given = {key.replace("_", "."): value for key, value in flags.items()}
+    config = read_config(config_file, os.environ, given)
+    return run_serve(
+        config, sources, allow_remote_clients=allow_remote_clients, clock=SystemClock()
+    )

@@ -1,0 +1,77 @@
+"""Puts an archive server together from sources and settings."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.config import Config
+from tierlog.fetch.setup import open_fetcher
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.node.apis import supported_versions
+from tierlog.node.archive.archive import Archive, open_archive
+from tierlog.node.node import Node
+from tierlog.node.server import Server
+from tierlog.reader.sources import Source
+
+__all__ = ["serve_archive"]
+
+_LOCAL_READ_THREADS = 8
+
+
+@asynccontextmanager
+async def serve_archive(
+    sources: Sequence[Source],
+    listener: socket.socket,
+    *,
+    config: Config | None = None,
+    clock: Clock | None = None,
+    metrics: RemoteLogMetrics | None = None,
+    report: Callable[[str], object] = print,
+) -> AsyncIterator[Server]:
+    """Serve the topics of `sources` at `listener` until the context ends.
+
+    ``metrics`` counts what is fetched; ``report`` receives lines for the operator. Errors are those
+    of `open_archive`.
+    """
+    config, clock = config or Config(), clock or SystemClock()
+    async with AsyncExitStack() as opened:
+        _use_threads(opened)
+        archive = await asyncio.to_thread(
+            open_archive, sources, config=config, clock=clock, report=report
+        )
+        opened.push_async_callback(archive.close)
+        node = _make_node(archive, config, clock, metrics)
+        opened.push_async_callback(asyncio.to_thread, node.fetcher.close)
+        server = Server(node, listener, report)
+        opened.push_async_callback(server.close)
+        archive.start()
+        server.start()
+        yield server
+
+
+def _make_node(
+    archive: Archive, config: Config, clock: Clock, metrics: RemoteLogMetrics | None
+) -> Node:
+    fetcher = open_fetcher(
+        archive, archive.storage, archive.metadata, config=config, metrics=metrics, clock=clock
+    )
+    archive.on_change = fetcher.notify
+    return Node(
+        cluster=archive,
+        fetcher=fetcher,
+        config=config,
+        clock=clock,
+        versions=supported_versions(),
+    )
+
+
+def _use_threads(opened: AsyncExitStack) -> None:
+    """Have local logs read by threads of this server."""
+    pool = ThreadPoolExecutor(_LOCAL_READ_THREADS, thread_name_prefix="tierlog-local")
+    asyncio.get_running_loop().set_default_executor(pool)
+    opened.callback(pool.shutdown, wait=False)
