@@ -325,7 +325,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="file"):
         SqliteRemoteLogMetadataManager(tmp_path / "file" / "metadata.db")
     (tmp_path / "metadata.db").mkdir()
-    with pytest.raises(RemoteMetadataError, match="cannot open the metadata"):
+    with pytest.raises(RemoteMetadataError, match="cannot open the database"):
         SqliteRemoteLogMetadataManager(tmp_path / "metadata.db")
 
 

@@ -192,13 +192,13 @@ def test_killed_half_way_version_2_is_as_it_was(old: Path, rows: int) -> None:
         "import os, signal, sys\n"
         "from tierlog.remote.metadata import schema\n"
         "from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager\n"
-        "left, sealed = int(sys.argv[2]), schema._with_checksum\n"
+        "left, sealed = int(sys.argv[2]), schema.with_checksum\n"
         "def dying(*values):\n"
         "    global left\n"
         "    left -= 1\n"
         "    if not left: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return sealed(*values)\n"
-        "schema._with_checksum = dying\n"
+        "schema.with_checksum = dying\n"
         "SqliteRemoteLogMetadataManager(sys.argv[1])\n"
     )
     command = [sys.executable, "-c", script, str(old), str(rows)]
@@ -220,7 +220,7 @@ def test_without_room_version_2_is_as_it_was(old: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(old)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "cannot open the metadata" in done.stdout
+    assert "cannot open the database" in done.stdout
     assert version_of(old) == 2
     assert content(old) == before
     test_version_2_is_taken_over(old)

@@ -25,7 +25,7 @@ import sqlite3
 import struct
 from collections.abc import Iterator
 
-from tierlog import _core
+from tierlog.remote.database import DatabaseSchema, with_checksum
 from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -36,15 +36,13 @@ from tierlog.remote.metadata.segment_sets import PlainSegment, Row
 from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 
 __all__ = [
-    "APPLICATION_ID",
     "INSERT_EPOCH",
     "INSERT_PARTITION",
     "INSERT_SEGMENT",
+    "METADATA_SCHEMA",
     "SCHEMA",
-    "SCHEMA_V2",
     "SCHEMA_VERSION",
     "SELECT_SEGMENTS",
-    "add_checksums",
     "epoch_row",
     "partition_row",
     "read_epoch",
@@ -55,7 +53,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 3
-APPLICATION_ID = int.from_bytes(b"tlog", "big")
+_APPLICATION_ID = int.from_bytes(b"tlog", "big")
 SCHEMA = """
 CREATE TABLE partition (
     number INTEGER PRIMARY KEY,
@@ -122,7 +120,7 @@ def partition_row(
     """Return the row for `INSERT_PARTITION`: the partition after `change`."""
     name = state.partition
     log_start_offset = state.log_start_offset
-    return _with_checksum(
+    return with_checksum(
         *(number, name.topic_id, name.topic, name.partition),
         state.leader_epoch if change.leader_epoch is None else change.leader_epoch,
         state.delete_state if change.delete_state is None else change.delete_state,
@@ -152,7 +150,7 @@ def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMeta
 
 def epoch_row(number: int, epoch: int, highest_offset: int, size_bytes: int) -> tuple[object, ...]:
     """Return the row for `INSERT_EPOCH`; `number` is the partition's."""
-    return _with_checksum(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
+    return with_checksum(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
 
 
 def read_epoch(row: Row) -> tuple[int, int, int, int]:
@@ -169,7 +167,7 @@ def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object
     """Return the row for `INSERT_SEGMENT`; `number` is the partition's."""
     (first_epoch, first_epoch_offset), *later = metadata.leader_epochs
     sizes = metadata.bytes_per_epoch
-    return _with_checksum(
+    return with_checksum(
         *(number, metadata.start_offset, metadata.segment_id.id, metadata.end_offset),
         *(metadata.max_timestamp_ms, metadata.event_timestamp_ms, metadata.broker_id),
         *(metadata.state.value, metadata.segment_size_bytes, first_epoch, first_epoch_offset),
@@ -260,14 +258,22 @@ def add_checksums(database: sqlite3.Connection) -> None:
         database.execute(statement)
     for table, insert in inserts.items():
         rows = database.execute(f"SELECT * FROM {table}_v2")
-        database.executemany(insert, (_with_checksum(*row) for row in rows))
+        database.executemany(insert, (with_checksum(*row) for row in rows))
         database.execute(f"DROP TABLE {table}_v2")
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _with_checksum(*values: object) -> tuple[object, ...]:
-    """Return a row with its checksum."""
-    return *values, _core.row_checksum(values)
+METADATA_SCHEMA = DatabaseSchema(
+    application_id=_APPLICATION_ID,
+    version=SCHEMA_VERSION,
+    versions={2: SCHEMA_V2, SCHEMA_VERSION: SCHEMA},
+    upgrade=add_checksums,
+    rows="segments",
+    remedy=(
+        "move the file away and run tierlog tier, which reads the metadata from the store again "
+        "(tierlog.bucket_metadata in a program)"
+    ),
+)
 
 
 def _unpack_pairs(blob: object) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
-from tierlog.remote.metadata.database import MetadataDatabase
+from tierlog.remote.database import Database
 from tierlog.remote.metadata.manager import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -28,6 +28,7 @@ from tierlog.remote.metadata.schema import (
     INSERT_EPOCH,
     INSERT_PARTITION,
     INSERT_SEGMENT,
+    METADATA_SCHEMA,
     SELECT_SEGMENTS,
     epoch_row,
     partition_row,
@@ -83,7 +84,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._numbers: dict[TopicIdPartition, int] = {}
         self._last_number = 0
         with ExitStack() as undo:
-            self._file = MetadataDatabase(os.path.abspath(os.fspath(path)))
+            self._file = Database(os.path.abspath(os.fspath(path)), METADATA_SCHEMA)
             undo.callback(self._file.close)
             self._load_totals()
             undo.pop_all()

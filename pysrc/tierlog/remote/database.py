@@ -1,7 +1,8 @@
-"""The file of the SQLite metadata manager: locked for one process, verified before its use.
+"""An SQLite file of the state directory: locked for one process, verified before its use.
 
-Commits are synchronous (WAL, ``synchronous=FULL``): a committed change survives a power cut. The
-process holds a lock on ``<file>.lock``, which the kernel releases when the process ends.
+Each row of a table ends with a checksum of its values (`with_checksum`). Commits are synchronous
+(WAL, ``synchronous=FULL``): a committed change survives a power cut. The process holds a lock on
+``<file>.lock``, which the kernel releases when the process ends.
 """
 
 from __future__ import annotations
@@ -9,27 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from tierlog import _core
 from tierlog.errors import CorruptDataError, RemoteMetadataError
 from tierlog.remote.file_io import make_durable_folder, sync_folder
-from tierlog.remote.metadata.schema import (
-    APPLICATION_ID,
-    SCHEMA,
-    SCHEMA_V2,
-    SCHEMA_VERSION,
-    add_checksums,
-)
 
-__all__ = ["MetadataDatabase"]
+__all__ = ["Database", "DatabaseSchema", "with_checksum"]
 
-_REBUILD = (
-    "move the file away and run tierlog tier, which reads the metadata from the store again "
-    "(tierlog.bucket_metadata in a program)"
-)
 # SQLite's file header, and the positions of its fields that are checked here.
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
@@ -37,21 +28,49 @@ _PAGE_SIZE_POSITION = 16
 _PAGE_COUNT_POSITION = 28
 _USER_VERSION_POSITION = 60
 _APPLICATION_ID_POSITION = 68
-_SCHEMAS = {2: SCHEMA_V2, SCHEMA_VERSION: SCHEMA}
 _ROWS = 1_024
 # After these errors the file is unchanged, so the next change may be tried.
 _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 
 
-class MetadataDatabase:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSchema:
+    """The tables of a kind of file.
+
+    ``versions`` has the statements of each version that is read; ``upgrade`` rewrites a file of an
+    earlier version as the present ``version``, within a transaction, and raises TypeError or
+    ValueError for impossible rows. ``rows`` names what the rows describe, ``remedy`` says what to
+    do about a damaged file.
+    """
+
+    application_id: int
+    version: int
+    versions: Mapping[int, str]
+    upgrade: Callable[[sqlite3.Connection], None] | None = None
+    rows: str
+    remedy: str
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements that make the tables of the present version."""
+        return [text for text in self.versions[self.version].split(";") if text.strip()]
+
+
+def with_checksum(*values: object) -> tuple[object, ...]:
+    """Return a row with its checksum."""
+    return *values, _core.row_checksum(values)
+
+
+class Database:
     """The SQLite file `path`, created if missing, in the present schema. Not thread-safe.
 
     RemoteMetadataError when another process has it open or it cannot be opened, CorruptDataError
     when it is not such a database. A child must not use it after a fork.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, schema: DatabaseSchema) -> None:
         self.path = path
+        self._schema = schema
         self.failure: str | None = None
         self._process_id = os.getpid()
         make_durable_folder(os.path.dirname(path))
@@ -116,7 +135,7 @@ class MetadataDatabase:
 
     def bad_row(self, found: object) -> CorruptDataError:
         """Return the error for a row with impossible values."""
-        return self._corrupt_error("bad_row", "rows that describe segments", str(found))
+        return self._corrupt_error("bad_row", f"rows that describe {self._schema.rows}", str(found))
 
     # -- internals
 
@@ -145,14 +164,14 @@ class MetadataDatabase:
         database.execute("PRAGMA synchronous = FULL")
         if version == 0:
             with self._atomic_transaction():
-                for statement in filter(str.strip, SCHEMA.split(";")):
+                for statement in self._schema.statements:
                     database.execute(statement)
-                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif version != SCHEMA_VERSION:
+                database.execute(f"PRAGMA application_id = {self._schema.application_id}")
+                database.execute(f"PRAGMA user_version = {self._schema.version}")
+        elif version != self._schema.version and self._schema.upgrade is not None:
             try:
                 with self._atomic_transaction():
-                    add_checksums(database)
+                    self._schema.upgrade(database)
             except (TypeError, ValueError) as error:
                 raise self.bad_row(error) from None
         # SQLite ignores an error when it syncs the name of its write-ahead log, which exists by now
@@ -165,25 +184,26 @@ class MetadataDatabase:
         application_id = self._read_pragma("application_id")
         version = self._read_pragma("user_version")
         # Version and tables were written in one commit: a version without tables is damage.
-        if not found and version == 0 and application_id in (0, APPLICATION_ID):
+        expected_id, versions = self._schema.application_id, self._schema.versions
+        if not found and version == 0 and application_id in (0, expected_id):
             return 0
-        if application_id != APPLICATION_ID:
+        if application_id != expected_id:
             raise self._corrupt_error(
                 "unknown_version",
-                f"application_id {APPLICATION_ID}",
+                f"application_id {expected_id}",
                 f"application_id {application_id}",
                 position=_APPLICATION_ID_POSITION,
                 hint="the file belongs to another program; choose another file",
             )
-        if version not in _SCHEMAS:
+        if version not in versions:
             raise self._corrupt_error(
                 "unknown_version",
-                f"user_version {' or '.join(map(str, _SCHEMAS))}",
+                f"user_version {' or '.join(map(str, versions))}",
                 f"user_version {version}",
                 position=_USER_VERSION_POSITION,
-                hint=f"use the version of tierlog that wrote it, or {_REBUILD}",
+                hint=f"use the version of tierlog that wrote it, or {self._schema.remedy}",
             )
-        expected = {_one_line(text) for text in _SCHEMAS[version].split(";") if text.strip()}
+        expected = {_one_line(text) for text in versions[version].split(";") if text.strip()}
         for text in sorted(found ^ expected):
             is_extra = text in found
             raise self._corrupt_error(
@@ -254,11 +274,11 @@ class MetadataDatabase:
         # The sqlite3 module itself reports invalid text, without an error code.
         has_code = getattr(error, "sqlite_errorcode", None) is not None
         if isinstance(error, sqlite3.OperationalError) and has_code:
-            return RemoteMetadataError(f"{self.path}: cannot open the metadata: {error}")
+            return RemoteMetadataError(f"{self.path}: cannot open the database: {error}")
         return self._corrupt_error("bad_database", "an SQLite database", str(error))
 
     def _corrupt_error(
-        self, reason: str, expected: str, found: str, *, position: int = 0, hint: str = _REBUILD
+        self, reason: str, expected: str, found: str, *, position: int = 0, hint: str | None = None
     ) -> CorruptDataError:
         return CorruptDataError(
             reason=reason,
@@ -266,7 +286,7 @@ class MetadataDatabase:
             position=position,
             expected=expected,
             found=found,
-            hint=hint,
+            hint=hint or self._schema.remedy,
         )
 
 
