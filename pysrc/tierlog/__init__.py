@@ -17,7 +17,7 @@ _NAMES = {
     "clock": "Clock ManualClock SystemClock",
     "columns": "BinaryColumn HeaderColumn Record RecordColumns",
     "config": (
-        "Config LogConfig NodeConfig PluginConfig QuotaConfig RemoteIndexConfig "
+        "Config GroupConfig LogConfig NodeConfig PluginConfig QuotaConfig RemoteIndexConfig "
         "RemoteLogConfig TierConfig load_config"
     ),
     "errors": (

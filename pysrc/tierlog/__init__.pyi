@@ -6,6 +6,7 @@ from tierlog.clock import Clock, ManualClock, SystemClock
 from tierlog.columns import BinaryColumn, HeaderColumn, Record, RecordColumns
 from tierlog.config import (
     Config,
+    GroupConfig,
     LogConfig,
     NodeConfig,
     PluginConfig,
@@ -102,6 +103,7 @@ __all__ = [
     "FetchView",
     "Fetcher",
     "GapError",
+    "GroupConfig",
     "HeaderColumn",
     "IndexCache",
     "IsolationLevel",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tierlog.clock import Clock, SystemClock
@@ -17,6 +19,8 @@ from tierlog.fetch.setup import open_fetcher
 from tierlog.node.apis import supported_versions
 from tierlog.node.archive.metadata import ArchiveMetadata
 from tierlog.node.cluster_view import ClusterView, PartitionView, TopicView
+from tierlog.node.groups.offsets import GROUPS_FILE
+from tierlog.node.groups.service import GroupService
 from tierlog.node.node import Node
 from tierlog.node.server import Server, open_listener
 from tierlog.node.setup import serve_archive
@@ -26,7 +30,14 @@ from tierlog.remote.segment.storage import ObjectStorageManager
 from tierlog.remote.urls import open_store
 from tierlog.types import TopicIdPartition
 
-__all__ = ["TOPIC_ID", "FixedCluster", "RawClient", "Running", "running", "serving"]
+__all__ = [
+    "TOPIC_ID",
+    "FixedCluster",
+    "RawClient",
+    "Running",
+    "running",
+    "serving",
+]
 
 PATIENCE_S = 60.0
 TOPIC_ID = "b8vZG0M3QgqX5fTzq2W1nA"
@@ -93,24 +104,27 @@ def running(*, config: Config | None = None, clock: Clock | None = None) -> Iter
     config, clock, cluster = config or Config(), clock or SystemClock(), FixedCluster()
     storage = ObjectStorageManager(open_store("memory:///nothing"))
     fetcher = open_fetcher(cluster, storage, ArchiveMetadata(), config=config, clock=clock)
-    node = Node(
-        cluster=cluster,
-        fetcher=fetcher,
-        config=config,
-        clock=clock,
-        versions=supported_versions(),
-    )
     said: list[str] = []
 
     @asynccontextmanager
     async def serve() -> AsyncIterator[Server]:
+        node = Node(
+            cluster=cluster,
+            fetcher=fetcher,
+            groups=GroupService(path, config.group, clock, warn=said.append),
+            config=config,
+            clock=clock,
+            versions=supported_versions(),
+        )
         server = Server(node, open_listener("127.0.0.1", 0), said.append)
         server.start()
         yield server
         await server.close()
 
-    with fetcher, _in_thread(serve(), said) as server:
-        yield server
+    with TemporaryDirectory() as state_dir, fetcher:
+        path = os.path.join(state_dir, GROUPS_FILE)
+        with _in_thread(serve(), said) as server:
+            yield server
 
 
 @contextmanager

@@ -16,6 +16,7 @@ or clocks, which are arguments and never settings.
 
 from __future__ import annotations
 
+from tierlog.config.groups import GroupConfig
 from tierlog.config.kinds import Setting, settings
 from tierlog.config.load import Config, environment_name, load_config
 from tierlog.config.markdown import config_markdown
@@ -35,6 +36,7 @@ from tierlog.config.sections import (
 
 __all__ = [
     "Config",
+    "GroupConfig",
     "LogConfig",
     "MetadataKind",
     "NodeConfig",

@@ -8,11 +8,22 @@ from typing import Any, Protocol
 from tierlog.node.connection import Client
 from tierlog.node.handlers import (
     api_versions,
+    delete_groups,
+    describe_groups,
     fetch,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 from tierlog.node.node import Node
 
@@ -32,12 +43,23 @@ class Handler(Protocol):
 
 
 _HANDLERS: tuple[Handler, ...] = (
-    produce,
+    api_versions,
+    delete_groups,
+    describe_groups,
     fetch,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
-    api_versions,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
+    produce,
+    sync_group,
 )
 
 APIS: Mapping[int, Handler] = {handler.KEY: handler for handler in _HANDLERS}

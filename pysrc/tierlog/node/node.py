@@ -10,6 +10,7 @@ from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
 from tierlog.fetch.fetcher import Fetcher
 from tierlog.node.cluster_view import ClusterView
+from tierlog.node.groups.service import GroupService
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition
 
@@ -44,6 +45,7 @@ class Node:
 
     cluster: ClusterSource
     fetcher: Fetcher
+    groups: GroupService
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=SystemClock)
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -118,6 +118,7 @@ class Server:
 
     def start(self) -> None:
         """Accept clients from now on."""
+        self._node.groups.start()
         self._own = [
             asyncio.create_task(self._accept(), name="tierlog-accept"),
             asyncio.create_task(self._sweep(), name="tierlog-sweep"),
@@ -131,6 +132,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listener.close()
+        await self._node.groups.close()
 
     # -- clients
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from tempfile import TemporaryDirectory
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
@@ -14,6 +16,8 @@ from tierlog.fetch.setup import open_fetcher
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.apis import supported_versions
 from tierlog.node.archive.archive import Archive, open_archive
+from tierlog.node.groups.offsets import GROUPS_FILE
+from tierlog.node.groups.service import GroupService
 from tierlog.node.node import Node
 from tierlog.node.server import Server
 from tierlog.reader.sources import Source
@@ -35,8 +39,9 @@ async def serve_archive(
 ) -> AsyncIterator[Server]:
     """Serve the topics of `sources` at `listener` until the context ends.
 
-    ``metrics`` counts what is fetched; ``report`` receives lines for the operator. Errors are those
-    of `open_archive`.
+    ``metrics`` counts what is fetched; ``report`` receives lines for the operator. Committed offsets
+    lie in the state directory of the settings; without one they last as long as the server. Errors
+    are those of `open_archive` and `GroupService`.
     """
     config, clock = config or Config(), clock or SystemClock()
     async with AsyncExitStack() as opened:
@@ -45,7 +50,9 @@ async def serve_archive(
             open_archive, sources, config=config, clock=clock, report=report
         )
         opened.push_async_callback(archive.close)
-        node = _make_node(archive, config, clock, metrics)
+        groups = await asyncio.to_thread(_open_groups, opened, config, clock, report)
+        opened.push_async_callback(groups.close)
+        node = _make_node(archive, groups, config, clock, metrics)
         opened.push_async_callback(asyncio.to_thread, node.fetcher.close)
         server = Server(node, listener, report)
         opened.push_async_callback(server.close)
@@ -54,8 +61,23 @@ async def serve_archive(
         yield server
 
 
+def _open_groups(
+    opened: AsyncExitStack, config: Config, clock: Clock, report: Callable[[str], object]
+) -> GroupService:
+    state_dir = config.tier.state_dir
+    if state_dir is None:
+        state_dir = opened.enter_context(TemporaryDirectory(prefix="tierlog-serve-"))
+    os.makedirs(state_dir, mode=0o700, exist_ok=True)
+    path = os.path.join(os.path.abspath(state_dir), GROUPS_FILE)
+    return GroupService(path, config.group, clock, warn=report)
+
+
 def _make_node(
-    archive: Archive, config: Config, clock: Clock, metrics: RemoteLogMetrics | None
+    archive: Archive,
+    groups: GroupService,
+    config: Config,
+    clock: Clock,
+    metrics: RemoteLogMetrics | None,
 ) -> Node:
     fetcher = open_fetcher(
         archive, archive.storage, archive.metadata, config=config, metrics=metrics, clock=clock
@@ -64,6 +86,7 @@ def _make_node(
     return Node(
         cluster=archive,
         fetcher=fetcher,
+        groups=groups,
         config=config,
         clock=clock,
         versions=supported_versions(),
