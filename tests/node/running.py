@@ -31,6 +31,7 @@ from tierlog.remote.urls import open_store
 from tierlog.types import TopicIdPartition
 
 __all__ = [
+    "PATIENCE_S",
     "TOPIC_ID",
     "FixedCluster",
     "RawClient",
@@ -79,6 +80,10 @@ class Running:
     server: Server
     loop: asyncio.AbstractEventLoop
     said: list[str] = field(default_factory=list)
+
+    @property
+    def node(self) -> Node:
+        return self.server._node
 
     @property
     def address(self) -> tuple[str, int]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import deleting, fetching, serving, tiering
+from tests.settings import deleting, fetching, grouping, serving, tiering
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
@@ -178,6 +178,14 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     "max.connections.per.ip": ("3", serving.clients_at_a_time),
     "connections.max.idle.ms": ("1000", serving.ends_after_ms),
     "tierlog.serve.connection.stall.ms": ("1000", serving.ends_after_ms),
+    "group.min.session.timeout.ms": ("20000", grouping.first_answer),
+    "group.max.session.timeout.ms": ("8000", grouping.first_answer),
+    "group.initial.rebalance.delay.ms": ("1000", grouping.first_rebalance_ms),
+    "group.max.size": ("1", grouping.second_member),
+    "tierlog.group.max.groups": ("2", grouping.commits_of_groups),
+    "tierlog.group.memory.bytes": ("3000", grouping.first_answer),
+    "offset.metadata.max.bytes": ("3", grouping.commits_of_groups),
+    "offsets.retention.minutes": ("60", grouping.offset_after_two_hours),
     STORAGE_CLASS: (f"{MANAGERS}:FolderStorage", tiering.configured),
     "remote.log.storage.manager.impl.prefix": (
         "mine.",

@@ -39,9 +39,9 @@ async def serve_archive(
 ) -> AsyncIterator[Server]:
     """Serve the topics of `sources` at `listener` until the context ends.
 
-    ``metrics`` counts what is fetched; ``report`` receives lines for the operator. Committed offsets
-    lie in the state directory of the settings; without one they last as long as the server. Errors
-    are those of `open_archive` and `GroupService`.
+    ``metrics`` counts what is fetched; ``report`` receives lines for the operator. Committed
+    offsets lie in the state directory of the settings; without one they last as long as the server.
+    Errors are those of `open_archive` and `GroupService`.
     """
     config, clock = config or Config(), clock or SystemClock()
     async with AsyncExitStack() as opened:

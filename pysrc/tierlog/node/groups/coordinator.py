@@ -414,9 +414,11 @@ class GroupCoordinator:
 
     def check_offset_delete(self, group_id: str) -> ErrorCode:
         """NONE when offsets of this group may be deleted, except those of `is_subscribed`."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
         if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.GROUP_ID_NOT_FOUND
         is_consumer = group.protocol_type == CONSUMER
         return ErrorCode.NONE if group.state is _EMPTY or is_consumer else ErrorCode.NON_EMPTY_GROUP
 

@@ -76,7 +76,7 @@ class GroupService:
             clock,
             new_id=new_id,
             save=self._save,
-            saved=self._store.groups(),
+            saved=self._read_groups(),
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tierlog-groups")
         self._queue: list[tuple[Sequence[Change], asyncio.Future[bool]]] = []
@@ -195,6 +195,14 @@ class GroupService:
         if not self._commits[group_id] and self._coordinator.remove_empty(group_id):
             await self._queue_changes(delete_group(group_id))
 
+    def run_due(self) -> None:
+        """End what has timed out; the timer of the event loop does it by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._coordinator.run_due()
+        self._set_timer()
+
     # -- administration
 
     def list_groups(self) -> list[ListedGroup]:
@@ -226,6 +234,13 @@ class GroupService:
         self._thread.shutdown()
 
     # -- internals
+
+    def _read_groups(self) -> list[SavedGroup]:
+        try:
+            return self._store.groups()
+        except TierlogError:
+            self._store.close()
+            raise
 
     def _save(self, group: SavedGroup) -> None:
         self._queue_changes(save_group(group))
@@ -266,12 +281,7 @@ class GroupService:
             self._timer.cancel()
         delay_ms = max(due_ms - self._clock.monotonic_ms(), 0)
         self._timer_ms = due_ms
-        self._timer = self._loop.call_later(delay_ms / 1000, self._run_due)
-
-    def _run_due(self) -> None:
-        self._timer = None
-        self._coordinator.run_due()
-        self._set_timer()
+        self._timer = self._loop.call_later(delay_ms / 1000, self.run_due)
 
     async def _expire_regularly(self) -> None:
         while True:

@@ -18,9 +18,8 @@ VERSIONS = (0, 6)
 REQUEST = DescribeGroupsRequest
 
 _GROUP_NOT_FOUND = 6
-_NOT_ASKED = -(2**31)
-# Bits of Kafka's operations on a group: read, delete, describe, and those of its settings.
-_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+# Kafka's numbers of the operations on a group: read, delete, describe, and those of its settings.
+_OPERATIONS = frozenset((3, 6, 8, 10, 11))
 
 _Group = DescribeGroupsResponse.DescribedGroup
 
@@ -52,5 +51,5 @@ def _describe(node: Node, request: Any, group_id: str) -> Any:
             )
             for one in found.members
         ],
-        authorized_operations=_OPERATIONS if is_asked else _NOT_ASKED,
+        authorized_operations=_OPERATIONS if is_asked else None,
     )

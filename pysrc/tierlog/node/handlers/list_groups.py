@@ -16,14 +16,14 @@ KEY = 16
 VERSIONS = (0, 5)
 REQUEST = ListGroupsRequest
 
-_TYPE = "Classic"
+_TYPE = "classic"
 
 
 async def handle(node: Node, request: Any, client: Client) -> Any:
     """Return the groups in the states and of the types that the request names."""
     states = {state.lower() for state in request.states_filter or ()}
     types = {name.lower() for name in request.types_filter or ()}
-    has_type = not types or _TYPE.lower() in types
+    has_type = not types or _TYPE in types
     return ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=[
