@@ -83,7 +83,7 @@ class Running:
 
     @property
     def node(self) -> Node:
-        return self.server._node
+        return self.server.node
 
     @property
     def address(self) -> tuple[str, int]:

@@ -118,7 +118,7 @@ class Server:
 
     def start(self) -> None:
         """Accept clients from now on."""
-        self._node.groups.start()
+        self.node.groups.start()
         self._own = [
             asyncio.create_task(self._accept(), name="tierlog-accept"),
             asyncio.create_task(self._sweep(), name="tierlog-sweep"),
@@ -132,7 +132,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listener.close()
-        await self._node.groups.close()
+        await self.node.groups.close()
 
     # -- clients
 
