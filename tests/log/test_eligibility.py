@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,6 @@ from tierlog.log.eligibility import (
     StableSource,
     copy_facts,
     decide_segments,
-    eligible_segments,
     last_stable_offset,
 )
 from tierlog.log.log_dir import PartitionLog
@@ -280,6 +280,12 @@ def facts(draw: st.DrawFn) -> CopyFacts:
         include_internal=draw(st.booleans()),
         include_compacted=draw(st.booleans()),
     )
+
+
+def eligible_segments(
+    segments: Iterable[SegmentFiles], given_facts: CopyFacts
+) -> tuple[SegmentFiles, ...]:
+    return tuple(d.segment for d in decide_segments(segments, given_facts) if d.eligible)
 
 
 def bases(segments: tuple[SegmentFiles, ...], given_facts: CopyFacts) -> set[int]:

@@ -153,58 +153,49 @@ def true_or_false() -> Kind:
     )
 
 
-def text(what: str) -> Kind:
+def text(what: str, legal: Callable[[str], bool] = bool) -> Kind:
+    """A text of which ``legal`` approves, or none."""
     return Kind(
         what=what,
         parse=lambda text: text or None,
-        accepts=lambda value: value is None or (isinstance(value, str) and value != ""),
+        accepts=lambda value: value is None or (isinstance(value, str) and legal(value)),
         show=lambda value: value or "none",
     )
 
 
 def store_url() -> Kind:
-    def accepts(value: Any) -> bool:
-        # Printed, logged and stored in many places: no place for a password.
-        return value is None or (isinstance(value, str) and not _URL_PASSWORD.match(value))
-
-    plain = text("a store's URL without a password in it")
-    return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
+    # Printed, logged and stored in many places: no place for a password.
+    return text(
+        "a store's URL without a password in it",
+        legal=lambda value: not _URL_PASSWORD.match(value),
+    )
 
 
 def host_and_port() -> Kind:
     """Where to listen or to connect to; an IPv6 address stands in brackets."""
-
-    def accepts(value: Any) -> bool:
-        if value is None:
-            return True
-        found = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
-        return found is not None and int(found[1]) <= _MAX_PORT
-
-    plain = text("host:port; port 0 is any free one")
-    return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
+    return text("host:port; port 0 is any free one", legal=lambda value: _has_port(value, 0))
 
 
 def servers() -> Kind:
     """Where to connect to: host and port of each server."""
-
-    def accepts(value: Any) -> bool:
-        parts = value.split(",") if isinstance(value, str) else []
-        ports = [_HOST_AND_PORT.fullmatch(part.strip()) for part in parts]
-        return value is None or all(one and 0 < int(one[1]) <= _MAX_PORT for one in ports)
-
-    plain = text("host:port, separated by commas, as in broker:9092")
-    return Kind(what=plain.what, parse=plain.parse, accepts=accepts, show=plain.show)
+    return text("host:port, separated by commas, as in broker:9092", legal=_are_servers)
 
 
 def zookeeper_servers() -> Kind:
     """Servers of ZooKeeper, and the path below which the cluster lives."""
-    plain = servers()
+    return text(
+        "host:port, separated by commas, and a path, as in zookeeper:2181/kafka",
+        legal=lambda value: _are_servers(value.partition("/")[0]),
+    )
 
-    def accepts(value: Any) -> bool:
-        return value is None or (isinstance(value, str) and plain.accepts(value.partition("/")[0]))
 
-    what = "host:port, separated by commas, and a path, as in zookeeper:2181/kafka"
-    return Kind(what=what, parse=plain.parse, accepts=accepts, show=plain.show)
+def _are_servers(value: str) -> bool:
+    return all(_has_port(part.strip(), 1) for part in value.split(","))
+
+
+def _has_port(value: str, minimum: int) -> bool:
+    found = _HOST_AND_PORT.fullmatch(value)
+    return found is not None and minimum <= int(found[1]) <= _MAX_PORT
 
 
 def paths() -> Kind:

@@ -30,7 +30,6 @@ __all__ = [
     "StableSource",
     "copy_facts",
     "decide_segments",
-    "eligible_segments",
     "gap_start_offset",
     "last_stable_offset",
 ]
@@ -308,13 +307,6 @@ def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
         if held:
             text = "held back: neither old enough nor enough log behind it (remote.copy.lag)"
             decisions[row] = Decision(segment=segment, reason=Ineligible.COPY_LAG, text=text)
-
-
-def eligible_segments(
-    segments: Iterable[SegmentFiles], facts: CopyFacts
-) -> tuple[SegmentFiles, ...]:
-    """Return the segments that may be copied now, in the given order."""
-    return tuple(d.segment for d in decide_segments(segments, facts) if d.eligible)
 
 
 def gap_start_offset(

@@ -15,7 +15,14 @@ from tierlog.errors import ConfigError
 from tierlog.quota import QuotaManager
 from tierlog.tiering.local_log import TopicSettings
 
-__all__ = ["COPY_LIMIT", "Change", "CopyLimit", "list_changes", "topic_settings"]
+__all__ = [
+    "COPY_LIMIT",
+    "Change",
+    "CopyLimit",
+    "list_changes",
+    "topic_settings",
+    "unless_off",
+]
 
 COPY_LIMIT = "remote.log.manager.copy.max.bytes.per.second"
 # All other settings are used only when the sidecar starts.
@@ -72,15 +79,16 @@ def topic_settings(config: Config) -> TopicSettings:
     """Return the settings that apply to every topic."""
     tier = config.tier
     return TopicSettings(
-        retention_ms=_unless_off(tier.retention_ms),
-        retention_bytes=_unless_off(tier.retention_bytes),
+        retention_ms=unless_off(tier.retention_ms),
+        retention_bytes=unless_off(tier.retention_bytes),
         copy_lag_ms=tier.copy_lag_ms,
         copy_lag_bytes=tier.copy_lag_bytes,
         copy_disabled=tier.copy_disable,
     )
 
 
-def _unless_off(value: int) -> int | None:
+def unless_off(value: int) -> int | None:
+    """A setting's value; None where a negative one switches it off."""
     return None if value < 0 else value
 
 

@@ -42,7 +42,7 @@ from tierlog.sidecar.report import (
     TierRow,
 )
 from tierlog.sidecar.said import Said, SparingListener
-from tierlog.sidecar.settings import CopyLimit, list_changes, topic_settings
+from tierlog.sidecar.settings import CopyLimit, list_changes, topic_settings, unless_off
 from tierlog.sidecar.strays import StraySettler
 from tierlog.sidecar.topic_ids import ArchiveIds
 from tierlog.sidecar.watch import Look, Seen, Watch, WatchSettings
@@ -181,7 +181,7 @@ class Sidecar:
             listener=self._events,
             include_internal=self._settings.include_internal,
             include_compacted=self._settings.include_compacted,
-            check_interval_ms=_unless_off(self._config.tier.store_check_interval_ms),
+            check_interval_ms=unless_off(self._config.tier.store_check_interval_ms),
             repair=self._repair,
             claim_in_store=True,
             # Each probe is a request that only a metric needs.
@@ -708,10 +708,6 @@ def _expired_decisions(log: PartitionLog, archive_start: int | None) -> list[Dec
         if segment.next_base_offset is not None
         and (log.log_start_offset or 0) < segment.next_base_offset <= start_offset
     ]
-
-
-def _unless_off(value: int) -> int | None:
-    return None if value < 0 else value
 
 
 def _ignore(_: object) -> None:
