@@ -6,6 +6,7 @@ import pkgutil
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.py"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-ROOMS = "cli|fetch|log|metrics|quota|reader|remote|sidecar|tables|testing|tiering|tools"
+ROOMS = "cli|fetch|log|metrics|node|quota|reader|remote|sidecar|tables|testing|tiering|tools"
 DOTTED = re.compile(rf"`((?:tierlog|spark_udfs|{ROOMS})(?:\.[a-zA-Z_]\w*)+)(?:\(|`)")
 INLINE_COMMAND = re.compile(r"`tierlog ([a-z][^`]*)`")
 LINE_COMMAND = re.compile(r"^tierlog ([a-z].*)$", re.MULTILINE)
@@ -75,6 +76,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "gs://bucket/archive": tmp_path_factory.mktemp("bucket").as_uri(),
         "--config server.properties": f"--config {properties} --once",
         "localhost:9404": "127.0.0.1:0",
+        "127.0.0.1:9092": "127.0.0.1:0",
         # Without a broker the checkpoints decide.
         "--bootstrap localhost:9092": "--once",
         "orders": "codec-none",
@@ -170,10 +172,26 @@ def test_commands_of_the_readme_run(places: dict[str, str], tmp_path: Path) -> N
         assert unknown_paths == [], line
         if words[1] == "tier":
             words += ["--state-dir", str(tmp_path / str(number))]
+        if words[1] == "serve":
+            assert "bootstrap.servers=" in first_screen([tool, *words[1:]], tmp_path), line
+            continue
         done = subprocess.run([tool, *words[1:]], capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         # A repair prints a row only for what it mends.
         assert done.stdout or "--repair" in words, line
+
+
+def first_screen(command: list[str], cwd: Path) -> str:
+    """Start a server, end it after its first screen, and return that."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines or "Ctrl-C" not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], "".join(lines)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    return "".join(lines)
 
 
 def test_python_of_the_readme_runs(places: dict[str, str], tmp_path: Path) -> None:

@@ -7,7 +7,15 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
@@ -18,7 +26,7 @@ from tierlog.config import Config
 from tierlog.fetch.setup import open_fetcher
 from tierlog.node.apis import supported_versions
 from tierlog.node.archive.metadata import ArchiveMetadata
-from tierlog.node.cluster_view import ClusterView, PartitionView, TopicView
+from tierlog.node.cluster_view import ClusterView, LogDirView, PartitionView, TopicView
 from tierlog.node.groups.offsets import GROUPS_FILE
 from tierlog.node.groups.service import GroupService
 from tierlog.node.node import Node
@@ -66,6 +74,11 @@ class FixedCluster:
 
     def touch_topics(self, stored_ids: Iterable[str]) -> None:
         return
+
+    async def list_log_dirs(
+        self, wanted: Collection[tuple[str, int]] | None
+    ) -> Sequence[LogDirView]:
+        return []
 
     async def prepare(
         self, partitions: Iterable[TopicIdPartition]

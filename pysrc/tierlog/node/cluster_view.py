@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tierlog.types import TopicIdPartition
 
-__all__ = ["ClusterView", "PartitionView", "TopicView"]
+__all__ = ["ClusterView", "LogDirView", "PartitionView", "TopicView"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,14 @@ class TopicView:
     def by_index(self) -> Mapping[int, PartitionView]:
         """The partitions by their index."""
         return {one.index: one for one in self.partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirView:
+    """A directory or a store, and the bytes that it has of partitions: (topic, index, bytes)."""
+
+    path: str
+    sizes: tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
 from tierlog.fetch.fetcher import Fetcher
-from tierlog.node.cluster_view import ClusterView
+from tierlog.node.cluster_view import ClusterView, LogDirView
 from tierlog.node.groups.service import GroupService
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition
@@ -30,6 +30,13 @@ class ClusterSource(Protocol):
 
     def touch_topics(self, stored_ids: Iterable[str]) -> None:
         """Note that clients ask for the topics that are stored under these ids."""
+        ...
+
+    async def list_log_dirs(
+        self, wanted: Collection[tuple[str, int]] | None
+    ) -> Sequence[LogDirView]:
+        """Return the directories and stores with the wanted partitions, None for all. TierlogError
+        or OSError when one cannot be listed."""
         ...
 
     async def prepare(

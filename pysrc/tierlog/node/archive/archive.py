@@ -8,7 +8,8 @@ beside the answers, at most once per interval, so that no client waits for the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ from tierlog.node.archive.partition import ArchivedPartition
 from tierlog.node.archive.routing import RoutedStorage
 from tierlog.node.archive.tiers import StoredTopic, Tier, open_tier
 from tierlog.node.archive.topics import JoinedTopic, join_topics
-from tierlog.node.cluster_view import ClusterView
+from tierlog.node.cluster_view import ClusterView, LogDirView
 from tierlog.reader.sources import Source, SourceKind
 from tierlog.reader.types import FetchView
 from tierlog.remote.segment.storage import RemoteStorageManager
@@ -118,7 +119,7 @@ class Archive:
     # -- topics
 
     def list_topics(self) -> None:
-        """Find out which topics there are now. Blocking; TierlogError or OSError when a store or
+        """List the topics again. Blocking; TierlogError or OSError when a store or
         directory cannot be listed."""
         recheck = None if self._view is None else self._asked_topics
         self._asked_topics = set()
@@ -245,6 +246,34 @@ class Archive:
             self._epochs[partition] = view.leader_epoch
             self._view = None
         self.on_change(partition)
+
+    # -- sizes
+
+    async def list_log_dirs(
+        self, wanted: Collection[tuple[str, int]] | None
+    ) -> Sequence[LogDirView]:
+        """See `ClusterSource`. A store takes one listing for each partition."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._measure, wanted)
+
+    def _measure(self, wanted: Collection[tuple[str, int]] | None) -> Sequence[LogDirView]:
+        dirs: dict[str, list[tuple[str, int, int]]] = {}
+        if self._logs is not None:
+            dirs = {path: [] for path in self._logs.paths}
+            for log in self._logs.partitions():
+                if wanted is None or (log.topic, log.partition) in wanted:
+                    size_bytes = sum(one.size_bytes for one in log.segments)
+                    row = (log.topic, log.partition, size_bytes)
+                    dirs[os.path.dirname(log.directory)].append(row)
+        for number, tier in enumerate(self._tiers):
+            dirs[f"remote://{tier.url.partition('://')[2]}"] = [
+                (topic.name, one.partition, tier.size_bytes(one))
+                for topic in self._listed.topics
+                if topic.tier == number
+                for one in topic.partitions
+                if wanted is None or (topic.name, one.partition) in wanted
+            ]
+        return [LogDirView(path, tuple(rows)) for path, rows in dirs.items()]
 
     # -- running
 

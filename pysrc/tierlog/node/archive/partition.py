@@ -92,7 +92,7 @@ class ArchivedPartition:
         return self._view
 
     def load(self, *, with_tier: bool = True) -> bool:
-        """Find out what there is now; return whether the view has changed. TierlogError or OSError
+        """Read the partition again; return whether the view has changed. TierlogError or OSError
         when the store or the directory cannot be read. ``with_tier``: list the store, too."""
         with self._lock:
             if with_tier or self._view is None:
