@@ -20,7 +20,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate models spark-versions reliability fuzz fmt lock clean build
+.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate models spark-versions reliability disk-faults fuzz fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,6 +93,10 @@ SEED ?= $(shell echo $$RANDOM)
 reliability: build $(STAMPS)/test  ## kill the manager at every point, CYCLES times, and compare what is left (SEED repeats a run)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.reliability.matrix --cycles $(CYCLES) --seed $(SEED)
 	$(BIN)/python -m pytest -q tests/reliability/test_bad_stores.py tests/reliability/test_bad_uploads.py
+
+disk-faults: build $(STAMPS)/test  ## an error at each file call, then power cuts: CASES calls (default: all), STATES disks per operation
+	$(BIN)/python -m tests.reliability.call_errors $(if $(CASES),--cases $(CASES)) --seed $(SEED)
+	$(BIN)/python -m tests.reliability.power_cut --states $(or $(STATES),300) --seed $(SEED)
 
 SEEDS ?= 2000
 
