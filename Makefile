@@ -20,7 +20,8 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/tierlog/_hot_*.pxi)
 STAMPS := $(VENV)/stamps
 
-.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate models spark-versions reliability disk-faults fuzz fmt lock clean build
+.PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate histories models \
+  spark-versions reliability disk-faults fuzz fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,7 +35,7 @@ test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)
 	$(BIN)/python -m pytest $(WORKERS)
 
 # What starts a JVM or a server, builds wheels or times something is left to `make test`.
-SLOW_FOLDERS := integration kafka_tools packaging reliability settings simulation spark test_benches.py
+SLOW_FOLDERS := histories integration kafka_tools packaging reliability settings simulation spark test_benches.py
 
 quick: build $(STAMPS)/test $(STAMPS)/check  ## the tests that a developer runs every few minutes
 	cargo test --locked --quiet -p tierlog-core --lib
@@ -109,6 +110,11 @@ FUZZ_OPTIONS := $(if $(RUNS),--runs $(RUNS)) $(if $(FUZZ_SECONDS),--seconds $(FU
 
 fuzz: build $(STAMPS)/test  ## fuzz the Rust core for RUNS inputs or FUZZ_SECONDS (TARGET=scan, MINIMISE=1 writes the corpus)
 	$(BIN)/python -m tests.fuzzing.run $(FUZZ_OPTIONS)
+
+MINUTES ?= 10
+
+histories: build $(STAMPS)/test $(STAMPS)/java  ## three real brokers and their sidecars under restarts for MINUTES, against a ledger (SEED repeats)
+	$(BIN)/python -m tests.histories.run --seed $(SEED) --minutes $(MINUTES)
 
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all

@@ -22,7 +22,15 @@ os.environ["JDK_JAVA_OPTIONS"] = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 # Whole files go to whoever is free: those that take minutes come first, so that nobody is left
 # alone with one in the end.
-LONG = ("test_benches.py", "integration", "reliability", "spark", "packaging", "remote")
+LONG = (
+    "test_benches.py",
+    "histories",
+    "integration",
+    "reliability",
+    "spark",
+    "packaging",
+    "remote",
+)
 
 # A busy machine is no finding, and a run that anybody may repeat draws the same examples.
 settings.register_profile(

@@ -151,6 +151,7 @@ def test_unsafe_stands_where_it_is_allowed() -> None:
 
 # Rooms without a folder in `tierlog`: the native parts, the judges, and tests of the whole.
 TEST_ROOMS = {
+    "histories": "three real brokers under restarts, against a ledger",
     "hot": "the Cython module",
     "integration": "beside real brokers",
     "kafka_tools": "Kafka's own tools",

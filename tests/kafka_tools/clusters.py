@@ -66,6 +66,7 @@ def three_brokers(
     properties: Mapping[int, Mapping[str, object]] | None = None,
     log_dirs: Mapping[int, int] | None = None,
     controllers: int = 1,
+    start_timeout_s: float = 120,
 ) -> Iterator[Cluster]:
     """Kafka 4.3: the first `controllers` brokers are controllers as well. ``properties`` and the
     number of ``log_dirs`` by broker id."""
@@ -79,6 +80,7 @@ def three_brokers(
                 votes=number <= controllers,
                 log_dirs=(log_dirs or {}).get(number, 1),
                 properties={**own, **(properties or {}).get(number, {})},
+                start_timeout_s=start_timeout_s,
                 jvm_flags=SMALL_HEAP,
             )
             brokers[number].start()
