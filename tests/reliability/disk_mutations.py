@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from tierlog.remote import file_io
+from tierlog.remote.database import MetadataDatabase
 from tierlog.remote.metadata import database
-from tierlog.remote.metadata.database import MetadataDatabase
 from tierlog.remote.store import local_store
 
 __all__ = ["MUTATIONS"]

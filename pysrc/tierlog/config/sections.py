@@ -637,7 +637,7 @@ class NodeConfig(Section):
         "Most bytes of records in one answer, whatever a client asks for. A first batch that is "
         "larger is returned all the same.",
     )
-    list_offsets_timeout_ms: int = setting(
+    list_offsets_request_timeout_ms: int = setting(
         "remote.list.offsets.request.timeout.ms",
         whole_number(1, MAX_INT32),
         30_000,

@@ -61,7 +61,7 @@ async def _look_up(node: Node, request: Any, client: Client, topic: str, asked: 
 async def _find(
     node: Node, request: Any, client: Client, partition: TopicIdPartition, timestamp: int
 ) -> OffsetAnswer:
-    timeout_ms = node.config.node.list_offsets_timeout_ms
+    timeout_ms = node.config.node.list_offsets_request_timeout_ms
     if request.version >= _FIRST_WITH_TIMEOUT and request.timeout_ms > 0:
         timeout_ms = request.timeout_ms
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
