@@ -8,9 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tierlog.remote import file_io
-from tierlog.remote.database import MetadataDatabase
-from tierlog.remote.metadata import database
+from tierlog.remote import database, file_io
+from tierlog.remote.database import Database
 from tierlog.remote.store import local_store
 
 __all__ = ["MUTATIONS"]
@@ -54,13 +53,13 @@ def _error_is_swallowed() -> None:
 
 
 def _commits_are_not_synced() -> None:
-    real = MetadataDatabase.__init__
+    real = Database.__init__
 
-    def init(self: Any, path: str) -> None:
-        real(self, path)
+    def init(self: Any, *given: Any) -> None:
+        real(self, *given)
         self.connection.execute("PRAGMA synchronous = OFF")
 
-    setattr(MetadataDatabase, "__init__", init)  # noqa: B010
+    setattr(Database, "__init__", init)  # noqa: B010
 
 
 def _state_folder_is_not_synced() -> None:
