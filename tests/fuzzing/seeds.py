@@ -20,10 +20,14 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 MAX_BYTES = 700
 PER_FOLDER = 6
 SEGMENT_TARGETS = ("scan", "records", "text", "table_rows", "legacy", "rebuild", "resync")
-SETTINGS = (
-    struct.pack(">HHHHBBBB", 0, 0, 0, 4096, 0, 0, 0, 0),
-    struct.pack(">HHHHBBBB", 3, 9, 500, 4096, 60, 3, 0, 0),
-    struct.pack(">HHHHBBBB", 2, 200, 90, 800, 100, 5, 30, 1),
+# Offset, last offset, bytes, reach, index interval, flags, and a byte to be changed.
+SETTINGS = tuple(
+    struct.pack(">HHHHBBBB", *values)
+    for values in (
+        (3, 9, 200, 4096, 60, 1, 0, 0),
+        (2, 4, 90, 800, 100, 7, 0, 0),
+        (12, 200, 300, 4096, 0, 1, 90, 1),
+    )
 )
 
 
@@ -78,6 +82,7 @@ def oracle_segments() -> Iterator[bytes]:
     raw = compression.snappy_raw(build.record_payload(some_records(7, 4), 7, 1_700_000_000_000))
     yield build.batch(some_records(7, 4), codec=compression.SNAPPY, payload=raw)
     yield build.empty_batch(base_offset=5, last_offset=9) + b"\x00" * 40
+    yield b"".join(build.batch(some_records(10 + row, 1)) for row in range(6))
     for magic in range(2):
         yield build.legacy_messages(some_records(3, 3), magic=magic)
         for codec in range(1, 4):

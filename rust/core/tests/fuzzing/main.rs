@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use repair::{Chance, Repair};
-use targets::{TARGETS, Target};
+use targets::{RECORDS, REMOTE_INDEX, SNAPSHOT, TARGETS, Target};
 use tierlog_core::index::{producer_state, remote};
 use tierlog_core::records::{DecodeOptions, decode_records};
 use vectors::vector;
@@ -78,7 +78,7 @@ fn repaired_batches_pass_the_gates() {
         "v0_snappy",
         "v0_lz4",
     ] {
-        let accepted = count_accepted(&vector(name), (b"v2", b"w2"), repair::segment, |data| {
+        let accepted = count_accepted(&vector(name), (b"v2", b"w2"), RECORDS.repair, |data| {
             let options = DecodeOptions::default();
             let decoded = decode_records(data, 0, &options);
             decoded.is_ok_and(|records| {
@@ -92,13 +92,13 @@ fn repaired_batches_pass_the_gates() {
 #[test]
 fn repaired_index_files_pass_the_gates() {
     let entry = vector("remote_index_entry_rdi");
-    let accepted = count_accepted(&entry, (b"k:0", b"k:9"), repair::remote_index, |data| {
+    let accepted = count_accepted(&entry, (b"k:0", b"k:9"), REMOTE_INDEX.repair, |data| {
         remote::decode(data, false).is_ok_and(|found| found.len() == 1)
     });
     assert!(accepted > 50 && accepted < 100, "{accepted}");
     let mut snapshot = vec![0; 10 + 46 + 5];
     snapshot[20] = 7;
-    let accepted = count_accepted(&snapshot, (&[7], &[9]), repair::snapshot, |data| {
+    let accepted = count_accepted(&snapshot, (&[7], &[9]), SNAPSHOT.repair, |data| {
         producer_state::parse_snapshot(data).is_ok_and(|entries| entries.len() == 1)
     });
     assert!(accepted > 50 && accepted < 100, "{accepted}");
