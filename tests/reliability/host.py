@@ -81,8 +81,8 @@ class Host:
         meta = self.logs_dir / META_PROPERTIES
         if not meta.exists():
             write_durably(meta, f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={NODE_ID}\n")
-        for left in (*self.logs_dir.glob("*-delete"), *self.logs_dir.glob("*.tmp")):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for left in (*self.logs_dir.glob("*-delete"), *self.logs_dir.rglob("*.tmp")):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         self.logs = {
             path.stem: OwnedLog(self, path.stem) for path in sorted(self.state_dir.glob("*.json"))
         }
