@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tierlog.remote import database, file_io
+from tierlog.remote import file_io
 from tierlog.remote.database import Database
 from tierlog.remote.store import local_store
 
@@ -62,15 +62,6 @@ def _commits_are_not_synced() -> None:
     setattr(Database, "__init__", init)  # noqa: B010
 
 
-def _state_folder_is_not_synced() -> None:
-    """As `os.makedirs` makes it."""
-
-    def make(path: str) -> None:
-        os.makedirs(path, exist_ok=True)
-
-    setattr(database, "make_durable_folder", make)  # noqa: B010
-
-
 def _one_write_is_enough() -> None:
     def write(descriptor: int, data: Any, position: int | None = None) -> int:
         view = memoryview(data).cast("B")
@@ -88,7 +79,6 @@ MUTATIONS: dict[str, Callable[[], None]] = {
     "objects are not synced": _objects_are_not_synced,
     "folders of the store are not synced": _folders_are_not_synced,
     "commits are not synced": _commits_are_not_synced,
-    "a new state directory is not synced": _state_folder_is_not_synced,
     "a failed sync is swallowed": _error_is_swallowed,
     "a short write counts as a whole one": _one_write_is_enough,
 }

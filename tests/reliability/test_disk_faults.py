@@ -72,7 +72,6 @@ def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path) -> None:
         ("objects are not synced", "copy"),
         ("folders of the store are not synced", "copy through drafts"),
         ("commits are not synced", "expire"),
-        ("a new state directory is not synced", "episode 4"),
     ],
 )
 def test_a_known_bug_is_found_by_power_cuts(tmp_path: Path, mutation: str, operation: str) -> None:
