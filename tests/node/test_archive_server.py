@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from tests.integration.kafka_wire import KafkaWire, WireAsk
 from tests.node.golden_archive import golden_archive, records_of
 from tests.node.running import PATIENCE_S, RawClient, Running, running, serving
 from tests.pages import ROOT
+from tierlog.clock import SystemClock
 from tierlog.columns import RecordColumns
 from tierlog.config import Config, NodeConfig
 from tierlog.log.records import decode_records
 from tierlog.node.apis import APIS
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import ObjectInfo
 
 QUICK = Config(node=NodeConfig(refresh_interval_ms=100))
 ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+)(?: to (\d+))? \|", re.MULTILINE)
@@ -156,6 +160,76 @@ def test_hostile_clients_do_not_disturb_an_honest_one(archive: str) -> None:
             stop.set()
             for thread in threads:
                 thread.join()
+        while server.call(lambda: server.server.connection_count):
+            pass
+
+
+def test_a_partition_is_listed_when_it_is_first_used(
+    archive: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a bucket with a million segments is ready at once."""
+    listed: list[str] = []
+    whole = LocalStore.list
+
+    def noted(store: LocalStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        listed.append(prefix)
+        return whole(store, prefix)
+
+    monkeypatch.setattr(LocalStore, "list", noted)
+    with serving(archive) as server, KafkaWire(server.bootstrap) as wire:
+        assert listed == ["topic-ids/"]
+        for offset in (0, 1, 2):
+            fetched(wire, "codec-none", offset)
+        assert len(listed) == 2
+        assert listed[1].startswith("codec-none-")
+
+
+def fetch_of(offset: int, max_bytes: int, max_wait_ms: int) -> FetchRequest:
+    topic = FetchRequest.FetchTopic
+    partition = topic.FetchPartition(
+        partition=0, fetch_offset=offset, partition_max_bytes=max_bytes
+    )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        session_epoch=-1,
+        topics=[topic(topic="codec-none", partitions=[partition])],
+        forgotten_topics_data=[],
+    )
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, and later by as much as a test says."""
+
+    shift_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.shift_ms
+
+
+def test_a_client_that_takes_no_answer_is_disconnected(archive: str) -> None:
+    clock = ShiftedClock()
+    with serving(archive, clock=clock) as server, RawClient(server.address) as client:
+        request = fetch_of(0, 1 << 20, 0)
+        for _ in range(2_000):
+            client.request(request, 11)
+        while server.call(server.server.phases) != ["CLIENT_TAKES_ANSWER"]:
+            pass
+        clock.shift_ms = 10_001
+        server.call(server.server.end_overdue_clients)
+        while server.call(lambda: server.server.connection_count):
+            pass
+
+
+def test_a_wait_ends_with_its_client(archive: str) -> None:
+    """Nothing waits for new records for a client that is gone."""
+    with serving(archive) as server:
+        with RawClient(server.address) as client:
+            client.request(fetch_of(542, 1000, 2**31 - 1), 11)
+            while server.call(server.server.phases) != ["ANSWER"]:
+                pass
         while server.call(lambda: server.server.connection_count):
             pass
 
