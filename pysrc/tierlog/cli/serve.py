@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tierlog.cli.settings import config_option, read_config
+from tierlog.cli.settings import config_option, read_config, state_home
 
 __all__ = ["serve"]
 
@@ -24,6 +24,13 @@ __all__ = ["serve"]
     "--allow-remote-clients",
     is_flag=True,
     help="Let other machines connect: each may read every topic, without a password.",
+)
+@click.option(
+    "--state-dir",
+    "tierlog_state_dir",
+    metavar="DIR",
+    help="Folder of consumer groups and committed offsets.  "
+    "[default: one for these sources below ~/.local/state/tierlog]",
 )
 @config_option("Settings: a broker's server.properties as it is.")
 @click.option(
@@ -50,5 +57,9 @@ def serve(
     given = {key.replace("_", "."): value for key, value in flags.items()}
     config = read_config(config_file, os.environ, given)
     return run_serve(
-        config, sources, allow_remote_clients=allow_remote_clients, clock=SystemClock()
+        config,
+        sources,
+        allow_remote_clients=allow_remote_clients,
+        state_home=state_home(),
+        clock=SystemClock(),
     )

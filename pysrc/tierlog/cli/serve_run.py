@@ -7,6 +7,7 @@ import resource
 import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import click
 
@@ -16,6 +17,7 @@ from tierlog.config import Config
 from tierlog.log.files import printable
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.sources import Source, source_of
+from tierlog.sidecar import default_state_dir
 from tierlog.tools.output import human_size, iso_time
 from tierlog.types import shown_url
 
@@ -25,11 +27,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_serve(
-    config: Config, sources: Sequence[str], *, allow_remote_clients: bool, clock: Clock
+    config: Config,
+    sources: Sequence[str],
+    *,
+    allow_remote_clients: bool,
+    state_home: str,
+    clock: Clock,
 ) -> int:
     """Serve until a signal; return the exit code."""
     of_extra("kafka", "kafka.protocol")
     found = [source_of(one) for one in sources]
+    if config.tier.state_dir is None:
+        # In any order, the same sources have the same groups.
+        state_dir = default_state_dir(state_home, "\n".join(sorted(one.location for one in found)))
+        config = replace(config, tier=replace(config.tier, state_dir=state_dir))
     _raise_descriptor_limit()
     with ExitStack() as opened:
         metrics = RemoteLogMetrics(clock)
@@ -113,6 +124,7 @@ def _show_start(
             f"  {'store' if one.is_store else 'logs':<9} {printable(shown_url(one.location))}"
             for one in sources
         ),
+        f"  groups    in {printable(config.tier.state_dir or '')}",
         f"  quota     {'none' if quota is None else human_size(quota) + '/s from the store'}",
         f"  memory    {human_size(config.remote_log.fetch_memory_bytes)} for reads of the store",
         f"  metrics   {metrics_url or 'off (--metrics HOST:PORT)'}",

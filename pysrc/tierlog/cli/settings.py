@@ -13,7 +13,7 @@ from tierlog.errors import ConfigError
 if TYPE_CHECKING:
     from tierlog.config import Config
 
-__all__ = ["config_option", "read_config", "verb_config"]
+__all__ = ["config_option", "read_config", "state_home", "verb_config"]
 
 # Variables of the same prefix that are no settings.
 _RESERVED = ("TIERLOG_DEBUG", "TIERLOG_SPARK_GC_FREEZE")
@@ -59,3 +59,9 @@ def read_config(
         reserved=_RESERVED,
         source=config_file or "properties",
     )
+
+
+def state_home() -> str:
+    """Where programs keep state, by the XDG base directory specification."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(home, "tierlog")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tierlog.cli.settings import config_option, read_config
+from tierlog.cli.settings import config_option, read_config, state_home
 from tierlog.cli.support import (
     FORMATS,
     Parsed,
@@ -173,7 +173,7 @@ def tier(
         once=once,
         dry_run=dry_run,
         repair=repair,
-        state_home=_state_home(),
+        state_home=state_home(),
         shown=shown,
         head=heads(),
         clock=SystemClock(),
@@ -186,9 +186,3 @@ def _flag_text(value: Any) -> str | None:
     if value is None or value is False:
         return None
     return str(value).lower() if value is True else str(value)
-
-
-def _state_home() -> str:
-    """Where programs keep state, by the XDG base directory specification."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(home, "tierlog")
