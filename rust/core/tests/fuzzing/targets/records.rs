@@ -124,7 +124,7 @@ fn assert_same(one: &BatchColumns, other: &BatchColumns) {
 }
 
 /// Returns the value of a row; `None` is null.
-pub fn value<'a>(column: &BinaryParts, row: usize, buffers: &[&'a [u8]]) -> Option<Vec<u8>> {
+pub fn value(column: &BinaryParts, row: usize, buffers: &[&[u8]]) -> Option<Vec<u8>> {
     let view = column.views[row];
     (!column.is_null(row)).then(|| with_view(view, buffers, <[u8]>::to_vec)).flatten()
 }
