@@ -19,9 +19,11 @@ __all__ = [
     "Records",
     "RemoteLogIndex",
     "SegmentIndex",
+    "SegmentIndexer",
     "TableRows",
     "TextTemplate",
     "Views",
+    "assign_offsets",
     "batch_start",
     "check_records",
     "collect_aborted",
@@ -291,6 +293,36 @@ class Rebuilt:
     @property
     def batches(self) -> Batches: ...
 
+@final
+class SegmentIndexer:
+    """Builds the indexes and the producer state of a segment while batches are appended to it."""
+
+    def __new__(
+        cls, base_offset: int, index_interval_bytes: int, producer_snapshot: Buffer | None
+    ) -> Self: ...
+    def push(
+        self,
+        source: str | os.PathLike[str] | HasFileno | Buffer,
+        position: int,
+        verify_crc: bool,
+    ) -> Batches: ...
+    def take_entries(self) -> list[bytes]: ...
+    def roll(self, now_ms: int, expiration_ms: int) -> tuple[bytes, bytes]: ...
+    def producer_snapshot(self) -> bytes: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def first_open_transaction_offset(self) -> int | None: ...
+    @property
+    def max_timestamp_ms(self) -> int: ...
+
+def assign_offsets(
+    batches: Buffer,
+    base_offset: int,
+    leader_epoch: int,
+    max_timestamps_ms: list[int],
+    log_append_time: bool,
+) -> bytes: ...
 def find_batch(
     source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
     start: int,

@@ -3,6 +3,7 @@
 //! without a copy.
 #![deny(unsafe_code)]
 
+mod append;
 mod buffer;
 mod cache;
 mod capsule;
@@ -66,6 +67,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(large_reads::read_pooled, module)?)?;
     module.add_function(wrap_pyfunction!(large_reads::join_pooled, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_pooled_memory, module)?)?;
+    append::register(module)?;
     remote_index::register(module)?;
     index::register(module)?;
     capsule::register(module)

@@ -246,6 +246,11 @@ impl OffsetIndexWriter {
         Ok(())
     }
 
+    /// Returns the entries so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Returns the bytes of the file.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -276,6 +281,11 @@ impl TimeIndexWriter {
             self.bytes.extend_from_slice(&relative.to_be_bytes());
         }
         Ok(())
+    }
+
+    /// Returns the entries so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Returns the bytes of the file.

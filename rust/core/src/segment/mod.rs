@@ -5,6 +5,7 @@
 //! is read once and never moved, and a segment of any size takes one block of memory. Without the
 //! CRC check only the headers of large batches are read. Reading never writes and never panics.
 
+pub mod append;
 pub mod peek;
 pub mod read;
 pub mod rebuild;

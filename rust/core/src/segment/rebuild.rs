@@ -174,6 +174,29 @@ impl Rebuilder {
         }
     }
 
+    /// Returns the entries so far of the offset, time and transaction index.
+    pub fn entries(&self) -> [&[u8]; 3] {
+        [self.offset_index.bytes(), self.time_index.bytes(), &self.transaction_index]
+    }
+
+    /// Returns the producer state after the last batch.
+    pub fn producers(&self) -> &ProducerState {
+        &self.producers
+    }
+
+    /// Returns the offset after the last batch; the base offset of an empty segment.
+    pub fn end_offset(&self) -> i64 {
+        match self.last_offset {
+            Some(last_offset) => last_offset.saturating_add(1),
+            None => self.base_offset.unwrap_or(0),
+        }
+    }
+
+    /// Returns the largest timestamp of any batch, -1 without one.
+    pub fn max_timestamp_ms(&self) -> i64 {
+        self.max_timestamp_ms
+    }
+
     /// Returns the indexes, and the producer state at the start of the next segment, without
     /// expired producers.
     pub fn finish(mut self, expiry: Option<Expiry>) -> Result<(Rebuilt, ProducerState)> {
@@ -181,10 +204,7 @@ impl Rebuilder {
         if let Some(expiry) = expiry {
             self.producers.expire(expiry);
         }
-        let end_offset = match self.last_offset {
-            Some(last_offset) => last_offset.saturating_add(1),
-            None => self.base_offset.unwrap_or(0),
-        };
+        let end_offset = self.end_offset();
         let first_open = self.producers.first_open_offset();
         let rebuilt = Rebuilt {
             offset_index: self.offset_index.into_bytes(),
@@ -250,6 +270,21 @@ impl Visitor for RebuildVisitor {
             return self.rebuilder.push(position, batch.magic, header, Some(plain.bytes()));
         }
         self.rebuilder.push(position, batch.magic, header, Some(records))
+    }
+}
+
+/// Passes the batches of an append to a visitor. The append starts at byte `start` of its segment.
+#[derive(Debug)]
+pub struct Appended<'v> {
+    /// Receives the batches, at their positions in the segment.
+    pub visitor: &'v mut RebuildVisitor,
+    /// Position of the append.
+    pub start: u64,
+}
+
+impl Visitor for Appended<'_> {
+    fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()> {
+        self.visitor.batch(self.start + position, batch, records)
     }
 }
 
