@@ -14,7 +14,7 @@ The same text, without the directory, is uploaded beside a segment as its leader
 
 Parsers treat the bytes as hostile. They refuse text that Kafka would not write with a
 CorruptDataError; its position is the first byte of the bad line, and its text names the line.
-tierlog never writes these files into a broker's directories.
+tierlog never writes these files into a broker's directories, only into those of a node.
 """
 
 from __future__ import annotations

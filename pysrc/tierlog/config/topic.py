@@ -1,0 +1,172 @@
+"""The settings of a topic, by Kafka's names; a node takes them when a topic is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+from tierlog.config.kinds import (
+    MAX_INT32,
+    MAX_INT64,
+    names,
+    one_of,
+    setting,
+    settings,
+    true_or_false,
+    whole_number,
+)
+from tierlog.config.sections import Section
+from tierlog.errors import ConfigError
+
+__all__ = ["TimestampType", "TopicConfig", "topic_config"]
+
+
+class TimestampType(StrEnum):
+    """The clock that the timestamps of records come from."""
+
+    CREATE_TIME = "createtime"
+    LOG_APPEND_TIME = "logappendtime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig(Section):
+    """What a topic of a node is kept by (`tierlog serve --data-dir`)."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        "cleanup.policy",
+        names(),
+        ("delete",),
+        "What happens to old segments. Only `delete` is supported: a node does not compact.",
+    )
+    file_delete_delay_ms: int = setting(
+        "file.delete.delay.ms",
+        whole_number(0, MAX_INT64),
+        60_000,
+        "Accepted without effect: the files of a deleted segment go at once.",
+    )
+    flush_messages: int = setting(
+        "flush.messages",
+        whole_number(1, MAX_INT64),
+        MAX_INT64,
+        "Records after which the log is synced. The default leaves it to the operating system.",
+    )
+    index_interval_bytes: int = setting(
+        "index.interval.bytes",
+        whole_number(0, MAX_INT32),
+        4096,
+        "Bytes of log between two entries of an offset index.",
+    )
+    local_retention_bytes: int = setting(
+        "local.retention.bytes",
+        whole_number(0, MAX_INT64, or_off=-2),
+        -2,
+        "Bytes of a tiered topic that stay on the local disk; -2 is retention.bytes.",
+    )
+    local_retention_ms: int = setting(
+        "local.retention.ms",
+        whole_number(0, MAX_INT64, or_off=-2),
+        -2,
+        "How long segments of a tiered topic stay on the local disk; -2 is retention.ms.",
+    )
+    max_message_bytes: int = setting(
+        "max.message.bytes",
+        whole_number(0, MAX_INT32),
+        1_048_588,
+        "Size of the largest batch.",
+    )
+    message_timestamp_after_max_ms: int = setting(
+        "message.timestamp.after.max.ms",
+        whole_number(0, MAX_INT64),
+        3_600_000,
+        "How far a record's timestamp may lie in the future.",
+    )
+    message_timestamp_before_max_ms: int = setting(
+        "message.timestamp.before.max.ms",
+        whole_number(0, MAX_INT64),
+        MAX_INT64,
+        "How far a record's timestamp may lie in the past.",
+    )
+    message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - a field, as all others
+        "message.timestamp.type",
+        one_of(TimestampType),
+        TimestampType.CREATE_TIME,
+        "Whose clock the timestamps of records are of: the producer's or the node's.",
+    )
+    remote_copy_disable: bool = setting(
+        "remote.log.copy.disable",
+        true_or_false(),
+        False,
+        "Copy no more segments to the store; those that are there stay readable.",
+    )
+    remote_storage_enable: bool = setting(
+        "remote.storage.enable",
+        true_or_false(),
+        False,
+        "Copy rolled segments to the store of the node.",
+    )
+    retention_bytes: int = setting(
+        "retention.bytes",
+        whole_number(0, MAX_INT64, or_off=-1),
+        -1,
+        "Bytes of a partition to keep, in both tiers together; -1 keeps all.",
+    )
+    retention_ms: int = setting(
+        "retention.ms",
+        whole_number(0, MAX_INT64, or_off=-1),
+        604_800_000,
+        "How long to keep a segment, by its newest record; -1 keeps all.",
+    )
+    segment_bytes: int = setting(
+        "segment.bytes",
+        whole_number(1 << 20, MAX_INT32),
+        1 << 30,
+        "Size at which a segment is rolled.",
+    )
+    internal_segment_bytes: int | None = setting(
+        "internal.segment.bytes",
+        whole_number(14, MAX_INT32),
+        None,
+        "The same below the smallest segment.bytes, for tests.",
+    )
+    segment_index_bytes: int = setting(
+        "segment.index.bytes",
+        whole_number(4, MAX_INT32),
+        10 << 20,
+        "Size at which a full index rolls its segment.",
+    )
+    segment_ms: int = setting(
+        "segment.ms",
+        whole_number(1, MAX_INT64),
+        604_800_000,
+        "Age at which a segment is rolled, at the next append.",
+    )
+
+    def __post_init__(self) -> None:
+        for name, its_setting in settings(type(self)):
+            value = getattr(self, name)
+            if value is not None:
+                its_setting.check(value)
+        if self.cleanup_policy != ("delete",):
+            found = ",".join(self.cleanup_policy) or "none"
+            raise ConfigError(f"cleanup.policy: expected delete, found {found}")
+
+    @property
+    def rolls_at_bytes(self) -> int:
+        """Size at which a segment is rolled."""
+        return self.internal_segment_bytes or self.segment_bytes
+
+
+def topic_config(properties: Mapping[str, str]) -> TopicConfig:
+    """Return the settings of a topic; ConfigError for an unknown name or an impossible value."""
+    known = {its_setting.name: (name, its_setting) for name, its_setting in settings(TopicConfig)}
+    values = {}
+    for key, text in properties.items():
+        if key not in known:
+            near = get_close_matches(key, known, 1, 0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"unknown topic setting {key}{hint}")
+        name, its_setting = known[key]
+        values[name] = its_setting.parse(text, key, "topic")
+    return TopicConfig(**values)

@@ -1,0 +1,14 @@
+"""Writes Kafka's log on local disk: a partition's segments, its state files, a log directory.
+
+* ``partition``: `PartitionWriter`, one partition: append, roll, truncate, delete, close
+* ``directory``: `LogDirWriter`, a log directory: its lock, its marks, its checkpoint files
+* ``validation``: checks of batches that come from a client; ``refusal``: why one is refused
+* ``producers``: sequence checks of idempotent producers
+* ``segment``: the segment that is appended to; ``recovery``: opening what a crash left
+* ``retention``: which local segments are deleted
+
+The formats are those of the native core. A partition takes one call at a time, from any thread; its
+calls block, so an event loop makes them in a thread.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,476 @@
+"""One partition's log: append, roll, flush, truncate, delete."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tierlog import _core
+from tierlog.clock import Clock
+from tierlog.config.topic import TopicConfig
+from tierlog.errors import OutOfRangeError
+from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.log_dir import PartitionLog
+from tierlog.log.records import MAX_DECOMPRESSED_BYTES
+from tierlog.log.segment import scan_segment
+from tierlog.log.writer.files import create_file, sync_directory, write_all
+from tierlog.log.writer.recovery import (
+    OpenedLog,
+    OpenRequest,
+    RolledSegment,
+    open_log,
+    rolled_files,
+)
+from tierlog.log.writer.refusal import AppendRefusedError, Refusal
+from tierlog.log.writer.retention import SegmentFacts, expired_segments
+from tierlog.log.writer.segment import ActiveSegment, RollLimits, segment_path
+from tierlog.log.writer.validation import AppendOrigin, CheckedBatches, check_batches
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Appended", "PartitionWriter", "WriterOptions"]
+
+_NEVER_MS = 2**63 - 1
+_KINDS = ("log", "index", "timeindex", "txnindex")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """What all partitions of a node share. ``on_failure`` receives the path of a partition that
+    stopped, and why."""
+
+    producer_id_expiration_ms: int = 86_400_000
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+    on_failure: Callable[[str, OSError], object] = lambda path, error: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The place of the appended records. ``append_time_ms`` is -1 when producers set the time;
+    ``is_duplicate``: the log had the batch already."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+class PartitionWriter:
+    """The log of one partition. Calls may come from any thread; they block and are serialised.
+
+    An OSError of a write or a sync stops the partition: what the disk holds is unknown until the
+    next start recovers it. Every later call is refused with KAFKA_STORAGE_ERROR.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        listed: PartitionLog,
+        topic: TopicConfig,
+        *,
+        clock: Clock,
+        options: WriterOptions,
+        is_clean: bool,
+    ) -> None:
+        """Open the log of `listed`, which has identity, recovery point and log start offset."""
+        self.directory = directory
+        self._listed = listed
+        self._clock = clock
+        self._options = options
+        self._lock = threading.RLock()
+        self._failure: OSError | None = None
+        self._is_closed = False
+        self.topic = topic
+        self.log_start_offset = listed.log_start_offset or 0
+        self._view: PartitionLog | None = None
+        # Rolled segments whose files are not synced yet, and are therefore still open.
+        self._unsynced: list[ActiveSegment] = []
+        self._unflushed_records = 0
+        self._take(self._open(listed.recovery_point or 0, is_clean=is_clean))
+        first = self._segments[0].files.base_offset if self._segments else self._active.base_offset
+        if listed.log_start_offset is None:
+            self.log_start_offset = first
+
+    def _open(self, recovery_point: int, *, is_clean: bool) -> OpenedLog:
+        request = OpenRequest(
+            directory=self.directory,
+            index_interval_bytes=self.topic.index_interval_bytes,
+            recovery_point=recovery_point,
+            log_start_offset=self.log_start_offset,
+            is_clean=is_clean,
+            now_ms=self._clock.now_ms(),
+        )
+        opened = open_log(request)
+        if opened.active.end_offset >= self.log_start_offset:
+            return opened
+        # The log ends below its start: nothing of it is readable.
+        opened.active.close()
+        self._unlink_all()
+        return open_log(replace(request, recovery_point=self.log_start_offset))
+
+    def _take(self, opened: OpenedLog) -> None:
+        self._segments = list(opened.rolled)
+        self._active = opened.active
+        self._indexer = opened.indexer
+        self._producers = opened.producers
+        self._epochs = opened.epochs
+        self.recovery_point = opened.recovery_point
+        self.cut_bytes = opened.cut_bytes
+        self._view = None
+
+    # -- state
+
+    @property
+    def name(self) -> str:
+        """``<topic>-<partition>``."""
+        return self._listed.name
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._active.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Consumers read below it. There are no other replicas, so it is the end of the log."""
+        return self._active.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction, else the high watermark."""
+        first_open = self._active.first_open_transaction_offset
+        return self.high_watermark if first_open is None else first_open
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """First offset that the local segments have."""
+        with self._lock:
+            first = self._segments[0].files.base_offset if self._segments else None
+            base = self._active.base_offset if first is None else first
+            return max(base, self.log_start_offset)
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the partition stopped; None while it works."""
+        return self._failure
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        """The lineage of the log."""
+        return self._epochs.epochs
+
+    def view(self) -> PartitionLog:
+        """Return the log as a listing shows it; the same object until something changes."""
+        with self._lock:
+            if self._view is None:
+                active = self._active
+                files = rolled_files(self.directory, active.base_offset, active.base_offset)
+                last = replace(
+                    files,
+                    next_base_offset=None,
+                    end_snapshot_path=None,
+                    size_bytes=active.size_bytes,
+                )
+                self._view = replace(
+                    self._listed,
+                    segments=(*(one.files for one in self._segments), last),
+                    leader_epochs=self._epochs.epochs,
+                    log_start_offset=self.log_start_offset,
+                    high_watermark=self.high_watermark,
+                    recovery_point=self.recovery_point,
+                )
+            return self._view
+
+    def configure(self, topic: TopicConfig) -> None:
+        """Set the settings of the topic, from the next call on."""
+        with self._lock:
+            self.topic = topic
+
+    # -- appending
+
+    def append(
+        self, data: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> Appended:
+        """Append record batches and return their offsets.
+
+        AppendRefusedError when they may not be appended, or when the partition has stopped.
+        """
+        now_ms = self._clock.now_ms()
+        topic = self.topic
+        checked = check_batches(
+            data,
+            topic,
+            now_ms,
+            origin=origin,
+            max_decompressed_bytes=self._options.max_decompressed_bytes,
+        )
+        with self._lock, self._stopping():
+            self._require_epoch(leader_epoch)
+            append_time_ms = now_ms if checked.log_append_time else -1
+            first = checked.batches[0]
+            known = self._producers.find_duplicate(first) if len(checked.batches) == 1 else None
+            if known is not None:
+                return Appended(
+                    base_offset=known.first_offset,
+                    last_offset=known.last_offset,
+                    append_time_ms=known.timestamp_ms if checked.log_append_time else -1,
+                    log_start_offset=self.log_start_offset,
+                    is_duplicate=True,
+                )
+            self._producers.check(checked.batches)
+            base_offset = self._write(checked, leader_epoch, now_ms)
+            return Appended(
+                base_offset=base_offset,
+                last_offset=self.log_end_offset - 1,
+                append_time_ms=append_time_ms,
+                log_start_offset=self.log_start_offset,
+            )
+
+    def _require_epoch(self, leader_epoch: int) -> None:
+        if leader_epoch < self._epochs.latest:
+            text = f"{self.name}: leader epoch {leader_epoch} is older than {self._epochs.latest}"
+            raise AppendRefusedError(Refusal.FENCED_LEADER_EPOCH, text)
+
+    def _write(self, checked: CheckedBatches, leader_epoch: int, now_ms: int) -> int:
+        base_offset = self.log_end_offset
+        last_offset = base_offset + checked.record_count - 1
+        limits = RollLimits(
+            segment_bytes=self.topic.rolls_at_bytes,
+            segment_ms=self.topic.segment_ms,
+            index_bytes=self.topic.segment_index_bytes,
+        )
+        if checked.size_bytes > limits.segment_bytes:
+            raise AppendRefusedError(
+                Refusal.RECORD_LIST_TOO_LARGE,
+                f"{checked.size_bytes} bytes exceed segment.bytes, {limits.segment_bytes}",
+            )
+        newest_ms = checked.max_timestamp_ms
+        if self._active.is_full(checked.size_bytes, last_offset, newest_ms, limits, now_ms):
+            self._roll(now_ms)
+        self._epochs.assign(leader_epoch, base_offset)
+        stamped = _core.assign_offsets(
+            checked.data,
+            base_offset,
+            leader_epoch,
+            [one.max_timestamp_ms for one in checked.batches],
+            checked.log_append_time,
+        )
+        self._producers.learn(self._active.append(stamped))
+        self._view = None
+        self._unflushed_records += checked.record_count
+        if self._unflushed_records >= self.topic.flush_messages:
+            self._flush()
+        return base_offset
+
+    # -- segments
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        with self._lock, self._stopping():
+            if self._active.size_bytes:
+                self._roll(self._clock.now_ms())
+
+    def _roll(self, now_ms: int) -> None:
+        old, base_offset = self._active, self.log_end_offset
+        newest_ms = old.max_timestamp_ms
+        expiration_ms = self._options.producer_id_expiration_ms
+        snapshot = old.finish(now_ms, expiration_ms)
+        self._producers.expire(now_ms - expiration_ms)
+        self._write_snapshot(base_offset, snapshot)
+        self._active = ActiveSegment(self.directory, base_offset, self._indexer, now_ms)
+        files = rolled_files(self.directory, old.base_offset, base_offset)
+        self._segments.append(RolledSegment(files=files, newest_ms=newest_ms))
+        self._unsynced.append(old)
+        self._view = None
+
+    def _write_snapshot(self, offset: int, snapshot: bytes) -> None:
+        path = segment_path(self.directory, offset, "snapshot")
+        fd = create_file(path)
+        try:
+            os.ftruncate(fd, 0)
+            write_all(fd, snapshot, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def flush_rolled(self) -> None:
+        """Sync the segments that were rolled since the last call, and raise the recovery point."""
+        with self._lock, self._stopping():
+            waiting = list(self._unsynced)
+        for segment in waiting:
+            try:
+                segment.sync()
+            except OSError as error:
+                self._stop(error)
+                raise
+        with self._lock:
+            for segment in waiting:
+                if segment in self._unsynced:
+                    self._unsynced.remove(segment)
+                    segment.close()
+                    self.recovery_point = max(self.recovery_point, _end_of(segment, self._segments))
+            if waiting:
+                sync_directory(self.directory)
+
+    def flush(self) -> None:
+        """Make every appended record durable."""
+        with self._lock, self._stopping():
+            self._flush()
+
+    def _flush(self) -> None:
+        for segment in [*self._unsynced, self._active]:
+            segment.sync()
+        sync_directory(self.directory)
+        while self._unsynced:
+            self._unsynced.pop().close()
+        self._unflushed_records = 0
+        self.recovery_point = self.log_end_offset
+
+    # -- shortening
+
+    def truncate_to(self, offset: int) -> None:
+        """Delete all batches that reach `offset` or lie above it; nothing to do above the end."""
+        with self._lock, self._stopping():
+            if offset >= self.log_end_offset:
+                return
+            self._close_files()
+            bases = [one.files.base_offset for one in self._segments]
+            for base in [*bases, self._active.base_offset]:
+                if base >= offset:
+                    self._unlink(base)
+            kept = [base for base in [*bases, self._active.base_offset] if base < offset]
+            if kept:
+                _cut_segment(segment_path(self.directory, kept[-1], "log"), offset)
+            sync_directory(self.directory)
+            self.log_start_offset = min(self.log_start_offset, offset)
+            point = min(self.recovery_point, offset)
+            self._take(self._open(point, is_clean=True))
+
+    def raise_log_start_offset(self, offset: int) -> None:
+        """Delete the records below `offset`; OutOfRangeError above the high watermark."""
+        with self._lock, self._stopping():
+            if offset > self.high_watermark:
+                text = f"offset {offset} is above the high watermark, {self.high_watermark}"
+                raise OutOfRangeError(f"{self.name}: {text}")
+            if offset > self.log_start_offset:
+                self.log_start_offset = offset
+                self._epochs.cut_below(offset)
+                self._view = None
+
+    def delete_segments_below(self, offset: int) -> int:
+        """Delete the rolled segments that end at or below `offset`; return how many.
+
+        The view loses them before the files go."""
+        with self._lock, self._stopping():
+            count = 0
+            for segment in self._segments:
+                end = segment.files.next_base_offset
+                if end is None or end > offset:
+                    break
+                count += 1
+            self._drop(count)
+            return count
+
+    def apply_retention(self) -> int:
+        """Delete the segments that retention does not keep; return how many. For topics that are
+        not tiered: the log start offset moves with the segments."""
+        with self._lock, self._stopping():
+            now_ms = self._clock.now_ms()
+            facts = [
+                SegmentFacts(one.files.next_base_offset, one.files.size_bytes, one.newest_ms)
+                for one in self._segments
+            ]
+            active = self._active
+            facts.append(SegmentFacts(None, active.size_bytes, active.max_timestamp_ms))
+            count = expired_segments(facts, self.topic, self.log_start_offset, now_ms)
+            if count > len(self._segments):
+                self._roll(now_ms)
+            if count:
+                self._drop(count)
+                start = self.local_log_start_offset
+                self.log_start_offset = max(self.log_start_offset, start)
+                self._epochs.cut_below(self.log_start_offset)
+            return count
+
+    def _drop(self, count: int) -> None:
+        dropped, self._segments = self._segments[:count], self._segments[count:]
+        self._view = None
+        for segment in dropped:
+            base = segment.files.base_offset
+            for one in [one for one in self._unsynced if one.base_offset == base]:
+                self._unsynced.remove(one)
+                one.close()
+            self._unlink(base)
+
+    def _unlink(self, base: int) -> None:
+        for kind in (*_KINDS, "snapshot"):
+            path = segment_path(self.directory, base, kind)
+            if os.path.lexists(path):
+                os.unlink(path)
+
+    def _unlink_all(self) -> None:
+        for name in os.listdir(self.directory):
+            if name.rpartition(".")[2] in (*_KINDS, "snapshot"):
+                os.unlink(os.path.join(self.directory, name))
+
+    # -- ending
+
+    def close(self) -> bool:
+        """Flush and close; return whether the log is whole on disk. May be repeated."""
+        with self._lock:
+            if self._is_closed:
+                return self._failure is None
+            self._is_closed = True
+            try:
+                if self._failure is None:
+                    end_offset = self.log_end_offset
+                    # As at a roll, so that the time index ends with the newest timestamp.
+                    snapshot = self._active.finish(self._clock.now_ms(), _NEVER_MS)
+                    self._write_snapshot(end_offset, snapshot)
+                    self._flush()
+            except OSError as error:
+                self._stop(error)
+            finally:
+                self._close_files()
+            return self._failure is None
+
+    def _close_files(self) -> None:
+        self._active.close()
+        while self._unsynced:
+            self._unsynced.pop().close()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Refuse a partition that has stopped; stop it when an operation of the disk fails."""
+        if self._failure is not None or self._is_closed:
+            why = f"stopped: {self._failure}" if self._failure else "closed"
+            raise AppendRefusedError(Refusal.KAFKA_STORAGE_ERROR, f"{self.name} is {why}")
+        try:
+            yield
+        except OSError as error:
+            self._stop(error)
+            text = f"{self.name} has stopped: {error}"
+            raise AppendRefusedError(Refusal.KAFKA_STORAGE_ERROR, text) from error
+
+    def _stop(self, error: OSError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._options.on_failure(self.directory, error)
+
+
+def _end_of(segment: ActiveSegment, rolled: list[RolledSegment]) -> int:
+    ends = {one.files.base_offset: one.files.next_base_offset for one in rolled}
+    return ends.get(segment.base_offset) or 0
+
+
+def _cut_segment(path: str, offset: int) -> None:
+    table = scan_segment(path, verify_crc=False)
+    ends = zip(table.last_offset.tolist(), table.position.tolist(), strict=True)
+    cut = next((position for last, position in ends if last >= offset), table.stop_position)
+    os.truncate(path, cut)
