@@ -1,4 +1,4 @@
-"""``tierlog serve``: an archive for every Kafka client."""
+"""``tierlog serve``: an archive for every Kafka client, or a node with topics of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ __all__ = ["serve"]
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    help="Be a node: clients create, write and delete topics, which are kept here.",
+)
+@click.option(
+    "--store",
+    "tierlog_store_url",
+    metavar="URL",
+    help="The store of a node, for topics with remote.storage.enable=true.",
+)
 @click.option(
     "--listen",
     "tierlog_serve_listen",
@@ -40,9 +51,14 @@ __all__ = ["serve"]
     help="Serve metrics for Prometheus there, and /healthz.",
 )
 def serve(
-    sources: tuple[str, ...], allow_remote_clients: bool, config_file: str | None, **flags: Any
+    sources: tuple[str, ...],
+    data_dir: str | None,
+    allow_remote_clients: bool,
+    config_file: str | None,
+    **flags: Any,
 ) -> int:
-    """Serve the topics of stores and log directories to Kafka clients, read only.
+    """Serve the topics of stores and log directories to Kafka clients, read only; or, with
+    --data-dir, be a node that clients write to.
 
     A store and the log directories that are tiered to it are one log. Consumers need no change:
     they read archived topics as those of a broker. New segments and topics appear while it runs.
@@ -50,15 +66,21 @@ def serve(
     \b
     tierlog serve s3://bucket/kafka
     tierlog serve s3://bucket/kafka /var/lib/kafka/data --listen 127.0.0.1:9092
+    tierlog serve --data-dir ~/kafka --store s3://bucket/kafka
     """
     from tierlog.cli.serve_run import run_serve
     from tierlog.clock import SystemClock
 
+    if bool(sources) is (data_dir is not None):
+        raise click.UsageError("give either SOURCEs to read, or --data-dir for topics of its own")
+    if data_dir is None and flags["tierlog_store_url"] is not None:
+        raise click.UsageError("--store is for --data-dir; give the store to read as a SOURCE")
     given = {key.replace("_", "."): value for key, value in flags.items()}
     config = read_config(config_file, os.environ, given)
     return run_serve(
         config,
         sources,
+        data_dir=data_dir,
         allow_remote_clients=allow_remote_clients,
         state_home=state_home(),
         clock=SystemClock(),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
-from collections.abc import Sequence
-from contextlib import ExitStack
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,6 +24,9 @@ from tierlog.sidecar import default_state_dir
 from tierlog.tools.output import human_size, iso_time
 from tierlog.types import shown_url
 
+if TYPE_CHECKING:
+    from tierlog.node.server import Server
+
 __all__ = ["run_serve"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -30,6 +36,7 @@ def run_serve(
     config: Config,
     sources: Sequence[str],
     *,
+    data_dir: str | None,
     allow_remote_clients: bool,
     state_home: str,
     clock: Clock,
@@ -37,7 +44,7 @@ def run_serve(
     """Serve until a signal; return the exit code."""
     of_extra("kafka", "kafka.protocol")
     found = [source_of(one) for one in sources]
-    if config.tier.state_dir is None:
+    if config.tier.state_dir is None and data_dir is None:
         # In any order, the same sources have the same groups.
         state_dir = default_state_dir(state_home, "\n".join(sorted(one.location for one in found)))
         config = replace(config, tier=replace(config.tier, state_dir=state_dir))
@@ -45,7 +52,16 @@ def run_serve(
     with ExitStack() as opened:
         metrics = RemoteLogMetrics(clock)
         metrics_url = _serve_metrics(config, metrics, opened)
-        return asyncio.run(_serve(config, found, allow_remote_clients, clock, metrics, metrics_url))
+        served = _Served(config, found, data_dir)
+        return asyncio.run(_serve(served, allow_remote_clients, clock, metrics, metrics_url))
+
+
+class _Served(NamedTuple):
+    """What is served: sources to read, or the data directory of a node."""
+
+    config: Config
+    sources: Sequence[Source]
+    data_dir: str | None
 
 
 def _raise_descriptor_limit() -> None:
@@ -67,16 +83,15 @@ def _serve_metrics(config: Config, metrics: RemoteLogMetrics, opened: ExitStack)
 
 
 async def _serve(
-    config: Config,
-    sources: Sequence[Source],
+    served: _Served,
     allow_remote_clients: bool,
     clock: Clock,
     metrics: RemoteLogMetrics,
     metrics_url: str | None,
 ) -> int:
     from tierlog.node.server import open_listener
-    from tierlog.node.setup import serve_archive
 
+    config = served.config
     received: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, _end, received, number)
@@ -86,13 +101,42 @@ async def _serve(
     def report(text: str) -> None:
         hint(f"{iso_time(clock.now_ms())} {printable(text)}")
 
-    async with serve_archive(
-        sources, listener, config=config, clock=clock, metrics=metrics, report=report
-    ) as server:
-        _show_start(config, sources, server.address, server.topic_count, metrics_url)
+    async with _open_server(served, listener, clock, metrics, report) as server:
+        _show_start(served, server.address, server.topic_count, metrics_url)
         ended_by = await received
         report("closing")
     return EXIT_INTERRUPTED if ended_by == signal.SIGINT else 0
+
+
+def _open_server(
+    served: _Served,
+    listener: socket.socket,
+    clock: Clock,
+    metrics: RemoteLogMetrics,
+    report: Callable[[str], object],
+) -> AbstractAsyncContextManager[Server]:
+    if served.data_dir is None:
+        from tierlog.node.setup import serve_archive
+
+        return serve_archive(
+            served.sources,
+            listener,
+            config=served.config,
+            clock=clock,
+            metrics=metrics,
+            report=report,
+        )
+    from tierlog.node.local_setup import serve_node
+
+    return serve_node(
+        served.data_dir,
+        listener,
+        store_url=served.config.tier.store_url,
+        config=served.config,
+        clock=clock,
+        metrics=metrics,
+        report=report,
+    )
 
 
 def _end(received: asyncio.Future[int], number: int) -> None:
@@ -105,8 +149,7 @@ def _end(received: asyncio.Future[int], number: int) -> None:
 
 
 def _show_start(
-    config: Config,
-    sources: Sequence[Source],
+    served: _Served,
     address: tuple[str, int],
     topic_count: int,
     metrics_url: str | None,
@@ -115,16 +158,19 @@ def _show_start(
     bootstrap = (
         f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
     )
+    config = served.config
     quota = config.quota.fetch_max_bytes_per_second
     lines = [
-        f"Serving {topic_count} topic{'' if topic_count == 1 else 's'}, read only.",
+        f"Serving {topic_count} topic{'' if topic_count == 1 else 's'}"
+        + (", read only." if served.data_dir is None else "; clients may create and write topics."),
         "",
         f"  connect   bootstrap.servers={bootstrap}",
         *(
             f"  {'store' if one.is_store else 'logs':<9} {printable(shown_url(one.location))}"
-            for one in sources
+            for one in served.sources
         ),
-        f"  groups    in {printable(config.tier.state_dir or '')}",
+        *_node_lines(served),
+        *_group_lines(served),
         f"  quota     {'none' if quota is None else human_size(quota) + '/s from the store'}",
         f"  memory    {human_size(config.remote_log.fetch_memory_bytes)} for reads of the store",
         f"  metrics   {metrics_url or 'off (--metrics HOST:PORT)'}",
@@ -133,3 +179,18 @@ def _show_start(
         "  stop      Ctrl-C",
     ]
     click.echo("\n".join(lines))
+
+
+def _group_lines(served: _Served) -> list[str]:
+    state_dir = served.config.tier.state_dir
+    return [] if state_dir is None else [f"  groups    in {printable(state_dir)}"]
+
+
+def _node_lines(served: _Served) -> list[str]:
+    if served.data_dir is None:
+        return []
+    url = served.config.tier.store_url
+    return [
+        f"  data      {printable(os.path.abspath(served.data_dir))}",
+        f"  store     {'none (--store URL)' if url is None else printable(shown_url(url))}",
+    ]

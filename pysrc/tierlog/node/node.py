@@ -9,12 +9,13 @@ from typing import Protocol
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
 from tierlog.fetch.fetcher import Fetcher
+from tierlog.log.writer.partition import Appended
 from tierlog.node.cluster_view import ClusterView, LogDirView
 from tierlog.node.groups.service import GroupService
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition
 
-__all__ = ["ClusterSource", "Node"]
+__all__ = ["ClusterSource", "CreatedTopic", "LocalTopics", "Node"]
 
 
 class ClusterSource(Protocol):
@@ -46,13 +47,59 @@ class ClusterSource(Protocol):
         ...
 
 
+class LocalTopics(Protocol):
+    """The topics that this node itself keeps. All calls block but `cluster_view`.
+
+    KeyError: the topic or partition does not exist, or exists when it is to be created.
+    """
+
+    def cluster_view(self) -> ClusterView:
+        """Return the latest view."""
+        ...
+
+    def check_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> object:
+        """Raise what `create_topic` would raise."""
+        ...
+
+    def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> CreatedTopic:
+        """Create a topic. ConfigError for its settings, ValueError for its name."""
+        ...
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        ...
+
+    def append(self, partition: TopicIdPartition, records: bytes) -> Appended:
+        """Append batches; AppendRefusedError when they may not be appended."""
+        ...
+
+    def delete_records(self, partition: TopicIdPartition, offset: int) -> int:
+        """Delete the records below `offset` (-1: all) and return the log start offset."""
+        ...
+
+    def next_producer_id(self) -> int:
+        """Return a new producer id."""
+        ...
+
+
+class CreatedTopic(Protocol):
+    """A topic that was created."""
+
+    @property
+    def topic_id(self) -> str:
+        """Its id."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Node:
-    """One node. ``versions``: the lowest and highest version of each API, by its key."""
+    """One node. ``versions``: the lowest and highest version of each API, by its key. ``local``:
+    None for an archive, which is read-only."""
 
     cluster: ClusterSource
     fetcher: Fetcher
     groups: GroupService
+    local: LocalTopics | None = None
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=SystemClock)
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)

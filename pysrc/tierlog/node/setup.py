@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,7 @@ from tierlog.fetch.setup import open_fetcher
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.apis import supported_versions
 from tierlog.node.archive.archive import Archive, open_archive
-from tierlog.node.groups.offsets import GROUPS_FILE
-from tierlog.node.groups.service import GroupService
+from tierlog.node.groups.service import GroupService, open_groups
 from tierlog.node.node import Node
 from tierlog.node.server import Server
 from tierlog.reader.sources import Source
@@ -67,9 +65,7 @@ def _open_groups(
     state_dir = config.tier.state_dir
     if state_dir is None:
         state_dir = opened.enter_context(TemporaryDirectory(prefix="tierlog-serve-"))
-    os.makedirs(state_dir, mode=0o700, exist_ok=True)
-    path = os.path.join(os.path.abspath(state_dir), GROUPS_FILE)
-    return GroupService(path, config.group, clock, warn=report)
+    return open_groups(state_dir, config.group, clock, report)
 
 
 def _make_node(

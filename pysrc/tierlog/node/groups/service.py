@@ -7,6 +7,7 @@ share the next commit.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from tierlog.errors import TierlogError
 from tierlog.node.error_codes import ErrorCode
 from tierlog.node.groups.coordinator import GroupCoordinator
 from tierlog.node.groups.offsets import (
+    GROUPS_FILE,
     Change,
     CommittedOffset,
     OffsetStore,
@@ -40,7 +42,7 @@ from tierlog.node.groups.types import (
 )
 from tierlog.types import random_kafka_uuid
 
-__all__ = ["GroupService"]
+__all__ = ["GroupService", "open_groups"]
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -290,6 +292,16 @@ class GroupService:
                 await self.expire_offsets()
             except TierlogError as error:
                 self._warn(f"committed offsets do not expire: {error}")
+
+
+def open_groups(
+    state_dir: str, config: GroupConfig, clock: Clock, warn: Callable[[str], object]
+) -> GroupService:
+    """Open the groups that are kept in `state_dir`; it is created if missing. Errors are those of
+    `GroupService`."""
+    os.makedirs(state_dir, mode=0o700, exist_ok=True)
+    path = os.path.join(os.path.abspath(state_dir), GROUPS_FILE)
+    return GroupService(path, config, clock, warn=warn)
 
 
 def _resolve(future: asyncio.Future[T]) -> Callable[[T], None]:

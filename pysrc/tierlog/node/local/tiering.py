@@ -1,0 +1,162 @@
+"""Tiers the topics of a node to its store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from tierlog.clock import Clock
+from tierlog.config import Config
+from tierlog.config.topic import TopicConfig
+from tierlog.log.eligibility import StableOffset, StableSource
+from tierlog.log.log_dir import PartitionLog
+from tierlog.log.writer.partition import PartitionWriter
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.remote.metadata.manager import RemoteLogMetadataManager
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
+from tierlog.remote.plugins import make_storage_manager
+from tierlog.remote.segment.layout import claim_cluster
+from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.remote.urls import open_store
+from tierlog.tiering.local_log import LogView, TopicSettings
+from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
+from tierlog.tiering.partition_work import ManagerListener
+from tierlog.tiering.task_pool import TaskFailure
+
+__all__ = ["LeaderLog", "NodeTier", "open_tier"]
+
+_METADATA_FILE = "remote-log-metadata.sqlite"
+
+
+class LeaderLog:
+    """A partition that this node leads, as the remote log manager sees it (`LocalLog`).
+
+    ``save`` writes the checkpoints of the log directory.
+    """
+
+    def __init__(self, writer: PartitionWriter, save: Callable[[], None]) -> None:
+        self._writer = writer
+        self._save = save
+        self._lock = threading.Lock()
+        self._seen: tuple[PartitionLog, int, TopicConfig] | None = None
+        self._view: LogView | None = None
+        self.highest_remote_offset = -1
+
+    def view(self) -> LogView | None:
+        """See `LocalLog`."""
+        writer = self._writer
+        stable, topic = writer.last_stable_offset, writer.topic
+        log = writer.view()
+        with self._lock:
+            seen = self._seen
+            same = seen and seen[0] is log and seen[1] == stable and seen[2] is topic
+            if not same:
+                self._seen = log, stable, topic
+                self._view = LogView(
+                    log=log,
+                    stable=StableOffset(value=stable, source=StableSource.BROKER),
+                    log_start_offset=log.log_start_offset,
+                    topic=_settings(topic),
+                )
+            return self._view
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """See `LocalLog`."""
+        self._writer.raise_log_start_offset(offset)
+        self._save()
+
+    def raise_highest_remote_offset(self, offset: int) -> None:
+        """See `LocalLog`."""
+        self.highest_remote_offset = max(self.highest_remote_offset, offset)
+
+    def delete_local_segments(self, local_log_start_offset: int) -> None:
+        """See `LocalLog`."""
+        self._writer.delete_segments_below(local_log_start_offset)
+        self._save()
+
+
+def _settings(topic: TopicConfig) -> TopicSettings:
+    retention_ms = _unless_off(topic.retention_ms)
+    retention_bytes = _unless_off(topic.retention_bytes)
+    local_ms, local_bytes = topic.local_retention_ms, topic.local_retention_bytes
+    return TopicSettings(
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        local_retention_ms=retention_ms if local_ms == -2 else local_ms,
+        local_retention_bytes=retention_bytes if local_bytes == -2 else local_bytes,
+        copy_disabled=topic.remote_copy_disable,
+    )
+
+
+def _unless_off(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+class NodeTier:
+    """The store of a node, the metadata of its segments, and the manager that tiers to it. Without
+    a store there is no manager, and the metadata is empty."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        manager: RemoteLogManager | None,
+    ) -> None:
+        self.storage = storage
+        self.metadata = metadata
+        self.manager = manager
+
+    def close(self) -> None:
+        """End active copies, then close metadata and store."""
+        if self.manager is not None:
+            self.manager.close()
+        self.metadata.close()
+        self.storage.close()
+
+
+class _Reporter(ManagerListener):
+    def __init__(self, report: Callable[[str], object]) -> None:
+        self._report = report
+
+    def on_task_failure(self, failure: TaskFailure) -> None:
+        self._report(f"{failure.pool} of {failure.key}: {failure.error}")
+
+
+def open_tier(
+    store_url: str | None,
+    state_dir: str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    config: Config,
+    clock: Clock,
+    metrics: RemoteLogMetrics,
+    report: Callable[[str], object],
+) -> NodeTier:
+    """Open the store of a node. ConfigError when it belongs to another cluster."""
+    if store_url is None:
+        storage = make_storage_manager(None, open_store("memory:///"))
+        return NodeTier(storage, InMemoryRemoteLogMetadataManager(), None)
+    store = open_store(store_url)
+    claim_cluster(store, cluster_id)
+    storage = make_storage_manager(config, store)
+    metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, _METADATA_FILE))
+    manager = RemoteLogManager(
+        storage,
+        metadata,
+        broker_id=node_id,
+        clock=clock,
+        options=ManagerOptions(
+            config=config.remote_log,
+            log_config=config.log,
+            index_config=config.remote_index,
+            plugin_config=config.plugin,
+            cluster_id=cluster_id,
+            metrics=metrics,
+            listener=_Reporter(report),
+            repair=True,
+        ),
+    )
+    return NodeTier(storage, metadata, manager)

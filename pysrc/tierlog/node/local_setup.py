@@ -1,0 +1,97 @@
+"""Puts a node with topics of its own together from a data directory, a store and settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tierlog.clock import Clock, SystemClock
+from tierlog.config import Config
+from tierlog.errors import TierlogError
+from tierlog.fetch.setup import open_fetcher
+from tierlog.metrics import RemoteLogMetrics
+from tierlog.node.apis import supported_versions
+from tierlog.node.groups.service import open_groups
+from tierlog.node.local.cluster import STATE, LocalCluster
+from tierlog.node.node import Node
+from tierlog.node.server import Server
+
+__all__ = ["serve_node"]
+
+_THREADS = 16
+# How often rolled segments are synced, retention is applied and checkpoints are written.
+_UPKEEP_S = 5.0
+
+
+@asynccontextmanager
+async def serve_node(
+    data_dir: str,
+    listener: socket.socket,
+    *,
+    store_url: str | None = None,
+    config: Config | None = None,
+    clock: Clock | None = None,
+    metrics: RemoteLogMetrics | None = None,
+    report: Callable[[str], object] = print,
+) -> AsyncIterator[Server]:
+    """Serve the topics in `data_dir` at `listener` until the context ends; clients may create,
+    write and delete topics. Committed offsets lie in the state directory of the settings, without
+    one in ``state`` of `data_dir`. Errors are those of `LocalCluster` and `open_groups`."""
+    config, clock = config or Config(), clock or SystemClock()
+    metrics = metrics or RemoteLogMetrics(clock)
+    async with AsyncExitStack() as opened:
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tierlog-node")
+        asyncio.get_running_loop().set_default_executor(pool)
+        opened.callback(pool.shutdown)
+        cluster = await asyncio.to_thread(
+            lambda: LocalCluster(
+                data_dir, store_url, config=config, clock=clock, metrics=metrics, report=report
+            )
+        )
+        opened.push_async_callback(asyncio.to_thread, cluster.close)
+        state_dir = config.tier.state_dir or os.path.join(data_dir, STATE)
+        groups = await asyncio.to_thread(open_groups, state_dir, config.group, clock, report)
+        opened.push_async_callback(groups.close)
+        fetcher = open_fetcher(
+            cluster,
+            cluster.tier.storage,
+            cluster.tier.metadata,
+            config=config,
+            metrics=metrics,
+            clock=clock,
+        )
+        opened.push_async_callback(asyncio.to_thread, fetcher.close)
+        cluster.on_append = fetcher.notify
+        node = Node(
+            cluster=cluster,
+            fetcher=fetcher,
+            groups=groups,
+            local=cluster,
+            config=config,
+            clock=clock,
+            versions=supported_versions(),
+        )
+        upkeep = asyncio.create_task(_keep_up(cluster, report), name="tierlog-upkeep")
+        opened.push_async_callback(_end, upkeep)
+        server = Server(node, listener, report)
+        opened.push_async_callback(server.close)
+        server.start()
+        yield server
+
+
+async def _keep_up(cluster: LocalCluster, report: Callable[[str], object]) -> None:
+    while True:
+        await asyncio.sleep(_UPKEEP_S)
+        try:
+            await asyncio.to_thread(cluster.keep_up)
+        except (TierlogError, OSError) as error:
+            report(f"upkeep: {error}")
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
