@@ -50,12 +50,12 @@ async def handle(node: Node, request: Any, client: Client) -> Any:
 
 
 async def _append(node: Node, request: Any, topic: Any, asked: Any) -> Any:
+    if node.local is None:
+        return _refuse(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED, READ_ONLY)
     topic_id = topic.topic_id if request.version >= _FIRST_WITH_IDS else None
     found, error = find_partition(node.view, topic.name, topic_id, asked.index)
     if found is None:
         return _refuse(asked, error)
-    if node.local is None:
-        return _refuse(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED, READ_ONLY)
     if request.acks not in (-1, 0, 1):
         return _refuse(asked, ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1")
     if request.transactional_id is not None:
