@@ -242,10 +242,10 @@ def test_indexes_that_are_caught_up_slowly_bring_nothing_back(old: World) -> Non
         part.close()
 
 
-@pytest.mark.parametrize("adopting", [True, False])
-def test_an_interrupted_copy_is_either_adopted_or_removed(old: World, adopting: bool) -> None:
-    """After a restart the copy task finishes it while the expiration task would remove it, or the
-    other way round: never both."""
+@pytest.mark.parametrize("copying_first", [True, False])
+def test_an_interrupted_copy_is_either_adopted_or_removed(old: World, copying_first: bool) -> None:
+    """After a restart the copy task settles it while the expiration task would, or the other way
+    round: it is whole, so one of them finishes it and none removes it."""
     metadata = old.metadata
 
     class DiedError(BaseException):
@@ -269,11 +269,10 @@ def test_an_interrupted_copy_is_either_adopted_or_removed(old: World, adopting: 
     world.lead_all()
     copying = partial(run, world.manager.copy_pool)
     expiring = partial(run, world.manager.expiration_pool)
-    point = "metadata.copy_finished.before" if adopting else "metadata.delete_started.before"
-    slow = Sleeper(point, copying if adopting else expiring)
+    slow = Sleeper("metadata.copy_finished.before", copying if copying_first else expiring)
     with watched(slow.reached):
         slow.fall_asleep()
-        (expiring if adopting else copying)()
+        (expiring if copying_first else copying)()
         slow.wake()
     world.run()
     world.run()

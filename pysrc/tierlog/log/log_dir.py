@@ -91,7 +91,9 @@ class PartitionLog:
     ``recorded_log_start``: the log start offset that the broker's checkpoint has; None when it is
     silent. ``archived_as``: the topic id of its archive, where that need not be the topic's own.
     ``begins_without_epochs``: the log begins with messages from before format 2, which have no
-    leader epoch. ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed
+    leader epoch. ``own_epochs``: the broker's own ``lineage``, when ``leader_epochs`` was completed
+    from an archive. Its first entry may have begun earlier, with records that the broker deleted.
+    ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed
     here when the broker goes on, so until then the segments of this partition are not settled.
     """
 
@@ -111,6 +113,7 @@ class PartitionLog:
     problems: tuple[CorruptDataError, ...] = ()
     archived_as: str | None = None
     recorded_log_start: int | None = None
+    own_epochs: LeaderEpochs | None = None
 
     @property
     def archive_id(self) -> str | None:

@@ -8,10 +8,11 @@ differs from the broker's.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 from tierlog.broker import BrokerAnswer
-from tierlog.errors import RemoteMetadataError
+from tierlog.errors import RemoteMetadataError, TierlogError
 from tierlog.log.checkpoint import LeaderEpochs, parse_leader_epochs
 from tierlog.log.eligibility import StableOffset
 from tierlog.log.log_dir import PartitionLog
@@ -26,7 +27,7 @@ from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.layout import log_key, partition_prefix
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.sidecar.archived_log import difference_from_archive
-from tierlog.sidecar.lineage import ambiguous, from_remote_segments
+from tierlog.sidecar.lineage import STORED, ambiguous, from_remote_segments
 from tierlog.sidecar.stable import StableOffsets
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.partition_work import coverage
@@ -56,6 +57,9 @@ class SidecarLog:
         self._log_start_offset = metadata.log_start_offset(partition)
         self._view: LogView | None = None
         self._highest_remote_offset = -1
+        # The state of the metadata at which the epochs of deleted records were not known.
+        self._epochs_unknown_at: int | None = None
+        self._must_relearn = False
 
     def __repr__(self) -> str:
         return f"SidecarLog({self.partition})"
@@ -69,9 +73,9 @@ class SidecarLog:
         cannot be read; RemoteMetadataError when another log was copied.
         """
         with self._lock:
-            if self._view is None or self._seen != (log, answer):
-                self._view = self._view_of(log, answer)
-                self._seen = (log, answer)
+            if self._view is None or self._is_stale() or self._seen != (log, answer):
+                self._make_view(log, answer)
+            assert self._view is not None
             return self._view
 
     def configure(self, settings: TopicSettings) -> None:
@@ -86,20 +90,38 @@ class SidecarLog:
             self._view = self._seen = None
 
     def relearn(self) -> None:
-        """Record that segments of other brokers became known: the next look makes a new view."""
-        with self._lock:
-            self._epochs = self._seen = None
+        """Record that segments of other brokers became known: the next view shows them."""
+        self._must_relearn = True
 
     @property
     def highest_remote_offset(self) -> int:
         """The offset up to which the log is tiered; -1 when unknown or nothing is tiered."""
         return self._highest_remote_offset
 
+    def _is_stale(self) -> bool:
+        """Return whether the metadata says more about the history than the view."""
+        known_at = self._epochs_unknown_at
+        return self._must_relearn or (
+            known_at is not None and known_at != self._metadata.changes(self.partition)
+        )
+
+    def _make_view(self, log: PartitionLog, answer: BrokerAnswer | None) -> None:
+        if self._is_stale():
+            self._epochs = None
+        must_relearn, self._must_relearn = self._must_relearn, False
+        try:
+            self._view = self._view_of(log, answer)
+        except BaseException:
+            self._must_relearn = must_relearn or self._must_relearn
+            raise
+        self._seen = log, answer
+
     def _view_of(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
         if is_derived_topic_id(self.partition.topic_id) and not self._goes_on(log):
             self._require_same_records(log)
         stable = self._stable.of(log, answer)
         start_offset = self._start(log)
+        self._note_unknown_epochs(log)
         segments = _above(_above(log.segments, log.log_start_offset), start_offset)
         compacted = answer.compacted if answer is not None else None
         return LogView(
@@ -107,6 +129,7 @@ class SidecarLog:
                 log,
                 segments=segments,
                 leader_epochs=self._whole_history(log.lineage),
+                own_epochs=log.lineage,
                 high_watermark=_high_watermark(log, stable),
             ),
             stable=stable,
@@ -146,13 +169,26 @@ class SidecarLog:
         if before is None:
             segments = self._finished()
             known = self._uploaded(segments) if ambiguous(segments) else LeaderEpochs()
-            history = from_remote_segments(extended(local, known), segments)
+            history = from_remote_segments(extended(local, known), self._stored())
         else:
             history = extended(local, before)
         if before is None or history.entries[:1] != before.entries[:1]:
             self._require_same_log(history)
         self._epochs = history
         return history
+
+    def _note_unknown_epochs(self, log: PartitionLog) -> None:
+        """Note whether the broker's epochs begin inside a segment that is not copied yet."""
+        self._epochs_unknown_at = None
+        if not log.lineage or not log.segments:
+            return
+        begin = log.lineage.entries[0].start_offset
+        inside = [one.base_offset for one in log.segments if one.base_offset < begin]
+        if inside and not any(
+            one.start_offset <= inside[-1] and begin <= one.end_offset + 1
+            for one in self._finished()
+        ):
+            self._epochs_unknown_at = self._metadata.changes(self.partition)
 
     def _require_same_log(self, history: LeaderEpochs) -> None:
         """RemoteMetadataError when the log starts anew, as on a new disk: the old segments belong
@@ -188,11 +224,16 @@ class SidecarLog:
             if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         ]
 
+    def _stored(self) -> list[RemoteLogSegmentMetadata]:
+        """Return the finished segments and the interrupted copies: these may be whole, and the
+        broker may have deleted their records since."""
+        return [one for one in self._metadata.list(self.partition) if one.state in STORED]
+
     def _start(self, log: PartitionLog) -> int | None:
         """Return the archive's log start offset: the recorded one, else the start of its first
         segment, else the broker's. The broker's alone would move with local retention."""
         if self._log_start_offset is None:
-            first = min((segment.start_offset for segment in self._finished()), default=None)
+            first = min((segment.start_offset for segment in self._stored()), default=None)
             # Without tiered segments the log's own start counts, and may still move.
             if first is None or log.log_start_offset is None:
                 return log.log_start_offset if first is None else first
@@ -202,7 +243,13 @@ class SidecarLog:
     # -- the manager's side
 
     def view(self) -> LogView | None:
-        """See `LocalLog`."""
+        """See `LocalLog`. The epochs of deleted records become known with the copy of the segment
+        that has them; the segments behind it are copied with the whole history."""
+        if self._view is not None and self._is_stale():
+            # An error is raised by the next look.
+            with self._lock, suppress(TierlogError, OSError):
+                if self._seen is not None:
+                    self._make_view(*self._seen)
         return self._view
 
     def advance_log_start_offset(self, offset: int) -> None:

@@ -76,8 +76,9 @@ class LastAnswers:
     ) -> BrokerAnswer:
         """Return `answer` with its missing fields from the last answer that had them.
 
-        ``written_epoch`` is the last leader epoch in the directory. An earlier answer does not make
-        this broker the leader of a later epoch: another broker may have led in between.
+        ``written_epoch`` is the last leader epoch in the directory. An answer of an earlier epoch,
+        also one that the broker gives now, does not make this broker the leader of a later epoch:
+        it is old, and another broker may have led since.
         """
         if answer is None:
             answer = _SILENCE
@@ -85,15 +86,18 @@ class LastAnswers:
             return answer
         compacted = self._take_compacted(partition.topic_id, answer.compacted)
         leader = self._take_leader(partition, answer)
-        if leader is None or (
-            answer.leader_id is None
-            and leader.broker_id == self._node_id
-            and (leader.epoch is None or leader.epoch < written_epoch)
-        ):
+        if leader is None or self._may_be_deposed(leader, answer, written_epoch):
             return replace(answer, leader_id=None, compacted=compacted)
         return replace(
             answer, leader_id=leader.broker_id, leader_epoch=leader.epoch, compacted=compacted
         )
+
+    def _may_be_deposed(self, leader: _Leader, answer: BrokerAnswer, written_epoch: int) -> bool:
+        if leader.broker_id != self._node_id:
+            return False
+        if leader.epoch is None:
+            return answer.leader_id is None
+        return leader.epoch < written_epoch
 
     def _take_compacted(self, topic_id: str, said: bool | None) -> bool | None:
         if said is not None and self._compacted.get(topic_id) is not said:

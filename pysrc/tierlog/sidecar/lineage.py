@@ -14,13 +14,19 @@ from collections.abc import Iterable
 from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
-__all__ = ["ambiguous", "from_remote_segments"]
+__all__ = ["STORED", "ambiguous", "from_remote_segments"]
+
+# Segments whose records may be in the store. A copy is one of committed records from its start on.
+STORED = (
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+)
 
 
 def from_remote_segments(
     local: LeaderEpochs, segments: Iterable[RemoteLogSegmentMetadata]
 ) -> LeaderEpochs:
-    """Return ``local``, extended below its first entry by the finished remote segments.
+    """Return ``local``, extended below its first entry by remote segments.
 
     The extension goes backwards. Of the segments that reach the present start, it takes the one of
     the latest epoch that is not later than the next entry's; without one, the nearest one below.
@@ -31,7 +37,7 @@ def from_remote_segments(
         (
             (end, epoch, start)
             for segment in segments
-            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            if segment.state in STORED
             for epoch, start, end in _served_ranges(segment)
         ),
         reverse=True,

@@ -1,7 +1,7 @@
-"""Unfinished copies of an earlier run in partitions that this node no longer leads.
+"""Unfinished copies and deletions in partitions that this node no longer leads.
 
-A leader's copy task resumes those of its own partition. Those of deleted partitions and of
-partitions with another leader are resumed or removed here, so that every object has an owner.
+A leader's tasks resume those of its own partition. Those of deleted partitions and of partitions
+with another leader are resumed or removed here, so that every object has an owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["StraySettler"]
 
 
 class StraySettler:
-    """Finishes or removes these copies; failures are tried again in the next pass.
+    """Finishes or removes these segments; failures are tried again in the next pass.
 
     With ``claims``, a whole segment of a partition that another broker has led is left to that
     broker: it alone knows whether the segment counts.
@@ -54,8 +54,8 @@ class StraySettler:
         for segment in self._metadata.list(partition):
             if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 continue
-            if segment.broker_id != self._copier.broker_id:
-                # In metadata that brokers share: that broker may just be copying it.
+            if segment.broker_id != self._copier.broker_id and not self._is_own_deletion(segment):
+                # In metadata that brokers share: that broker may just be at work on it.
                 continue
             try:
                 became = self._settle_one(segment)
@@ -65,6 +65,14 @@ class StraySettler:
             else:
                 warn(f"{segment.segment_id}: interrupted copy {became}")
         return done
+
+    def _is_own_deletion(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Return whether this broker began to delete the segment, as the leader that it was: only
+        its own state, which comes with ``claims``, has such a segment."""
+        return (
+            self._claims is not None
+            and segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        )
 
     def _settle_one(self, segment: RemoteLogSegmentMetadata) -> str:
         partition, claims = segment.segment_id.topic_id_partition, self._claims

@@ -218,6 +218,10 @@ class Watch:
         for one in seen.values():
             if one.partition not in unlearned:
                 self._hand_over(one, manager, warnings)
+            elif one.partition in self._hosts:
+                # The tasks of the earlier role wait: what others have copied since is unknown, and
+                # so is the lag.
+                self._hosts[one.partition].gone()
         changed = seen.keys() != self._seen.keys() or any(
             self._seen[name] is not one for name, one in seen.items()
         )
@@ -418,7 +422,10 @@ class Watch:
         """Stop the partitions that were led or followed and no longer are."""
         kept = {one.partition for one in seen if one.role is not None}
         for partition in [one for one in self._roles if one not in kept]:
-            del self._roles[partition]
+            self._stop(partition, manager)
+
+    def _stop(self, partition: TopicIdPartition, manager: Leadership) -> None:
+        if self._roles.pop(partition, None) is not None:
             self._hosts.pop(partition).gone()
             manager.stop_partition(partition)
 
@@ -430,9 +437,7 @@ class Watch:
             one.host.look(one.log, one.answer)
         except TierlogError as error:
             warnings.append(f"{one.log.name}: {error}")
-            if self._roles.pop(one.partition, None) is not None:
-                self._hosts.pop(one.partition).gone()
-                manager.stop_partition(one.partition)
+            self._stop(one.partition, manager)
             return
         if self._roles.get(one.partition) == one.role:
             return

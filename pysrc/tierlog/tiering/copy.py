@@ -28,7 +28,7 @@ from tierlog.errors import (
     RemoteStorageError,
     TierlogError,
 )
-from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.checkpoint import EpochEntry, LeaderEpochs
 from tierlog.log.files import FileChange, SegmentHandle
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES, RebuiltIndexes, rebuild_indexes
@@ -206,7 +206,8 @@ def prepare(
             raise draft.failed(error) from error
         raise
     table = rebuilt.table
-    findings = _find_defects(rebuilt, handle, lineage, segment, allow_gaps)
+    known = _known_epochs(log, lineage, segment)
+    findings = _find_defects(rebuilt, handle, known, segment, allow_gaps)
     change = handle.recheck()
     if change not in (FileChange.UNCHANGED, FileChange.GONE):
         findings.append(f"the file was {change.value} while it was read")
@@ -214,6 +215,8 @@ def prepare(
         raise SegmentRefusedError(path, findings)
     if draft is not None:
         draft.wrote(table.stop_position, table.range_crc32c)
+    if known is not lineage:
+        lineage = _with_epochs_of_batches(lineage, segment, rebuilt.leader_epochs, known)
     return PreparedSegment(
         partition=TopicIdPartition(
             topic_id=log.archive_id, topic=log.topic, partition=log.partition
@@ -225,6 +228,36 @@ def prepare(
         log_crc32c=table.range_crc32c,
         size_bytes=table.stop_position,
     )
+
+
+def _known_epochs(log: PartitionLog, lineage: LeaderEpochs, segment: SegmentFiles) -> LeaderEpochs:
+    """Return the part of the lineage that holds in the segment.
+
+    A broker that deletes records cuts its epochs in the middle of a segment. Which epochs the
+    deleted records have, only their batches say: an archive that ends before them does not."""
+    own = log.own_epochs
+    if own is None or not own.entries or own.entries[0].start_offset <= segment.base_offset:
+        return lineage
+    return own
+
+
+def _with_epochs_of_batches(
+    lineage: LeaderEpochs,
+    segment: SegmentFiles,
+    of_batches: Iterable[tuple[int, int]],
+    known: LeaderEpochs,
+) -> LeaderEpochs:
+    """Return the lineage before the segment, then the epochs of its batches up to those that are
+    ``known``, then these."""
+    first = known.entries[0]
+    inside = [EpochEntry(*one) for one in of_batches if one[1] < first.start_offset]
+    merged = [one for one in lineage if one.start_offset < segment.base_offset]
+    for entry in (*inside, *known):
+        while merged and merged[-1].epoch > entry.epoch:
+            merged.pop()
+        if not merged or merged[-1].epoch < entry.epoch:
+            merged.append(entry)
+    return LeaderEpochs(tuple(merged))
 
 
 def segment_tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[BatchTable]:

@@ -203,7 +203,7 @@ class CopyTask:
             # The expiration task is at work on this segment.
             return False
         try:
-            finished = self._resume(segment)
+            finished = work.settle_copy(segment)
         except FencedLeaderError:
             raise
         except (RemoteStorageError, RemoteMetadataError) as error:
@@ -215,14 +215,6 @@ class CopyTask:
             work.copy_ended(segment.segment_id.id)
         work.report_segment(Happened.COPY_RESUMED if finished else Happened.COPY_REMOVED, segment)
         return True
-
-    def _resume(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        work, copier = self._work, self._tier.copier
-        if work.is_left_out(segment):
-            copier.delete(segment, leader_epoch=work.leader_epoch)
-            return None
-        fence = None if self._tier.claims is None else work.require_leadership
-        return copier.resume(segment, leader_epoch=work.leader_epoch, fence=fence)
 
     # -- deciding
 

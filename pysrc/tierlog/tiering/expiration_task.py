@@ -39,6 +39,7 @@ from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.local_retention import drop_local_segments
 from tierlog.tiering.partition_work import Happened, PartitionWork
 from tierlog.tiering.retention import (
+    DeleteReason,
     Deletion,
     RetentionFacts,
     RetentionPlan,
@@ -285,12 +286,18 @@ class ExpirationTask:
         return failures[0] if failures else None
 
     def _delete(self, deletion: Deletion) -> bool:
-        """Delete one segment; return whether it is deleted."""
+        """Delete one segment, or finish an interrupted copy that is whole: the broker may not have
+        its records any more. Return whether that is done."""
         work, segment = self._work, deletion.segment
         if work.metrics is not None:
             work.metrics.delete_started()
         try:
-            self._tier.copier.delete(segment, leader_epoch=work.leader_epoch)
+            if deletion.reason is DeleteReason.INTERRUPTED_COPY:
+                if work.settle_copy(segment) is not None:
+                    work.report_segment(Happened.COPY_RESUMED, segment)
+                    return True
+            else:
+                self._tier.copier.delete(segment, leader_epoch=work.leader_epoch)
         except FencedLeaderError:
             raise
         except (RemoteStorageError, RemoteMetadataError) as error:

@@ -219,6 +219,18 @@ class PartitionWork:
         claims = self.tier.claims
         return claims is not None and claims.is_left_out(segment)
 
+    def settle_copy(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """Finish an interrupted copy that is whole, and remove any other; return the finished one.
+
+        Raises as `SegmentCopier.resume`. Call it between `copy_begins` or `delete_begins` and the
+        end of that."""
+        copier = self.tier.copier
+        if self.is_left_out(segment):
+            copier.delete(segment, leader_epoch=self.leader_epoch)
+            return None
+        fence = None if self.tier.claims is None else self.require_leadership
+        return copier.resume(segment, leader_epoch=self.leader_epoch, fence=fence)
+
     def require_leadership(self) -> None:
         """Raise FencedLeaderError when a later leader has claimed the partition in the store."""
         if self.tier.claims is not None:
