@@ -101,8 +101,8 @@ disk-faults: build $(STAMPS)/test  ## an error at each file call, then power cut
 
 SEEDS ?= 2000
 
-simulate: build $(STAMPS)/test  ## sidecars, silent brokers, a failing store: SEEDS runs from one seed each (FIRST is the first)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(or $(FIRST),0)
+simulate: build $(STAMPS)/test  ## sidecars, silent brokers, a failing store: SEEDS runs from one seed each (FIRST is the first; JOBS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first $(or $(FIRST),0) $(if $(JOBS),--jobs $(JOBS))
 
 # Without a bound it goes on until it is interrupted.
 FUZZ_OPTIONS := $(if $(RUNS),--runs $(RUNS)) $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS)) \

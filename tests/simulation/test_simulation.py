@@ -1,18 +1,13 @@
-"""Seeds of the simulation hold, and it finds fixes that are taken back (``make simulate``)."""
+"""Seeds of the simulation hold (``make simulate``). `test_more_seeds` has the other half."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from tests.simulation.run import BreachError, simulate
-from tierlog.sidecar import Sidecar
-from tierlog.tiering.copy_task import CopyTask
+from tests.simulation.run import fails, plan, run, shorten, simulate
+from tests.simulation.world import Action
 
-SEEDS, GROUPS = 180, 6
+SEEDS, GROUPS = 1_000, 10
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -22,54 +17,23 @@ def test_what_must_hold_holds(group: int) -> None:
 
 
 def test_a_seed_does_the_same_again() -> None:
-    assert simulate(7) == simulate(7)
+    for seed in range(20):
+        assert simulate(seed) == simulate(seed)
 
 
-def no_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sidecars that share only the store do not see each other."""
-    options: Callable[..., Any] = Sidecar._manager_options
-    monkeypatch.setattr(Sidecar, "_claims", lambda self: None)
-    monkeypatch.setattr(
-        Sidecar,
-        "_manager_options",
-        lambda self, *args: replace(options(self, *args), claim_in_store=False),
-    )
+def test_a_run_without_some_of_its_actions_is_a_run() -> None:
+    setup, actions = plan(3)
+    assert run(setup, actions[::2]) == run(setup, actions[::2])
 
 
-def a_missing_leader_is_this_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer without a leader makes the follower's sidecar copy."""
-    monkeypatch.setattr("tierlog.sidecar.watch._leader_unknown", lambda log: None)
+def test_failing_actions_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A breach that needs one action keeps this action alone."""
+    setup, actions = plan(5)
+    monkeypatch.setattr("tests.simulation.cluster.Cluster.change_leader", _break)
+    chosen = [*actions[:20], Action("change leader", 1), *actions[20:]]
+    assert fails(setup, chosen) is not None
+    assert [one.name for one in shorten(setup, chosen)] == ["change leader"]
 
 
-def topics_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that was created again is taken for the one that was deleted."""
-    monkeypatch.setattr("tierlog.sidecar.watch._same_topic", lambda *_: True)
-
-
-def interrupted_copies_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy is neither finished nor removed before the next one."""
-    monkeypatch.setattr(CopyTask, "_resume_copy", lambda *_: True)
-
-
-@pytest.mark.parametrize(
-    "take_back",
-    [
-        no_claims,
-        a_missing_leader_is_this_broker,
-        topics_are_known_by_name,
-        interrupted_copies_are_forgotten,
-    ],
-)
-def test_a_fix_that_is_taken_back_is_found(
-    monkeypatch: pytest.MonkeyPatch, take_back: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    take_back(monkeypatch)
-    assert any(map(fails, range(2_000)))
-
-
-def fails(seed: int) -> bool:
-    try:
-        simulate(seed)
-    except BreachError:
-        return True
-    return False
+def _break(*_: object) -> None:
+    raise RuntimeError("broken on purpose")

@@ -371,7 +371,7 @@ fn invalid_records_are_refused_at_their_byte() {
         ("cut length", vec![0x80], 0),
         ("length beyond", vec![100, 0, 0, 0, 1, 1, 0], 0),
         ("negative length", vec![1, 0, 0, 0, 1, 1, 0], 0),
-        ("empty body", vec![0, 0, 0, 0, 0, 0, 0], 2),
+        ("empty body", vec![0, 0, 0, 0, 0, 0, 0], 1),
         ("key beyond", with_body(&[0, 0, 0, 20, 1, 0]), 4),
         ("value beyond", with_body(&[0, 0, 0, 1, 20, 0]), 5),
         ("negative header count", with_body(&[0, 0, 0, 1, 1, 1]), 6),
