@@ -6,14 +6,13 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from tests.sidecar.two_brokers import make_brokers
-from tests.simulation.sidecars import SimulatedStore
 from tierlog.broker import BrokerAnswer, BrokerUnavailableError
 from tierlog.clock import ManualClock
 from tierlog.config import Config
@@ -23,8 +22,12 @@ from tierlog.log.log_dir import open_log_dir
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.metrics.collector import RemoteLogCollector
 from tierlog.remote.segment.layout import CLAIMS_PREFIX, CLUSTER_KEY
-from tierlog.remote.store.object_store import ObjectInfo, storage_error
+from tierlog.remote.store.local_store import LocalStore
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore, storage_error
 from tierlog.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["INTERVAL_MS", "Faulty", "Scrape"]
 
@@ -34,7 +37,62 @@ Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Each series by name and labels."""
 
 
-class FaultyStore(SimulatedStore):
+class WatchedStore(ObjectStore):
+    """A store below `root`; ``reach(point)`` may raise, or let others act, at each request."""
+
+    def __init__(self, root: Path, reach: Callable[[str], None]) -> None:
+        self._store = LocalStore(str(root), max_open_files=0)
+        self._reach = reach
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+    def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
+        self._reach("put")
+        self._store.put_bytes(key, data, overwrite=overwrite)
+        self._reach("put.done")
+
+    def put_stream(
+        self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
+    ) -> None:
+        self._reach("put")
+        self._store.put_stream(key, chunks, size_bytes, overwrite=overwrite)
+        self._reach("put.done")
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        self._reach("claim")
+        made = self._store.put_if_absent(key, data)
+        self._reach("claim.done")
+        return made
+
+    def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
+        self._reach("get")
+        return self._store.get_range(key, start_position, size_bytes)
+
+    def head(self, key: str) -> ObjectInfo:
+        self._reach("head")
+        return self._store.head(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self._reach("list")
+        return iter(list(self._store.list(prefix)))
+
+    def delete(self, key: str) -> None:
+        self._reach("delete")
+        self._store.delete(key)
+        self._reach("delete.done")
+
+    def folders(self, prefix: str = "") -> Iterable[str]:
+        self._reach("list")
+        return self._store.folders(prefix)
+
+
+class FaultyStore(WatchedStore):
     """A store whose listing may lack claims. It tells the probe's request from others."""
 
     hides_claims = False
