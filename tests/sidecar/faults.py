@@ -113,8 +113,8 @@ class FaultyBroker:
     def __init__(self, cluster_id: str) -> None:
         self.is_silent = self.is_foreign = False
         self.leader_id: int | None = 1
-        # At first the last epoch in the log is a later one.
-        self.leader_epoch = 0
+        # The last epoch in the log.
+        self.leader_epoch = 4
         self._cluster_id = cluster_id
 
     def ask(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAnswer]:
