@@ -8,20 +8,21 @@ from typing import Literal
 import tierlog
 from tests.kafka_tools.golden import DATA_DIR
 
-__all__ = ["LOG_DIR", "golden_archive", "records_of"]
+__all__ = ["LOG_DIR", "TRANSACTIONS_LOG_DIR", "golden_archive", "records_of"]
 
 LOG_DIR = str(DATA_DIR / "clean" / "disk1")
+TRANSACTIONS_LOG_DIR = str(DATA_DIR / "clean" / "disk2")
 
 # Offset, key, value, and time of a record.
 Row = tuple[int, bytes | None, bytes | None, int]
 
 
-def golden_archive(folder: Path) -> str:
-    """Fill a store below `folder`; return its URL."""
+def golden_archive(folder: Path, log_dir: str = LOG_DIR) -> str:
+    """Fill a store below `folder` from the golden logs of a directory; return its URL."""
     store = folder / "store"
     store.mkdir(parents=True)
     url = store.as_uri()
-    with tierlog.Sidecar([LOG_DIR], url, state_dir=str(folder / "state")) as sidecar:
+    with tierlog.Sidecar([log_dir], url, state_dir=str(folder / "state")) as sidecar:
         sidecar.run_once()
     return url
 

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiokafka
 import kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from tests.node.golden_archive import LOG_DIR, Row, golden_archive, records_of
+from tests.node.golden_archive import (
+    LOG_DIR,
+    TRANSACTIONS_LOG_DIR,
+    Row,
+    golden_archive,
+    records_of,
+)
 from tests.node.running import PATIENCE_S, Running, serving
 from tierlog.log.log_dir import open_log_dir
 from tierlog.reader.open import open_reader
@@ -88,6 +95,21 @@ def read_all(
 
 def row_of(message: Message) -> Row:
     return message.offset(), message.key(), message.value(), message.timestamp()[1]
+
+
+def test_committed_records_of_a_store_leave_out_aborted_ones(tmp_path: Path) -> None:
+    url = golden_archive(tmp_path, TRANSACTIONS_LOG_DIR)
+    partitions = [("transactions", 0), ("transactions-java", 0)]
+    with serving(url) as server:
+        found = {}
+        for committed in (False, True):
+            consumer = consumer_of(server, committed)
+            found[committed] = read_all(consumer, partitions)
+            consumer.close()
+    for one in partitions:
+        for committed, rows in found.items():
+            assert rows[one] == records_of(url, *one, committed=committed)
+        assert 0 < len(found[True][one]) < len(found[False][one])
 
 
 @pytest.mark.parametrize("committed", LEVELS)
