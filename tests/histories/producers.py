@@ -142,15 +142,16 @@ class IdempotentWriter(Writer):
     """An idempotent producer without transactions."""
 
     def _go_on(self) -> None:
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         producer = self._producer()
         while not self._is_over():
             try:
                 self._send_burst(producer)
             except KafkaException as error:
-                # An unclean election may lose what its sequence numbers continue.
-                if not error.args[0].fatal():
+                # An unclean election may lose what its sequence numbers continue. A refused record
+                # names the fatal error by its code alone.
+                if not error.args[0].fatal() and error.args[0].code() != KafkaError._FATAL:
                     raise
                 producer = self._producer()
         producer.flush(400)
