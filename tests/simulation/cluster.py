@@ -484,6 +484,7 @@ class Cluster:
     def _start_anew(self, one: Partition, replica: Replica) -> None:
         replica.remove()
         replica.batches, replica.in_sync, replica.is_online = [], False, True
+        replica.damaged.clear()
 
     def change_leader(self, one: Partition) -> None:
         able = [n for n, replica in one.replicas.items() if replica.in_sync and replica.is_online]

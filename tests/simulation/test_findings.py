@@ -14,6 +14,7 @@ from tests.simulation.run import in_simulation
 from tests.simulation.settling import settle_and_check
 from tests.simulation.sidecars import Process
 from tests.simulation.store import simulated_error
+from tests.simulation.truth import Kind
 from tests.simulation.world import Setup, World
 
 QUIET = Setup(
@@ -201,6 +202,31 @@ def test_old_answer_makes_no_leader_of_the_epoch_in_the_log(story: Story) -> Non
     broker._present = lambda: old  # type: ignore[method-assign]
     story.look(1)
     assert set(story.objects) == objects
+
+
+def test_transaction_whose_end_was_deleted_uncopied_is_not_served(story: Story) -> None:
+    one, producer = story.one, 1000
+    for kind in (Kind.TRANSACTIONAL, Kind.ABORT, Kind.PLAIN):
+        is_plain = kind is Kind.PLAIN
+        story.cluster._append(one, one.lead().end, 1, kind, -1 if is_plain else producer)
+        one.lead().roll()
+    story.replicate_all()
+    # The segment of the marker is not copied before the broker deletes it.
+    story.during = [("put", lambda _: None), ("put", lambda _: None), ("put", fail)]
+    story.look(1)
+    assert not story.during
+    story.archive.check()
+    one.truth.deleted_below = one.high_watermark - 1
+    for replica in one.replicas.values():
+        replica.start_at(one.truth.deleted_below)
+        replica.clean(replica.log_start)
+    story.cluster.write_checkpoints()
+    story.look(1)
+    story.archive.check()
+    assert one.truth.present == 0b101
+    read_and_check(story, one.truth, committed_only=True)
+    assert story.breach is None
+    story.read_all()
 
 
 def test_story_without_faults_ends_well(story: Story) -> None:

@@ -103,6 +103,19 @@ class Truth:
                     found[batch.base_offset + n] = value
         return found
 
+    def hides_an_end(self, held: int) -> bool:
+        """Whether the offsets `held` have records of a transaction, not its end, and later ones."""
+        opened: set[int] = set()
+        for batch in self.batches:
+            is_held = held >> batch.base_offset & 1
+            if batch.kind is Kind.TRANSACTIONAL and is_held:
+                opened.add(batch.producer_id)
+            elif batch.kind in (Kind.COMMIT, Kind.ABORT) and batch.producer_id in opened:
+                opened.discard(batch.producer_id)
+                if not is_held and held >> batch.base_offset:
+                    return True
+        return False
+
     def _undecided(self, stored: int) -> tuple[set[int], int | None]:
         """The base offsets of aborted batches, and where the oldest transaction begins whose end
         is not in `stored`."""

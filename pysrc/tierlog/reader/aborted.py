@@ -22,7 +22,7 @@ from tierlog.log.index_files import AbortedTransaction, read_producer_snapshot
 from tierlog.log.rebuild import rebuild_indexes
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.reader.gaps import Gap, KnownGaps, gap_error, gap_start_in
+from tierlog.reader.gaps import Gap, KnownGaps, gap_error
 from tierlog.reader.lineage import ranges_in_lineage
 from tierlog.reader.local_batches import LocalRead
 from tierlog.reader.producer_states import ProducerStates
@@ -59,9 +59,8 @@ class TransactionReader:
         self._storage = storage
         self._metadata = metadata
         self._index_cache = index_cache
-        self._gaps = None
-        if metadata is not None:
-            self._gaps = KnownGaps(metadata, None if storage is None else gap_start_in(storage))
+        # Offsets that were deleted before they were copied may have held the end of a transaction.
+        self._gaps = None if metadata is None else KnownGaps(metadata)
 
     def of_local(self, view: FetchView, read: LocalRead) -> tuple[AbortedTransaction, ...]:
         """Return those that may have records in a local read, by first offset."""
