@@ -57,8 +57,6 @@ class SidecarLog:
         self._log_start_offset = metadata.log_start_offset(partition)
         self._view: LogView | None = None
         self._highest_remote_offset = -1
-        # The state of the metadata at which the epochs of deleted records were not known.
-        self._epochs_unknown_at: int | None = None
         self._must_relearn = False
 
     def __repr__(self) -> str:
@@ -73,7 +71,7 @@ class SidecarLog:
         cannot be read; RemoteMetadataError when another log was copied.
         """
         with self._lock:
-            if self._view is None or self._is_stale() or self._seen != (log, answer):
+            if self._view is None or self._must_relearn or self._seen != (log, answer):
                 self._make_view(log, answer)
             assert self._view is not None
             return self._view
@@ -98,15 +96,8 @@ class SidecarLog:
         """The offset up to which the log is tiered; -1 when unknown or nothing is tiered."""
         return self._highest_remote_offset
 
-    def _is_stale(self) -> bool:
-        """Return whether the metadata says more about the history than the view."""
-        known_at = self._epochs_unknown_at
-        return self._must_relearn or (
-            known_at is not None and known_at != self._metadata.changes(self.partition)
-        )
-
     def _make_view(self, log: PartitionLog, answer: BrokerAnswer | None) -> None:
-        if self._is_stale():
+        if self._must_relearn:
             self._epochs = None
         must_relearn, self._must_relearn = self._must_relearn, False
         try:
@@ -121,7 +112,6 @@ class SidecarLog:
             self._require_same_records(log)
         stable = self._stable.of(log, answer)
         start_offset = self._start(log)
-        self._note_unknown_epochs(log)
         segments = _above(_above(log.segments, log.log_start_offset), start_offset)
         compacted = answer.compacted if answer is not None else None
         return LogView(
@@ -176,19 +166,6 @@ class SidecarLog:
             self._require_same_log(history)
         self._epochs = history
         return history
-
-    def _note_unknown_epochs(self, log: PartitionLog) -> None:
-        """Note whether the broker's epochs begin inside a segment that is not copied yet."""
-        self._epochs_unknown_at = None
-        if not log.lineage or not log.segments:
-            return
-        begin = log.lineage.entries[0].start_offset
-        inside = [one.base_offset for one in log.segments if one.base_offset < begin]
-        if inside and not any(
-            one.start_offset <= inside[-1] and begin <= one.end_offset + 1
-            for one in self._finished()
-        ):
-            self._epochs_unknown_at = self._metadata.changes(self.partition)
 
     def _require_same_log(self, history: LeaderEpochs) -> None:
         """RemoteMetadataError when the log starts anew, as on a new disk: the old segments belong
@@ -245,7 +222,7 @@ class SidecarLog:
     def view(self) -> LogView | None:
         """See `LocalLog`. The epochs of deleted records become known with the copy of the segment
         that has them; the segments behind it are copied with the whole history."""
-        if self._view is not None and self._is_stale():
+        if self._view is not None and self._must_relearn:
             # An error is raised by the next look.
             with self._lock, suppress(TierlogError, OSError):
                 if self._seen is not None:

@@ -251,6 +251,9 @@ def _with_epochs_of_batches(
     ``known``, then these."""
     first = known.entries[0]
     inside = [EpochEntry(*one) for one in of_batches if one[1] < first.start_offset]
+    if all(one.epoch == first.epoch for one in inside):
+        # The deleted records have no epoch of their own: the log goes on to start behind them.
+        return lineage
     merged = [one for one in lineage if one.start_offset < segment.base_offset]
     for entry in (*inside, *known):
         while merged and merged[-1].epoch > entry.epoch:

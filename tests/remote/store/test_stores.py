@@ -244,9 +244,9 @@ class TestLocalStoreOnly:
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(local_store, "rename_new", rename)
         store.put_bytes("a/b/k", b"x")
-        assert calls[:2] == ["fsync .", "fsync a"]
-        assert re.fullmatch(r"fsync a/b/\.tierlog-[0-9a-f]{32}\.tmp", calls[2])
-        assert calls[3:] == ["rename k", "fsync a/b"]
+        assert calls[:3] == ["fsync ..", "fsync .", "fsync a"]
+        assert re.fullmatch(r"fsync a/b/\.tierlog-[0-9a-f]{32}\.tmp", calls[3])
+        assert calls[4:] == ["rename k", "fsync a/b"]
 
     @pytest.mark.parametrize("file_system_can", [True, False])
     def test_what_a_crash_left_goes_with_the_object(
