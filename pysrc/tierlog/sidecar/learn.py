@@ -6,7 +6,7 @@ too: otherwise they would be copied twice, and retention would never find them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tierlog.errors import RemoteResourceNotFoundError
 from tierlog.remote.metadata.manager import (
@@ -30,6 +30,7 @@ __all__ = ["StoreLearner"]
 
 # From this number of partitions on, one listing of the store is cheaper than one per partition.
 _MANY = 64
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class StoreLearner:
@@ -65,10 +66,34 @@ class StoreLearner:
 
         RemoteStorageError when the store does not answer; then none of them counts as learned.
         """
+        self._learn(partitions, warn)
+
+    def take_over(
+        self, partitions: Sequence[TopicIdPartition], warn: Callable[[Problem], None]
+    ) -> None:
+        """Add the segments that the last leader of these partitions has copied, and remove those
+        that its retention has deleted. Retention deletes the oldest ones: a segment that is missing
+        behind others stays known, and is reported as lost. RemoteStorageError as for `learn`."""
+        listed = self._learn(partitions, warn)
+        if self._state is None or self._store is None:
+            return
+        for partition in partitions:
+            known = [one for one in self._state.list(partition) if one.state is _FINISHED]
+            stored = [one.start_offset for one in known if indexes_key(one) in listed]
+            first = min(stored, default=None)
+            for one in known:
+                is_oldest = first is None or one.end_offset < first
+                if is_oldest and indexes_key(one) not in listed and _is_gone(self._store, one):
+                    _forget(self._state, one)
+
+    def _learn(
+        self, partitions: Iterable[TopicIdPartition], warn: Callable[[Problem], None]
+    ) -> set[str]:
+        """Add unknown segments; return the keys of the listed `.indexes` objects."""
         wanted = {(one.topic_id, one.partition): one for one in partitions}
         many = len(wanted) >= _MANY
         prefixes = [""] if many else [partition_prefix(one) for one in wanted.values()]
-        self._load(prefixes, lambda key: wanted.get((key.topic_id, key.partition)), warn)
+        return self._load(prefixes, lambda key: wanted.get((key.topic_id, key.partition)), warn)
 
     def follow(self, partition: TopicIdPartition) -> bool:
         """Add the segments that the partition's leader has copied, and remove those it has deleted;
@@ -79,8 +104,7 @@ class StoreLearner:
         state, store = self._state, self._store
         if state is None or store is None:
             return False
-        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        known = [one for one in state.list(partition) if one.state is finished]
+        known = [one for one in state.list(partition) if one.state is _FINISHED]
         listed: set[str] = set()
 
         def unknown(key: ObjectKey) -> bool:
@@ -111,12 +135,14 @@ class StoreLearner:
         prefixes: Iterable[str],
         partition_of: Callable[[ObjectKey], TopicIdPartition | None],
         warn: Callable[[Problem], None],
-    ) -> None:
+    ) -> set[str]:
         state, store = self._state, self._store
+        listed: set[str] = set()
         if state is None or store is None:
-            return
+            return listed
 
         def unknown(key: ObjectKey) -> bool:
+            listed.add(str(key))
             partition = partition_of(key)
             if partition is None:
                 return False
@@ -130,6 +156,7 @@ class StoreLearner:
         ]
         if found:
             state.load(found)
+        return listed
 
 
 def _is_gone(store: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:

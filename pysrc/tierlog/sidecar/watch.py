@@ -347,8 +347,8 @@ class Watch:
     # -- telling
 
     def _learn(self, seen: Iterable[Seen], warnings: list[str]) -> frozenset[TopicIdPartition]:
-        """Add the segments that other brokers have copied of newly led partitions; return those for
-        which the store did not answer."""
+        """Add the segments that other brokers have copied of newly led partitions, and remove those
+        that they have deleted; return those for which the store did not answer."""
         found = {one.partition: one for one in seen if one.partition and one.role}
         anew = [
             (partition, one.role.leader_epoch)
@@ -363,7 +363,7 @@ class Watch:
         partitions = [partition for partition, _ in anew]
         if partitions and not self._all_known:
             try:
-                self._learner.learn(partitions, warn)
+                self._learner.take_over(partitions, warn)
             except TierlogError as error:
                 warnings.append(f"cannot tell what other brokers have copied: {error}")
                 return frozenset(partitions)

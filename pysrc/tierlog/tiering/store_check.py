@@ -204,9 +204,11 @@ class StoreCheck:
         held = any(
             one.start_offset <= base_offset <= one.served_end_offset for one in self._list_sound()
         )
-        if held:
+        is_old = key.endswith(INDEXES_SUFFIX) and _is_below_log_start(objects, key, view)
+        if held or is_old:
             objects.delete(key)
-            text = f"{key}: no segment has this object, and others hold its offsets"
+            why = "others hold its offsets" if held else "its records are below the log start"
+            text = f"{key}: no segment has this object, and {why}"
             work.report(
                 Happened.REPAIRED, base_offset, size_bytes, reason="object_removed", text=text
             )
@@ -236,6 +238,14 @@ class StoreCheck:
             self._work.report_segment(Happened.DELETE_FAILED, segment, "failed", str(error))
         finally:
             self._work.delete_ended(name)
+
+
+def _is_below_log_start(objects: StoredObjects, key: str, view: LogView) -> bool:
+    """Return whether retention would have deleted the segment of an `.indexes` object without a
+    `.log` object. Left there, it would fail every read from the log start."""
+    told = objects.describe(key)
+    start = view.log_start_offset
+    return told is not None and start is not None and told.metadata.end_offset < start
 
 
 def _local_offsets(view: LogView) -> Coverage:
