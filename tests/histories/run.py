@@ -53,7 +53,7 @@ from tests.integration.ledger import Ledger, Partition
 from tests.integration.tier_process import LED, run
 from tests.kafka_tools.support import wait_until
 
-__all__ = ["BreachError", "Figures", "run_history"]
+__all__ = ["BreachError", "Figures", "History", "run_history"]
 
 # How far the copies of a partition may be behind before its producers wait, in records. The broker
 # deletes what it has beyond some 4,000.
@@ -144,6 +144,8 @@ class History:
         self._writers: list[Writer] = []
         self._tails: dict[str, Tail] = {}
         self._seed = seed
+        # What the consumers had read in the end, by isolation level.
+        self._consumed: dict[Partition, dict[str, list[Row]]] = {}
 
     @contextmanager
     def load(self) -> Iterator[None]:
@@ -373,10 +375,17 @@ class History:
         self._require_sound_threads()
         for partition in PARTITIONS:
             read = {name: self._expected(partition, name, ends) for name in ISOLATIONS}
+            self._consumed[partition] = read
             for isolation, rows in read.items():
                 self._check_partition(partition, isolation, rows)
             self._check_ledger(partition, read)
         self._check_store()
+
+    def check_readers(self) -> None:
+        """Compare each partition once more with what the consumers had read."""
+        for partition, read in self._consumed.items():
+            for isolation, rows in read.items():
+                self._check_reads(partition, isolation, rows)
 
     def _expected(
         self, partition: Partition, isolation: str, ends: dict[Partition, int]
@@ -389,11 +398,17 @@ class History:
     def _check_partition(self, partition: Partition, isolation: str, expected: list[Row]) -> None:
         what = f"{partition}, {isolation}"
         log_dir, url = self.cluster.leader_dir(partition), self.cluster.store_url
+        self._check_reads(partition, isolation, expected)
+        printed, _ = read_cat(log_dir, partition, isolation, url)
+        checks.require_same(f"{what}, tierlog cat", printed, expected)
+        self.figures.compared += len(printed)
+
+    def _check_reads(self, partition: Partition, isolation: str, expected: list[Row]) -> None:
+        what = f"{partition}, {isolation}"
+        log_dir, url = self.cluster.leader_dir(partition), self.cluster.store_url
         both = read_archive(str(log_dir), partition, isolation, url)
         checks.require_once(f"{what}, directory and store", both)
         checks.require_same(f"{what}, directory and store", both, expected)
-        printed, _ = read_cat(log_dir, partition, isolation, url)
-        checks.require_same(f"{what}, tierlog cat", printed, expected)
         stored = read_archive(url, partition, isolation)
         checks.require_once(f"{what}, store", stored)
         checks.require_same(f"{what}, store", stored, expected[: len(stored)])
@@ -403,7 +418,7 @@ class History:
             found_end = stored[-1].offset if stored else -1
             if found_end < expected_end:
                 raise BreachError(f"{what}: the store ends at {found_end}, not {expected_end}")
-        self.figures.compared += len(both) + len(printed) + len(stored)
+        self.figures.compared += len(both) + len(stored)
 
     def _check_ledger(self, partition: Partition, read: dict[str, list[Row]]) -> None:
         plain, stable = (read[isolation] for isolation in ISOLATIONS)
@@ -431,9 +446,15 @@ class History:
 
 
 def run_history(
-    root: Path, seed: int, minutes: float, say: Callable[[str], None], max_steps: int = 10**9
+    root: Path,
+    seed: int,
+    minutes: float,
+    say: Callable[[str], None],
+    max_steps: int = 10**9,
+    afterwards: Callable[[History], None] = lambda _: None,
 ) -> Figures:
-    """Run one history below `root`; BreachError when a promise is broken."""
+    """Run one history below `root`; BreachError when a promise is broken. ``afterwards`` is called
+    while the brokers are still there."""
     began_s = time.monotonic()
     with ExitStack() as stack:
         cluster = stack.enter_context(made_cluster(root))
@@ -448,6 +469,7 @@ def run_history(
             history.do(step)
         say("comparing")
         history.check_all()
+        afterwards(history)
     history.figures.duration_s = time.monotonic() - began_s
     return history.figures
 
